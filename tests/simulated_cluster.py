@@ -65,8 +65,8 @@ from sluice.runtime.rest.cluster import Cluster, ClusterFacts, Term
 from sluice.runtime.rest.stream_validity import check_nothing
 from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest.trust_facts import Anchor, TrustFacts
-from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
-from sluice.runtime.shuffle.messages import (
+from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.control_plane.messages import (
     NOTHING_MEASURED,
     DiskReport,
     JobReport,

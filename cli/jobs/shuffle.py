@@ -24,7 +24,7 @@ from sluice.cli.tables import print_table
 from sluice.client.access import GatewayAccess, resolve_access
 from sluice.client.rest_client import gateway_client
 from sluice.core.home import Home
-from sluice.runtime.shuffle.messages import DiskReport, free_space
+from sluice.runtime.shuffle.control_plane.messages import DiskReport, free_space
 
 app = typer.Typer(no_args_is_help=True, help="The remote shuffle service: its workers and what they keep.")
 

@@ -65,7 +65,7 @@ from sluice.runtime.rest.trust_facts import TrustFacts, trust_facts
 from sluice.runtime.rest_server.leader_switch import RestSwitch
 from sluice.runtime.rest_server.server import RestServer, make_application
 from sluice.runtime.rpc import RpcEndpoint, RpcService
-from sluice.runtime.shuffle.finder import shuffle_manager_finder
+from sluice.runtime.shuffle.manager_finder import shuffle_manager_finder
 
 _LOG = logging.getLogger(__name__)
 

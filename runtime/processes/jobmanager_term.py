@@ -31,8 +31,8 @@ from sluice.runtime.jobmanager.store.job_history import HistoryStore
 from sluice.runtime.jobmanager.store.job_store import JobStore
 from sluice.runtime.jobmanager.store.shuffle_secret import shuffle_secret
 from sluice.runtime.rpc import RpcService
-from sluice.runtime.shuffle.manager_link import Leader as ShuffleLeader
-from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.control_plane.manager_link import Leader as ShuffleLeader
+from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
 
 _LOG = logging.getLogger(__name__)
 

@@ -38,9 +38,9 @@ from sluice.runtime.node.addresses import (
 )
 from sluice.runtime.rpc import RpcService
 from sluice.runtime.shuffle.config import ShuffleConfig
+from sluice.runtime.shuffle.control_plane.errors import ShuffleMisconfigured
 from sluice.runtime.shuffle.manager.endpoint import ShuffleManager
 from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
-from sluice.runtime.shuffle.service_errors import ShuffleMisconfigured
 
 _LOG = logging.getLogger(__name__)
 

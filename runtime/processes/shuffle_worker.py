@@ -39,17 +39,16 @@ from sluice.runtime.node.addresses import (
 )
 from sluice.runtime.rpc import RpcService
 from sluice.runtime.shuffle.config import ShuffleConfig
-from sluice.runtime.shuffle.errors import ShuffleError
-from sluice.runtime.shuffle.finder import shuffle_manager_finder
-from sluice.runtime.shuffle.messages import (
+from sluice.runtime.shuffle.control_plane.messages import (
     DiskReport,
     HandOver,
     JobReport,
     WorkerReport,
 )
-from sluice.runtime.shuffle.statistics import DiskStatistics, JobStatistics, WorkerStatistics
-from sluice.runtime.shuffle.worker.at_rest import SECRET_BYTES
-from sluice.runtime.shuffle.worker.config import WorkerConfig
+from sluice.runtime.shuffle.control_plane.statistics import DiskStatistics, JobStatistics, WorkerStatistics
+from sluice.runtime.shuffle.data_plane.errors import ShuffleError
+from sluice.runtime.shuffle.manager_finder import shuffle_manager_finder
+from sluice.runtime.shuffle.worker.config import SECRET_BYTES, WorkerConfig
 from sluice.runtime.shuffle.worker.registration import ManagerLink, ServedWorker, WorkerEndpoint
 from sluice.runtime.shuffle.worker.worker import ShuffleWorker
 

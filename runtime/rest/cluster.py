@@ -14,7 +14,7 @@ from sluice.runtime.jobmanager.gateways import DispatcherGateway, ResourceManage
 from sluice.runtime.rest.artifacts import ArtifactStores
 from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest.trust_facts import TrustFacts, unknown_trust
-from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from sluice.runtime.rpc import (
     PeerUnreachable,
     RpcTimeout,
 )
-from sluice.runtime.shuffle.service_errors import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
+from sluice.runtime.shuffle.control_plane.errors import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
 from sluice.runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 _LOG = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import msgspec
 
 from sluice.core.errors import PkiError
 from sluice.pki.enrolment.client import parse_address
-from sluice.runtime.shuffle.service_errors import ShuffleMisconfigured
+from sluice.runtime.shuffle.control_plane.errors import ShuffleMisconfigured
 from sluice.runtime.shuffle.worker.config import Layout, Policy
 
 SHORTEST_JOB_LEASE_SECONDS = 10.0

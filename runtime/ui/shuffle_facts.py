@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluice.core.pages.formatting import Tone
-from sluice.runtime.shuffle.messages import (
+from sluice.runtime.shuffle.control_plane.messages import (
     ShuffleJobView,
     ShuffleOverview,
     WorkerState,

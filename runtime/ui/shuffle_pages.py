@@ -11,8 +11,8 @@ from sluice.runtime.rest.jobs import jobs_seen, require_seen
 from sluice.runtime.rest.problems import NotYours
 from sluice.runtime.rest.resources.shuffle import kept_of, service_seen
 from sluice.runtime.rest.route import Call, NoQuery, Route
-from sluice.runtime.shuffle.messages import ShuffleOverview
-from sluice.runtime.shuffle.service_errors import NoShuffleService
+from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
+from sluice.runtime.shuffle.control_plane.messages import ShuffleOverview
 from sluice.runtime.ui.page import page, render
 from sluice.runtime.ui.shuffle_facts import (
     job_rows,

@@ -13,7 +13,7 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.jobmanager.views import JobDetail, JobSummary
 from sluice.runtime.messages import ConnectionEvidence
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.shuffle.messages import ShuffleOverview, WorkerState
+from sluice.runtime.shuffle.control_plane.messages import ShuffleOverview, WorkerState
 
 SHUFFLE_SECONDS = 2.0
 """How long a page waits for the list of shuffle workers; without it they are not on the map."""

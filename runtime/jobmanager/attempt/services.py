@@ -11,7 +11,7 @@ from sluice.runtime.checkpoint.savepoints import CheckpointPlaces
 from sluice.runtime.jobmanager.attempt.driver_process import DriverHost
 from sluice.runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
 from sluice.runtime.jobmanager.store.checkpoint_store import CheckpointStore
-from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
 
 
 @dataclass(frozen=True, slots=True)

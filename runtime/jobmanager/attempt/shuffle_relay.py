@@ -15,8 +15,8 @@ from typing import Any
 
 from sluice.core.errors import SluiceError
 from sluice.runtime.messages import OutputLocation, ShuffleAllocation
-from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
-from sluice.runtime.shuffle.service_errors import NoShuffleService
+from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
+from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
 
 _LOG = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from sluice.runtime.rest.route import (
     NoQuery,
     Route,
 )
-from sluice.runtime.shuffle.metrics import shuffle_metrics
+from sluice.runtime.shuffle.control_plane.metrics import shuffle_metrics
 
 SHUFFLE_SECONDS = 3.0
 

@@ -18,9 +18,9 @@ from sluice.runtime.rest.route import (
     Reply,
     Route,
 )
-from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
-from sluice.runtime.shuffle.messages import ShuffleJobView, ShuffleOverview
-from sluice.runtime.shuffle.service_errors import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
+from sluice.runtime.shuffle.control_plane.errors import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
+from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.control_plane.messages import ShuffleJobView, ShuffleOverview
 
 
 class ShuffleView(Message, frozen=True):

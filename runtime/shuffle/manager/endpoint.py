@@ -25,24 +25,14 @@ from sluice.runtime.ha.errors import HaError
 from sluice.runtime.messages import OutputLocation, ShuffleAllocation
 from sluice.runtime.rpc import FencedRpcEndpoint, RemotePeer
 from sluice.runtime.shuffle.config import ShuffleConfig
-from sluice.runtime.shuffle.gateways import (
+from sluice.runtime.shuffle.control_plane.errors import NoShuffleService, NotConnected, WorkerUnknown
+from sluice.runtime.shuffle.control_plane.gateways import (
     SHUFFLE_MANAGER,
     SHUFFLE_WORKER,
     ShuffleManagerGateway,
     ShuffleWorkerGateway,
 )
-from sluice.runtime.shuffle.manager.allocation import choose
-from sluice.runtime.shuffle.manager.hand_over import kept_by
-from sluice.runtime.shuffle.manager.handing_over import HandOvers, WorkerLink
-from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
-from sluice.runtime.shuffle.manager.jobs import (
-    Job,
-    JobTable,
-    Quotas,
-    Shuffle,
-)
-from sluice.runtime.shuffle.manager.workers import Worker, WorkerTable
-from sluice.runtime.shuffle.messages import (
+from sluice.runtime.shuffle.control_plane.messages import (
     INTEGRITY_KEY_BYTES,
     LiveJob,
     ShuffleJobView,
@@ -56,7 +46,17 @@ from sluice.runtime.shuffle.messages import (
     WorkerView,
     sum_of,
 )
-from sluice.runtime.shuffle.service_errors import NoShuffleService, NotConnected, WorkerUnknown
+from sluice.runtime.shuffle.manager.hand_overs import HandOvers, WorkerLink
+from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
+from sluice.runtime.shuffle.manager.jobs import (
+    Job,
+    JobTable,
+    Quotas,
+    Shuffle,
+)
+from sluice.runtime.shuffle.manager.placement import choose
+from sluice.runtime.shuffle.manager.successor_choice import kept_by
+from sluice.runtime.shuffle.manager.workers import Worker, WorkerTable
 
 _LOG = logging.getLogger(__name__)
 

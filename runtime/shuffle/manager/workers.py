@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.rpc import HeartbeatMonitor
-from sluice.runtime.shuffle.manager.allocation import Candidate
-from sluice.runtime.shuffle.messages import WorkerRegistration, WorkerReport, WorkerState
-from sluice.runtime.shuffle.service_errors import WorkerUnknown
+from sluice.runtime.shuffle.control_plane.errors import WorkerUnknown
+from sluice.runtime.shuffle.control_plane.messages import WorkerRegistration, WorkerReport, WorkerState
+from sluice.runtime.shuffle.manager.placement import Candidate
 
 MAX_WORKERS = 1000
 HINT_SECONDS = 60.0

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.pki.tls.bulk import DEFAULT_ENGINE, Engine
-from sluice.runtime.shuffle.errors import ShuffleError
-from sluice.runtime.shuffle.worker.at_rest import SECRET_BYTES
+from sluice.runtime.shuffle.data_plane.errors import ShuffleError
 
 SLAB_BYTES = 4 << 20
 """Memory is handed out in slabs of this size; a segment lies in one."""
 MIN_MEMORY_BYTES = 8 * SLAB_BYTES
 MIN_METADATA_BYTES = 16 << 20
+SECRET_BYTES = 32
+"""Size of the secret of a worker that encrypts what it writes."""
 
 
 class Layout(enum.StrEnum):

@@ -24,26 +24,26 @@ import numpy as np
 from sluice.core.tasks import end_tasks
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.messages import WorkerAddress
-from sluice.runtime.shuffle.connection import WorkerConnection
-from sluice.runtime.shuffle.errors import (
+from sluice.runtime.shuffle.client.connection import WorkerConnection
+from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
+from sluice.runtime.shuffle.data_plane.errors import (
     AttemptSuperseded,
     MapUnknown,
     SegmentCorrupt,
     ShuffleError,
     ShuffleUnavailable,
 )
-from sluice.runtime.shuffle.integrity import SegmentChecks
-from sluice.runtime.shuffle.wire import (
+from sluice.runtime.shuffle.data_plane.frames import (
     MAX_PARTITION,
     FrameType,
     Header,
     Produced,
     pack_share,
 )
-from sluice.runtime.shuffle.worker.located import Located
-from sluice.runtime.shuffle.worker.shuffle_data import ShuffleData
-from sluice.runtime.shuffle.worker.store import ShuffleStore
-from sluice.runtime.shuffle.worker.volume import Committed
+from sluice.runtime.shuffle.worker.storage.located import Located
+from sluice.runtime.shuffle.worker.storage.shuffle_data import ShuffleData
+from sluice.runtime.shuffle.worker.storage.store import ShuffleStore
+from sluice.runtime.shuffle.worker.storage.volume import Committed
 
 _LOG = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class HandOvers:
         left = len(known.left())
         if (left or not known.settled) and known.task is None:
             known.task = asyncio.create_task(_run(self._identity, known))
-        rest = data.pipeline.parties(self._store.config.follow_seconds) if known.settled else 1
+        rest = data.announced.parties(self._store.config.follow_seconds) if known.settled else 1
         return left + data.open_maps() + rest
 
     async def close(self) -> None:
@@ -158,7 +158,7 @@ async def _run(identity: TlsIdentity, shuffle: _Shuffle) -> None:
 
 async def _settle(identity: TlsIdentity, shuffle: _Shuffle, receiver: _Receiver) -> None:
     """Let the successor decide about what is announced."""
-    pipeline = shuffle.data.pipeline
+    pipeline = shuffle.data.announced
     if pipeline.moved is None or not await _is_there(identity, pipeline.moved, shuffle.job_id):
         held = HELD_SECONDS
         while not (pipeline.over or await _move(identity, shuffle, receiver, held)):
@@ -170,7 +170,7 @@ async def _settle(identity: TlsIdentity, shuffle: _Shuffle, receiver: _Receiver)
 
 async def _move(identity: TlsIdentity, shuffle: _Shuffle, receiver: _Receiver, seconds: float) -> bool:
     """Give the rest while nobody commits, and let the successor decide; False when ``seconds`` are too short."""
-    pipeline = shuffle.data.pipeline
+    pipeline = shuffle.data.announced
     try:
         if not await asyncio.to_thread(pipeline.hold, HOLD_SECONDS):
             raise ShuffleUnavailable(f"commits to shuffle {shuffle.data.name} do not end")
@@ -285,7 +285,7 @@ class _Receiver:
                     )  # fmt: skip
                     await connection.push(header, payload)
                     row = end
-        index = shuffle.data.pipeline.announced.get(each.map_id)
+        index = shuffle.data.announced.indexes.get(each.map_id)
         await connection.commit(shuffle.number, each.map_id, each.segments, each.size, index)
 
 

@@ -23,13 +23,13 @@ from sluice.runtime.rpc import (
     RpcError,
     RpcTimeout,
 )
-from sluice.runtime.shuffle.gateways import (
+from sluice.runtime.shuffle.control_plane.gateways import (
     SHUFFLE_MANAGER,
     SHUFFLE_WORKER,
     ShuffleManagerGateway,
     ShuffleWorkerGateway,
 )
-from sluice.runtime.shuffle.messages import (
+from sluice.runtime.shuffle.control_plane.messages import (
     HandOver,
     LiveJob,
     WorkerAccepted,

@@ -10,11 +10,11 @@ import logging
 
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.messages import WorkerAddress
-from sluice.runtime.shuffle.statistics import DiskStatistics, WorkerStatistics
+from sluice.runtime.shuffle.control_plane.statistics import DiskStatistics, WorkerStatistics
 from sluice.runtime.shuffle.worker.config import WorkerConfig
+from sluice.runtime.shuffle.worker.connections.server import DataServer
 from sluice.runtime.shuffle.worker.hand_over import HandOvers
-from sluice.runtime.shuffle.worker.server import DataServer
-from sluice.runtime.shuffle.worker.store import ShuffleStore
+from sluice.runtime.shuffle.worker.storage.store import ShuffleStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class ShuffleWorker:
             disks=tuple(DiskStatistics(str(path), usable, free) for path, usable, free in store.disks.states()),
             jobs=tuple(job.statistics() for job in store.jobs()),
             followed=sum(
-                data.pipeline.parties(store.config.follow_seconds) > 0
+                data.announced.parties(store.config.follow_seconds) > 0
                 for job in store.jobs()
                 for data in job.shuffles()
             ),

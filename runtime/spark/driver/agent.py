@@ -33,7 +33,7 @@ from sluice.runtime.messages import (
 )
 from sluice.runtime.node.child_process import Exit
 from sluice.runtime.out_of_memory import KernelKills
-from sluice.runtime.shuffle.service_errors import ShuffleServiceError
+from sluice.runtime.shuffle.control_plane.errors import ShuffleServiceError
 from sluice.runtime.spark.driver import ui_client
 from sluice.runtime.spark.driver.bridge import (
     Bridge,

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.shuffle.client import ShuffleClient, WorkerAddress
+from sluice.runtime.shuffle.client.client import ShuffleClient, WorkerAddress
 from sluice.runtime.shuffle.worker.config import MIN_MEMORY_BYTES, WorkerConfig
 from sluice.runtime.shuffle.worker.worker import ShuffleWorker
 from tests.hostile import TRUST_DOMAIN, TestPki

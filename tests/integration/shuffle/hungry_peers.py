@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from sluice.runtime.shuffle.integrity import SegmentChecks
-from sluice.runtime.shuffle.wire import (
+from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
+from sluice.runtime.shuffle.data_plane.frames import (
     SEGMENT_ENTRY,
     FrameType,
     Header,

@@ -12,8 +12,8 @@ import numpy as np
 
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.shuffle.integrity import SegmentChecks
-from sluice.runtime.shuffle.wire import (
+from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
+from sluice.runtime.shuffle.data_plane.frames import (
     HEADER_BYTES,
     SEGMENT_ENTRY,
     FrameType,

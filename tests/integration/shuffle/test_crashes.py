@@ -13,15 +13,15 @@ import pytest
 
 from sluice.core.files import SECRET_MODE
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.shuffle.client import ShuffleClient, WorkerAddress
-from sluice.runtime.shuffle.errors import (
+from sluice.runtime.shuffle.client.client import ShuffleClient, WorkerAddress
+from sluice.runtime.shuffle.control_plane.statistics import WorkerStatistics
+from sluice.runtime.shuffle.data_plane.errors import (
     Draining,
     MapUnknown,
     QuotaExceeded,
     SegmentCorrupt,
     ShuffleUnavailable,
 )
-from sluice.runtime.shuffle.statistics import WorkerStatistics
 from tests.integration.shuffle.conftest import JOB, KEY, StartWorker, client
 
 SHUFFLE = 3

@@ -14,9 +14,9 @@ import pytest
 
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.shuffle.errors import ErrorCode, JobNotAllowed, MapUnknown
-from sluice.runtime.shuffle.integrity import SegmentChecks
-from sluice.runtime.shuffle.wire import (
+from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
+from sluice.runtime.shuffle.data_plane.errors import ErrorCode, JobNotAllowed, MapUnknown
+from sluice.runtime.shuffle.data_plane.frames import (
     HEADER_BYTES,
     MAX_PUSH_PAYLOAD_BYTES,
     MAX_SEGMENT_BYTES,
@@ -25,7 +25,7 @@ from sluice.runtime.shuffle.wire import (
     pack_hello,
 )
 from sluice.runtime.shuffle.worker.config import MIN_MEMORY_BYTES, SLAB_BYTES
-from sluice.runtime.shuffle.worker.server import KEEPALIVE, DataServer
+from sluice.runtime.shuffle.worker.connections.server import KEEPALIVE, DataServer
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.shuffle.conftest import KEY, Running, StartWorker, client
 from tests.integration.shuffle.raw_peer import TIMEOUT_SECONDS, RawPeer, commit_frame, fetch_frame, push_frame
@@ -367,7 +367,7 @@ async def test_idle_connections_keep_no_executor_waiting(
     start_worker: StartWorker, identities: dict[str, TlsIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They end when others need their places, long before their time is over."""
-    monkeypatch.setattr("sluice.runtime.shuffle.worker.server.MAX_HANDSHAKES", 8)
+    monkeypatch.setattr("sluice.runtime.shuffle.worker.connections.server.MAX_HANDSHAKES", 8)
     worker = await start_worker(handshake_seconds=3600.0)
 
     def connect() -> None:

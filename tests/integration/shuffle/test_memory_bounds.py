@@ -17,9 +17,9 @@ import pytest
 from sluice.core.files import SECRET_MODE
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.shuffle.integrity import SegmentChecks
-from sluice.runtime.shuffle.statistics import JobStatistics, WorkerStatistics
-from sluice.runtime.shuffle.wire import FrameType, Header
+from sluice.runtime.shuffle.control_plane.statistics import JobStatistics, WorkerStatistics
+from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
+from sluice.runtime.shuffle.data_plane.frames import FrameType, Header
 from sluice.runtime.shuffle.worker.config import MIN_MEMORY_BYTES, MIN_METADATA_BYTES
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.shuffle.conftest import KEY as TEST_KEY

@@ -11,9 +11,9 @@ import pytest
 
 from sluice.pki.tls.bulk import Engine
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.shuffle.client import Segment, ShuffleClient, WorkerAddress
-from sluice.runtime.shuffle.errors import MapUnknown, ShuffleUnavailable
-from sluice.runtime.shuffle.wire import MAX_SEGMENT_BYTES, FrameType
+from sluice.runtime.shuffle.client.client import Segment, ShuffleClient, WorkerAddress
+from sluice.runtime.shuffle.data_plane.errors import MapUnknown, ShuffleUnavailable
+from sluice.runtime.shuffle.data_plane.frames import MAX_SEGMENT_BYTES, FrameType
 from sluice.runtime.shuffle.worker.config import Layout
 from tests.integration.shuffle.conftest import StartWorker, client
 from tests.integration.shuffle.raw_peer import RawPeer, fetch_frame

@@ -19,15 +19,15 @@ from sluice.runtime.processes.shuffle_manager import shuffle_manager
 from sluice.runtime.processes.shuffle_worker import registered_worker
 from sluice.runtime.rpc import RpcService
 from sluice.runtime.shuffle.config import ShuffleConfig
-from sluice.runtime.shuffle.finder import shuffle_manager_finder
-from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
-from sluice.runtime.shuffle.messages import (
+from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.control_plane.messages import (
     HandOver,
     JobReport,
     ShuffleOverview,
     WorkerReport,
     WorkerState,
 )
+from sluice.runtime.shuffle.manager_finder import shuffle_manager_finder
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 DEADLINE_SECONDS = 40.0

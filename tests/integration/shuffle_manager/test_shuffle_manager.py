@@ -9,15 +9,7 @@ from sluice.core.errors import PeerRefused
 from sluice.pki.spiffe_id import Role
 from sluice.runtime.node.addresses import read_shuffle_manager
 from sluice.runtime.rpc import CallNotPermitted, FencingTokenMismatch, RpcService
-from sluice.runtime.shuffle.gateways import SHUFFLE_MANAGER, ShuffleManagerGateway
-from sluice.runtime.shuffle.manager.workers import Worker, WorkerTable
-from sluice.runtime.shuffle.messages import (
-    ShuffleRequest,
-    WorkerRegistration,
-    WorkerReport,
-    WorkerState,
-)
-from sluice.runtime.shuffle.service_errors import (
+from sluice.runtime.shuffle.control_plane.errors import (
     ForeignJob,
     JobUnknown,
     NoShuffleService,
@@ -25,6 +17,14 @@ from sluice.runtime.shuffle.service_errors import (
     ShuffleQuotaExceeded,
     WorkerUnknown,
 )
+from sluice.runtime.shuffle.control_plane.gateways import SHUFFLE_MANAGER, ShuffleManagerGateway
+from sluice.runtime.shuffle.control_plane.messages import (
+    ShuffleRequest,
+    WorkerRegistration,
+    WorkerReport,
+    WorkerState,
+)
+from sluice.runtime.shuffle.manager.workers import Worker, WorkerTable
 from tests.integration.shuffle_manager.conftest import CONFIG, NotedWorker, Service, eventually, until_seen
 
 JOB, OTHER = "a" * 32, "b" * 32

@@ -47,7 +47,7 @@ from sluice.runtime.messages import (
 )
 from sluice.runtime.node.child_process import ChildProcess
 from sluice.runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcService
-from sluice.runtime.shuffle.service_errors import NoShuffleService
+from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.jvm.command import SparkRuntime, TlsEngine, executor_command
 from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir

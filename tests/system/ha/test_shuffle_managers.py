@@ -21,9 +21,9 @@ from sluice.runtime.processes.shuffle_manager import shuffle_ha, shuffle_manager
 from sluice.runtime.processes.shuffle_worker import run_shuffle_worker
 from sluice.runtime.rpc import RpcService
 from sluice.runtime.shuffle.config import ShuffleConfig
-from sluice.runtime.shuffle.finder import shuffle_manager_finder
-from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
-from sluice.runtime.shuffle.service_errors import ShuffleMisconfigured
+from sluice.runtime.shuffle.control_plane.errors import ShuffleMisconfigured
+from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.manager_finder import shuffle_manager_finder
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.programs.ports import free_ports
 from tests.system.ha.ensemble import Ensemble

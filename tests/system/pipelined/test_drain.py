@@ -12,9 +12,11 @@ import pytest
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.messages import ShuffleAllocation
-from sluice.runtime.shuffle.client import ShuffleClient
-from sluice.runtime.shuffle.connection import WorkerConnection
-from sluice.runtime.shuffle.errors import (
+from sluice.runtime.shuffle.client.client import ShuffleClient
+from sluice.runtime.shuffle.client.connection import WorkerConnection
+from sluice.runtime.shuffle.client.pipelined import AnnouncedWriter, Producer
+from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.data_plane.errors import (
     AttemptLost,
     AttemptSuperseded,
     FrameRefused,
@@ -24,9 +26,7 @@ from sluice.runtime.shuffle.errors import (
     ShuffleError,
     ShuffleUnavailable,
 )
-from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
-from sluice.runtime.shuffle.pipelined import AnnouncedWriter, Producer
-from sluice.runtime.shuffle.wire import (
+from sluice.runtime.shuffle.data_plane.frames import (
     FrameType,
     Header,
     Produced,
@@ -44,7 +44,7 @@ from tests.system.shuffle_service.conftest import SETTINGS, ShuffleWorld, eventu
 @pytest.fixture(autouse=True)
 def signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """Producers hear sooner that a shuffle has moved."""
-    monkeypatch.setattr("sluice.runtime.shuffle.pipelined.SIGN_OF_LIFE_SECONDS", 0.5)
+    monkeypatch.setattr("sluice.runtime.shuffle.client.pipelined.SIGN_OF_LIFE_SECONDS", 0.5)
 
 
 # Real processes and their manager
@@ -191,7 +191,7 @@ async def test_who_pretends_to_be_the_successor_is_not_spoken_to(
     world: ShuffleWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker of the same service, which even knows the job, listens where the successor was."""
-    monkeypatch.setattr("sluice.runtime.shuffle.successors.TRIES", 4)
+    monkeypatch.setattr("sluice.runtime.shuffle.client.successors.TRIES", 4)
     link, allocation = await started(world, 1, 1)
     async with world.client(JOB, allocation) as writing:
         producer = Producer(writing, SHUFFLE)

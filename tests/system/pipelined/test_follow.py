@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.shuffle.client import Segment, ShuffleClient
-from sluice.runtime.shuffle.errors import (
+from sluice.runtime.shuffle.client.client import Segment, ShuffleClient
+from sluice.runtime.shuffle.client.pipelined import AnnouncedWriter, Producer, follow
+from sluice.runtime.shuffle.data_plane.errors import (
     AttemptLost,
     AttemptSuperseded,
     ErrorCode,
@@ -24,8 +25,7 @@ from sluice.runtime.shuffle.errors import (
     ShuffleError,
     ShuffleUnavailable,
 )
-from sluice.runtime.shuffle.pipelined import AnnouncedWriter, Producer, follow
-from sluice.runtime.shuffle.wire import (
+from sluice.runtime.shuffle.data_plane.frames import (
     FrameType,
     Header,
     Produced,
@@ -246,8 +246,8 @@ async def test_a_writer_that_vanishes_and_a_shuffle_that_nobody_writes_end_in_bo
 async def test_a_producer_that_lives_is_waited_for(
     start_worker: StartWorker, identities: dict[str, TlsIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.runtime.shuffle.pipelined.SIGN_OF_LIFE_SECONDS", 0.2)
-    monkeypatch.setattr("sluice.runtime.shuffle.connection.ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr("sluice.runtime.shuffle.client.pipelined.SIGN_OF_LIFE_SECONDS", 0.2)
+    monkeypatch.setattr("sluice.runtime.shuffle.client.connection.ANSWER_SECONDS", 2.0)
     worker = await start_worker(follow_seconds=1.5)
     async with client(identities, worker) as job, reading(job) as (reader,):
         async with Producer(job, SHUFFLE):

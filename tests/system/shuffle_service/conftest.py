@@ -21,12 +21,12 @@ from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.messages import ShuffleAllocation
 from sluice.runtime.node.child_process import ChildProcess
 from sluice.runtime.rpc import RpcService
-from sluice.runtime.shuffle.client import ShuffleClient
+from sluice.runtime.shuffle.client.client import ShuffleClient
 from sluice.runtime.shuffle.config import ShuffleConfig
-from sluice.runtime.shuffle.finder import shuffle_manager_finder
-from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
-from sluice.runtime.shuffle.messages import WorkerView
-from sluice.runtime.shuffle.service_errors import NoShuffleService
+from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
+from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.control_plane.messages import WorkerView
+from sluice.runtime.shuffle.manager_finder import shuffle_manager_finder
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 DEADLINE_SECONDS = 60.0

@@ -8,9 +8,9 @@ import pytest
 
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.messages import OutputLocation
-from sluice.runtime.shuffle.connection import WorkerConnection
-from sluice.runtime.shuffle.errors import FrameRefused, JobNotAllowed, ShuffleError
-from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.client.connection import WorkerConnection
+from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.data_plane.errors import FrameRefused, JobNotAllowed, ShuffleError
 from tests.hostile import TRUST_DOMAIN
 from tests.system.shuffle_service.conftest import ShuffleWorld, eventually
 from tests.system.shuffle_service.test_shuffle_processes import DATA, JOB, OTHER, read, write

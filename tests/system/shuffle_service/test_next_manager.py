@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.runtime.shuffle.messages import WorkerState
+from sluice.runtime.shuffle.control_plane.messages import WorkerState
 from tests.integration.shuffle_manager.conftest import Service, eventually, service
 
 __all__ = ["service"]

@@ -6,9 +6,9 @@ import pytest
 
 from sluice.pki.spiffe_id import Role
 from sluice.runtime.messages import ShuffleAllocation
-from sluice.runtime.shuffle.client import WorkerAddress
-from sluice.runtime.shuffle.errors import ShuffleError
-from sluice.runtime.shuffle.service_errors import ForeignJob
+from sluice.runtime.shuffle.client.client import WorkerAddress
+from sluice.runtime.shuffle.control_plane.errors import ForeignJob
+from sluice.runtime.shuffle.data_plane.errors import ShuffleError
 from tests.system.shuffle_service.conftest import ShuffleWorld, eventually
 
 JOB, OTHER = "a" * 32, "b" * 32

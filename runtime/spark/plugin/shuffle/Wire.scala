@@ -4,7 +4,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 
 import io.netty.buffer.{ByteBuf, ByteBufAllocator, Unpooled}
 
-/** Frames of the data plane (`runtime/shuffle/wire.py`): a header of 48 bytes, little endian, then the payload. */
+/** Frames of the data plane (`runtime/shuffle/data_plane/frames.py`): a header of 48 bytes, little endian, then the payload. */
 private[sluice] object Wire {
   val Magic = 0x31434c53
   val HeaderBytes = 48

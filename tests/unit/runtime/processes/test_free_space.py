@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sluice.runtime.processes.shuffle_worker import _disk
-from sluice.runtime.shuffle.messages import DiskReport, free_space
-from sluice.runtime.shuffle.statistics import DiskStatistics
+from sluice.runtime.shuffle.control_plane.messages import DiskReport, free_space
+from sluice.runtime.shuffle.control_plane.statistics import DiskStatistics
 
 
 def disk(free: int, device: str = "", *, usable: bool = True) -> DiskReport:

@@ -17,7 +17,7 @@ from sluice.runtime.processes.shuffle_worker import (
     worker_config,
 )
 from sluice.runtime.shuffle.config import ShuffleConfig, check_shuffle
-from sluice.runtime.shuffle.service_errors import ShuffleMisconfigured
+from sluice.runtime.shuffle.control_plane.errors import ShuffleMisconfigured
 from sluice.runtime.shuffle.worker.worker import ShuffleWorker
 from tests.hostile import TestPki
 

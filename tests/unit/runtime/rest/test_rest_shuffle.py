@@ -22,8 +22,9 @@ from sluice.runtime.rest.resources.shuffle import (
     resume_shuffle_worker,
 )
 from sluice.runtime.rest.route import Call, NoQuery
-from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
-from sluice.runtime.shuffle.messages import (
+from sluice.runtime.shuffle.control_plane.errors import ShuffleNotEnabled, WorkerUnknown
+from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.control_plane.messages import (
     NOTHING_MEASURED,
     JobReport,
     ShuffleJobView,
@@ -33,8 +34,7 @@ from sluice.runtime.shuffle.messages import (
     WorkerView,
     sum_of,
 )
-from sluice.runtime.shuffle.service_errors import ShuffleNotEnabled, WorkerUnknown
-from sluice.runtime.shuffle.statistics import Histogram
+from sluice.runtime.shuffle.control_plane.statistics import Histogram
 
 JOB, QUIET = "a" * 32, "b" * 32
 SHOWN = ShuffleJobView(

@@ -10,8 +10,8 @@ import pytest
 
 from sluice.runtime.jobmanager.attempt.shuffle_relay import ATTEMPT_SHIFT, ShuffleRelay
 from sluice.runtime.messages import OutputLocation, ShuffleAllocation, WorkerAddress
-from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
-from sluice.runtime.shuffle.service_errors import NoShuffleService
+from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
+from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
 
 JOB = "a" * 32
 

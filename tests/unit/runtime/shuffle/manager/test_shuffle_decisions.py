@@ -9,33 +9,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sluice.runtime.shuffle.manager.allocation import Candidate, choose
-from sluice.runtime.shuffle.manager.hand_over import kept_by, successor
-from sluice.runtime.shuffle.manager.jobs import (
-    Job,
-    JobTable,
-    Quotas,
-    Shuffle,
+from sluice.runtime.shuffle.control_plane.errors import (
+    ForeignJob,
+    JobUnknown,
+    ShuffleQuotaExceeded,
+    WorkerUnknown,
 )
-from sluice.runtime.shuffle.manager.workers import (
-    FORGET_LOST_SECONDS,
-    HINT_SECONDS,
-    RETURNS,
-    RETURNS_SECONDS,
-    WorkerTable,
-)
-from sluice.runtime.shuffle.messages import (
+from sluice.runtime.shuffle.control_plane.messages import (
     DiskReport,
     JobReport,
     WorkerRegistration,
     WorkerReport,
     WorkerState,
 )
-from sluice.runtime.shuffle.service_errors import (
-    ForeignJob,
-    JobUnknown,
-    ShuffleQuotaExceeded,
-    WorkerUnknown,
+from sluice.runtime.shuffle.manager.jobs import (
+    Job,
+    JobTable,
+    Quotas,
+    Shuffle,
+)
+from sluice.runtime.shuffle.manager.placement import Candidate, choose
+from sluice.runtime.shuffle.manager.successor_choice import kept_by, successor
+from sluice.runtime.shuffle.manager.workers import (
+    FORGET_LOST_SECONDS,
+    HINT_SECONDS,
+    RETURNS,
+    RETURNS_SECONDS,
+    WorkerTable,
 )
 
 GIB = 1 << 30

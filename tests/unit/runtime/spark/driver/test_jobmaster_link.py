@@ -24,7 +24,7 @@ from sluice.runtime.messages import (
     StageTable,
 )
 from sluice.runtime.rpc import FencingTokenMismatch, MailboxFull, PeerUnreachable
-from sluice.runtime.shuffle.service_errors import NoShuffleService
+from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, JobMasterPeer
 from sluice.runtime.spark.driver.lease import DriverLease
 from sluice.runtime.spark.driver.main import run_linked

@@ -1,0 +1,248 @@
+"""One asynchronous connection to a shuffle worker, in one direction, shared by all that goes that way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Iterator
+from typing import Literal, NoReturn
+
+from sluice.core.errors import SluiceError
+from sluice.core.tasks import end_tasks
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.messages import WorkerAddress
+from sluice.runtime.shuffle.data_plane.errors import FrameRefused, ShuffleError, ShuffleUnavailable
+from sluice.runtime.shuffle.data_plane.frames import (
+    HEADER_BYTES,
+    FrameType,
+    Header,
+    Produced,
+    error_of,
+    pack_hello,
+    parse_header,
+)
+
+CONNECT_SECONDS = 15.0
+ANSWER_SECONDS = 120.0
+"""A worker that does not answer for this long is taken for dead."""
+
+
+Answers = asyncio.Queue[tuple[Header, bytes] | ShuffleError]
+"""What a worker answered to one request, in the order in which it came."""
+
+
+class WorkerConnection:
+    """One connection to one worker in one direction; shared by all that goes that way."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: WorkerAddress) -> None:
+        self.address = address
+        self._reader = reader
+        self._writer = writer
+        self._answers: dict[int, Answers] = {}
+        self._requests = 0
+        self._room = asyncio.Condition()
+        self._credit = 0
+        self._sent = 0
+        self._acknowledged = 0
+        self._broken: ShuffleError | None = None
+        self._receiving: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls, identity: TlsIdentity, address: WorkerAddress, direction: Literal["push", "fetch"], job_id: str = ""
+    ) -> WorkerConnection:
+        """Connect; ``job_id`` is what a shuffle worker acts for, whose certificate names no job.
+
+        Raises:
+            ShuffleError: it cannot be reached, or does not admit ``identity``.
+        """
+        policy = server_policy(
+            Channel.DATA, identity.spiffe_id.trust_domain, role=Role.SHUFFLE_WORKER, name=address.name
+        )
+        connection: WorkerConnection | None = None
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, writer = await asyncio.open_connection(
+                    address.host, address.port, ssl=identity.client_context(policy), limit=2 << 20
+                )
+                connection = cls(reader, writer, address)
+                writer.write(pack_hello(direction, job_id))
+                header, _ = await connection._frame()
+            if header.kind is not FrameType.HELLO_OK:
+                raise FrameRefused(f"shuffle worker {address.name} answered HELLO with {header.kind.name}")
+        except (OSError, EOFError, TimeoutError, SluiceError) as error:
+            if connection is not None:
+                await connection.close()
+            if isinstance(error, ShuffleError):
+                raise
+            raise ShuffleUnavailable(f"shuffle worker {address.name} cannot be reached: {_reason(error)}") from error
+        connection._credit = header.aux
+        connection._receiving = asyncio.create_task(connection._receive(), name=f"shuffle-{address.name}")
+        return connection
+
+    @property
+    def usable(self) -> bool:
+        """Not broken yet."""
+        return self._broken is None
+
+    async def push(self, header: Header, payload: bytes) -> None:
+        """Send a PUSH frame once the worker's credit allows it."""
+        async with self._room:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._room.wait_for(
+                    lambda: self._broken is not None or self._sent - self._acknowledged + header.length <= self._credit
+                )
+            self._check()
+            self._sent += header.length
+        await self.send(header.pack(), payload)
+
+    async def commit(self, shuffle: int, map_id: int, segments: int, size: int, map_index: int | None = None) -> None:
+        """Make a map readable, and when ``map_index`` is given, announce it to readers that follow.
+
+        Raises:
+            ShuffleError: the worker does not have all of it, or another attempt of that map counts.
+        """
+        with self.request() as (number, queue):
+            header = Header(
+                FrameType.COMMIT,
+                shuffle=shuffle,
+                map_id=map_id,
+                request=number,
+                count=segments,
+                aux=0 if map_index is None else map_index + 1,
+                extra=size,
+            )
+            await self.send(header.pack())
+            await answer_of(queue, self.address.name)
+
+    async def begin_map(self, shuffle: int, map_id: int) -> None:
+        """An attempt that is to be announced begins; raises :class:`Moved` when it is to be written elsewhere."""
+        with self.request() as (number, queue):
+            header = Header(FrameType.BEGIN, shuffle=shuffle, map_id=map_id, request=number)
+            await self.send(header.pack())
+            await answer_of(queue, self.address.name)
+
+    async def live(self, shuffle: int, interval: float) -> NoReturn:
+        """Say again and again that the producer of a shuffle goes on, until the worker answers with an error."""
+        with self.request() as (number, queue):
+            header = Header(FrameType.PRODUCE, shuffle=shuffle, request=number, aux=Produced.ALIVE)
+            while True:
+                await self.send(header.pack())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(interval):
+                        await answer_of(queue, self.address.name)
+
+    async def produced(self, shuffle: int, what: Produced, payload: bytes = b"", maps: int = 0) -> None:
+        """Say how the producer of a shuffle ended; raises :class:`ShuffleError` when the worker does not take it."""
+        with self.request() as (number, queue):
+            header = Header(
+                FrameType.PRODUCE, shuffle=shuffle, request=number, length=len(payload), count=maps, aux=what
+            )
+            await self.send(header.pack(), payload)
+            await answer_of(queue, self.address.name)
+
+    async def send(self, *parts: bytes) -> None:
+        """Write frames, or parts of one."""
+        self._check()
+        for part in parts:
+            self._writer.write(part)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._writer.drain()
+        except OSError as error:  # TimeoutError is one
+            raise self._fail(error) from error
+
+    @contextlib.contextmanager
+    def request(self) -> Iterator[tuple[int, Answers]]:
+        """A request's number, and the queue of its answers."""
+        number, queue = self.begin_request()
+        try:
+            yield number, queue
+        finally:
+            self.end_request(number)
+
+    def begin_request(self) -> tuple[int, Answers]:
+        """The same for a request that ends elsewhere, by :meth:`end_request`."""
+        self._check()
+        self._requests = self._requests % 0xFFFFFFFF + 1
+        queue = self._answers[self._requests] = asyncio.Queue()
+        return self._requests, queue
+
+    def end_request(self, number: int) -> None:
+        """What is answered to it from now on is of no interest."""
+        self._answers.pop(number, None)
+
+    async def close(self) -> None:
+        """End it, whatever is on its way."""
+        if self._receiving is not None:
+            await end_tasks(self._receiving)
+        self._fail(ConnectionAbortedError("closed"))
+        self._writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._writer.wait_closed()
+        self._writer.transport.abort()
+
+    async def _frame(self) -> tuple[Header, bytes]:
+        header = parse_header(await self._reader.readexactly(HEADER_BYTES), from_client=False)
+        payload = await self._reader.readexactly(header.length)
+        if header.kind is FrameType.ERROR and header.request == 0:
+            raise error_of(header, payload)
+        return header, payload
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                header, payload = await self._frame()
+                if header.kind is FrameType.PUSH_OK:
+                    async with self._room:
+                        self._acknowledged = max(self._acknowledged, header.extra)
+                        self._credit = header.aux
+                        self._room.notify_all()
+                    continue
+                queue = self._answers.get(header.request)
+                if queue is not None:
+                    answer = error_of(header, payload) if header.kind is FrameType.ERROR else (header, payload)
+                    queue.put_nowait(answer)
+        except (OSError, EOFError, ShuffleError) as error:
+            self._fail(error)
+            async with self._room:
+                self._room.notify_all()
+
+    def _fail(self, error: Exception) -> ShuffleError:
+        if self._broken is None:
+            self._broken = (
+                error
+                if isinstance(error, ShuffleError)
+                else ShuffleUnavailable(
+                    f"the connection with shuffle worker {self.address.name} ended: {_reason(error)}"
+                )
+            )
+            for queue in self._answers.values():
+                queue.put_nowait(self._broken)
+        return self._broken
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise self._broken.again()
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return str(error) or type(error).__name__
+
+
+async def answer_of(queue: Answers, worker: str) -> tuple[Header, bytes]:
+    """The next answer to a request; raises the error that it is."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            answer = await queue.get()
+    except TimeoutError:
+        raise ShuffleUnavailable(f"shuffle worker {worker} has not answered for {ANSWER_SECONDS:.0f} s") from None
+    if isinstance(answer, ShuffleError):
+        raise answer.again()  # all who wait when a connection ends get the same one
+    return answer

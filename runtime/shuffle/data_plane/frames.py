@@ -1,0 +1,393 @@
+"""The frames of the shuffle's data plane: their form and their bounds; no I/O.
+
+Little endian. A frame is a header of 48 bytes and a payload; the payload of PUSH and DATA is a table of segments, then
+their data back to back. The document of the protocol is docs/reference/shuffle-protocol.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Collection
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from sluice.runtime.messages import WorkerAddress
+from sluice.runtime.shuffle.data_plane.errors import (
+    BY_CODE,
+    ErrorCode,
+    FrameRefused,
+    Moved,
+    ShuffleError,
+)
+
+MAGIC = 0x31434C53
+"""``SLC1`` as it stands on the wire."""
+VERSION = 1
+HEADER = struct.Struct("<IBBHIIqIIIIQ")
+HEADER_BYTES = HEADER.size
+
+MAX_SEGMENT_BYTES = 4 << 20
+"""Largest segment."""
+MAX_PUSH_PAYLOAD_BYTES = (8 << 20) + (64 << 10)
+"""Largest payload of PUSH: table and data."""
+MAX_FETCH_PAYLOAD_BYTES = 8 << 20
+"""Largest payload of FETCH: map ids."""
+MAX_PAYLOAD_BYTES = 64 << 10
+"""Largest payload of any other frame from a client."""
+MAX_DATA_BYTES = 1 << 20
+"""Most data in one DATA frame, unless one segment alone is larger."""
+MAX_ERROR_TEXT_BYTES = 4 << 10
+MAX_SEGMENTS_PER_PUSH = 4 << 10
+"""Most segments in one PUSH frame."""
+MAX_SEGMENTS_PER_DATA = 64 << 10
+"""Most segments in one DATA frame."""
+MAX_PARTITION = 1 << 24
+"""Partitions of a shuffle are below this number."""
+
+MAX_MAPS_PER_BATCH = 4 << 10
+"""Most maps that one MAPS frame announces."""
+MAX_NAME_LENGTH = 255
+"""Longest name, and longest host, of a worker."""
+MAX_MAP_INDEX = 1 << 31
+"""Indices of maps are below this number."""
+
+FLAG_ORDERED = 0x01
+"""FETCH: each partition's segments by (map, sequence)."""
+
+SEGMENT_ENTRY = np.dtype([("partition", "<u4"), ("sequence", "<u4"), ("length", "<u4"), ("check", "<u4")])
+"""One row of the table of PUSH."""
+DATA_ENTRY = np.dtype([("partition", "<u4"), ("sequence", "<u4"), ("map", "<i8"), ("length", "<u4"), ("check", "<u4")])
+"""One row of the table of DATA."""
+
+MAP_ENTRY = np.dtype([("map", "<i8"), ("index", "<u4")])
+"""One row of MAPS."""
+
+PushEntry = tuple[int, int, int, int]
+DataEntry = tuple[int, int, int, int, int]
+_PUSH_ROW = struct.Struct("<IIII")
+_DATA_ROW = struct.Struct("<IIqII")
+_SHARE = struct.Struct("<II")
+
+
+class FrameType(enum.IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    PUSH = 2
+    COMMIT = 3
+    ABORT = 4
+    FETCH = 5
+    CREDIT = 6
+    CANCEL = 7
+    PRODUCE = 8
+    FOLLOW = 9
+    BEGIN = 10
+    HELLO_OK = 17
+    PUSH_OK = 18
+    COMMIT_OK = 19
+    PRODUCE_OK = 20
+    DATA = 21
+    END = 22
+    MAPS = 23
+    MAPS_SENT = 24
+    BEGIN_OK = 25
+    ERROR = 31
+
+
+class Produced(enum.IntEnum):
+    """What a PRODUCE frame says, in ``aux``."""
+
+    ALIVE = 0
+    """It goes on; not answered."""
+    COMPLETE = 1
+    """The maps named are all of a share that this worker has to have, and no other attempt ever counts."""
+    ABORTED = 2
+    """Nothing of the shuffle counts; the payload says why."""
+
+
+FROM_CLIENT = frozenset(kind for kind in FrameType if kind < FrameType.HELLO_OK)
+_MAX_LENGTH = {
+    FrameType.PUSH: MAX_PUSH_PAYLOAD_BYTES,
+    FrameType.FETCH: MAX_FETCH_PAYLOAD_BYTES,
+    FrameType.FOLLOW: MAX_FETCH_PAYLOAD_BYTES,
+    FrameType.PRODUCE: MAX_FETCH_PAYLOAD_BYTES,
+    FrameType.DATA: MAX_SEGMENT_BYTES + MAX_SEGMENTS_PER_DATA * DATA_ENTRY.itemsize,
+}
+_EMPTY = frozenset({FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameType.CANCEL, FrameType.BEGIN})
+"""Frames without payload."""
+
+
+class Header(msgspec.Struct, frozen=True):
+    """The header of one frame; fields that a type has no use for are 0."""
+
+    kind: FrameType
+    shuffle: int = 0
+    partition: int = 0
+    map_id: int = 0
+    request: int = 0
+    length: int = 0
+    count: int = 0
+    aux: int = 0
+    extra: int = 0
+    flags: int = 0
+
+    def pack(self) -> bytes:
+        """The 48 bytes."""
+        return HEADER.pack(
+            MAGIC,
+            self.kind,
+            self.flags,
+            0,
+            self.shuffle,
+            self.partition,
+            self.map_id,
+            self.request,
+            self.length,
+            self.count,
+            self.aux,
+            self.extra,
+        )
+
+
+class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=False, omit_defaults=True):
+    """The payload of HELLO; ``job`` is what a shuffle worker acts for when it hands over, and of nobody else."""
+
+    version: int
+    direction: Literal["push", "fetch"]
+    job: str = ""
+
+
+_HELLO_DECODER = msgspec.msgpack.Decoder(Hello)
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
+_Port = Annotated[int, msgspec.Meta(gt=0, lt=1 << 16)]
+_MOVED_DECODER = msgspec.msgpack.Decoder(tuple[_Name, _Name, _Port])
+"""The payload of an ERROR that says MOVED: name, host and port of the worker to go to."""
+
+
+def parse_header(data: bytes | bytearray | memoryview, *, from_client: bool) -> Header:
+    """The header in the first 48 bytes of ``data``, with every bound checked that it can be checked against alone.
+
+    Raises:
+        FrameRefused: saying what is wrong.
+    """
+    magic, number, flags, reserved, shuffle, partition, map_id, request, length, count, aux, extra = HEADER.unpack_from(
+        data
+    )
+    if magic != MAGIC:
+        raise FrameRefused(f"a frame begins with {magic:#010x} instead of {MAGIC:#010x}")
+    try:
+        kind = FrameType(number)
+    except ValueError:
+        raise FrameRefused(f"frames of type {number} are not known") from None
+    if (kind in FROM_CLIENT) is not from_client:
+        raise FrameRefused(f"a frame of type {kind.name} goes the other way")
+    if reserved:
+        raise FrameRefused(f"the reserved field of a frame of type {kind.name} is {reserved}")
+    limit = 0 if kind in _EMPTY else _MAX_LENGTH.get(kind, MAX_PAYLOAD_BYTES)
+    if length > limit:
+        raise FrameRefused(f"a frame of type {kind.name} with {length} bytes of payload", f"at most {limit}")
+    if kind in {FrameType.PUSH, FrameType.DATA}:
+        _check_count(kind, count, length)
+    return Header(kind, shuffle, partition, map_id, request, length, count, aux, extra, flags)
+
+
+def _check_count(kind: FrameType, count: int, length: int) -> None:
+    most = MAX_SEGMENTS_PER_PUSH if kind is FrameType.PUSH else MAX_SEGMENTS_PER_DATA
+    if not 0 < count <= most:
+        raise FrameRefused(f"a frame of type {kind.name} with {count} segments", f"between 1 and {most}")
+    entry = SEGMENT_ENTRY if kind is FrameType.PUSH else DATA_ENTRY
+    if count * entry.itemsize > length:
+        raise FrameRefused(f"the table of {count} segments does not fit into {length} bytes of payload")
+
+
+def parse_push_table(header: Header, data: bytes | bytearray | memoryview) -> list[PushEntry]:
+    """The table of a PUSH: (partition, sequence, length, check) of each segment.
+
+    Plain tuples and not an array: most frames have few segments, each of which is looked at once.
+
+    Raises:
+        FrameRefused: a partition or length out of bounds, or lengths that do not add up.
+    """
+    size = header.count * SEGMENT_ENTRY.itemsize
+    table: list[PushEntry] = list(_PUSH_ROW.iter_unpack(data[:size]))
+    _check_table(header, [row[2] for row in table], max(row[0] for row in table), size)
+    return table
+
+
+def parse_data_table(header: Header, data: bytes | bytearray | memoryview) -> list[DataEntry]:
+    """The table of a DATA: (partition, sequence, map, length, check) of each segment; errors as for PUSH."""
+    size = header.count * DATA_ENTRY.itemsize
+    table: list[DataEntry] = list(_DATA_ROW.iter_unpack(data[:size]))
+    _check_table(header, [row[3] for row in table], max(row[0] for row in table), size)
+    return table
+
+
+def _check_table(header: Header, lengths: list[int], highest: int, table_bytes: int) -> None:
+    longest, total = max(lengths), sum(lengths)
+    if longest > MAX_SEGMENT_BYTES:
+        raise FrameRefused(f"a segment of {longest} bytes", f"at most {MAX_SEGMENT_BYTES}")
+    if total != header.length - table_bytes:
+        raise FrameRefused(f"segments of {total} bytes together in a frame with {header.length - table_bytes} of data")
+    if highest >= MAX_PARTITION:
+        raise FrameRefused(f"partition {highest}", f"below {MAX_PARTITION}")
+
+
+def pack_hello(direction: Literal["push", "fetch"], job_id: str = "") -> bytes:
+    """The whole HELLO frame."""
+    payload = msgspec.msgpack.encode(Hello(VERSION, direction, job_id))
+    return Header(FrameType.HELLO, length=len(payload)).pack() + payload
+
+
+def parse_hello(payload: bytes | bytearray | memoryview) -> Hello:
+    """The payload of HELLO; :class:`FrameRefused` when it is none of ours."""
+    try:
+        hello = _HELLO_DECODER.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FrameRefused("the payload of HELLO is not what it should be") from error
+    if hello.version != VERSION:
+        raise FrameRefused(f"the peer speaks version {hello.version}", f"this side speaks {VERSION}")
+    return hello
+
+
+def parse_map_ids(header: Header, payload: bytes | bytearray | memoryview) -> npt.NDArray[np.int64]:
+    """The map ids of FETCH in ascending order, each once.
+
+    Raises:
+        FrameRefused: none, twice the same, or not as many as the header says; or no or an impossible partition range.
+    """
+    if header.count == 0 or header.length != 8 * header.count:
+        raise FrameRefused(f"a fetch of {header.count} maps with {header.length} bytes of map ids")
+    _check_range(header)
+    return _distinct(np.frombuffer(payload, "<i8", header.count))
+
+
+class Share(NamedTuple):
+    """Which maps a reader follows at a worker: those whose index has this remainder."""
+
+    modulus: int
+    remainder: int
+
+    def has(self, index: int) -> bool:
+        """Whether the map with this index is one of them."""
+        return index % self.modulus == self.remainder
+
+    def covers(self, other: Share) -> bool:
+        """Whether all of ``other`` are among them."""
+        return other.modulus % self.modulus == 0 and self.has(other.remainder)
+
+
+def pack_share(share: Share, maps: Collection[int]) -> bytes:
+    """The payload of FOLLOW, with the maps that the reader has whole, and that of a PRODUCE which says COMPLETE."""
+    return _SHARE.pack(*share) + np.array(sorted(maps), "<i8").tobytes()
+
+
+def parse_follow(header: Header, payload: bytes | bytearray | memoryview) -> tuple[Share, npt.NDArray[np.int64]]:
+    """The payload of FOLLOW: the share, and what the reader has, each once.
+
+    Raises:
+        FrameRefused: not as long as the header says, a map twice, no share, or an impossible partition range.
+    """
+    _check_range(header)
+    return _parse_share(header, payload)
+
+
+def _parse_share(header: Header, payload: bytes | bytearray | memoryview) -> tuple[Share, npt.NDArray[np.int64]]:
+    if header.length != _SHARE.size + 8 * header.count:
+        raise FrameRefused(f"a {header.kind.name} without {header.count} maps in {header.length} bytes")
+    share = Share(*_SHARE.unpack_from(payload))
+    if not share.remainder < share.modulus:
+        raise FrameRefused(f"a {header.kind.name} of maps {share.remainder} modulo {share.modulus}")
+    return share, _distinct(np.frombuffer(payload, "<i8", header.count, _SHARE.size))
+
+
+class Production(NamedTuple):
+    """What a PRODUCE says: the share and its maps of ``COMPLETE``, the reason of ``ABORTED``."""
+
+    what: Produced
+    share: Share
+    maps: list[int]
+    reason: str
+
+
+def parse_produced(header: Header, payload: bytes | bytearray | memoryview) -> Production:
+    """The payload of PRODUCE.
+
+    Raises:
+        FrameRefused: it says nothing that is known, or its payload does not fit.
+    """
+    try:
+        what = Produced(header.aux)
+    except ValueError:
+        raise FrameRefused(f"a PRODUCE that says {header.aux}") from None
+    if what is Produced.COMPLETE:
+        share, maps = _parse_share(header, payload)
+        return Production(what, share, maps.tolist(), "")
+    if header.count or header.length > (MAX_ERROR_TEXT_BYTES if what is Produced.ABORTED else 0):
+        raise FrameRefused(f"a PRODUCE that says {what.name} with {header.length} bytes")
+    return Production(what, Share(1, 0), [], printable(bytes(payload[: header.length])))
+
+
+def parse_maps(header: Header, payload: bytes | bytearray | memoryview) -> list[tuple[int, int]]:
+    """The (map id, index) pairs of MAPS; raises :class:`FrameRefused`."""
+    if header.count > MAX_MAPS_PER_BATCH or header.length != header.count * MAP_ENTRY.itemsize:
+        raise FrameRefused(f"{header.count} maps in {header.length} bytes")
+    entries: list[tuple[int, int]] = np.frombuffer(payload, MAP_ENTRY, header.count).tolist()
+    return entries
+
+
+def _check_range(header: Header) -> None:
+    if not header.partition < header.aux <= MAX_PARTITION:
+        raise FrameRefused(f"a fetch of partitions {header.partition} to {header.aux}")
+
+
+def _distinct(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    maps = np.sort(ids)
+    if (maps[1:] == maps[:-1]).any():
+        raise FrameRefused("a frame names a map twice")
+    return maps
+
+
+def printable(text: bytes) -> str:
+    """What a peer says in words, fit for a log."""
+    decoded = text[:MAX_ERROR_TEXT_BYTES].decode(errors="replace")
+    return "".join(character if character.isprintable() else "?" for character in decoded)
+
+
+def pack_error(error: ShuffleError, *, shuffle: int = 0, request: int = 0) -> bytes:
+    """The ERROR frame that tells a client of ``error``."""
+    if isinstance(error, Moved):
+        text = msgspec.msgpack.encode(msgspec.structs.astuple(error.to))
+    else:
+        text = str(error).encode()[:MAX_ERROR_TEXT_BYTES].decode(errors="ignore").encode()
+    header = Header(
+        FrameType.ERROR,
+        shuffle=shuffle,
+        partition=error.partition,
+        map_id=error.map_id,
+        request=request,
+        length=len(text),
+        aux=error.code,
+    )
+    return header.pack() + text
+
+
+def error_of(header: Header, payload: bytes | bytearray | memoryview) -> ShuffleError:
+    """The error that an ERROR frame tells of."""
+    if header.aux == ErrorCode.MOVED:
+        return _moved(header, payload)
+    known = BY_CODE.get(header.aux, ShuffleError)
+    text = printable(bytes(payload[:MAX_ERROR_TEXT_BYTES]))
+    name = ErrorCode(header.aux).name if header.aux in BY_CODE else f"code {header.aux}"
+    return known(text or name, partition=header.partition, map_id=header.map_id)
+
+
+def _moved(header: Header, payload: bytes | bytearray | memoryview) -> ShuffleError:
+    try:
+        to = WorkerAddress(*_MOVED_DECODER.decode(payload))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return FrameRefused("a worker says that a shuffle has moved, and not where to")
+    return Moved(f"shuffle {header.shuffle} has moved to {printable(to.name.encode())}", to=to, map_id=header.map_id)

@@ -1,0 +1,151 @@
+"""Moves what drained workers keep to other workers, and records durably which worker has it then.
+
+The workers are asked what they keep of jobs that began under another manager: of those there is no list here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from sluice.core.errors import SluiceError
+from sluice.runtime.ha.errors import HaError
+from sluice.runtime.rpc import RemotePeer
+from sluice.runtime.shuffle.control_plane.gateways import ShuffleWorkerGateway
+from sluice.runtime.shuffle.control_plane.messages import HandOver
+from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
+from sluice.runtime.shuffle.manager.jobs import Job, JobTable
+from sluice.runtime.shuffle.manager.successor_choice import Kept, kept_by, successor
+from sluice.runtime.shuffle.manager.workers import Worker, WorkerTable
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLink:
+    """The stream to a registered worker."""
+
+    peer: RemotePeer
+    gateway: ShuffleWorkerGateway
+
+
+class HandOvers:
+    """See the module's documentation; used by one ShuffleManager, on its main thread or beside it.
+
+    Args:
+        jobs, workers, links: the manager's own, which change.
+        store: what is durable.
+        allow: has a worker know a job; whether it does.
+    """
+
+    def __init__(
+        self,
+        jobs: JobTable,
+        workers: WorkerTable,
+        links: Mapping[str, WorkerLink],
+        store: ShuffleJobStore,
+        allow: Callable[[str, Job], Awaitable[bool]],
+    ) -> None:
+        self._jobs = jobs
+        self._workers = workers
+        self._links = links
+        self._store = store
+        self._allow = allow
+        self._under_way: set[str] = set()
+        self._recording = asyncio.Lock()
+
+    def due(self, worker: Worker) -> bool:
+        """Whether a drained worker is to be looked after, and is not just now."""
+        return worker.drained and worker.name in self._links and worker.name not in self._under_way
+
+    async def go_on(self, worker: Worker) -> None:
+        """Go on handing over what a drained worker keeps; readers find it where it went as soon as all of it is there.
+
+        Repeated with each look at the workers: maps that had begun when it was drained are committed later.
+        """
+        self._under_way.add(worker.name)
+        try:
+            left = await self._ask_what_is_older(worker)
+            for kept in kept_by(worker.name, self._jobs.all):
+                left += await self._go_on_with(worker.name, kept)
+            worker.handed_over = left == 0
+        finally:
+            self._under_way.discard(worker.name)
+
+    async def _ask_what_is_older(self, worker: Worker) -> int:
+        """What a worker keeps of jobs whose shuffles are not all known here; returns for how many it does not say."""
+        link, unsaid = self._links.get(worker.name), 0
+        for kept in worker.report.jobs if link is not None else ():
+            job = self._jobs.get(kept.job_id)
+            if link is None or job is None or not job.recovered or not kept.bytes:
+                continue
+            numbers = await _kept_shuffles(link, job)
+            unsaid += numbers is None
+            if self._jobs.get(kept.job_id) is job:
+                for number in numbers or ():
+                    self._jobs.found(job, number, worker.name)
+        return unsaid
+
+    async def _go_on_with(self, name: str, kept: Kept) -> int:
+        """How much is left; something is, too, when it cannot be said."""
+        to = successor(name, kept.shuffle, self._workers.candidates(kept.job.job_id), self._jobs.assigned)
+        source, target = self._links.get(name), self._links.get(to)
+        if source is None or target is None:
+            return 1
+        if kept.job.job_id not in self._workers.get(to).allowed and not await self._allow(to, kept.job):
+            return 1
+        try:
+            await target.gateway.expect(kept.job.job_id, name)
+            order = HandOver(job_id=kept.job.job_id, shuffle_number=kept.number, to=self._workers.address(to))
+            left = await source.gateway.hand_over(order)
+        except SluiceError as error:
+            _LOG.warning("shuffle %d of job %s stays with %s: %s", kept.number, kept.job.job_id, name, error)
+            return 1
+        if left == 0 and self._workers.get(name).drained and kept.shuffle.successors.get(name) != to:
+            try:
+                await self.record(kept.job, kept.number, {name: to})
+            except HaError as error:  # it may not be stopped: the next manager would not know where its data is
+                _LOG.warning("that %s has what %s kept is not durable yet: %s", to, name, error)
+                return 1
+            _LOG.info("shuffle %d of job %s went from %s to %s", kept.number, kept.job.job_id, name, to)
+        return left
+
+    async def kept_before(self, job: Job, number: int) -> list[int]:
+        """The shuffles of a job before ``number`` that workers say they keep."""
+        links = tuple(self._links.values())
+        kept = await asyncio.gather(*(_kept_shuffles(link, job) for link in links))
+        return sorted({each for numbers in kept for each in numbers or () if each < number})
+
+    async def record(self, job: Job, number: int, successors: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Make durable who has what of a shuffle, with these ``successors``, which count from then on.
+
+        Raises:
+            HaError: it is not durable.
+        """
+        async with self._recording:
+            shuffle = job.shuffles.get(number)
+            if self._jobs.get(job.job_id) is not job:
+                return  # all of the job is forgotten
+            if shuffle is None:
+                await self._store.forget(job.job_id, number)
+                return
+            whole = {**shuffle.successors, **successors}
+            await self._store.note(job.job_id, number, replace(shuffle, successors=whole))
+            shuffle.successors.update(successors)
+
+    async def forget(self, job_id: str) -> None:
+        """Nothing durable stays of a job that is not live any more; raises :class:`HaError`."""
+        async with self._recording:
+            await self._store.remove(job_id)
+
+
+async def _kept_shuffles(link: WorkerLink, job: Job) -> tuple[int, ...] | None:
+    """The shuffles of a job that a worker has data of; None when it does not say."""
+    try:
+        return await link.gateway.kept_shuffles(job.job_id)
+    except SluiceError as error:
+        _LOG.info("%s does not say what it keeps of job %s: %s", link.peer.identity, job.job_id, error)
+        return None

@@ -1,0 +1,44 @@
+"""Which worker takes over what a drained one keeps. Decisions only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from sluice.runtime.shuffle.manager.jobs import Job, Shuffle
+from sluice.runtime.shuffle.manager.placement import Candidate, choose
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A shuffle that a worker has data of."""
+
+    job: Job
+    number: int
+    shuffle: Shuffle
+
+
+def kept_by(name: str, jobs: Iterable[Job]) -> list[Kept]:
+    """All shuffles that ``name`` was given, or has taken over."""
+    return [
+        Kept(job, number, shuffle)
+        for job in jobs
+        for number, shuffle in job.shuffles.items()
+        if name in shuffle.workers or name in shuffle.successors.values()
+    ]
+
+
+def successor(name: str, shuffle: Shuffle, candidates: Collection[Candidate], assigned: Mapping[str, int]) -> str:
+    """Who is to have what ``name`` keeps of a shuffle; empty: nobody can.
+
+    The one that was chosen before, while it can; else the least loaded one, if possible none that has the replicas.
+    """
+    others = [each for each in candidates if each.name != name]
+    before = shuffle.successors.get(name, "")
+    if any(each.name == before for each in others):
+        return before
+    keepers = {shuffle.keeper(worker) for worker in shuffle.workers}
+    for group in ([each for each in others if each.name not in keepers], others):
+        if chosen := choose(group, assigned, partitions=1, replicas=1, limit=1):
+            return chosen[0]
+    return ""

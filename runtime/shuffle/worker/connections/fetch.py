@@ -1,0 +1,314 @@
+"""A connection of the other direction: readers ask for partitions of maps, and get them as fast as they give credit."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import time
+
+from sluice.runtime.shuffle.data_plane.errors import (
+    FrameRefused,
+    JobNotAllowed,
+    QuotaExceeded,
+    ShuffleError,
+)
+from sluice.runtime.shuffle.data_plane.frames import (
+    DATA_ENTRY,
+    FLAG_ORDERED,
+    HEADER_BYTES,
+    MAX_DATA_BYTES,
+    MAX_PAYLOAD_BYTES,
+    FrameType,
+    Header,
+    parse_follow,
+    parse_map_ids,
+)
+from sluice.runtime.shuffle.worker.connections.fetch_request import Fetch
+from sluice.runtime.shuffle.worker.connections.following import FollowingFetch, FollowingFetches
+from sluice.runtime.shuffle.worker.connections.session import Session
+from sluice.runtime.shuffle.worker.storage.budget import (
+    CONNECTION_BYTES,
+    FOLLOWED_MAP_BYTES,
+    REQUEST_BYTES,
+    WANTED_MAP_BYTES,
+    Holding,
+    NoRoomYet,
+)
+from sluice.runtime.shuffle.worker.storage.located import Located
+from sluice.runtime.shuffle.worker.storage.store import ShuffleStore
+
+MAX_REQUESTS = 1024
+"""Fetches at the same time on one connection."""
+MAX_SEGMENTS_PER_ANSWER = 2 << 10
+USUAL_PAYLOAD_BYTES = MAX_PAYLOAD_BYTES
+"""A request with more map ids gets memory of its own for them."""
+NO_ROOM_SECONDS = 0.1
+"""How often reads that found no room try again."""
+
+
+class FetchConnection:
+    """Serves one reading peer: all its fetches in turns, in the order of their places on disk."""
+
+    def __init__(self, session: Session, store: ShuffleStore) -> None:
+        self._session = session
+        self._store = store
+        self._job = session.job
+        self._fetches: dict[int, Fetch] = {}
+        self._head = (0, 0, 0)
+        self._answer_bytes = min(store.config.answer_bytes, MAX_DATA_BYTES)
+        size = HEADER_BYTES + MAX_SEGMENTS_PER_ANSWER * DATA_ENTRY.itemsize + self._answer_bytes
+        self._holding = Holding(self._job.connections)
+        self._holding.take(CONNECTION_BYTES + size)
+        self._buffer = memoryview(mmap.mmap(-1, size))
+        self._followers: FollowingFetches | None = None
+        self._starved: dict[int, Fetch] = {}
+
+    def serve(self) -> None:
+        """Until the peer is done; raises what ends the connection."""
+        while True:
+            following = self._followers is not None and self._feed(self._followers)
+            for starved in list(self._starved.values()):
+                self._go_on(starved)
+                if self._starved:
+                    break  # the others would find no room either
+            ready = [fetch for fetch in self._fetches.values() if fetch.ready]
+            if not (ready or following or self._starved) or self._session.stream.readable():
+                header = self._session.next_header()
+                if header is None:
+                    return
+                self._request(header)
+                continue
+            if not ready:
+                if self._starved:
+                    self._job.connections.budget.wait(NO_ROOM_SECONDS)
+                continue
+            fetch = self._next(ready)
+            try:
+                self._answer(fetch)
+            except NoRoomYet:
+                self._job.connections.budget.wait(NO_ROOM_SECONDS)
+            except ShuffleError as error:
+                self._fail(error, fetch.header)
+
+    def close(self) -> None:
+        """Give back what the connection and its requests used."""
+        if self._followers is not None:
+            self._followers.close()
+        for fetch in self._fetches.values():
+            fetch.close()
+        self._holding.close()
+
+    def _next(self, ready: list[Fetch]) -> Fetch:
+        """Like an elevator: the nearest ahead, or the first of all when there is none."""
+        if len(ready) == 1:
+            return ready[0]
+        places = [(fetch.place, index) for index, fetch in enumerate(ready)]
+        ahead = [each for each in places if each[0] >= self._head]
+        self._head, index = min(ahead or places)
+        return ready[index]
+
+    def _request(self, header: Header) -> None:
+        match header.kind:
+            case FrameType.FETCH:
+                try:
+                    self._fetch(header)
+                except (FrameRefused, JobNotAllowed):
+                    raise
+                except ShuffleError as error:
+                    self._fail(error, header)
+            case FrameType.FOLLOW:
+                try:
+                    self._follow(header)
+                except (FrameRefused, JobNotAllowed):
+                    raise
+                except ShuffleError as error:
+                    self._fail(error, header)
+            case FrameType.CREDIT:
+                # A fetch that is not known has ended meanwhile.
+                if (fetch := self._fetches.get(header.request)) is not None:
+                    fetch.credit += header.extra
+            case FrameType.CANCEL:
+                self._forget(header.request)
+            case _:
+                raise FrameRefused(f"a frame of type {header.kind.name} on a connection for fetches")
+
+    def _fetch(self, header: Header) -> None:
+        with contextlib.ExitStack() as stack:
+            holding = stack.enter_context(Holding(self._job.connections))
+            maps = parse_map_ids(header, self._payload(header, holding, header.length))
+            self._check_request(header)
+            data, checks = self._job.shuffle(header.shuffle, create=False)
+            data.check_committed(maps)
+            ordered = bool(header.flags & FLAG_ORDERED)
+            plan = data.plan(header.partition, header.aux, maps, ordered=ordered, holding=holding)
+            fetch = Fetch(header, data, checks, plan, header.extra, time.monotonic(), holding=holding)
+            self._fetches[header.request] = fetch
+            stack.pop_all()
+        self._go_on(fetch)
+
+    def _payload(self, header: Header, holding: Holding, kept: int) -> memoryview:
+        """The payload of a request, which is charged to ``holding`` with the ``kept`` bytes that are made of it.
+
+        Raises:
+            QuotaExceeded: there is no room for it; it was read and forgotten.
+        """
+        try:
+            holding.take(REQUEST_BYTES + kept)
+        except QuotaExceeded:
+            self._session.skip(header.length)
+            raise
+        if header.length <= USUAL_PAYLOAD_BYTES:
+            return self._session.payload(header)
+        return self._session.payload(header, memoryview(bytearray(header.length)))
+
+    def _go_on(self, fetch: Fetch) -> None:
+        """Find what comes next of a fetch, or end it; it waits while there is no room for that."""
+        self._starved.pop(fetch.header.request, None)
+        try:
+            more = fetch.advance()
+        except NoRoomYet:
+            self._starved[fetch.header.request] = fetch
+        except ShuffleError as error:
+            self._fail(error, fetch.header)
+        else:
+            if not more:
+                self._forget(fetch.header.request)
+                self._end(fetch)
+
+    def _check_request(self, header: Header) -> None:
+        if header.request in self._fetches:
+            raise FrameRefused(f"request {header.request} is being answered already")
+        if len(self._fetches) >= MAX_REQUESTS:
+            raise FrameRefused(f"more than {MAX_REQUESTS} fetches at the same time")
+
+    def _follow(self, header: Header) -> None:
+        """A reader wants what the maps of its share have for it, as they are committed."""
+        with contextlib.ExitStack() as stack:
+            holding = stack.enter_context(Holding(self._job.connections))
+            kept = header.length // WANTED_MAP_BYTES * FOLLOWED_MAP_BYTES
+            share, had = parse_follow(header, self._payload(header, holding, kept))
+            self._check_request(header)
+            # Nobody may have written to it yet.
+            data, checks = self._job.shuffle(header.shuffle, create=True)
+            follower = data.announced.follow(share, had.tolist(), self._store.config.follow_seconds, holding)
+            stack.pop_all()
+        fetch = FollowingFetch(
+            header, data, checks, iter(()), header.extra, time.monotonic(), follower=follower, holding=holding
+        )
+        self._fetches[header.request] = fetch
+        if self._followers is None:
+            self._followers = FollowingFetches(self._session, self._store.config.follow_seconds)
+        self._followers.add(fetch)
+
+    def _feed(self, followers: FollowingFetches) -> bool:
+        """Begin what has become readable, end what is complete, and wait when there is nothing else to do.
+
+        Whether there are readers left that wait for what is not there yet.
+        """
+        quiet = True
+        for fetch in followers.idle():
+            try:
+                if followers.announce(fetch):
+                    quiet = False
+                elif fetch.follower.complete:
+                    self._forget(fetch.header.request)
+                    self._end(fetch)
+            except ShuffleError as error:
+                self._fail(error, fetch.header)
+        if not followers.idle():
+            return False
+        if quiet and not any(fetch.ready for fetch in self._fetches.values()):
+            followers.wait()
+        return True
+
+    def _forget(self, request: int) -> None:
+        fetch = self._fetches.pop(request, None)
+        self._starved.pop(request, None)
+        if fetch is not None:
+            fetch.close()
+        if isinstance(fetch, FollowingFetch) and self._followers is not None:
+            self._followers.remove(fetch)
+
+    def _answer(self, fetch: Fetch) -> None:
+        """Send the next DATA frame of a fetch, and END after its last."""
+        at, row = fetch.at, fetch.row
+        if at is None:
+            raise FrameRefused("a fetch without anything left")
+        end, size = _fill(at.lengths, row, min(self._answer_bytes, fetch.credit))
+        table = HEADER_BYTES + (end - row) * DATA_ENTRY.itemsize
+        if table + size <= len(self._buffer):
+            self._send(fetch, row, end, self._buffer[: table + size])
+            return
+        with Holding(self._job.connections) as holding:
+            holding.take(table + size)
+            self._send(fetch, row, end, memoryview(bytearray(table + size)))
+
+    def _send(self, fetch: Fetch, row: int, end: int, view: memoryview) -> None:
+        at = fetch.at
+        if at is None:
+            raise FrameRefused("a fetch without anything left")
+        count = end - row
+        table = HEADER_BYTES + count * DATA_ENTRY.itemsize
+        size = len(view) - table
+        data = view[table:]
+        if not fetch.read(at, row, end, data):
+            return
+        if self._store.config.verify:
+            _verify(fetch, at, row, end, data)
+        answer = Header(
+            FrameType.DATA,
+            shuffle=fetch.header.shuffle,
+            partition=at.partitions[row],
+            request=fetch.header.request,
+            length=len(view) - HEADER_BYTES,
+            count=count,
+        )
+        view[:HEADER_BYTES] = answer.pack()
+        view[HEADER_BYTES:table] = at.entries[row * DATA_ENTRY.itemsize : end * DATA_ENTRY.itemsize]
+        self._session.send(view)
+        self._job.counters.fetched(size, count)
+        fetch.row = end
+        fetch.segments += count
+        fetch.size += size
+        fetch.credit -= size
+        if not isinstance(fetch, FollowingFetch):
+            self._go_on(fetch)
+        elif not fetch.advance():
+            self._session.send(fetch.sent())
+
+    def _end(self, fetch: Fetch) -> None:
+        answer = Header(
+            FrameType.END,
+            shuffle=fetch.header.shuffle,
+            request=fetch.header.request,
+            count=fetch.segments & 0xFFFFFFFF,
+            extra=fetch.size,
+        )
+        self._session.send(answer.pack())
+        if not isinstance(fetch, FollowingFetch):  # which takes as long as its producer
+            self._job.counters.fetch_ended(time.monotonic() - fetch.started)
+
+    def _fail(self, error: ShuffleError, header: Header) -> None:
+        self._forget(header.request)
+        self._session.refuse(error, header, "fetch")
+
+
+def _fill(lengths: list[int], row: int, room: int) -> tuple[int, int]:
+    """How far from ``row`` on the segments fit into ``room``, at least one; and their bytes."""
+    size, end = lengths[row], row + 1
+    last = min(len(lengths), row + MAX_SEGMENTS_PER_ANSWER)
+    while end < last and size + lengths[end] <= room:
+        size += lengths[end]
+        end += 1
+    return end, size
+
+
+def _verify(fetch: Fetch, at: Located, row: int, end: int, view: memoryview) -> None:
+    value = fetch.checks.value
+    start = 0
+    for index in range(row, end):
+        stop = start + at.lengths[index]
+        check = value(at.partitions[index], at.maps[index], at.sequences[index], view[start:stop])
+        if check != at.checks[index]:
+            raise at.damaged(index, "has changed")
+        start = stop

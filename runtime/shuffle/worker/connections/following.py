@@ -1,0 +1,180 @@
+"""Readers that follow a producer: what is committed is announced to them, and sent from memory while it is there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from sluice.runtime.shuffle.data_plane.frames import MAP_ENTRY, FrameType, Header
+from sluice.runtime.shuffle.worker.connections.fetch_request import Fetch
+from sluice.runtime.shuffle.worker.connections.session import Session
+from sluice.runtime.shuffle.worker.storage.announced_maps import ShareCursor
+from sluice.runtime.shuffle.worker.storage.located import Located
+from sluice.runtime.shuffle.worker.storage.reading import ReadPlan, cost_of, windows
+
+KEEP_ALIVES = 4
+"""So often in the time after which a producer counts as gone, a waiting reader hears that the worker is there."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FollowingFetch(Fetch):
+    """A request that is answered in batches of maps: announced, sent, and said to be whole.
+
+    The segments of a batch come by (partition, map, sequence), so that what was begun from memory can go on from disk.
+    """
+
+    follower: ShareCursor
+    heard: float = 0.0
+    """When the reader was last told something, on the monotonic clock."""
+    _maps: tuple[int, ...] = ()
+    _moves: int | None = None
+    _before: tuple[int, int] = (0, 0)
+    _charged: int = 0
+    """For the segments of the batch, if they are in memory."""
+    _written: ReadPlan | None = None
+    """Of the batch, if they are not."""
+
+    def begin(self, maps: list[tuple[int, int]]) -> bytes:
+        """Begin a batch; the frame that announces it."""
+        self._maps = tuple(map_id for map_id, _ in maps)
+        self._before = self.segments, self.size
+        self._locate()
+        payload = np.array(maps, MAP_ENTRY).tobytes()
+        header = Header(
+            FrameType.MAPS,
+            shuffle=self.header.shuffle,
+            request=self.header.request,
+            length=len(payload),
+            count=len(maps),
+        )
+        return header.pack() + payload
+
+    def sent(self) -> bytes:
+        """The frame after a batch, with the segments and bytes that it had."""
+        segments, size = self._before
+        self._give_back()
+        return Header(
+            FrameType.MAPS_SENT,
+            shuffle=self.header.shuffle,
+            request=self.header.request,
+            count=(self.segments - segments) & 0xFFFFFFFF,
+            extra=self.size - size,
+        ).pack()
+
+    def read(self, at: Located, row: int, end: int, view: memoryview) -> bool:
+        """From memory, unless it was written out meanwhile: then :attr:`at` is another one afterwards."""
+        if self._moves is None:
+            self.data.read(at, row, end, view)
+            return True
+        if self.data.copy(at, self._moves, row, end, view):
+            return True
+        self._locate()
+        self.advance()
+        return False
+
+    def _locate(self) -> None:
+        """Plan what is left of the batch."""
+        first, end = self.header.partition, self.header.aux
+        self.at, self.row = None, 0
+        self._give_back()
+        found = self.data.locate_in_memory(first, end, frozenset(self._maps))
+        if found is not None:
+            rows, self._moves = found
+            self.holding.take(cost_of(len(rows)))
+            self._charged = cost_of(len(rows))
+            plan: Iterator[Located] = windows(rows, np.zeros(len(rows), np.int32))
+        else:
+            wanted = np.array(sorted(self._maps), np.int64)
+            self.data.check_committed(wanted)
+            self._moves = None
+            plan = self._written = self.data.plan(first, end, wanted, ordered=True, holding=self.holding)
+        self.plan = self._rest(plan, self.segments - self._before[0])
+
+    def _give_back(self) -> None:
+        """Nothing of the batch is used any more."""
+        self.holding.charge(-self._charged)
+        self._charged = 0
+        if self._written is not None:
+            self._written.close()
+            self._written = None
+
+    def _rest(self, plan: Iterator[Located], skip: int) -> Iterator[Located]:
+        """``plan`` without its first ``skip`` segments, which were sent."""
+        for at in plan:
+            if skip >= len(at):
+                skip -= len(at)
+                continue
+            yield at if not skip else at.after(skip)
+            skip = 0
+
+
+class FollowingFetches:
+    """The following requests of one connection, and its sleep while there is nothing for them.
+
+    Args:
+        session: the connection's.
+        patience: how long they wait for a producer; they hear from the worker more often.
+    """
+
+    def __init__(self, session: Session, patience: float) -> None:
+        self._session = session
+        self._interval = patience / KEEP_ALIVES
+        self._fetches: dict[int, FollowingFetch] = {}
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def add(self, fetch: FollowingFetch) -> None:
+        """From now on."""
+        fetch.heard = time.monotonic()
+        self._fetches[fetch.header.request] = fetch
+        fetch.data.announced.listen(self.wake)
+
+    def remove(self, fetch: FollowingFetch) -> None:
+        """No longer."""
+        del self._fetches[fetch.header.request]
+        if all(each.data is not fetch.data for each in self._fetches.values()):
+            fetch.data.announced.unlisten(self.wake)
+
+    def wake(self) -> None:
+        """There is something new; from any thread."""
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wake, 1)
+
+    def idle(self) -> list[FollowingFetch]:
+        """Those that have been sent all that was announced to them."""
+        return [fetch for fetch in self._fetches.values() if fetch.at is None]
+
+    def announce(self, fetch: FollowingFetch) -> bool:
+        """Tell an idle one of the maps that are new, or now and then that there are none; whether there were.
+
+        Raises:
+            ShuffleError: it cannot go on.
+        """
+        if maps := fetch.follower.next():
+            self._send(fetch, fetch.begin(maps))
+            if not fetch.advance():
+                self._send(fetch, fetch.sent())
+            return True
+        if not fetch.follower.complete and time.monotonic() - fetch.heard >= self._interval:
+            self._send(fetch, Header(FrameType.MAPS, request=fetch.header.request).pack())
+        return False
+
+    def wait(self) -> None:
+        """Until there may be something new, the peer says something, or somebody should hear that we are there."""
+        self._session.stream.wait(self._wake, self._interval)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    def close(self) -> None:
+        """Forget all of them."""
+        for fetch in list(self._fetches.values()):
+            self.remove(fetch)
+        os.close(self._wake)
+
+    def _send(self, fetch: FollowingFetch, frame: bytes) -> None:
+        self._session.send(frame)
+        fetch.heard = time.monotonic()

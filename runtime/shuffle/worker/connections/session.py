@@ -1,0 +1,102 @@
+"""One admitted connection: its stream, its job, and until when it must have done what it is doing."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+
+from sluice.pki.tls.bulk import BulkStream, StreamBroken
+from sluice.runtime.shuffle.data_plane.errors import FrameRefused, ShuffleError
+from sluice.runtime.shuffle.data_plane.frames import (
+    HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    Header,
+    pack_error,
+    parse_header,
+)
+from sluice.runtime.shuffle.worker.storage.store import Job
+
+_LOG = logging.getLogger(__name__)
+
+COMPLAINT_SECONDS = 1.0
+"""A peer's refused requests get into the log so often at most."""
+
+
+class Session:
+    """Reads frames and writes answers; used by one thread, but for :attr:`deadline`, which the server watches."""
+
+    def __init__(self, stream: BulkStream, job: Job | None, frame_seconds: float) -> None:
+        self.stream = stream
+        self._job = job
+        self.deadline = math.inf
+        """On the monotonic clock; afterwards the server ends the connection."""
+        self._frame_seconds = frame_seconds
+        self._header = memoryview(bytearray(HEADER_BYTES))
+        self._scratch = memoryview(bytearray(MAX_PAYLOAD_BYTES))
+        self._complained = -math.inf
+        self._silent = 0
+
+    @property
+    def job(self) -> Job:
+        """Whose data this connection is about; not known before the HELLO of a worker that hands over."""
+        if self._job is None:
+            raise FrameRefused("a connection without a job")
+        return self._job
+
+    @job.setter
+    def job(self, job: Job) -> None:
+        self._job = job
+
+    def is_of(self, job_id: str) -> bool:
+        """Whether it is about this job."""
+        return self._job is not None and self._job.job_id == job_id
+
+    def next_header(self) -> Header | None:
+        """Wait for the next frame; None when the peer is done."""
+        if not self.stream.read_exactly(self._header):
+            return None
+        return parse_header(self._header, from_client=True)
+
+    def fill(self, *views: memoryview) -> None:
+        """Fill ``views`` with what follows, in the time of one frame."""
+        self.deadline = time.monotonic() + self._frame_seconds
+        whole = all(self.stream.read_exactly(view) for view in views)
+        self.deadline = math.inf
+        if not whole:
+            raise StreamBroken(f"the connection with {self.stream.peer} ended in the middle of a message")
+
+    def payload(self, header: Header, buffer: memoryview | None = None) -> memoryview:
+        """The payload of a frame, in ``buffer`` or a small one of this session's."""
+        view = (self._scratch if buffer is None else buffer)[: header.length]
+        self.fill(view)
+        return view
+
+    def skip(self, size: int) -> None:
+        """Read ``size`` bytes and forget them."""
+        while size > 0:
+            part = self._scratch[: min(size, len(self._scratch))]
+            self.fill(part)
+            size -= len(part)
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Write a whole frame, in the time of one."""
+        self.deadline = time.monotonic() + self._frame_seconds
+        self.stream.write_all(data)
+        self.deadline = math.inf
+
+    def refuse(self, error: ShuffleError, header: Header, what: str) -> None:
+        """Tell the peer that ``what`` it asked for with ``header`` is refused, and the log, unless it just was."""
+        now = time.monotonic()
+        if now - self._complained >= COMPLAINT_SECONDS:
+            more = f" ({self._silent} more refused before)" if self._silent else ""
+            _LOG.warning("%s: %s refused: %s%s", self.stream.peer, what, error, more)
+            self._complained, self._silent = now, 0
+        else:
+            self._silent += 1
+        self.send_error(error, header)
+
+    def send_error(self, error: ShuffleError, header: Header) -> None:
+        """Tell the peer what became of the request ``header``."""
+        self.job.counters.refuse()
+        self.send(pack_error(error, shuffle=header.shuffle, request=header.request))

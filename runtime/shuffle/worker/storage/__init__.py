@@ -1,0 +1,1 @@
+"""What a worker keeps: memory, disks, and which map outputs can be read."""

@@ -1,0 +1,125 @@
+"""What a read of written segments still has to send: found part by part, and never more than there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sluice.runtime.shuffle.worker.storage.budget import LOCATED_ROW_BYTES, PLANNED_ROW_BYTES, Holding
+from sluice.runtime.shuffle.worker.storage.located import Located
+from sluice.runtime.shuffle.worker.storage.planning import chunks
+from sluice.runtime.shuffle.worker.storage.volume import (
+    ROW,
+    Rows,
+    Run,
+    Volume,
+)
+
+WINDOW_ROWS = 4 << 10
+"""So many segments are made ready for sending at a time."""
+
+Runs = Sequence[tuple[int, Run]]
+"""Each with the number of its volume."""
+
+
+def windows(rows: Rows, volumes: npt.NDArray[np.int32]) -> Iterator[Located]:
+    """The same segments, few at a time."""
+    for start in range(0, len(rows), WINDOW_ROWS):
+        yield Located(rows[start : start + WINDOW_ROWS], volumes[start : start + WINDOW_ROWS])
+
+
+def cost_of(rows: int) -> int:
+    """What a part of so many segments takes of memory."""
+    return rows * PLANNED_ROW_BYTES + min(rows, WINDOW_ROWS) * LOCATED_ROW_BYTES
+
+
+class ReadPlan(Iterator[Located]):
+    """Where the segments of partitions ``first`` … ``end`` - 1 of ``maps`` are, in the order in which they are sent.
+
+    Partitions come in ascending order; within one, runs in the order of their files, or by (map, sequence) if
+    ``ordered``. Who was refused room for the next part may ask for it again.
+
+    Args:
+        begin: called once, when the first part is asked for: the runs that have any of these.
+        volumes: those that runs name; others may be added.
+        first, end: the partitions.
+        maps: ascending, all committed.
+        ordered: by (map, sequence) within a partition.
+        holding: what a part is charged to while it is used.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[frozenset[int]], Runs],
+        volumes: Sequence[tuple[object, Volume]],
+        first: int,
+        end: int,
+        maps: npt.NDArray[np.int64],
+        *,
+        ordered: bool,
+        holding: Holding,
+    ) -> None:
+        self._begin = begin
+        self._volumes = volumes
+        self._range = first, end
+        self._maps = maps
+        self._ordered = ordered
+        self._holding = holding
+        self._runs: Runs | None = None
+        self._parts: list[tuple[int, int]] = []
+        self._charged = 0
+        self._windows: Iterator[Located] = iter(())
+
+    def __next__(self) -> Located:
+        """The next segments, at least one.
+
+        Raises:
+            QuotaExceeded: there is no room for them (:class:`NoRoomYet`: yet).
+            ShuffleError: they cannot be found.
+        """
+        while (found := next(self._windows, None)) is None:
+            self.close()
+            wanted: frozenset[int] | None = None
+            if self._runs is None:
+                wanted = frozenset(self._maps.tolist())
+                self._runs = self._begin(wanted)
+                self._parts = list(chunks([run for _, run in self._runs], *self._range))[::-1]
+            if not self._parts:
+                raise StopIteration
+            first, end = self._parts[-1]
+            cost = cost_of(sum(stop - start for start, stop in (run.span(first, end) for _, run in self._runs)))
+            self._holding.take(cost)
+            self._charged = cost
+            self._parts.pop()
+            rows, volumes = self._locate(first, end, wanted or frozenset(self._maps.tolist()))
+            self._windows = windows(rows, volumes)
+        return found
+
+    def close(self) -> None:
+        """Give back what the current part was charged to."""
+        self._windows = iter(())
+        self._holding.charge(-self._charged)
+        self._charged = 0
+
+    def _locate(self, first: int, end: int, wanted: Collection[int]) -> tuple[Rows, npt.NDArray[np.int32]]:
+        found, homes = [], []
+        for index, run in self._runs or ():
+            rows = self._volumes[index][1].rows(run, first, end)
+            if not run.maps.issubset(wanted):
+                rows = rows[np.isin(rows["map"], list(run.maps.intersection(wanted)))]
+            if len(rows):
+                found.append(rows)
+                homes.append(index)
+        if not found:
+            return np.empty(0, ROW), np.empty(0, np.int32)
+        rows = found[0] if len(found) == 1 else np.concatenate(found)
+        volumes = np.repeat(np.array(homes, np.int32), [len(each) for each in found])
+        if self._ordered:
+            order = np.lexsort((rows["sequence"], rows["map"], rows["partition"]))
+        elif len(found) > 1:
+            order = np.lexsort((rows["offset"], volumes, rows["partition"]))
+        else:
+            return rows, volumes
+        return rows[order], volumes[order]

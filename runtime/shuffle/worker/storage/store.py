@@ -1,0 +1,366 @@
+"""Everything a worker keeps: its jobs, their shuffles, the memory and the disks they share."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import re
+import resource
+import shutil
+import threading
+from dataclasses import dataclass
+
+from sluice.runtime.shuffle.control_plane.statistics import JobCounters, JobStatistics
+from sluice.runtime.shuffle.data_plane.check_values import KEY_BYTES, SegmentChecks
+from sluice.runtime.shuffle.data_plane.errors import (
+    DiskFailed,
+    JobNotAllowed,
+    MapUnknown,
+    QuotaExceeded,
+    ShuffleError,
+)
+from sluice.runtime.shuffle.worker.config import WorkerConfig
+from sluice.runtime.shuffle.worker.storage.at_rest import SegmentCipher
+from sluice.runtime.shuffle.worker.storage.budget import (
+    SHUFFLE_BYTES,
+    SHUFFLE_FILES,
+    Account,
+    Budget,
+    Holding,
+)
+from sluice.runtime.shuffle.worker.storage.disks import Disks
+from sluice.runtime.shuffle.worker.storage.shuffle_data import ShuffleData
+from sluice.runtime.shuffle.worker.storage.slab_pool import SlabPool
+from sluice.runtime.shuffle.worker.storage.spare_files import SpareFiles, remove_left_over
+
+_LOG = logging.getLogger(__name__)
+
+OTHER_FILES = 128
+"""Files that a worker has open beside those of shuffles and connections."""
+_JOB_ID = re.compile(r"[0-9a-f]{32}")
+_SHUFFLE = re.compile(r"0|[1-9][0-9]{0,9}")
+_IDLE_SECONDS = 0.02
+_RETRY_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Shuffle:
+    data: ShuffleData
+    files: Holding
+    checks: SegmentChecks | None = None
+
+    def remove(self) -> None:
+        self.data.remove()
+        self.files.close()
+
+
+class Job:
+    """One job's data here; ``key`` is None while nobody said that it is still running (after a restart)."""
+
+    def __init__(self, job_id: str, store: ShuffleStore) -> None:
+        self.job_id = job_id
+        self.key: bytes | None = None
+        self.counters = JobCounters()
+        self.metadata = Account(store.metadata, job_id, store.config.job_quota_bytes)
+        """What it keeps here: in use, of what is known of the data; stored, the data."""
+        self.connections = Account(store.connections, job_id)
+        """What its connections use."""
+        self.places = Account(store.places, job_id)
+        """How many connections it has."""
+        self._files = Account(store.files, job_id)
+        self._store = store
+        self._lock = threading.Lock()
+        self._shuffles: dict[int, _Shuffle] = {}
+        self._released = False
+        self._expected: set[str] = set()
+
+    def expect(self, worker: str) -> None:
+        """Let a worker hand over what it has of this job."""
+        with self._lock:
+            self._expected.add(worker)
+
+    def check_expected(self, worker: str) -> None:
+        """Raises :class:`JobNotAllowed` unless ``worker`` may hand over."""
+        with self._lock:
+            if worker not in self._expected:
+                raise JobNotAllowed(f"worker {worker} is not expected to hand over job {self.job_id}")
+
+    def shuffle(self, number: int, *, create: bool) -> tuple[ShuffleData, SegmentChecks]:
+        """The shuffle ``number`` and its check values.
+
+        Raises:
+            MapUnknown: there is none, and ``create`` is not set.
+            JobNotAllowed: the job was released.
+            QuotaExceeded: the job has too many.
+        """
+        with self._lock:
+            if self._released or self.key is None:
+                raise JobNotAllowed(f"job {self.job_id} is not served here any more")
+            found = self._shuffles.get(number)
+            if found is None:
+                if not create:
+                    raise MapUnknown(f"shuffle {number} is not known here")
+                found = self._new_shuffle(number)
+            if found.checks is None:
+                found.checks = SegmentChecks(self.key, number)
+            return found.data, found.checks
+
+    def recovered(self, number: int) -> ShuffleData:
+        """A shuffle that an earlier process left something of."""
+        if number not in self._shuffles:
+            holding, files = self.metadata.holding(), self._files.holding()
+            holding.charge(SHUFFLE_BYTES)
+            files.charge(SHUFFLE_FILES)
+            self._put(number, holding, files)
+        return self._shuffles[number].data
+
+    def _new_shuffle(self, number: int) -> _Shuffle:
+        holding, files = self.metadata.holding(), self._files.holding()
+        holding.take(SHUFFLE_BYTES)
+        try:
+            files.take(SHUFFLE_FILES)
+        except QuotaExceeded:
+            holding.close()
+            raise
+        return self._put(number, holding, files)
+
+    def _put(self, number: int, holding: Holding, files: Holding) -> _Shuffle:
+        data = self._store.new_shuffle(self.job_id, number, holding)
+        put = self._shuffles[number] = _Shuffle(data, files)
+        return put
+
+    def shuffles(self) -> list[ShuffleData]:
+        """All of them."""
+        with self._lock:
+            return [each.data for each in self._shuffles.values()]
+
+    def kept(self) -> tuple[int, ...]:
+        """The numbers of those that there is anything of, maps that are not committed yet included."""
+        with self._lock:
+            every = [(number, each.data) for number, each in self._shuffles.items()]
+        return tuple(
+            sorted(number for number, data in every if data.memory_bytes + data.disk_bytes or data.open_maps())
+        )
+
+    def release_shuffle(self, number: int) -> None:
+        """Forget one; none is no error."""
+        with self._lock:
+            found = self._shuffles.pop(number, None)
+        if found is not None:
+            found.remove()
+
+    def release(self) -> None:
+        """Forget all of them, and take no more."""
+        with self._lock:
+            self._released = True
+            every, self._shuffles = list(self._shuffles.values()), {}
+        for each in every:
+            each.remove()
+
+    def statistics(self) -> JobStatistics:
+        """As they are now."""
+        shuffles = self.shuffles()
+        counters = self.counters
+        with counters.lock:
+            return JobStatistics(
+                job_id=self.job_id,
+                pushed_bytes=counters.pushed_bytes,
+                pushed_segments=counters.pushed_segments,
+                committed_maps=counters.committed_maps,
+                fetched_bytes=counters.fetched_bytes,
+                fetched_segments=counters.fetched_segments,
+                fetches=counters.fetches,
+                refused=counters.refused,
+                memory_bytes=sum(data.memory_bytes for data in shuffles),
+                disk_bytes=sum(data.disk_bytes for data in shuffles),
+                metadata_bytes=self.metadata.used,
+                connection_bytes=self.connections.used,
+                commit_latency=counters.commits.histogram(),
+                fetch_latency=counters.fetching.histogram(),
+                spilled_bytes=counters.spilled_bytes,
+                back_pressure_waits=counters.waits,
+                back_pressure_seconds=counters.waited_seconds,
+            )
+
+
+class ShuffleStore:
+    """All jobs of a worker.
+
+    Two threads of its own write out: one what memory has too much of, one what is enough for a run, so that who commits
+    finds little left to wait for.
+    """
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self.config = config
+        self.pool = SlabPool(config.memory_bytes, config.high_watermark, config.low_watermark)
+        remedy = "release shuffles, or raise shuffle.metadata_mb"
+        self.metadata = Budget("memory for what it knows of data", config.metadata_bytes // 2, remedy)
+        self.connections = Budget(
+            "memory for connections and reads",
+            config.metadata_bytes // 2,
+            "ask for less at a time, or raise shuffle.metadata_mb",
+        )
+        self.places = Budget("connections", config.max_connections, "use fewer, or raise shuffle.max_connections")
+        self.files = Budget("open files", _files_for_shuffles(config), "raise the limit of open files (ulimit -n)")
+        self.disks = Disks(config.directories, config.reserved_disk_bytes, config.disk_retry_seconds)
+        self._spares = SpareFiles(config.spare_bytes)
+        self.draining = False
+        self.written_bytes = 0
+        self.written_runs = 0
+        self.spilled_bytes = 0
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Job] = {}
+        self._stopping = threading.Event()
+        self._spiller = threading.Thread(target=self._spill_loop, name="shuffle-spill", daemon=True)
+        self._ripe: queue.SimpleQueue[ShuffleData | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write_loop, name="shuffle-write", daemon=True)
+
+    def start(self) -> None:
+        """Take over what an earlier process left, and start the thread."""
+        self._recover()
+        self._spiller.start()
+        self._writer.start()
+
+    def stop(self) -> None:
+        """End the threads; data on disk stay."""
+        self._stopping.set()
+        self._ripe.put(None)
+        self.pool.stop()
+        self._spiller.join()
+        self._writer.join()
+        self._spares.drop()
+
+    def allow_job(self, job_id: str, key: bytes) -> None:
+        """Serve a job from now on; what was recovered of it becomes readable.
+
+        Raises:
+            ShuffleError: not a job id or key, or another key than before.
+        """
+        if not _JOB_ID.fullmatch(job_id) or len(key) != KEY_BYTES:
+            raise ShuffleError(f"{job_id[:80]!r} is no job id, or its key is none")
+        with self._lock:
+            job = self._jobs.setdefault(job_id, Job(job_id, self))
+            if job.key not in {None, key}:
+                raise ShuffleError(f"job {job_id} is served with another key already", "release the job first")
+            job.key = key
+
+    def job(self, job_id: str) -> Job:
+        """A job that is served here; raises :class:`JobNotAllowed`."""
+        with self._lock:
+            job = self._jobs.get(job_id)
+        if job is None or job.key is None:
+            raise JobNotAllowed(f"job {job_id} is not served here")
+        return job
+
+    def jobs(self) -> list[Job]:
+        """All, those included that were recovered and nobody asked for yet."""
+        with self._lock:
+            return list(self._jobs.values())
+
+    def release_job(self, job_id: str) -> None:
+        """Forget a job and all its data; unknown is no error."""
+        with self._lock:
+            job = self._jobs.pop(job_id, None)
+        if job is not None:
+            job.release()
+            for disk in self.disks.all:
+                shutil.rmtree(disk.path / job_id, ignore_errors=True)
+            self._spares.drop(job_id=job_id)  # last: a shuffle that is being released adds nothing afterwards
+
+    def new_shuffle(self, job_id: str, number: int, holding: Holding) -> ShuffleData:
+        """An empty shuffle, charged to ``holding``."""
+        name, secret = f"{job_id}/{number}", self.config.at_rest_secret
+        cipher = SegmentCipher(secret, name) if secret else None
+        config = self.config
+        return ShuffleData(
+            name,
+            self.disks,
+            self.pool,
+            config.layout,
+            self._written,
+            policy=config.policy,
+            cipher=cipher,
+            ripe_bytes=int(config.run_share * self.pool.capacity_bytes),
+            on_ripe=self._ripe.put,
+            spares=self._spares,
+            holding=holding,
+        )
+
+    def _written(self, size: int) -> None:
+        with self._lock:
+            self.written_bytes += size
+            self.written_runs += 1
+
+    def _recover(self) -> None:
+        """Find ``<disk>/<job>/<shuffle>`` on all disks."""
+        found: dict[tuple[str, int], ShuffleData] = {}
+        for disk in self.disks.all:
+            for job_directory in sorted(disk.path.iterdir()):
+                if not _JOB_ID.fullmatch(job_directory.name):
+                    continue
+                remove_left_over(job_directory)
+                for directory in sorted(job_directory.iterdir()):
+                    if not _SHUFFLE.fullmatch(directory.name):
+                        continue
+                    place = job_directory.name, int(directory.name)
+                    if place not in found:
+                        job = self._jobs.setdefault(place[0], Job(place[0], self))
+                        found[place] = job.recovered(place[1])
+                    try:
+                        found[place].recover(disk, directory)
+                    except (OSError, ShuffleError) as error:
+                        _LOG.error("cannot recover %s: %s", directory, error)
+                with contextlib.suppress(OSError):  # it is not empty
+                    job_directory.rmdir()
+        for (job_id, number), data in found.items():
+            maps = data.settle()
+            _LOG.info("recovered shuffle %d of job %s: %d maps, %d bytes", number, job_id, maps, data.disk_bytes)
+
+    def _write_loop(self) -> None:
+        """Write out what is enough for a run, while more of it comes in."""
+        while (data := self._ripe.get()) is not None and not self._stopping.is_set():
+            try:
+                data.flush()
+            except ShuffleError as error:
+                _LOG.warning("%s is not written out yet: %s", data.name, error)
+            except Exception:  # noqa: BLE001  # nobody else does this
+                _LOG.exception("%s is not written out yet", data.name)
+
+    def _spill_loop(self) -> None:
+        while not self._stopping.is_set():
+            self.pool.pressed.wait()
+            try:
+                written = self._spill_largest()
+            except ShuffleError as error:
+                _LOG.error("memory is short and nothing can be written out: %s", error)
+                self.pool.fail(error)
+                self._stopping.wait(_RETRY_SECONDS)
+            except Exception as error:  # noqa: BLE001  # whoever waits for memory would wait for ever
+                _LOG.exception("memory is short and nothing can be written out")
+                self.pool.fail(DiskFailed(f"nothing can be written out: {type(error).__name__}"))
+                self._stopping.wait(_RETRY_SECONDS)
+            else:
+                self.pool.fail(None)
+                if not written:
+                    self._stopping.wait(_IDLE_SECONDS)
+
+    def _spill_largest(self) -> int:
+        """Write out the shuffle that has most in memory; returns the bytes written."""
+        candidates = [(job, data) for job in self.jobs() for data in job.shuffles() if data.memory_bytes]
+        largest = max(candidates, key=lambda each: each[1].memory_bytes, default=None)
+        if largest is None:
+            return 0
+        job, data = largest
+        written = data.spill()
+        job.counters.spilled(written)
+        with self._lock:
+            self.spilled_bytes += written
+        return written
+
+
+def _files_for_shuffles(config: WorkerConfig) -> int:
+    """How many files shuffles may have open, of those that the process may."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connections = 3 * config.max_connections  # each with its socket, a copy of it, and what wakes its thread
+    return max(limit - connections - OTHER_FILES, limit // 4)

@@ -1,0 +1,145 @@
+"""A batch that a reader is sent: from memory while it is there, from disk where it went meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
+from sluice.runtime.shuffle.data_plane.errors import (
+    AttemptSuperseded,
+    DiskFailed,
+    MapUnknown,
+    ProducerAborted,
+)
+from sluice.runtime.shuffle.data_plane.frames import FrameType, Header, Share
+from sluice.runtime.shuffle.worker.config import Layout, Policy
+from sluice.runtime.shuffle.worker.connections.following import FollowingFetch
+from tests.unit.runtime.shuffle.worker.storage.test_storage import NAME, Entry, Store
+
+PARTITIONS = 3
+
+
+def fetch(store: Store, first: int = 0, end: int = PARTITIONS) -> FollowingFetch:
+    header = Header(FrameType.FOLLOW, shuffle=3, partition=first, aux=end, request=1)
+    follower = store.data.announced.follow(Share(1, 0), (), 60.0)
+    return FollowingFetch(header, store.data, SegmentChecks(bytes(8), 3), iter(()), 1 << 30, 0.0, follower=follower)
+
+
+def write(store: Store, map_id: int, segments: int = 7) -> None:
+    source = random.Random(map_id)  # noqa: S311  data for a test
+    store.push(map_id, [(each % PARTITIONS, each, source.randbytes(each * 100)) for each in range(segments)])
+    mine = [data for (_, each, _), data in store.written.items() if each == map_id]
+    store.data.commit(map_id, len(mine), sum(map(len, mine)), map_id)
+
+
+def take(reading: FollowingFetch, before_each: Callable[[int], None] = lambda _: None) -> list[tuple[Entry, bytes]]:
+    """The next batch, segment by segment; ``before_each`` is told how many came before."""
+    reading.begin(reading.follower.next())
+    found: list[tuple[Entry, bytes]] = []
+    left = reading.advance()
+    while left:
+        at, row = reading.at, reading.row
+        assert at is not None
+        before_each(len(found))
+        view = memoryview(bytearray(at.lengths[row]))
+        if reading.read(at, row, row + 1, view):
+            found.append(((at.partitions[row], at.maps[row], at.sequences[row]), bytes(view)))
+            reading.row += 1
+            reading.segments += 1
+        left = reading.advance()
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store([tmp_path / "disk"], policy=Policy.PIPELINED)
+
+
+@pytest.mark.parametrize("layout", [pytest.param(layout, id=layout) for layout in Layout])
+@pytest.mark.parametrize("moment", range(15))
+def test_what_is_written_out_in_the_middle_of_a_batch_goes_on_from_disk(
+    tmp_path: Path, layout: Layout, moment: int
+) -> None:
+    store = Store([tmp_path / "disk"], layout, policy=Policy.PIPELINED)
+    for map_id in (1, 2):
+        write(store, map_id)
+
+    def spill(sent: int) -> None:
+        if sent == moment:
+            store.data.spill()
+
+    found = take(fetch(store), spill)
+    assert [entry for entry, _ in found] == sorted(store.written, key=lambda each: (each[0], each[1], each[2]))
+    assert dict(found) == store.written
+    assert (tmp_path / "disk" / NAME / "data").exists() is (moment < 14)
+
+
+def test_large_frames_stay_in_memory_too(store: Store, tmp_path: Path) -> None:
+    store.push(1, [(0, 0, bytes(100_000))], write_through=True)
+    store.data.commit(1, 1, 100_000, 0)
+    assert dict(take(fetch(store))) == store.written
+    assert not (tmp_path / "disk" / NAME / "data").exists()
+
+
+def test_a_map_that_is_partly_on_disk_is_read_from_there(store: Store) -> None:
+    store.push(1, [(0, 0, b"before")])
+    store.data.spill()
+    store.push(1, [(0, 1, b"after"), (1, 2, b"other")])
+    store.data.commit(1, 3, 16, 0)
+    assert dict(take(fetch(store, 0, 1))) == {(0, 1, 0): b"before", (0, 1, 1): b"after"}
+
+
+def test_maps_without_output_for_the_reader_make_an_empty_batch(store: Store) -> None:
+    store.data.commit(1, 0, 0, 0)
+    write(store, 2, segments=1)
+    assert take(fetch(store, 2, 3)) == []
+
+
+def test_an_aborted_map_does_not_move_what_is_read(store: Store) -> None:
+    write(store, 1)
+    store.push(9, [(0, 0, b"zombie")])
+    reading = fetch(store)
+    found = take(reading, lambda sent: store.data.abort(9) if sent == 3 else None)
+    assert dict(found) == {entry: data for entry, data in store.written.items() if entry[1] == 1}
+
+
+def test_a_shuffle_that_was_given_up_is_read_by_nobody_and_holds_no_memory(store: Store) -> None:
+    write(store, 1)
+    reading = fetch(store)
+    with pytest.raises(MapUnknown):
+        take(reading, lambda sent: store.data.give_up("broken") if sent == 3 else None)
+    with pytest.raises(ProducerAborted, match="broken"):
+        reading.follower.next()
+    with pytest.raises(ProducerAborted):
+        store.data.check_open(2, draining=False)
+    assert store.data.memory_bytes == 0
+    assert store.pool.used_bytes == 0
+    with pytest.raises(MapUnknown):
+        store.data.check_committed(np.array([1]))
+
+
+def test_a_superseded_attempt_leaves_nothing_in_memory(store: Store) -> None:
+    store.push(1, [(0, 0, b"first")])
+    store.push(2, [(0, 0, b"other")])
+    store.data.commit(1, 1, 5, 0)
+    with pytest.raises(AttemptSuperseded):
+        store.data.commit(2, 1, 5, 0)
+    assert store.data.memory_bytes == 5
+    with pytest.raises(MapUnknown):
+        store.data.commit(2, 1, 5)
+
+
+def test_an_attempt_that_no_disk_takes_leaves_its_place(tmp_path: Path) -> None:
+    store = Store([tmp_path / "disk"], free={tmp_path / "disk": 10})
+    store.push(1, [(0, 0, b"first")])
+    with pytest.raises(DiskFailed):
+        store.data.commit(1, 1, 5, 0)
+    store.free.clear()
+    store.push(2, [(0, 0, b"other")])
+    store.data.commit(2, 1, 5, 0)
+    assert dict(take(fetch(store))) == {(0, 2, 0): b"other"}
