@@ -25,11 +25,11 @@ from sluice.pki.config import PkiConfig
 from sluice.pki.identities.database import IdentityStore
 from sluice.pki.issuing.bulk import (
     Action,
-    Signer,
-    StoreTarget,
+    DatabaseDestination,
+    check_all,
     issue_all,
-    prepare,
 )
+from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.inventory import parse_inventory
 from sluice.pki.x509.keys import generate_key
 from sluice.pki.x509.profiles import AuthorityKind
@@ -55,9 +55,11 @@ def alone(authority: Authority, inventory: bytes) -> tuple[float, float]:
     """(seconds, CPU seconds) for keygen and signing, nothing kept."""
     gc.collect()
     started, cpu = time.perf_counter(), time.process_time()
-    for wish in parse_inventory(inventory, PkiConfig()):
+    for request in parse_inventory(inventory, PkiConfig()):
         key = generate_key()
-        sign_leaf(authority, key.public_key(), wish.names, wish.profile, now=now(), backdate=dt.timedelta(minutes=5))
+        sign_leaf(
+            authority, key.public_key(), request.names, request.profile, now=now(), backdate=dt.timedelta(minutes=5)
+        )
     return time.perf_counter() - started, time.process_time() - cpu
 
 
@@ -67,11 +69,11 @@ def stored(file: Path, pki: Path, inventory: bytes, action: Action) -> tuple[flo
     process = psutil.Process()
     before = peak = process.memory_info().rss
     started, cpu = time.perf_counter(), time.process_time()
-    wishes = parse_inventory(inventory, PkiConfig())
+    requests = parse_inventory(inventory, PkiConfig())
     with IdentityStore(file, create=True) as store:
-        target, signer = StoreTarget(store), Signer(pki, PkiConfig(), now)
-        prepare(wishes.samples(), target, signer)
-        for number, outcome in enumerate(issue_all(wishes, target, signer)):
+        destination, engine = DatabaseDestination(store), IssuingEngine(pki, PkiConfig(), clock=now, read_once=True)
+        check_all(requests.samples(), destination, engine)
+        for number, outcome in enumerate(issue_all(requests, destination, engine)):
             if outcome.action is not action:
                 raise SystemExit(f"{outcome} where {action} was expected")
             if number % 1000 == 0:

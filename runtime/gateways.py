@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.spiffe_id import Role
 from sluice.runtime.messages import (
     CsrToSign,
@@ -22,7 +23,6 @@ from sluice.runtime.messages import (
     OutputLocation,
     RegistrationAccepted,
     ShuffleAllocation,
-    SignedIdentity,
     SlotOffer,
     SlotReport,
     SlotRequest,
@@ -120,7 +120,7 @@ class JobMasterGateway(Protocol):
         ...
 
     @rpc(allow={Role.TASKMANAGER})
-    async def sign_executor_identity(self, request: CsrToSign) -> SignedIdentity:
+    async def sign_executor_identity(self, request: CsrToSign) -> SignedChain:
         """Sign the CSR of an executor that this TaskManager was told to launch; anything else is refused."""
         ...
 

@@ -259,14 +259,6 @@ class CsrToSign(Message, frozen=True):
     csr_pem: bytes
 
 
-class SignedIdentity(Message, frozen=True):
-    """The answer to a CSR: the chain (leaf first), the trust bundle, and the revocation list (may be empty), PEM."""
-
-    chain_pem: bytes
-    ca_pem: bytes
-    crl_pem: bytes = b""
-
-
 class LogChunk(Message, frozen=True):
     """A piece of a log file: ``data`` (UTF-8, undecodable bytes replaced) from ``offset`` to ``next_offset``."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cryptography import x509
@@ -27,7 +27,6 @@ from sluice.gateway.config import (
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.authorities.trusted_authorities import TrustStore
 from sluice.pki.ca.address import CaAddress, read_ca
-from sluice.pki.ca.policy import names_of
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.enrolment.client import enrol, renew
 from sluice.pki.errors import CertificateSuperseded
@@ -40,14 +39,10 @@ from sluice.pki.identities.directory import (
 from sluice.pki.identities.due import purposes_of
 from sluice.pki.identities.join_tokens import ENROLLABLE, mint
 from sluice.pki.identities.renewal import renewal_reason
-from sluice.pki.issuing.bulk import (
-    Action,
-    DirectoryTarget,
-    Signer,
-    issue_all,
-    wish_like,
-)
+from sluice.pki.issuing.bulk import Action, DirectoryDestination, issue_all
+from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.issuing.leaf import names_of, renewal_request
 from sluice.pki.revocation.crl_files import identity_directories, push_crls
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.trust.anchor_files import push_trust
@@ -242,9 +237,9 @@ def _is_whole(directory: Path) -> bool:
 
 
 def _renew_here(home: Home, configuration: Configuration, directory: Path, leaf: x509.Certificate) -> None:
-    wish = wish_like(leaf, read_peers(directory), configuration.pki)
-    target = DirectoryTarget(home, directory)
-    (outcome,) = issue_all((wish,), target, Signer(home.pki, configuration.pki, utc_now))
+    request = replace(renewal_request(leaf, configuration.pki), accept=read_peers(directory))
+    engine = IssuingEngine(home.pki, configuration.pki)
+    (outcome,) = issue_all((request,), DirectoryDestination(engine, home, directory), engine)
     if outcome.action is Action.REFUSED:
         raise CertificateRejected(outcome.reason, "admit it again with `sluice pki issue`")
 

@@ -46,15 +46,16 @@ from sluice.pki.identities.directory import (
 )
 from sluice.pki.issuing.bulk import (
     Action,
-    DirectoryTarget,
+    DatabaseDestination,
+    DirectoryDestination,
     Outcome,
-    Signer,
-    StoreTarget,
+    check_all,
     issue_all,
-    prepare,
 )
-from sluice.pki.issuing.inventory import MAX_INVENTORY_BYTES, Wish, parse_inventory
+from sluice.pki.issuing.engine import IssuingEngine
+from sluice.pki.issuing.inventory import MAX_INVENTORY_BYTES, parse_inventory
 from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.issuing.leaf import LeafRequest
 from sluice.pki.revocation.crl_files import install_crls
 from sluice.pki.revocation.outside import Outside
 from sluice.pki.revocation.store import RevocationStore
@@ -155,17 +156,17 @@ def issue(
             signed = issuer.sign_csr(
                 request, spiffe_id, lifetime=duration, dns=names.dns, ips=names.ips, reinstate=True
             )
-            write_public(directory / "ca.pem", signed.ca_pem)
-            write_public(directory / "chain.pem", signed.chain_pem)
+            write_public(directory / "ca.pem", signed.ca_pem.encode())
+            write_public(directory / "chain.pem", signed.chain_pem.encode())
         if signed.crl_pem:
-            install_crls(directory, signed.crl_pem, utc_now())
+            install_crls(directory, signed.crl_pem.encode(), utc_now())
         outcome = Outcome(spiffe_id, Action.ISSUED, "by request", reinstated)
     else:
-        wish = Wish(names, profile, duration, tuple(accept or ()), edge_server)
-        signer = Signer(located.pki, configuration.pki, utc_now)
-        target = DirectoryTarget(located, directory)
-        prepare((wish,), target, signer)
-        (outcome,) = issue_all((wish,), target, signer, force=force, reinstate=True)
+        wanted = LeafRequest(names, profile, duration, tuple(accept or ()))
+        engine = IssuingEngine(located.pki, configuration.pki, read_once=True)
+        destination = DirectoryDestination(engine, located, directory)
+        check_all((wanted,), destination, engine)
+        (outcome,) = issue_all((wanted,), destination, engine, force=force, reinstate=True)
     if outcome.action is not Action.KEPT:
         leaf = read_certificates(directory / "chain.pem")[0]
         Outside(located.pki).remember(leaf, str(spiffe_id), profile.authority, directory, utc_now())
@@ -286,20 +287,20 @@ def _issue_inventory(
 ) -> None:
     content = read_bounded(file, MAX_INVENTORY_BYTES)
     with arguments():
-        wishes = parse_inventory(content, configuration.pki)
-    signer = Signer(home.pki, configuration.pki, utc_now)
+        inventory = parse_inventory(content, configuration.pki)
+    engine = IssuingEngine(home.pki, configuration.pki, read_once=True)
     counts: Counter[Action] = Counter()
     reasons: Counter[tuple[Action, str]] = Counter()
     told: list[Outcome] = []
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(IdentityStore(store, create=True)) if store is not None else None
-        target = DirectoryTarget(home) if opened is None else StoreTarget(opened)
-        prepare(wishes.samples(), target, signer)
-        issuing = issue_all(wishes, target, signer, force=force, reinstate=force)
-        for outcome in with_bar("issuing", issuing, len(wishes)):
+        destination = DirectoryDestination(engine, home) if opened is None else DatabaseDestination(opened)
+        check_all(inventory.samples(), destination, engine)
+        issuing = issue_all(inventory, destination, engine, force=force, reinstate=force)
+        for outcome in with_bar("issuing", issuing, len(inventory)):
             counts[outcome.action] += 1
             was_revoked = outcome.reinstated or outcome.action is Action.REFUSED
-            if was_revoked or len(wishes) <= MAX_TOLD:
+            if was_revoked or len(inventory) <= MAX_TOLD:
                 told.append(outcome)
             if was_revoked:
                 continue  # each is told by itself
@@ -334,7 +335,7 @@ def _issue_inventory(
             }
         )
     else:
-        _tell_inventory(told, counts, reasons, str(store or home.pki / "identities"), every=len(wishes) <= MAX_TOLD)
+        _tell_inventory(told, counts, reasons, str(store or home.pki / "identities"), every=len(inventory) <= MAX_TOLD)
     if counts[Action.REFUSED]:
         raise typer.Exit(EXIT_NO)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,13 +39,13 @@ from sluice.pki.inspect.live.address import Address, looks_like_address
 from sluice.pki.inspect.live.report import presented_chain
 from sluice.pki.issuing.bulk import (
     Action,
-    DirectoryTarget,
+    DirectoryDestination,
     Outcome,
-    Signer,
+    check_all,
     issue_all,
-    prepare,
-    wish_like,
 )
+from sluice.pki.issuing.engine import IssuingEngine
+from sluice.pki.issuing.leaf import renewal_request
 from sluice.pki.revocation.outside import Outside
 from sluice.pki.x509.profiles import changed_lifetime
 
@@ -207,17 +208,18 @@ def _renew_here(
         raise UsageError(f"there is no identity below {home.pki}", "issue one: sluice pki issue")
     # All are readable before the first is renewed.
     found = [(place, read_identity(place)[0], read_peers(place)) for place in places]
-    signer = Signer(home.pki, configuration.pki, utc_now)
+    engine = IssuingEngine(home.pki, configuration.pki, read_once=True)
     outcomes = []
     for place, material, accept in found:
         ends = [anchor.not_valid_after_utc for anchor in (*material.anchors, *material.chain)]
-        wish = wish_like(material.leaf, accept, configuration.pki, lifetime=lifetime, authority_ends=ends)
-        target = DirectoryTarget(home, place)
-        prepare((wish,), target, signer)
-        (outcome,) = issue_all((wish,), target, signer, force=force)
+        successor = renewal_request(material.leaf, configuration.pki, lifetime=lifetime, authority_ends=ends)
+        requests = (replace(successor, accept=accept),)
+        destination = DirectoryDestination(engine, home, place)
+        check_all(requests, destination, engine)
+        (outcome,) = issue_all(requests, destination, engine, force=force)
         if outcome.action is Action.RENEWED:
             leaf = read_certificates(place / CHAIN_FILE)[0]
-            Outside(home.pki).remember(leaf, str(outcome.spiffe_id), wish.profile.authority, place, utc_now())
+            Outside(home.pki).remember(leaf, str(outcome.spiffe_id), successor.profile.authority, place, utc_now())
         outcomes.append((place, outcome, _lifetime_changed(material.leaf, place)))
     return outcomes
 

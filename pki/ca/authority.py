@@ -16,18 +16,9 @@ from cryptography import x509
 from prometheus_client import Counter
 
 from sluice.core.clock import utc_now
-from sluice.core.errors import CertificateRejected, CrlRejected, StoreError
+from sluice.core.errors import CertificateRejected, CrlRejected
 from sluice.core.metrics import REGISTRY
-from sluice.pki.authorities.signing import (
-    Authority,
-    sign_leaf,
-    to_pem,
-    trust_domain_of,
-)
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import TrustStore
 from sluice.pki.ca.policy import (
-    Grant,
     check_newest,
     grant_edge_renewal,
     grant_enrolment,
@@ -40,7 +31,8 @@ from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateSuperseded, IssuanceRefused
 from sluice.pki.identities.join_tokens import JoinToken, check_token
-from sluice.pki.issuing.issuer import SignedChain, install_signed
+from sluice.pki.issuing.engine import IssuingEngine
+from sluice.pki.issuing.leaf import LeafRequest, SignedChain
 from sluice.pki.ledger.file import (
     Disk,
     Ledger,
@@ -51,10 +43,8 @@ from sluice.pki.ledger.generations import DEFAULT_OVERLAP
 from sluice.pki.ledger.offline_issuance import Notes
 from sluice.pki.ledger.records import ChainState, IssuanceKind, LedgerRecord
 from sluice.pki.revocation.crl import RevocationList
-from sluice.pki.revocation.store import RevocationStore
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.key_identifiers import fingerprint
-from sluice.pki.x509.keys import generate_key, key_to_pem
 from sluice.pki.x509.parse_errors import DAMAGED
 from sluice.pki.x509.peer_identity import certified_identity
 from sluice.pki.x509.profiles import (
@@ -81,7 +71,7 @@ class OnlineAuthority:
     Opens (and repairs) the ledger.
 
     Raises:
-        StoreError: there is no internal authority, or its key is not here.
+        StoreError: there is no internal authority, its key is not here, or it is of another trust domain.
         LedgerError: the ledger is damaged, or another process has it.
     """
 
@@ -94,14 +84,14 @@ class OnlineAuthority:
         disk: Disk | None = None,
         overlap: dt.timedelta = DEFAULT_OVERLAP,
     ) -> None:
-        self._store = AuthorityStore(pki)
-        self._trust = TrustStore(pki)
         self._tokens = TokenStore(pki)
         self._config = config
         self._clock = clock
-        self._revocations = RevocationStore(pki, config, clock=clock)
-        self._load()
-        self._ledger = Ledger(ledger_path(pki), clock=clock, disk=disk)
+        self._engine = IssuingEngine(pki, config, clock=clock)
+        self._engine.authority(AuthorityKind.INTERNAL)  # without it no ledger is begun
+        self._ledger = self._engine.ledger = Ledger(ledger_path(pki), clock=clock, disk=disk)
+        self._store, self._trust = self._engine.authorities, self._engine.trust
+        self._revocations = self._engine.revocations
         self._notes = Notes(pki)
         self._refusals = Refusals(pki)
         self._overlap = overlap
@@ -174,9 +164,9 @@ class OnlineAuthority:
             CertificateRejected: the request is not for the same names, or the identity was revoked.
         """
         ends = self._ends(AuthorityKind.INTERNAL)
-        grant = grant_renewal(current, csr_pem, self._config, now=self._clock(), authority_ends=ends)
-        self.require_newest(current, grant.kind)
-        return self._issue(grant)
+        request = grant_renewal(current, csr_pem, self._config, now=self._clock(), authority_ends=ends)
+        self.require_newest(current, "renewal")
+        return self._issue(request)
 
     def renew_edge(self, requester: SpiffeId, chain_pem: bytes, csr_pem: bytes, proof: bytes) -> SignedChain:
         """Certify a gateway's public certificate again, for the key of the request.
@@ -198,9 +188,9 @@ class OnlineAuthority:
         if self._revocations.is_revoked(AuthorityKind.EDGE, leaf.serial_number):
             raise IssuanceRefused("the public certificate was revoked", "enrol again with a join token")
         ends = self._ends(AuthorityKind.EDGE)
-        grant = grant_edge_renewal(requester, leaf, csr_pem, proof, self._config, now=now, authority_ends=ends)
-        self.require_newest(leaf, grant.kind, AuthorityKind.EDGE)
-        return self._issue(grant)
+        request = grant_edge_renewal(requester, leaf, csr_pem, proof, self._config, now=now, authority_ends=ends)
+        self.require_newest(leaf, "edge-renewal", AuthorityKind.EDGE)
+        return self._issue(request)
 
     def require_newest(
         self,
@@ -293,57 +283,13 @@ class OnlineAuthority:
             names = Names.checked(spiffe_id, (), () if address.is_unspecified else (str(address),))
         except ValueError:
             names = Names.checked(spiffe_id, (host,), ())
-        key = generate_key(self._config.key_algorithm)
-        lifetime = workload_profile(Role.CA, self._config).lifetime
-        signed = self._issue(Grant("self", names, key.public_key(), lifetime, str(spiffe_id)))
-        install_signed(directory, key_to_pem(key), signed, now=self._clock())
-
-    def _issue(self, grant: Grant) -> SignedChain:
-        # 1. Who was revoked gets nothing, whatever else it can show.
-        spiffe_id, profile = grant.names.spiffe_id, grant.profile(self._config)
-        self._revocations.check_not_barred(profile.authority, spiffe_id)
-        # 2. Sign in memory, with the authority as it is on disk now: it may have been replaced.
-        authority = self._load(profile.authority)
-        leaf = sign_leaf(
-            authority,
-            grant.key,
-            grant.names,
-            profile,
-            now=self._clock(),
-            backdate=dt.timedelta(minutes=self._config.backdate_minutes),
-            lifetime=grant.lifetime,
-        )
-        # 3. All that goes with it, before it supersedes what its requester has: nothing may fail after that.
-        anchors = self._trust.anchors(profile.authority)
-        signed = SignedChain(
-            to_pem(leaf, authority.certificate),
-            to_pem(*anchors),
-            self._revocations.pem_for_issuing(authority, anchors),
-        )
-        # 4. One record says both what was issued and which token that used up: no crash can come between the two.
-        self._ledger.append(
-            LedgerRecord(
-                event="issued",
-                kind=grant.kind,
-                identity=str(spiffe_id),
-                serial=f"{leaf.serial_number:x}",
-                certificate=fingerprint(leaf),
-                not_after=rfc3339(leaf.not_valid_after_utc),
-                requester=grant.requester,
-                token=grant.token,
-            )
-        )
+        request = LeafRequest(names, workload_profile(Role.CA, self._config), kind="self", requester=str(spiffe_id))
+        self._engine.issue_to(directory, request)
         ISSUED.inc()
-        # 5. Only what is on the disk leaves.
-        return signed
 
-    def _load(self, kind: AuthorityKind = AuthorityKind.INTERNAL) -> Authority:
-        if kind is AuthorityKind.EDGE:
+    def _issue(self, request: LeafRequest) -> SignedChain:
+        if request.profile.authority is AuthorityKind.EDGE:
             self._require_edge_key()
-        authority = self._store.load(kind)
-        if (domain := trust_domain_of(authority.certificate)) != self._config.trust_domain:
-            raise StoreError(
-                f"the {kind} authority is of trust domain {domain}, not {self._config.trust_domain}",
-                "set pki.trust_domain back, or use another home",
-            )
-        return authority
+        signed = self._engine.issue(request)
+        ISSUED.inc()
+        return signed

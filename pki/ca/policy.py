@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import replace
 
 from cryptography import x509
 
@@ -18,54 +18,39 @@ from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateSuperseded, EnrolmentRefused, IssuanceRefused
 from sluice.pki.identities.due import purposes_of
 from sluice.pki.identities.join_tokens import ENROLLABLE, TokenRecord
+from sluice.pki.issuing.leaf import LeafRequest, renewal_request
 from sluice.pki.ledger.generations import overlap_for
-from sluice.pki.ledger.records import IssuanceKind
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.csr import check_csr, check_edge_key
-from sluice.pki.x509.keys import PublicKey
 from sluice.pki.x509.peer_identity import certified_identity
 from sluice.pki.x509.profiles import (
     MIN_LEAF_LIFETIME,
     Names,
-    Profile,
     Purpose,
     edge_server_profile,
-    kept_lifetime,
     workload_profile,
 )
 
 JOB_ROLES = frozenset({Role.DRIVER, Role.EXECUTOR})
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """What is to be signed, and what the ledger says about it."""
-
-    kind: IssuanceKind
-    names: Names
-    key: PublicKey
-    lifetime: dt.timedelta
-    requester: str
-    token: str = ""
-    edge_server: bool = False
-
-    def profile(self, config: PkiConfig) -> Profile:
-        """Who signs it, and what it may be used for."""
-        return (edge_server_profile if self.edge_server else workload_profile)(self.names.spiffe_id.role, config)
-
-
-def grant_enrolment(record: TokenRecord, csr_pem: bytes, config: PkiConfig) -> Grant:
+def grant_enrolment(record: TokenRecord, csr_pem: bytes, config: PkiConfig) -> LeafRequest:
     """For the bearer of the token with this record, which was checked: the identity that the token is bound to."""
     names = record.names()
     spiffe_id = names.spiffe_id
     if spiffe_id.role not in ENROLLABLE or spiffe_id.trust_domain != config.trust_domain:
         raise EnrolmentRefused(f"nobody can enrol as {spiffe_id} here", "make a new token for a process of this domain")
-    key, requester = check_csr(csr_pem, names), f"token:{record.id}"
+    key = check_csr(csr_pem, names)
     if record.edge_server:
         check_edge_key(key)
-        lifetime = edge_server_profile(spiffe_id.role, config).lifetime
-        return Grant("edge-enrolment", names, key, lifetime, requester, record.id, edge_server=True)
-    return Grant("enrolment", names, key, workload_profile(spiffe_id.role, config).lifetime, requester, record.id)
+    return LeafRequest(
+        names,
+        (edge_server_profile if record.edge_server else workload_profile)(spiffe_id.role, config),
+        key=key,
+        kind="edge-enrolment" if record.edge_server else "enrolment",
+        requester=f"token:{record.id}",
+        token=record.id,
+    )
 
 
 def grant_renewal(
@@ -75,7 +60,7 @@ def grant_renewal(
     *,
     now: dt.datetime,
     authority_ends: Collection[dt.datetime] = (),
-) -> Grant:
+) -> LeafRequest:
     """For the holder of ``current``, whose path the handshake verified: the same again, for another key.
 
     The same names, and the same lifetime (see :func:`sluice.pki.x509.profiles.kept_lifetime`).
@@ -88,9 +73,9 @@ def grant_renewal(
     if spiffe_id.role not in ENROLLABLE or spiffe_id.trust_domain != config.trust_domain:
         raise IssuanceRefused(f"{spiffe_id} is not renewed here")
     # 3. The names it has, and no other.
-    names = names_of(current)
-    lifetime = _kept(current, workload_profile(spiffe_id.role, config), config, authority_ends)
-    return Grant("renewal", names, check_csr(csr_pem, names), lifetime, str(spiffe_id))
+    profile = workload_profile(spiffe_id.role, config)
+    request = renewal_request(current, config, profile=profile, authority_ends=authority_ends)
+    return replace(request, key=check_csr(csr_pem, request.names), kind="renewal", requester=str(spiffe_id))
 
 
 def grant_edge_renewal(
@@ -102,7 +87,7 @@ def grant_edge_renewal(
     *,
     now: dt.datetime,
     authority_ends: Collection[dt.datetime] = (),
-) -> Grant:
+) -> LeafRequest:
     """For a gateway: its public certificate ``current``, of which the path was verified, again for another key.
 
     A certificate of the edge opens no internal door, so a gateway comes in by its internal identity, and shows by
@@ -122,16 +107,16 @@ def grant_edge_renewal(
     # 3. A certificate is public: only its key shows that the requester is its holder. The proof is of this request.
     check_possession(current, csr_pem, proof)
     # 4. The names it has, and no other.
-    names = names_of(current)
-    key = check_csr(csr_pem, names)
+    profile = edge_server_profile(requester.role, config)
+    request = renewal_request(current, config, profile=profile, authority_ends=authority_ends)
+    key = check_csr(csr_pem, request.names)
     check_edge_key(key)
-    lifetime = _kept(current, edge_server_profile(requester.role, config), config, authority_ends)
-    return Grant("edge-renewal", names, key, lifetime, str(requester), edge_server=True)
+    return replace(request, key=key, kind="edge-renewal", requester=str(requester))
 
 
 def grant_job(
     requester: SpiffeId, wanted: str, csr_pem: bytes, lifetime: dt.timedelta | None, config: PkiConfig
-) -> Grant:
+) -> LeafRequest:
     """For a JobManager: the identity of a driver or executor, without host names, for no longer than its profile."""
     # 1. JobManagers only.
     if requester.role is not Role.JOBMANAGER or requester.trust_domain != config.trust_domain:
@@ -144,12 +129,14 @@ def grant_job(
     if spiffe_id.role not in JOB_ROLES or spiffe_id.trust_domain != config.trust_domain:
         raise IssuanceRefused(f"{spiffe_id} is no identity of a job of {config.trust_domain}")
     # 3. Shorter than the profile if it likes, never longer.
-    longest = workload_profile(spiffe_id.role, config).lifetime
-    granted = longest if lifetime is None else lifetime
-    if not MIN_LEAF_LIFETIME <= granted <= longest:
-        raise IssuanceRefused(f"{spiffe_id} cannot live {granted}", f"ask for {MIN_LEAF_LIFETIME} to {longest}")
+    profile = workload_profile(spiffe_id.role, config)
+    if lifetime is not None and not MIN_LEAF_LIFETIME <= lifetime <= profile.lifetime:
+        raise IssuanceRefused(
+            f"{spiffe_id} cannot live {lifetime}", f"ask for {MIN_LEAF_LIFETIME} to {profile.lifetime}"
+        )
     names = Names.checked(spiffe_id, (), ())
-    return Grant("job", names, check_csr(csr_pem, names), granted, str(requester))
+    key = check_csr(csr_pem, names)
+    return LeafRequest(names, profile, lifetime, key=key, kind="job", requester=str(requester))
 
 
 def check_newest(
@@ -173,22 +160,4 @@ def check_newest(
         f"{superseded_since:%Y-%m-%d %H:%M:%S} UTC: it is not the newest of this identity",
         "its key may be in two hands: see docs/howto/stolen-key.md; if it is this process that lost its newest "
         "certificate, enrol it again with a join token",
-    )
-
-
-def _kept(
-    current: x509.Certificate, profile: Profile, config: PkiConfig, authority_ends: Collection[dt.datetime]
-) -> dt.timedelta:
-    backdate = dt.timedelta(minutes=config.backdate_minutes)
-    return kept_lifetime(current, profile, backdate=backdate, authority_ends=authority_ends)
-
-
-def names_of(certificate: x509.Certificate) -> Names:
-    """The identity and the host names of a leaf; raises ``PkiError`` when it is none of ours."""
-    spiffe_id = certified_identity(certificate)
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return Names.checked(
-        spiffe_id,
-        names.get_values_for_type(x509.DNSName),
-        [str(address) for address in names.get_values_for_type(x509.IPAddress)],
     )

@@ -92,14 +92,6 @@ class AuthorityAnswer(_Body, frozen=True):
     ca_pem: str
 
 
-class SignedAnswer(_Body, frozen=True):
-    """Leaf and authority, the trust anchors, and their revocation list (empty while nothing was revoked)."""
-
-    chain_pem: str
-    ca_pem: str
-    crl_pem: str = ""
-
-
 class TrustRequest(_Body, frozen=True):
     """Asks what is to be trusted, and tells what is: who asks is on the connection.
 

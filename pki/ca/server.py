@@ -60,7 +60,6 @@ from sluice.pki.ca.protocol import (
     RenewRequest,
     RevokedAnswer,
     RevokeRequest,
-    SignedAnswer,
     TrustRequest,
     TrustSide,
 )
@@ -76,7 +75,7 @@ from sluice.pki.errors import (
     LedgerError,
     RateLimited,
 )
-from sluice.pki.issuing.issuer import SignedChain
+from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.connections import ConnectionLog
 from sluice.pki.tls.contexts import TlsIdentity, peer_of, tls_object_of
@@ -202,12 +201,12 @@ class CaServer:
         self._limit_stranger(request)
         return AuthorityAnswer(ca_pem=self._authority.anchors().decode())
 
-    async def _enrol(self, request: web.BaseRequest) -> SignedAnswer:
+    async def _enrol(self, request: web.BaseRequest) -> SignedChain:
         self._limit_stranger(request)
         asked = await _read(request, EnrolRequest)
         return await self._issue(lambda: self._authority.enrol(asked.token, asked.csr_pem.encode()))
 
-    async def _renew(self, request: web.BaseRequest) -> SignedAnswer:
+    async def _renew(self, request: web.BaseRequest) -> SignedChain:
         peer, current = _peer(request)
         _limit(self._per_identity, str(peer))
         asked = await _read(request, RenewRequest)
@@ -218,7 +217,7 @@ class CaServer:
 
         return await self._issue(renew)
 
-    async def _renew_edge(self, request: web.BaseRequest) -> SignedAnswer:
+    async def _renew_edge(self, request: web.BaseRequest) -> SignedChain:
         peer, current = _peer(request)
         _limit(self._per_identity, str(peer))
         asked = await _read(request, EdgeRenewRequest)
@@ -230,7 +229,7 @@ class CaServer:
 
         return await self._issue(renew)
 
-    async def _issue_job(self, request: web.BaseRequest) -> SignedAnswer:
+    async def _issue_job(self, request: web.BaseRequest) -> SignedChain:
         peer, current = _peer(request)
         _limit(self._per_jobmanager, str(peer))
         asked = await _read(request, JobRequest)
@@ -269,11 +268,8 @@ class CaServer:
 
         return await asyncio.get_running_loop().run_in_executor(self._worker, read)
 
-    async def _issue(self, issue: Callable[[], SignedChain]) -> SignedAnswer:
-        signed = await asyncio.get_running_loop().run_in_executor(self._worker, issue)
-        return SignedAnswer(
-            chain_pem=signed.chain_pem.decode(), ca_pem=signed.ca_pem.decode(), crl_pem=signed.crl_pem.decode()
-        )
+    async def _issue(self, issue: Callable[[], SignedChain]) -> SignedChain:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, issue)
 
     def _limit_stranger(self, request: web.BaseRequest) -> None:
         _limit(self._per_address, request.remote or "")
@@ -336,7 +332,7 @@ async def _answer(request: web.BaseRequest, routes: dict[tuple[str, str], _Handl
             known = any(path == request.path for _, path in routes)
             raise _MalformedRequest(405 if known else 404, "there is nothing here")
         answer = await handler(request)
-        return _json(201 if isinstance(answer, SignedAnswer) else 200, answer)
+        return _json(201 if isinstance(answer, SignedChain) else 200, answer)
     except SluiceError as error:
         problem = _problem(error)
         level = logging.ERROR if problem.status >= 500 else logging.WARNING

@@ -24,7 +24,7 @@ from sluice.core.errors import (
 from sluice.core.files import check_space, locked_file, read_bounded
 from sluice.pki.authorities.signing import to_pem, trust_domain_of
 from sluice.pki.ca.address import CaAddress
-from sluice.pki.ca.policy import JOB_ROLES, names_of
+from sluice.pki.ca.policy import JOB_ROLES
 from sluice.pki.ca.possession import prove_possession
 from sluice.pki.ca.protocol import (
     ALPN,
@@ -44,7 +44,6 @@ from sluice.pki.ca.protocol import (
     RenewRequest,
     RevokedAnswer,
     RevokeRequest,
-    SignedAnswer,
 )
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.errors import (
@@ -59,7 +58,8 @@ from sluice.pki.errors import (
 from sluice.pki.identities.directory import KEY_FILE, PEERS_FILE, read_identity
 from sluice.pki.identities.due import purposes_of
 from sluice.pki.identities.join_tokens import JoinToken
-from sluice.pki.issuing.issuer import SignedChain, install_signed
+from sluice.pki.issuing.issuer import install_chain
+from sluice.pki.issuing.leaf import SignedChain, names_of
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity, enrolment_client_context, unverified_client_context
@@ -141,8 +141,8 @@ def enrol(
     key_pem, csr_pem = new_csr(spiffe_id, dns=dns, ips=ips, algorithm=algorithm)
     body = EnrolRequest(token=token.text, csr_pem=csr_pem.decode())
     purposes = SERVER_ONLY if edge_server else BOTH
-    signed = _checked(_call(address, context, "POST", ENROL_PATH, body, SignedAnswer), spiffe_id, purposes)
-    install_signed(directory, key_pem, signed, accept=accept, now=utc_now())
+    signed = _checked(_call(address, context, "POST", ENROL_PATH, body, SignedChain), spiffe_id, purposes)
+    install_chain(directory, key_pem, signed, accept=accept, now=utc_now())
     return spiffe_id
 
 
@@ -176,12 +176,12 @@ def _renew(directory: Path, address: Address, algorithm: str) -> dt.datetime:
         algorithm=algorithm or describe_key(material.leaf.public_key()),
     )
     answer = _call(
-        address, mutual_context(identity), "POST", RENEW_PATH, RenewRequest(csr_pem=csr_pem.decode()), SignedAnswer
+        address, mutual_context(identity), "POST", RENEW_PATH, RenewRequest(csr_pem=csr_pem.decode()), SignedChain
     )
     signed = _checked(answer, identity.spiffe_id, purposes_of(material.leaf))
     peers = directory / PEERS_FILE
     accept = read_bounded(peers).decode("ascii").split() if peers.exists() else []
-    install_signed(directory, key_pem, signed, accept=accept, now=utc_now())
+    install_chain(directory, key_pem, signed, accept=accept, now=utc_now())
     return read_identity(directory)[0].leaf.not_valid_after_utc
 
 
@@ -203,8 +203,8 @@ def _renew_edge(directory: Path, gateway: TlsIdentity, address: Address, algorit
     body = EdgeRenewRequest(
         chain_pem=material.chain_pem.decode(), csr_pem=csr_pem.decode(), proof=prove_possession(material.key, csr_pem)
     )
-    answer = _call(address, mutual_context(gateway), "POST", EDGE_RENEW_PATH, body, SignedAnswer)
-    install_signed(directory, key_pem, _checked(answer, names.spiffe_id, SERVER_ONLY), now=utc_now())
+    answer = _call(address, mutual_context(gateway), "POST", EDGE_RENEW_PATH, body, SignedChain)
+    install_chain(directory, key_pem, _checked(answer, names.spiffe_id, SERVER_ONLY), now=utc_now())
     return read_identity(directory)[0].leaf.not_valid_after_utc
 
 
@@ -260,7 +260,7 @@ class OnlineIssuer:
         """See :meth:`sluice.pki.issuing.issuer.Issuer.issue_to`; the key is made here and stays here."""
         key_pem, csr_pem = new_csr(spiffe_id, dns=dns, ips=ips, algorithm=self._algorithm)
         signed = self.sign_csr(csr_pem, spiffe_id, dns=dns, ips=ips, lifetime=lifetime)
-        install_signed(directory, key_pem, signed, accept=accept, now=utc_now())
+        install_chain(directory, key_pem, signed, accept=accept, now=utc_now())
 
     def sign_csr(
         self,
@@ -288,13 +288,13 @@ class OnlineIssuer:
         )
         return _checked(self._patiently(body), spiffe_id, BOTH)
 
-    def _patiently(self, body: JobRequest) -> SignedAnswer:
+    def _patiently(self, body: JobRequest) -> SignedChain:
         deadline = self._clock() + self._retry_seconds
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
                 address = self._locate().mutual
-                return _call(address, mutual_context(self._identity), "POST", JOB_PATH, body, SignedAnswer)
+                return _call(address, mutual_context(self._identity), "POST", JOB_PATH, body, SignedChain)
             except (CaUnavailable, RateLimited) as error:
                 wait = max(pause, error.retry_after) if isinstance(error, RateLimited) else pause
                 if self._clock() + wait > deadline:
@@ -322,7 +322,7 @@ def _matching(ca_pem: str, token: JoinToken) -> x509.Certificate:
     )
 
 
-def _checked(answer: SignedAnswer, expected: SpiffeId, purposes: tuple[Purpose, ...]) -> SignedChain:
+def _checked(answer: SignedChain, expected: SpiffeId, purposes: tuple[Purpose, ...]) -> SignedChain:
     """What came back must be a chain for just this identity and use: nothing else is written anywhere."""
     try:
         leaf, *rest = x509.load_pem_x509_certificates(answer.chain_pem.encode())
@@ -332,7 +332,7 @@ def _checked(answer: SignedAnswer, expected: SpiffeId, purposes: tuple[Purpose, 
             raise CertificateRejected(f"the certificate is not for use as {' and '.join(purposes)}")
     except (PkiError, *DAMAGED) as error:
         raise CaUnavailable(f"the authority answered with something else than was asked for: {error}") from error
-    return SignedChain(answer.chain_pem.encode(), answer.ca_pem.encode(), answer.crl_pem.encode())
+    return answer
 
 
 def _call(  # noqa: PLR0917  the order of the wire: where, how, what, and what is expected back

@@ -31,16 +31,15 @@ import datetime as dt
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import msgspec
 
 from sluice.core.errors import InvalidIdentity, PkiError
 from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.leaf import LeafRequest
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.x509.profiles import (
     Names,
-    Profile,
     edge_server_profile,
     leaf_validity,
     workload_profile,
@@ -83,19 +82,8 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     defaults: _Defaults = _Defaults()
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """One identity as it is to be."""
-
-    names: Names
-    profile: Profile
-    lifetime: dt.timedelta | None = None
-    accept: tuple[str, ...] = ()
-    edge_server: bool = False
-
-
 class Inventory:
-    """A checked inventory; iterating makes one :class:`Wish` after the other, so that it stays small in memory."""
+    """A checked inventory; iterating makes the requests one by one, so that it stays small in memory."""
 
     def __init__(self, document: _Document, config: PkiConfig, size: int) -> None:
         self._document = document
@@ -105,14 +93,14 @@ class Inventory:
     def __len__(self) -> int:
         return self._size
 
-    def __iter__(self) -> Iterator[Wish]:
+    def __iter__(self) -> Iterator[LeafRequest]:
         for number, entry in enumerate(self._document.identity, 1):
-            yield from _wishes(entry, number, self._document.defaults, self._config)
+            yield from _requests(entry, number, self._document.defaults, self._config)
 
-    def samples(self) -> Iterator[Wish]:
+    def samples(self) -> Iterator[LeafRequest]:
         """The first of each entry, which stands for all that differ from it in their number alone."""
         for number, entry in enumerate(self._document.identity, 1):
-            yield _wish(entry, entry.first, number, self._document.defaults, self._config)
+            yield _request(entry, entry.first, number, self._document.defaults, self._config)
 
 
 def parse_inventory(data: bytes, config: PkiConfig) -> Inventory:
@@ -139,7 +127,7 @@ def parse_inventory(data: bytes, config: PkiConfig) -> Inventory:
         _check_numbering(entry, number)
         # The identities of a numbered entry differ in their number alone: the first and the last stand for all.
         for at in {entry.first, entry.first + _count(entry, number) - 1}:
-            _wish(entry, at, number, document.defaults, config)
+            _request(entry, at, number, document.defaults, config)
         for at in range(entry.first, entry.first + _count(entry, number)):
             name = entry.id.replace(NUMBER, str(at)).removeprefix(f"spiffe://{config.trust_domain}/")
             if name in seen:
@@ -170,8 +158,8 @@ def _check_numbering(entry: _Entry, number: int) -> None:
         raise InventoryError(f"entry {number}: {NUMBER} or first without a count", "say how many there are")
 
 
-def _wishes(entry: _Entry, number: int, defaults: _Defaults, config: PkiConfig) -> Iterator[Wish]:
-    first = _wish(entry, entry.first, number, defaults, config)
+def _requests(entry: _Entry, number: int, defaults: _Defaults, config: PkiConfig) -> Iterator[LeafRequest]:
+    first = _request(entry, entry.first, number, defaults, config)
     yield first
     # The others differ from it in their number alone, and the largest was checked when the inventory was read.
     templates = list(dict.fromkeys(name.lower() for name in entry.dns))
@@ -180,10 +168,10 @@ def _wishes(entry: _Entry, number: int, defaults: _Defaults, config: PkiConfig) 
         dns = [template.replace(NUMBER, at) for template in templates]
         unique = tuple(dns) if len(dns) < 2 else tuple(dict.fromkeys(dns))
         names = Names(SpiffeId.parse(identity.replace(NUMBER, at)), unique, first.names.ips)
-        yield Wish(names, first.profile, first.lifetime, first.accept, first.edge_server)
+        yield LeafRequest(names, first.profile, first.lifetime, first.accept)
 
 
-def _wish(entry: _Entry, at: int, number: int, defaults: _Defaults, config: PkiConfig) -> Wish:
+def _request(entry: _Entry, at: int, number: int, defaults: _Defaults, config: PkiConfig) -> LeafRequest:
     numbered = entry.count is not None
     try:
         spiffe_id = _identity(entry.id.replace(NUMBER, str(at)) if numbered else entry.id, config.trust_domain)
@@ -198,7 +186,7 @@ def _wish(entry: _Entry, at: int, number: int, defaults: _Defaults, config: PkiC
         _check_lifetime(lifetime)
     except PkiError as error:
         raise InventoryError(f"entry {number} ({entry.id[:80]}): {error.what}", error.remedy) from error
-    return Wish(names, profile, lifetime, entry.accept or defaults.accept, entry.edge_server)
+    return LeafRequest(names, profile, lifetime, entry.accept or defaults.accept)
 
 
 def _check_lifetime(lifetime: dt.timedelta | None) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from sluice.core.clock import utc_now
 from sluice.core.files import make_private_directory
 from sluice.core.untrusted_files import clear_untrusted
-from sluice.pki.issuing.issuer import SignedChain, install_signed
+from sluice.pki.issuing.issuer import install_chain
+from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.x509.csr import new_csr
 from sluice.runtime.messages import (
@@ -21,7 +22,6 @@ from sluice.runtime.messages import (
     Evidence,
     ExecutorExit,
     ExecutorLaunch,
-    SignedIdentity,
 )
 from sluice.runtime.node.child_process import ChildProcess, Exit
 from sluice.runtime.node.identity_renewal import RenewalWatch
@@ -40,7 +40,7 @@ BLAMED_ON_APPLICATION = HEAP_FULL | {50, 51}
 """Exit codes that Spark may count against the job: out of memory, and ``org.apache.spark.util.SparkExitCode``'s
 UNCAUGHT_EXCEPTION and its twin."""
 
-Sign = Callable[[CsrToSign], Awaitable[SignedIdentity]]
+Sign = Callable[[CsrToSign], Awaitable[SignedChain]]
 
 
 def executor_directory(jobs: Path, job_id: str, executor_id: int) -> Path:
@@ -91,10 +91,10 @@ class ExecutorProcess:
         key_pem, csr_pem = await asyncio.to_thread(new_csr, spiffe_id)
         signed = await self._sign(CsrToSign(executor_id=executor_id, csr_pem=csr_pem))
         await asyncio.to_thread(
-            install_signed,
+            install_chain,
             self._identity,
             key_pem,
-            SignedChain(signed.chain_pem, signed.ca_pem, signed.crl_pem),
+            signed,
             accept=[f"spiffe://{self._trust_domain}/job/{job_id}/*"],
             now=utc_now(),
         )

@@ -15,6 +15,7 @@ from sluice.core.errors import SluiceError, StoreError
 from sluice.core.files import make_private_directory
 from sluice.core.tracing import TRACING
 from sluice.core.untrusted_files import remove_untrusted
+from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.tls.connections import ConnectionLog
 from sluice.runtime.blob.names import check_job_id
 from sluice.runtime.gateways import TASK_EXECUTOR, JobMasterGateway, TaskExecutorGateway
@@ -23,7 +24,6 @@ from sluice.runtime.messages import (
     Evidence,
     ExecutorLaunch,
     LogChunk,
-    SignedIdentity,
     SlotOffer,
     SlotProfile,
     SlotReport,
@@ -238,7 +238,7 @@ class TaskExecutor(RpcEndpoint):
         job.executors[launch.executor_id] = executor
         return self.deferred(self._start(executor, job, request))
 
-    def _signer(self, request: SlotRequest) -> Callable[[CsrToSign], asyncio.Future[SignedIdentity]]:
+    def _signer(self, request: SlotRequest) -> Callable[[CsrToSign], asyncio.Future[SignedChain]]:
         """Asks whoever masters the job now, over the connection there is now."""
         return lambda csr: asyncio.ensure_future(self._jobmaster(request).sign_executor_identity(csr))
 

@@ -7,6 +7,7 @@ import logging
 import sys
 
 from sluice.core.errors import PeerRefused
+from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.runtime.gateways import TASK_EXECUTOR, TaskExecutorGateway
 from sluice.runtime.jobmanager.attempt.driver import AttemptDriver
@@ -21,7 +22,6 @@ from sluice.runtime.messages import (
     ExecutorTargets,
     OutputLocation,
     ShuffleAllocation,
-    SignedIdentity,
     SlotCount,
     SlotOffer,
     SparkRegistration,
@@ -81,7 +81,7 @@ class AttemptExecutors(AttemptDriver):
         self.call_later(0, self._reconcile)  # after the answer; not refused when the mailbox is full
         return True
 
-    async def sign_executor_identity(self, request: CsrToSign) -> SignedIdentity:
+    async def sign_executor_identity(self, request: CsrToSign) -> SignedChain:
         """See :class:`sluice.runtime.gateways.JobMasterGateway`."""
         taskmanager = self.caller.identity.name
         if not self._pool.launched_on(request.executor_id, taskmanager):
@@ -89,11 +89,10 @@ class AttemptExecutors(AttemptDriver):
         host = self._services.driver_host
         spiffe_id = SpiffeId.executor(host.trust_domain, self.job_id, request.executor_id)
 
-        async def sign() -> SignedIdentity:
-            chain = await asyncio.to_thread(
+        async def sign() -> SignedChain:
+            return await asyncio.to_thread(
                 host.issuer.sign_csr, request.csr_pem, spiffe_id, lifetime=host.identity_lifetime
             )
-            return SignedIdentity(chain_pem=chain.chain_pem, ca_pem=chain.ca_pem, crl_pem=chain.crl_pem)
 
         return self.deferred(sign())
 

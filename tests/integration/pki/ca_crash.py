@@ -25,7 +25,8 @@ from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import EnrolmentRefused
 from sluice.pki.identities.join_tokens import mint
-from sluice.pki.issuing.issuer import LocalIssuer, SignedChain
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.ledger.file import (
     SystemDisk,
     ledger_path,
@@ -92,7 +93,7 @@ def serve_and_die(pki: Path, token: str | None, disk: SystemDisk, leaving: int) 
     """
 
     def leave(signed: SignedChain) -> x509.Certificate:
-        leaf = x509.load_pem_x509_certificates(signed.chain_pem)[0]
+        leaf = x509.load_pem_x509_certificates(signed.chain_pem.encode())[0]
         os.write(leaving, fingerprint(leaf).encode() + b"\n")
         return leaf
 

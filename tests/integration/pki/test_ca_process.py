@@ -124,7 +124,7 @@ async def test_killed_authority_has_recorded_whatever_left_it(pki: TestPki, star
         with contextlib.suppress(CaUnavailable):
             while True:
                 signed = issuer.sign_csr(new_csr(executor)[1], executor)
-                left.append(fingerprint(x509.load_pem_x509_certificates(signed.chain_pem)[0]))
+                left.append(fingerprint(x509.load_pem_x509_certificates(signed.chain_pem.encode())[0]))
 
     asking = [asyncio.create_task(asyncio.to_thread(ask, number)) for number in range(4)]
     await until(lambda: len(left) >= 20, "the CA does not issue")

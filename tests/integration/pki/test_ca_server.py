@@ -238,7 +238,7 @@ async def test_jobmanager_gets_identities_of_its_jobs(ca: Ca, tmp_path: Path) ->
     assert material.leaf.not_valid_after_utc <= utc_now() + dt.timedelta(minutes=30)
     executor = SpiffeId.executor(TRUST_DOMAIN, JOB, 3)
     signed = await off_loop(issuer.sign_csr, new_csr(executor)[1], executor)
-    assert b"BEGIN CERTIFICATE" in signed.chain_pem
+    assert "BEGIN CERTIFICATE" in signed.chain_pem
     assert [(each.kind, each.identity, each.requester) for each in ca.ledger()] == [
         ("job", str(DRIVER), str(MASTER)),
         ("job", str(executor), str(MASTER)),

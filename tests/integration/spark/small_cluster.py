@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from sluice.core.files import make_private_directory
+from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.blob.server import BlobServer
@@ -38,7 +39,6 @@ from sluice.runtime.messages import (
     JobProgress,
     OutputLocation,
     ShuffleAllocation,
-    SignedIdentity,
     SlotOffer,
     SparkRegistration,
     StageTable,
@@ -159,7 +159,7 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
     async def offer_slot(self, offer: SlotOffer) -> bool:
         raise NotImplementedError(offer)
 
-    async def sign_executor_identity(self, request: CsrToSign) -> SignedIdentity:
+    async def sign_executor_identity(self, request: CsrToSign) -> SignedChain:
         raise NotImplementedError(request)
 
     async def executor_exited(self, exit_report: ExecutorExit) -> None:

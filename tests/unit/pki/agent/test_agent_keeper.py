@@ -19,7 +19,8 @@ from sluice.pki.authorities.rotation_phases import Keep
 from sluice.pki.authorities.rotation_store import RotationStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_identity
-from sluice.pki.issuing.issuer import LocalIssuer, SignedChain
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.store import Target
 from sluice.pki.spiffe_id import Role, SpiffeId

@@ -17,7 +17,8 @@ from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import EnrolmentRefused, LedgerError
 from sluice.pki.identities.join_tokens import mint
-from sluice.pki.issuing.issuer import LocalIssuer, SignedChain
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.ledger.file import SystemDisk, ledger_path, read_ledger
 from sluice.pki.ledger.records import LedgerRecord, read_chain
 from sluice.pki.spiffe_id import Role, SpiffeId
@@ -58,7 +59,7 @@ def new_token(pki: Path, spiffe_id: SpiffeId = WORKER) -> str:
 
 
 def leaf_of(signed: SignedChain) -> x509.Certificate:
-    return x509.load_pem_x509_certificates(signed.chain_pem)[0]
+    return x509.load_pem_x509_certificates(signed.chain_pem.encode())[0]
 
 
 def test_every_certificate_is_synced_to_the_ledger_before_it_leaves(pki: Path, tmp_path: Path) -> None:

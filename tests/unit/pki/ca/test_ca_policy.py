@@ -84,6 +84,7 @@ def test_token_gets_its_own_names_and_no_others(
         return
     assert right
     assert (grant.names, grant.token, grant.requester) == (record.names(), record.id, f"token:{record.id}")
+    assert grant.key is not None
     assert same_public_key(grant.key, load_csr(csr).public_key())
 
 
@@ -128,7 +129,8 @@ def test_only_jobmanagers_get_job_identities_and_nothing_else(
         return
     assert right
     assert grant.names == Names(wanted)
-    assert grant.lifetime == (lifetime or dt.timedelta(hours=1))
+    assert grant.lifetime == lifetime
+    assert grant.profile.lifetime == dt.timedelta(hours=1)
 
 
 def test_host_names_are_no_part_of_a_job_identity() -> None:

@@ -31,7 +31,8 @@ from sluice.pki.errors import CertificateSuperseded, IssuanceRefused
 from sluice.pki.identities.join_tokens import mint
 from sluice.pki.inspect.doctor.examine import judge
 from sluice.pki.inspect.doctor.scan import read_home
-from sluice.pki.issuing.issuer import LocalIssuer, SignedChain
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.ledger.file import ledger_path, read_ledger
 from sluice.pki.ledger.generations import DEFAULT_OVERLAP, Generations, overlap_for
 from sluice.pki.ledger.records import LedgerRecord
@@ -97,7 +98,7 @@ class World:
 
 
 def leaf_of(signed: SignedChain) -> x509.Certificate:
-    return x509.load_pem_x509_certificates(signed.chain_pem)[0]
+    return x509.load_pem_x509_certificates(signed.chain_pem.encode())[0]
 
 
 def is_refused(ask: Callable[[], object]) -> bool:

@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from sluice.core.errors import StoreError
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.database import IdentityStore
-from sluice.pki.issuing.bulk import Certified, Signer
+from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.inventory import parse_inventory
+from sluice.pki.issuing.leaf import IssuedLeaf
 from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.unit.core.test_files import disk_full_beyond
 
@@ -27,31 +29,31 @@ MANY = 3000
 
 
 @pytest.fixture(scope="module")
-def certified(tmp_path_factory: pytest.TempPathFactory) -> Certified:
+def issued(tmp_path_factory: pytest.TempPathFactory) -> IssuedLeaf:
     pki = tmp_path_factory.mktemp("pki")
     AuthorityStore(pki).ensure(PkiConfig(), utc_now())
-    wish = next(iter(parse_inventory(b"[[identity]]\nid = 'taskmanager/tm-0'", PkiConfig())))
-    return Signer(pki, PkiConfig(), utc_now).certify(wish)
+    request = next(iter(parse_inventory(b"[[identity]]\nid = 'taskmanager/tm-0'", PkiConfig())))
+    return IssuingEngine(pki, PkiConfig()).sign(request)
 
 
 def identity(number: int) -> SpiffeId:
     return SpiffeId.process("sluice.local", Role.TASKMANAGER, f"tm-{number}")
 
 
-def put(store: IdentityStore, number: int, certified: Certified) -> None:
+def put(store: IdentityStore, number: int, issued: IssuedLeaf) -> None:
     store.put(
         identity(number),
-        key=certified.key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()),
-        leaf=certified.leaf.public_bytes(Encoding.DER),
-        authority=certified.authority.certificate.public_bytes(Encoding.DER),
+        key=issued.own_key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()),
+        leaf=issued.leaf.public_bytes(Encoding.DER),
+        authority=issued.authority.certificate.public_bytes(Encoding.DER),
     )
 
 
 @pytest.fixture
-def file(tmp_path: Path, certified: Certified) -> Path:
+def file(tmp_path: Path, issued: IssuedLeaf) -> Path:
     """A store with one identity."""
     with IdentityStore(tmp_path / "store", create=True) as store:
-        put(store, 0, certified)
+        put(store, 0, issued)
         store.commit()
     return tmp_path / "store"
 
@@ -63,21 +65,21 @@ def names(file: Path) -> list[SpiffeId]:
     return found
 
 
-def test_what_was_put_is_got(file: Path, certified: Certified) -> None:
+def test_what_was_put_is_got(file: Path, issued: IssuedLeaf) -> None:
     with IdentityStore(file) as store:
         found = store.get(identity(0))
         assert store.get(identity(1)) is None
     assert found is not None
-    assert found[0].leaf == certified.leaf
-    assert found[0].anchors == (certified.authority.certificate,)
+    assert found[0].leaf == issued.leaf
+    assert found[0].anchors == (issued.authority.certificate,)
     assert names(file) == [identity(0)]
 
 
-def test_what_was_put_is_got_before_it_is_committed(file: Path, certified: Certified) -> None:
+def test_what_was_put_is_got_before_it_is_committed(file: Path, issued: IssuedLeaf) -> None:
     with IdentityStore(file, create=True) as store:
-        put(store, 1, certified)
+        put(store, 1, issued)
         assert len(store) == 2
-        put(store, 2, certified)
+        put(store, 2, issued)
         assert store.get(identity(2)) is not None
 
 
@@ -88,23 +90,23 @@ def test_nobody_else_can_read_it(file: Path) -> None:
         IdentityStore(file)
 
 
-def test_left_without_commit_nothing_changed(file: Path, certified: Certified) -> None:
+def test_left_without_commit_nothing_changed(file: Path, issued: IssuedLeaf) -> None:
     with IdentityStore(file, create=True) as store:
         for number in range(MANY):
-            put(store, number, certified)
+            put(store, number, issued)
     assert names(file) == [identity(0)]
 
 
-def put_many(file: Path, certified: Certified) -> None:
+def put_many(file: Path, issued: IssuedLeaf) -> None:
     with IdentityStore(file, create=True) as store:
         for number in range(MANY):
-            put(store, number, certified)
+            put(store, number, issued)
         store.commit()
 
 
-def test_full_disk_leaves_it_as_it_was(file: Path, certified: Certified) -> None:
+def test_full_disk_leaves_it_as_it_was(file: Path, issued: IssuedLeaf) -> None:
     with disk_full_beyond(64 << 10), pytest.raises(StoreError, match="cannot use"):
-        put_many(file, certified)
+        put_many(file, issued)
     assert names(file) == [identity(0)]
     assert [path.name for path in file.parent.iterdir()] == ["store"]
 
@@ -137,9 +139,9 @@ def test_second_writer_waits_and_then_says_so(file: Path) -> None:
     assert names(file) == [identity(0)]
 
 
-def test_reader_sees_the_state_before_the_writer(file: Path, certified: Certified) -> None:
+def test_reader_sees_the_state_before_the_writer(file: Path, issued: IssuedLeaf) -> None:
     with IdentityStore(file, create=True) as store:
-        put(store, 1, certified)
+        put(store, 1, issued)
         assert names(file) == [identity(0)]
         store.commit()
     assert names(file) == [identity(0), identity(1)]
@@ -177,12 +179,12 @@ def test_database_of_another_program_is_left_alone(file: Path, tmp_path: Path) -
     assert foreign.read_bytes() == data
 
 
-def test_key_and_leaf_that_do_not_belong_together_are_refused(file: Path, certified: Certified, tmp_path: Path) -> None:
+def test_key_and_leaf_that_do_not_belong_together_are_refused(file: Path, issued: IssuedLeaf, tmp_path: Path) -> None:
     AuthorityStore(tmp_path / "pki").ensure(PkiConfig(), utc_now())
-    wish = next(iter(parse_inventory(b"[[identity]]\nid = 'taskmanager/tm-0'", PkiConfig())))
-    other = Signer(tmp_path / "pki", PkiConfig(), utc_now).certify(wish)
+    request = next(iter(parse_inventory(b"[[identity]]\nid = 'taskmanager/tm-0'", PkiConfig())))
+    other = IssuingEngine(tmp_path / "pki", PkiConfig()).sign(request)
     with IdentityStore(file, create=True) as store:
-        put(store, 0, Certified(other.key, certified.leaf, certified.authority, certified.anchors))
+        put(store, 0, replace(issued, key=other.key))
         with pytest.raises(StoreError, match="is not the key of"):
             store.get(identity(0))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,16 +17,16 @@ from sluice.pki.identities.database import IdentityStore
 from sluice.pki.identities.directory import previous_certificates, read_identity
 from sluice.pki.issuing.bulk import (
     Action,
-    DirectoryTarget,
+    DatabaseDestination,
+    Destination,
+    DirectoryDestination,
     Outcome,
-    Signer,
-    StoreTarget,
-    Target,
+    check_all,
     issue_all,
-    prepare,
-    wish_like,
 )
-from sluice.pki.issuing.inventory import Wish, parse_inventory
+from sluice.pki.issuing.engine import IssuingEngine
+from sluice.pki.issuing.inventory import parse_inventory
+from sluice.pki.issuing.leaf import LeafRequest, renewal_request
 from sluice.pki.revocation.crl import Reason, load_crls
 from sluice.pki.revocation.crl_files import CRL_FILE
 from sluice.pki.revocation.store import Target as Revoked
@@ -57,7 +58,7 @@ class Clock:
 
 
 class Cluster:
-    """Authorities, a clock, and both kinds of target."""
+    """Authorities, a clock, and both kinds of destination."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = Clock()
@@ -66,26 +67,26 @@ class Cluster:
         self.authorities.ensure(CONFIG, START - dt.timedelta(days=1))
         self.file = folder / "cluster.identities"
 
-    def signer(self, config: PkiConfig = CONFIG) -> Signer:
-        return Signer(self.home.pki, config, self.clock)
+    def engine(self, config: PkiConfig = CONFIG) -> IssuingEngine:
+        return IssuingEngine(self.home.pki, config, clock=self.clock, read_once=True)
 
     def run(
         self, kind: str, inventory: bytes = TASKMANAGERS, *, force: bool = False, reinstate: bool = False
     ) -> list[Outcome]:
-        wishes = parse_inventory(inventory, CONFIG)
+        requests = parse_inventory(inventory, CONFIG)
         if kind == "directories":
-            return self._run(wishes, DirectoryTarget(self.home), force=force, reinstate=reinstate)
+            return self._run(requests, DirectoryDestination(self.engine(), self.home), force=force, reinstate=reinstate)
         with IdentityStore(self.file, create=True) as store:
-            outcomes = self._run(wishes, StoreTarget(store), force=force, reinstate=reinstate)
+            outcomes = self._run(requests, DatabaseDestination(store), force=force, reinstate=reinstate)
             store.commit()
         return outcomes
 
-    def _run(self, wishes: object, target: Target, *, force: bool, reinstate: bool) -> list[Outcome]:
-        signer = self.signer()
-        prepare(wishes.samples(), target, signer)  # type: ignore[attr-defined]  # an Inventory
-        return list(issue_all(wishes, target, signer, force=force, reinstate=reinstate))  # type: ignore[arg-type]
+    def _run(self, requests: object, destination: Destination, *, force: bool, reinstate: bool) -> list[Outcome]:
+        engine = self.engine()
+        check_all(requests.samples(), destination, engine)  # type: ignore[attr-defined]  # an Inventory
+        return list(issue_all(requests, destination, engine, force=force, reinstate=reinstate))  # type: ignore[arg-type]
 
-    def wish(self, inventory: bytes = TASKMANAGERS) -> Wish:
+    def request(self, inventory: bytes = TASKMANAGERS) -> LeafRequest:
         return next(iter(parse_inventory(inventory, CONFIG)))
 
 
@@ -145,8 +146,10 @@ def test_force_and_a_new_authority_renew_all(kind: str, cluster: Cluster, tmp_pa
     outcomes = cluster.run(kind)
     assert {outcome.reason for outcome in outcomes} == {"it is not of today's internal authority"}
     with IdentityStore(cluster.file, create=True) as store:
-        target = StoreTarget(store) if kind == "store" else DirectoryTarget(cluster.home)
-        found = target.get(cluster.wish())
+        destination = (
+            DatabaseDestination(store) if kind == "store" else DirectoryDestination(cluster.engine(), cluster.home)
+        )
+        found = destination.read(cluster.request())
     assert found is not None
     material, accept = found
     anchor = cluster.authorities.certificate(AuthorityKind.INTERNAL)
@@ -163,8 +166,8 @@ def test_only_what_is_new_is_issued(cluster: Cluster) -> None:
 
 def test_damaged_directory_is_issued_again(cluster: Cluster) -> None:
     cluster.run("directories")
-    wish = cluster.wish()
-    directory = DirectoryTarget(cluster.home).place(wish.names.spiffe_id)
+    request = cluster.request()
+    directory = DirectoryDestination(cluster.engine(), cluster.home).place(request.names.spiffe_id)
     (directory / "key.pem").write_bytes((directory / "key.pem").read_bytes()[:-50])
     outcomes = cluster.run("directories")
     assert actions(outcomes) == [Action.RENEWED, Action.KEPT, Action.KEPT]
@@ -191,11 +194,11 @@ def test_what_cannot_be_carried_out_is_refused_before_anything_is_issued(
 def test_identity_of_another_trust_domain_is_refused(cluster: Cluster) -> None:
     other = PkiConfig(trust_domain="other.local")
     foreign = next(iter(parse_inventory(b"[[identity]]\nid = 'user/ada'", other)))
-    target = DirectoryTarget(cluster.home)
+    destination = DirectoryDestination(cluster.engine(), cluster.home)
     with pytest.raises(CertificateRejected, match=r"not of trust domain sluice\.local"):
-        prepare([foreign], target, cluster.signer())
-    with pytest.raises(CertificateRejected, match=r"authority is of trust domain sluice\.local"):
-        prepare([foreign], target, cluster.signer(other))
+        check_all([foreign], destination, cluster.engine())
+    with pytest.raises(StoreError, match=r"authority is of trust domain sluice\.local"):
+        check_all([foreign], destination, cluster.engine(other))
 
 
 @pytest.mark.parametrize(
@@ -210,15 +213,15 @@ def test_identity_of_another_trust_domain_is_refused(cluster: Cluster) -> None:
 )
 def test_renewal_wishes_for_what_is_there(inventory: bytes, cluster: Cluster) -> None:
     cluster.run("directories", inventory)
-    wish = cluster.wish(inventory)
-    found = DirectoryTarget(cluster.home).get(wish)
+    request = cluster.request(inventory)
+    found = DirectoryDestination(cluster.engine(), cluster.home).read(request)
     assert found is not None
-    assert wish_like(found[0].leaf, found[1], CONFIG) == wish
+    assert replace(renewal_request(found[0].leaf, CONFIG), accept=found[1]) == request
 
 
 def test_secrets_do_not_show(cluster: Cluster) -> None:
-    certified = cluster.signer().certify(cluster.wish())
-    assert "Key" not in repr(certified).replace("key=", "")
+    issued = cluster.engine().sign(cluster.request())
+    assert "Key" not in repr(issued).replace("key=", "")
 
 
 TM_2 = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-2")
@@ -227,11 +230,13 @@ TM_2 = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-2")
 def revoke(cluster: Cluster, kind: str, reason: Reason) -> x509.Certificate:
     """Revoke the certificate of the second TaskManager."""
     with IdentityStore(cluster.file, create=True) as store:
-        target = StoreTarget(store) if kind == "store" else DirectoryTarget(cluster.home)
-        found = target.get(list(parse_inventory(TASKMANAGERS, CONFIG))[1])
+        destination = (
+            DatabaseDestination(store) if kind == "store" else DirectoryDestination(cluster.engine(), cluster.home)
+        )
+        found = destination.read(list(parse_inventory(TASKMANAGERS, CONFIG))[1])
     assert found is not None
     leaf = found[0].leaf
-    cluster.signer().revocations.revoke(AuthorityKind.INTERNAL, [Revoked.of(leaf, str(TM_2))], reason)
+    cluster.engine().revocations.revoke(AuthorityKind.INTERNAL, [Revoked.of(leaf, str(TM_2))], reason)
     return leaf
 
 
@@ -270,16 +275,16 @@ def test_admitted_again_with_a_new_certificate_only(cluster: Cluster) -> None:
     cluster.run("directories")
     revoke(cluster, "directories", Reason.SUPERSEDED)
     earlier = Revoked(0x5A3F, str(TM_2))
-    cluster.signer().revocations.revoke(AuthorityKind.INTERNAL, [earlier], Reason.PRIVILEGE_WITHDRAWN)
+    cluster.engine().revocations.revoke(AuthorityKind.INTERNAL, [earlier], Reason.PRIVILEGE_WITHDRAWN)
     assert actions(cluster.run("directories", reinstate=True)) == [Action.KEPT, Action.RENEWED, Action.KEPT]
 
 
 def test_signer_itself_does_not_certify_who_was_revoked(cluster: Cluster) -> None:
     cluster.run("directories")
     revoke(cluster, "directories", Reason.KEY_COMPROMISE)
-    wish = list(parse_inventory(TASKMANAGERS, CONFIG))[1]
+    request = list(parse_inventory(TASKMANAGERS, CONFIG))[1]
     with pytest.raises(CertificateRejected, match="was revoked at"):
-        cluster.signer().certify(wish)
+        cluster.engine().sign(request)
 
 
 def test_directories_get_the_list_and_remember_what_was_replaced(cluster: Cluster) -> None:

@@ -13,15 +13,15 @@ from sluice.pki.config import PkiConfig
 from sluice.pki.issuing.inventory import (
     MAX_INVENTORY_BYTES,
     InventoryError,
-    Wish,
     parse_inventory,
 )
+from sluice.pki.issuing.leaf import LeafRequest
 from sluice.pki.x509.profiles import AuthorityKind, Purpose
 
 CONFIG = PkiConfig()
 
 
-def wishes(text: str) -> list[Wish]:
+def requests(text: str) -> list[LeafRequest]:
     inventory = parse_inventory(text.encode(), CONFIG)
     found = list(inventory)
     assert len(inventory) == len(found)
@@ -33,7 +33,7 @@ def entry(*lines: str) -> str:
 
 
 def test_cluster_in_a_few_lines() -> None:
-    found = wishes(
+    found = requests(
         """
         trust_domain = "sluice.local"
         [defaults]
@@ -55,14 +55,14 @@ def test_cluster_in_a_few_lines() -> None:
         dns = ["cluster.example"]
         """
     )
-    assert [str(wish.names.spiffe_id).removeprefix("spiffe://sluice.local/") for wish in found] == [
+    assert [str(request.names.spiffe_id).removeprefix("spiffe://sluice.local/") for request in found] == [
         "jobmanager/jm-1",
         "taskmanager/tm-9",
         "taskmanager/tm-10",
         "taskmanager/tm-11",
         "gateway/envoy",
     ]
-    assert [wish.names.dns for wish in found[:3]] == [("jm-1.example",), ("tm-9.example",), ("tm-10.example",)]
+    assert [request.names.dns for request in found[:3]] == [("jm-1.example",), ("tm-9.example",), ("tm-10.example",)]
     assert (found[0].lifetime, found[1].lifetime) == (dt.timedelta(days=2), dt.timedelta(hours=12))
     assert found[2].accept == ("spiffe://sluice.local/job/*",)
     assert (found[4].profile.authority, found[4].profile.purposes) == (AuthorityKind.EDGE, (Purpose.SERVER,))

@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from sluice.core.errors import CertificateRejected
+from sluice.core.errors import CertificateRejected, StoreError
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import IdentityMaterial, read_identity
@@ -131,7 +131,7 @@ def test_identity_of_another_trust_domain_is_not_certified(issuer: LocalIssuer, 
 def test_issuer_configured_for_another_trust_domain_than_the_store(issuer: LocalIssuer, tmp_path: Path) -> None:
     assert issuer.ensure_authorities() == []
     changed = LocalIssuer(tmp_path / "pki", PkiConfig(trust_domain="other.local"))
-    with pytest.raises(CertificateRejected, match=r"of trust domain sluice\.local, not other\.local"):
+    with pytest.raises(StoreError, match=r"of trust domain sluice\.local, not other\.local"):
         changed.issue_to(tmp_path / "x", SpiffeId.process("other.local", Role.TASKMANAGER, "x"))
 
 

@@ -18,13 +18,13 @@ from sluice.pki.config import PkiConfig
 from sluice.pki.identities.database import IdentityStore
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.issuing.bulk import (
-    DirectoryTarget,
-    Signer,
-    StoreTarget,
+    DatabaseDestination,
+    DirectoryDestination,
     issue_all,
 )
-from sluice.pki.issuing.inventory import Wish
+from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.issuing.leaf import LeafRequest
 from sluice.pki.ledger.file import (
     Ledger,
     SystemDisk,
@@ -68,7 +68,7 @@ def test_what_the_local_issuer_signs_is_noted_before_it_leaves_and_then_recorded
     signed = issuer.sign_csr(new_csr(WORKER)[1], WORKER)
     assert Notes(home.pki).waiting() == 3
     leaves = [read_identity(tmp_path / name)[0].leaf for name in ("tm-1", "edge")]
-    leaves.append(x509.load_pem_x509_certificates(signed.chain_pem)[0])
+    leaves.append(x509.load_pem_x509_certificates(signed.chain_pem.encode())[0])
     kinds = {each.certificate: each.kind for each in recorded(home)}
     assert kinds == dict(zip(map(fingerprint, leaves), ["local", "edge-local", "local"], strict=True))
     assert Notes(home.pki).waiting() == 0
@@ -94,18 +94,17 @@ def test_without_a_ledger_nothing_is_noted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("together", [False, True], ids=["directories", "one file"])
 def test_a_whole_inventory_is_recorded(together: bool, home: Home, tmp_path: Path) -> None:
     names = [SpiffeId.process("td", Role.TASKMANAGER, f"tm-{number}") for number in range(5)]
-    wishes = [
-        Wish(Names.checked(each, (), ()), workload_profile(each.role, CONFIG), None, (), edge_server=False)
-        for each in names
+    requests = [
+        LeafRequest(Names.checked(each, (), ()), workload_profile(each.role, CONFIG), None, ()) for each in names
     ]
-    signer = Signer(home.pki, CONFIG, utc_now)
+    engine = IssuingEngine(home.pki, CONFIG, read_once=True)
     if together:
         with IdentityStore(tmp_path / "store", create=True) as store:
-            assert len(list(issue_all(wishes, StoreTarget(store), signer))) == 5
+            assert len(list(issue_all(requests, DatabaseDestination(store), engine))) == 5
             assert Notes(home.pki).waiting() == 1, "before the store is committed"
             store.commit()
     else:
-        assert len(list(issue_all(wishes, DirectoryTarget(home), signer))) == 5
+        assert len(list(issue_all(requests, DirectoryDestination(engine, home), engine))) == 5
     assert {record.identity for record in recorded(home)} == {str(each) for each in names}
 
 
@@ -174,6 +173,6 @@ def test_what_lives_is_found_by_name_and_number_in_ledger_and_notes(home: Home, 
     now = utc_now()
     assert [kind for kind, _ in living(home.pki, now, identity=WORKER)] == [AuthorityKind.INTERNAL] * 2
     edge = read_identity(tmp_path / "edge")[0].leaf
-    [(kind, target)] = living(home.pki, now, serial=edge.serial_number)
-    assert (kind, target.serial, target.identity) == (AuthorityKind.EDGE, edge.serial_number, str(EDGE))
+    [(kind, destination)] = living(home.pki, now, serial=edge.serial_number)
+    assert (kind, destination.serial, destination.identity) == (AuthorityKind.EDGE, edge.serial_number, str(EDGE))
     assert list(living(home.pki, now + dt.timedelta(days=2))) == []

@@ -13,6 +13,7 @@ from sluice.core.home import Home
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_certificates
 from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import (
     CRL_FILE,
@@ -24,7 +25,7 @@ from sluice.pki.revocation.store import RevocationStore, Target
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.x509.profiles import AuthorityKind
-from sluice.runtime.messages import CsrToSign, ExecutorLaunch, SignedIdentity
+from sluice.runtime.messages import CsrToSign, ExecutorLaunch
 from sluice.runtime.taskmanager.executor import ExecutorProcess
 
 INTERNAL, EDGE, ROOT = AuthorityKind.INTERNAL, AuthorityKind.EDGE, AuthorityKind.ROOT
@@ -236,9 +237,8 @@ async def test_executor_gets_the_list_with_its_certificate(tmp_path: Path) -> No
     world.store.revoke(INTERNAL, [Target(7)], Reason.SUPERSEDED)
     spiffe_id = SpiffeId.executor("sluice.local", JOB, 3)
 
-    async def sign(request: CsrToSign) -> SignedIdentity:
-        chain = world.issuer.sign_csr(request.csr_pem, spiffe_id)
-        return SignedIdentity(chain_pem=chain.chain_pem, ca_pem=chain.ca_pem, crl_pem=chain.crl_pem)
+    async def sign(request: CsrToSign) -> SignedChain:
+        return world.issuer.sign_csr(request.csr_pem, spiffe_id)
 
     launch = ExecutorLaunch(
         job_id=JOB, allocation_id="slot", executor_id=3, app_id="app", driver_url="", resource_profile_id=0, cores=1,

@@ -65,7 +65,7 @@ def test_our_own_request_is_certified(algorithm: str, issuer: LocalIssuer) -> No
     signed = issuer.sign_csr(
         csr_pem, SPIFFE_ID, dns=["localhost"], ips=["127.0.0.1"], lifetime=dt.timedelta(minutes=30)
     )
-    material = parse_identity(key_pem, signed.chain_pem, signed.ca_pem, "here")
+    material = parse_identity(key_pem, signed.chain_pem.encode(), signed.ca_pem.encode(), "here")
     assert material.spiffe_id == SPIFFE_ID
     assert describe_key(material.leaf.public_key()) == algorithm
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sluice.pki.issuing.leaf import SignedChain
 from sluice.runtime.jobmanager.attempt.driver_process import LOG_FILES, clean_attempt_directory
-from sluice.runtime.messages import CsrToSign, ExecutorLaunch, SignedIdentity
+from sluice.runtime.messages import CsrToSign, ExecutorLaunch
 from sluice.runtime.node.child_process import Exit
 from sluice.runtime.node.log_files import (
     LogUnreadable,
@@ -104,7 +105,7 @@ def test_only_logs_stay_whatever_else_a_job_has_put_there(
     clean(job / "none")
 
 
-async def _nobody_signs(request: CsrToSign) -> SignedIdentity:
+async def _nobody_signs(request: CsrToSign) -> SignedChain:
     raise NotImplementedError
 
 

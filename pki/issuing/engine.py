@@ -1,0 +1,198 @@
+"""The one place where leaves are signed: for commands, inventories and the online authority.
+
+Who may have what is decided before, by the caller. This signs what a :class:`LeafRequest` says, and records it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+
+from sluice.core.clock import Clock, utc_now
+from sluice.core.errors import CertificateRejected, StoreError
+from sluice.pki.authorities.signing import Authority, sign_leaf, trust_domain_of
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.authorities.trusted_authorities import TrustStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import write_identity
+from sluice.pki.issuing.leaf import IssuedLeaf, LeafRequest, SignedChain
+from sluice.pki.ledger.file import Ledger
+from sluice.pki.ledger.offline_issuance import Notes, note_of
+from sluice.pki.ledger.records import LedgerRecord, NotedKind
+from sluice.pki.revocation.crl_files import install_crls
+from sluice.pki.revocation.store import RevocationStore
+from sluice.pki.x509.keys import edge_algorithm, generate_key, key_to_pem
+from sluice.pki.x509.profiles import AuthorityKind
+
+
+class IssuingEngine:
+    """Signs leaves with the authorities below one ``pki`` directory; not for several threads at once.
+
+    Args:
+        pki: where the authorities are.
+        config: the trust domain, and how keys and certificates are made.
+        clock: the present.
+        read_once: whether authorities are read for the first leaf only: for a run that issues many. Otherwise they are
+            read for each leaf, since another one may have begun to sign.
+    """
+
+    def __init__(
+        self,
+        pki: Path,
+        config: PkiConfig,
+        *,
+        clock: Clock = utc_now,
+        read_once: bool = False,
+    ) -> None:
+        self.authorities = AuthorityStore(pki)
+        self.trust = TrustStore(pki)
+        self.revocations = RevocationStore(pki, config, clock=clock)
+        self._config = config
+        self._clock = clock
+        self._backdate = dt.timedelta(minutes=config.backdate_minutes)
+        self.ledger: Ledger | None = None
+        """Where issued leaves are recorded; None: noted beside the ledger of another process, if there is one."""
+        self._notes = Notes(pki)
+        self._read_once = read_once
+        self._signing: dict[AuthorityKind, tuple[Authority, tuple[x509.Certificate, ...]]] = {}
+
+    @property
+    def now(self) -> dt.datetime:
+        """The present."""
+        return self._clock()
+
+    def authority(self, kind: AuthorityKind) -> Authority:
+        """The authority that signs, with its key.
+
+        Raises:
+            StoreError: it or its key is not here, or it is of another trust domain than the configured one.
+        """
+        return self._signer(kind)[0]
+
+    def check(self, request: LeafRequest) -> None:
+        """Refuse an identity of another trust domain, and one whose authority cannot sign here."""
+        self._check_trust_domain(request)
+        self.authority(request.profile.authority)
+
+    def sign(self, request: LeafRequest, *, reinstate: bool = False) -> IssuedLeaf:
+        """Sign in memory; nothing of it may leave before :meth:`record`.
+
+        Args:
+            request: what to sign.
+            reinstate: sign for an identity that was revoked, too; the caller lifts the revocation once this succeeded.
+
+        Raises:
+            CertificateRejected: another trust domain, a revoked identity, or a name or lifetime that its authority
+                does not certify.
+            StoreError: the authority is not here, or its key is not.
+        """
+        kind = request.profile.authority
+        # 1. An identity of this trust domain only.
+        self._check_trust_domain(request)
+        # 2. A revoked identity gets nothing, whatever else its requester can show.
+        if not reinstate:
+            self.revocations.check_not_barred(kind, request.names.spiffe_id)
+        # 3. The authority that signs now, and what is trusted beside it.
+        authority, anchors = self._signer(kind)
+        # 4. The profile decides about the rest.
+        key = None
+        if (public := request.key) is None:
+            algorithm = self._config.key_algorithm
+            key = generate_key(edge_algorithm(algorithm) if kind is AuthorityKind.EDGE else algorithm)
+            public = key.public_key()
+        leaf = sign_leaf(
+            authority,
+            public,
+            request.names,
+            request.profile,
+            now=self._clock(),
+            backdate=self._backdate,
+            lifetime=request.lifetime,
+        )
+        return IssuedLeaf(request, leaf, authority, anchors, key)
+
+    def record(self, issued: Sequence[IssuedLeaf]) -> None:
+        """Have the ledger say on disk that these were issued, before any of them leaves.
+
+        One record says both what was issued and which join token that used up: no crash can come between the two.
+
+        Raises:
+            LedgerError: the ledger could not be written; none of them may leave.
+            StoreError: likewise, for a note beside the ledger of another process.
+        """
+        if self.ledger is not None:
+            self.ledger.append_all([_record(each) for each in issued])
+        elif issued and self._notes.wanted:
+            self._notes.write([_record(each) for each in issued])
+
+    def issue(self, request: LeafRequest, *, reinstate: bool = False) -> SignedChain:
+        """Sign for a key that is elsewhere, record it, and return what is sent back; see :meth:`sign`.
+
+        ``reinstate`` lifts the revocation of the identity, once its leaf is signed: what is refused lifts nothing.
+        """
+        issued = self.sign(request, reinstate=reinstate)
+        # All that goes with it comes before the record, which supersedes what the requester has: nothing may fail then.
+        signed = SignedChain(
+            chain_pem=issued.chain_pem.decode(), ca_pem=issued.ca_pem.decode(), crl_pem=self.lists(issued).decode()
+        )
+        if reinstate:
+            self.revocations.reinstate(request.profile.authority, request.names.spiffe_id)
+        self.record([issued])
+        return signed
+
+    def issue_to(self, directory: Path, request: LeafRequest) -> None:
+        """Make a key, sign, record, and write the identity directory; see :meth:`sign`."""
+        issued = self.sign(request)
+        self.record([issued])
+        self.write(directory, issued)
+
+    def write(self, directory: Path, issued: IssuedLeaf) -> None:
+        """Write what was issued, with the key that was made for it, into an identity directory."""
+        write_identity(
+            directory,
+            key_pem=key_to_pem(issued.own_key),
+            chain_pem=issued.chain_pem,
+            ca_pem=issued.ca_pem,
+            accept=issued.request.accept,
+        )
+        # Read once the identity is in place: whoever revokes meanwhile either finds it there, or is found here.
+        if crl_pem := self.lists(issued):
+            install_crls(directory, crl_pem, self._clock())
+
+    def lists(self, issued: IssuedLeaf) -> bytes:
+        """The revocation lists to hand out with a leaf, signed anew when due; empty when there never was one."""
+        return self.revocations.pem_for_issuing(issued.authority, issued.anchors)
+
+    def _check_trust_domain(self, request: LeafRequest) -> None:
+        spiffe_id = request.names.spiffe_id
+        if spiffe_id.trust_domain != self._config.trust_domain:
+            raise CertificateRejected(
+                f"{spiffe_id} is not of trust domain {self._config.trust_domain}", "use an identity of this domain"
+            )
+
+    def _signer(self, kind: AuthorityKind) -> tuple[Authority, tuple[x509.Certificate, ...]]:
+        if (known := self._signing.get(kind)) is not None:
+            return known
+        authority = self.authorities.load(kind)
+        if (domain := trust_domain_of(authority.certificate)) != self._config.trust_domain:
+            raise StoreError(
+                f"the {kind} authority is of trust domain {domain}, not {self._config.trust_domain}",
+                "set pki.trust_domain back, or use another home",
+            )
+        found = authority, self.trust.anchors(kind)
+        if self._read_once:
+            self._signing[kind] = found
+        return found
+
+
+def _record(issued: IssuedLeaf) -> LedgerRecord:
+    request = issued.request
+    local: NotedKind = "edge-local" if issued.authority.kind is AuthorityKind.EDGE else "local"
+    record = note_of(issued.leaf, str(request.names.spiffe_id), local)
+    if not request.kind:
+        return record
+    return msgspec.structs.replace(record, kind=request.kind, requester=request.requester, token=request.token)
