@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -33,13 +32,7 @@ from sluice.core.files import (
     replace_set,
 )
 from sluice.core.home import Home
-from sluice.pki.authorities.signing import (
-    Authority,
-    authority_key_identifier,
-    create_intermediate,
-    create_root,
-    to_pem,
-)
+from sluice.pki.authorities.signing import to_pem
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.issuing.issuer import LocalIssuer
@@ -47,13 +40,12 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.x509 import pkcs12 as keystore
 from sluice.pki.x509.keys import key_to_pem
-from sluice.pki.x509.profiles import AuthorityKind, Names, leaf_key_usage
+from sluice.pki.x509.profiles import AuthorityKind, Names
+from tests.outside import BOTH_PURPOSES, OutsideAuthority, Signer, sign_leaf
 
 TRUST_DOMAIN = "sluice.local"
 OTHER_JOB_ID = "f" * 32
 REFUSAL_DEADLINE_SECONDS = 20.0
-
-_BOTH = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH)
 
 
 class Hostile(enum.StrEnum):
@@ -119,7 +111,7 @@ class _Wish:
     uris: tuple[str, ...]
     start: dt.datetime
     end: dt.datetime
-    usages: tuple[x509.ObjectIdentifier, ...] = _BOTH
+    usages: tuple[x509.ObjectIdentifier, ...] = BOTH_PURPOSES
     authority: bool = False
 
 
@@ -167,7 +159,7 @@ class TestPki:
     def hostile(self, case: Hostile, *, pretending: SpiffeId, accept: Sequence[str] = ()) -> HostileIdentity:
         """Forge an identity that would pass for ``pretending`` were it not for ``case``."""
         directory = self._next("hostile")
-        internal = self._store.load(AuthorityKind.INTERNAL)
+        internal = self._signer_of(AuthorityKind.INTERNAL)
         anchors = to_pem(internal.certificate)
         if case is Hostile.NO_CERTIFICATE:
             make_private_directory(directory)
@@ -194,31 +186,35 @@ class TestPki:
         return HostileIdentity(case, directory)
 
     def _signer(
-        self, case: Hostile, internal: Authority, now: dt.datetime
-    ) -> tuple[Authority | None, list[x509.Certificate]]:
+        self, case: Hostile, internal: Signer, now: dt.datetime
+    ) -> tuple[Signer | None, list[x509.Certificate]]:
         """Who signs the forged leaf (None: its own key), and the chain shown with it."""
         match case:
             case Hostile.SELF_SIGNED:
                 return None, []
             case Hostile.FOREIGN_CA:
-                foreign = create_intermediate(AuthorityKind.INTERNAL, create_root(self.config, now), self.config, now)
+                foreign = OutsideAuthority(self._next("foreign")).signer
                 return foreign, [foreign.certificate]
             case Hostile.EDGE_CERTIFICATE:
-                edge = self._store.load(AuthorityKind.EDGE)
+                edge = self._signer_of(AuthorityKind.EDGE)
                 return edge, [edge.certificate]
             case Hostile.SIGNED_BY_LEAF:
                 return self._signing_leaf(internal, now)
             case _:
                 return internal, [internal.certificate]
 
-    def _signing_leaf(self, internal: Authority, now: dt.datetime) -> tuple[Authority, list[x509.Certificate]]:
+    def _signing_leaf(self, internal: Signer, now: dt.datetime) -> tuple[Signer, list[x509.Certificate]]:
         """An honest leaf that misuses its key to sign others."""
         key = ec.generate_private_key(ec.SECP256R1())
         driver = SpiffeId.driver(self.config.trust_domain, OTHER_JOB_ID)
         names = Names.checked(driver, (), ())
         wish = _Wish((str(names.spiffe_id),), now - dt.timedelta(hours=1), now + dt.timedelta(hours=1))
         certificate = _sign(key, internal, wish)
-        return Authority(AuthorityKind.INTERNAL, certificate, key), [certificate, internal.certificate]
+        return Signer(certificate, key), [certificate, internal.certificate]
+
+    def _signer_of(self, kind: AuthorityKind) -> Signer:
+        authority = self._store.load(kind)
+        return Signer(authority.certificate, authority.key)
 
     def _next(self, name: str) -> Path:
         self._count += 1
@@ -250,35 +246,16 @@ def _other_job(pretending: SpiffeId) -> str:
     return str(SpiffeId.executor(pretending.trust_domain, OTHER_JOB_ID, 1))
 
 
-def _sign(key: ec.EllipticCurvePrivateKey, signer: Authority | None, wish: _Wish) -> x509.Certificate:
-    own = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "forged")])
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(own)
-        .issuer_name(own if signer is None else signer.certificate.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(wish.start)
-        .not_valid_after(wish.end)
-        .add_extension(x509.BasicConstraints(ca=wish.authority, path_length=None), critical=True)
-        .add_extension(leaf_key_usage(), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName(
-                [*(x509.UniformResourceIdentifier(uri) for uri in wish.uris), x509.DNSName("localhost")]
-            ),
-            critical=False,
-        )
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
-            if signer is None
-            else authority_key_identifier(signer.certificate),
-            critical=False,
-        )
+def _sign(key: ec.EllipticCurvePrivateKey, signer: Signer | None, wish: _Wish) -> x509.Certificate:
+    return sign_leaf(
+        key,
+        signer,
+        uris=wish.uris,
+        start=wish.start,
+        end=wish.end,
+        purposes=wish.usages,
+        authority=wish.authority,
     )
-    if wish.usages:
-        builder = builder.add_extension(x509.ExtendedKeyUsage(list(wish.usages)), critical=False)
-    return builder.sign(key if signer is None else signer.key, hashes.SHA256())
 
 
 async def answer_of(host: str, port: int, context: ssl.SSLContext | None, *, hello: bytes = b"hello\r\n\r\n") -> bytes:

@@ -19,9 +19,7 @@ import jwt
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sluice.pki.config import PkiConfig
-from sluice.pki.issuing.issuer import LocalIssuer
-from sluice.pki.spiffe_id import Role, SpiffeId
+from tests.outside import OutsideAuthority
 
 CLIENT_ID = "sluice"
 
@@ -136,20 +134,16 @@ class IdentityProvider:
 
 
 def provider_tls(directory: Path) -> Path:
-    """Make the certificate of ``localhost`` and its authority in ``directory``; returns ``directory``."""
-    authority = LocalIssuer(directory / "pki", PkiConfig(trust_domain="provider.test"))
-    authority.ensure_authorities()
-    identity = SpiffeId.process("provider.test", Role.GATEWAY, "provider")
-    authority.issue_edge_server(directory / "tls", identity, dns=["localhost"], ips=["127.0.0.1"])
-    return directory
+    """Make an authority and its certificate of ``localhost``; returns the directory of the latter."""
+    return OutsideAuthority(directory).issue()
 
 
 @contextlib.asynccontextmanager
 async def identity_provider(tls: Path, host: str = "localhost") -> AsyncIterator[IdentityProvider]:
     """A provider at ``https://HOST:PORT``, with what :func:`provider_tls` has made."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(tls / "tls" / "chain.pem", tls / "tls" / "key.pem")
-    provider = IdentityProvider(ca_file=tls / "pki" / "authorities" / "edge" / "cert.pem")
+    context.load_cert_chain(tls / "chain.pem", tls / "key.pem")
+    provider = IdentityProvider(ca_file=tls / "ca.pem")
     runner = web.ServerRunner(web.Server(provider.handle, access_log=None), handle_signals=False, shutdown_timeout=1)
     await runner.setup()
     try:

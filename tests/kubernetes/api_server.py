@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import ipaddress
 import json
 import os
 import signal
@@ -13,16 +12,14 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.integration.programs.ports import free_ports
+from tests.outside import OutsideAuthority
 
 START_SECONDS = 90.0
 STOP_SECONDS = 25.0
@@ -97,7 +94,7 @@ class ApiServer:
 def api_server(programs: Path, root: Path) -> Iterator[ApiServer]:
     """Runs for as long as the block lasts, with a namespace and nobody in it who may do anything but read versions."""
     etcd_port, peer_port, port = free_ports(3)
-    certificate, key = _certificate(root)
+    tls = OutsideAuthority(root / "tls").issue("127.0.0.1")
     (root / "service-accounts.key").write_bytes(
         rsa.generate_private_key(65537, 2048).private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
@@ -114,8 +111,9 @@ def api_server(programs: Path, root: Path) -> Iterator[ApiServer]:
     ]  # fmt: skip
     server = [
         str(programs / "kube-apiserver"), f"--etcd-servers={client}", "--bind-address=127.0.0.1",
-        "--advertise-address=127.0.0.1", f"--secure-port={port}", f"--tls-cert-file={certificate}",
-        f"--tls-private-key-file={key}", f"--client-ca-file={certificate}", f"--token-auth-file={root / 'tokens.csv'}",
+        "--advertise-address=127.0.0.1", f"--secure-port={port}", f"--tls-cert-file={tls / 'chain.pem'}",
+        f"--tls-private-key-file={tls / 'key.pem'}", f"--client-ca-file={tls / 'ca.pem'}",
+        f"--token-auth-file={root / 'tokens.csv'}",
         "--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={root / 'service-accounts.key'}",
         f"--service-account-signing-key-file={root / 'service-accounts.key'}",
@@ -125,7 +123,7 @@ def api_server(programs: Path, root: Path) -> Iterator[ApiServer]:
     with contextlib.ExitStack() as stack:
         _start(stack, etcd, root / "etcd.log")
         process = _start(stack, server, root / "kube-apiserver.log")
-        found = ApiServer(f"https://127.0.0.1:{port}", certificate, process)
+        found = ApiServer(f"https://127.0.0.1:{port}", tls / "ca.pem", process)
         _until_ready(found, root)
         status, _ = found.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         assert status == 201, status
@@ -159,27 +157,3 @@ def _until_ready(server: ApiServer, root: Path) -> None:
         time.sleep(0.2)
     end = (root / "kube-apiserver.log").read_text(errors="replace")[-2000:]
     raise AssertionError(f"the API server is not ready: {end}")
-
-
-def _certificate(root: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1 and its key."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")])
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=2))
-        .add_extension(address, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    (root / "server.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (root / "server.key").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return root / "server.pem", root / "server.key"

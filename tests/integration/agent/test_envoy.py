@@ -27,6 +27,7 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.keys import generate_key, key_to_pem, signature_hash
 from sluice.pki.x509.profiles import AuthorityKind, Purpose, leaf_key_usage
 from tests.integration.agent.conftest import BUNDLE, OWN_UID, TRUST_DOMAIN, RunningAgent, StartAgent, until
+from tests.outside import OutsideAuthority
 
 SERVER = f"{BUNDLE}/gateway/envoy"
 CLIENT = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "client")
@@ -286,14 +287,13 @@ async def test_envoy_refuses_a_client_of_another_name_and_one_without_certificat
 
 
 async def test_a_new_trust_anchor_counts_and_a_withdrawn_one_does_not_any_more(edge: Edge, tmp_path: Path) -> None:
-    other = LocalIssuer(tmp_path / "pki", edge.running.config)
-    other.ensure_authorities()
-    stranger = edge.client_context(other)
+    other = OutsideAuthority(tmp_path / "other")
+    stranger = edge.context_from(other.imitate(str(CLIENT)))
     own = edge.client_context(edge.running.issuer)
     assert not await edge.answers(stranger)
     directory = edge.running.identities / "gateway" / "envoy"
     material = read_identity(directory)[0]
-    second = to_pem(AuthorityStore(tmp_path / "pki").certificate(AuthorityKind.INTERNAL))
+    second = other.ca_file.read_bytes()
     for anchors, admitted in ((material.ca_pem + second, True), (material.ca_pem, False)):
         write_identity(directory, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=anchors)
         await edge.running.agent.step()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile import TestPki
+from tests.outside import OutsideAuthority
 from tests.weak_servers import http, serving
 
 TOKEN = "slc_0123456789ab_" + "0" * 64
@@ -108,7 +109,7 @@ def test_other_failures_of_a_connection_are_told_in_words(pki: TestPki, tmp_path
 
     with serving(read_once, context) as (host, port):
         assert "the connection was closed without an answer" in told(f"https://{host}:{port}")
-        foreign = TestPki(tmp_path / "foreign").home.pki / "authorities" / "edge" / "cert.pem"
+        foreign = OutsideAuthority(tmp_path / "foreign").ca_file
         assert "did not prove to be the gateway: unable to get local issuer" in told(f"https://{host}:{port}", foreign)
     with serving(lambda connection: connection.sendall(b"hello\n")) as (host, port):
         assert "the TLS handshake failed" in told(f"https://{host}:{port}")

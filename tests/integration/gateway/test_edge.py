@@ -13,11 +13,10 @@ import pytest
 
 from sluice.core.home import Home
 from sluice.gateway.config import GatewayConfig
-from sluice.pki.config import PkiConfig
-from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.integration.gateway.conftest import TRUST_DOMAIN, BackgroundLoop, EdgeAuthority, Gateway
 from tests.integration.gateway.test_passes_at_the_door import pass_of
+from tests.outside import OutsideAuthority
 
 ORIGIN = "https://dashboard.example.org"
 
@@ -132,11 +131,9 @@ def _client_hello() -> bytes:
 
 
 def test_certificate_of_another_authority_is_refused_in_the_handshake(gateway: Gateway, tmp_path: Path) -> None:
-    foreign = LocalIssuer(tmp_path / "pki", PkiConfig(trust_domain=TRUST_DOMAIN))
-    foreign.ensure_authorities()
-    foreign.issue_to(tmp_path / "user", SpiffeId.process(TRUST_DOMAIN, Role.USER, "mallory"))
+    mallory = OutsideAuthority(tmp_path / "foreign").imitate(str(SpiffeId.process(TRUST_DOMAIN, Role.USER, "mallory")))
     context = gateway.tls()
-    context.load_cert_chain(tmp_path / "user" / "chain.pem", tmp_path / "user" / "key.pem")
+    context.load_cert_chain(mallory / "chain.pem", mallory / "key.pem")
 
     def ask() -> None:
         with gateway.connect(context) as connection:

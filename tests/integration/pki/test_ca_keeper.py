@@ -61,6 +61,7 @@ from sluice.pki.x509.verification import was_issued_by
 from tests.hostile import HOSTILE_SERVERS, TRUST_DOMAIN, Hostile, TestPki, assert_refused
 from tests.integration.pki.conftest import until
 from tests.integration.pki.test_ca_server import call, off_loop
+from tests.outside import OutsideAuthority
 
 WORKER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 GATEWAY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy")
@@ -392,18 +393,17 @@ async def test_bad_answers_are_bounded_and_change_nothing(answer: Answer, world:
     assert {path.name: path.read_bytes() for path in world.directory.iterdir()} == before
 
 
-async def test_trust_that_is_not_what_it_should_be_is_not_installed(world: World) -> None:
+async def test_trust_that_is_not_what_it_should_be_is_not_installed(world: World, tmp_path: Path) -> None:
     """Even the authority itself cannot exchange it for something that has nothing to do with what was there."""
     world.pki.issuer.issue_to(world.directory, WORKER)
-    now = utc_now()
-    foreign = create_intermediate(AuthorityKind.INTERNAL, create_root(world.pki.config, now), world.pki.config, now)
+    foreign = OutsideAuthority(tmp_path / "foreign")
     before = (world.directory / CA_FILE).read_bytes()
     own = world.pki.identity(SpiffeId.process(TRUST_DOMAIN, Role.CA, "ca-1"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.directory / "chain.pem", own.directory / "key.pem")
     context.set_alpn_protocols(["http/1.1"])
     keeper = world.keeper()
-    for ca_pem in (to_pem(foreign.certificate), b"x"):
+    for ca_pem in (foreign.ca_file.read_bytes(), b"x"):
         body = msgspec.json.encode(TrustAnswer(version=str(len(ca_pem)), internal=TrustSide(ca_pem=ca_pem.decode())))
         async with answering(context, says(body)) as address:
             world.address = CaAddress(mutual=address, enrolment=address)

@@ -53,7 +53,8 @@ def test_identity_is_old_or_new_or_refused_after_a_crash_and_renewable(tmp_path:
 @pytest.mark.parametrize("processes", [4])
 def test_processes_that_start_at_once_make_one_set_of_authorities(processes: int, tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib; from sluice.pki.issuing.issuer import LocalIssuer; from pki.config import PkiConfig; "
+        "import sys, pathlib; from sluice.pki.config import PkiConfig; "
+        "from sluice.pki.issuing.issuer import LocalIssuer; "
         "print(len(LocalIssuer(pathlib.Path(sys.argv[1]), PkiConfig()).ensure_authorities()))"
     )
     running = [

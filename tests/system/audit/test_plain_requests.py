@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import subprocess
 from pathlib import Path
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from sluice.audit.catalogue import by_id
 from sluice.audit.model import Kind, Listener, Outcome
 from sluice.audit.runner import examine
 from sluice.audit.subject import Options, Subject
 from tests.integration.programs.ports import exchange, free_ports, is_open, running, tail, until
+from tests.outside import OutsideAuthority
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGURATION = """\
@@ -30,41 +23,22 @@ http {{
     access_log off;
     client_body_temp_path {root}/body; proxy_temp_path {root}/proxy; fastcgi_temp_path {root}/fastcgi;
     uwsgi_temp_path {root}/uwsgi; scgi_temp_path {root}/scgi;
-    ssl_certificate {root}/cert.pem;
-    ssl_certificate_key {root}/key.pem;
+    ssl_certificate {identity}/chain.pem;
+    ssl_certificate_key {identity}/key.pem;
     server {{ listen 127.0.0.1:{secure} ssl; ssl_protocols TLSv1.2 TLSv1.3; }}
     server {{ listen 127.0.0.1:{plain}; location / {{ return 400 "The plain HTTP request\\n"; }} }}
 }}
 """
 
 
-def _self_signed(root: Path) -> x509.Certificate:
-    key, now = ec.generate_private_key(ec.SECP256R1()), dt.datetime.now(dt.UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nginx")])
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=30))
-        .add_extension(address, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    (root / "cert.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
-    (root / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return certificate
-
-
 def test_nginx_serves_no_plaintext_on_its_tls_port_and_does_on_the_other(tmp_path: Path) -> None:
     found = subprocess.run([ROOT / "scripts" / "ensure-nginx"], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
-    certificate = _self_signed(tmp_path)
+    authority = OutsideAuthority(tmp_path / "authority")
+    identity = authority.issue("127.0.0.1")
     secure, plain = free_ports(2)
     configuration = tmp_path / "nginx.conf"
-    configuration.write_text(CONFIGURATION.format(root=tmp_path, secure=secure, plain=plain))
+    configuration.write_text(CONFIGURATION.format(root=tmp_path, identity=identity, secure=secure, plain=plain))
     log = tmp_path / "nginx.log"
     with running([found.stdout.strip(), "-c", configuration, "-p", tmp_path], log):
         until(lambda: is_open(secure) and is_open(plain), lambda: tail(log))
@@ -76,7 +50,7 @@ def test_nginx_serves_no_plaintext_on_its_tls_port_and_does_on_the_other(tmp_pat
             for name, port in (("secure", secure), ("plain", plain))
         ]
         report = examine(
-            "nginx", [Subject(each, Options(), anchors=(certificate,)) for each in listeners], checks=checks
+            "nginx", [Subject(each, Options(), anchors=(authority.certificate,)) for each in listeners], checks=checks
         )
     results = [result for result in report.results if result.outcome is Outcome.FINDING]
     assert [(result.listener, result.check, result.severity) for result in results] == [

@@ -27,7 +27,7 @@ from sluice.gateway.proxy.nginx import (
 from sluice.gateway.service.processes import route_file, run_auth
 from sluice.pki.authorities.openssl_anchors import trusted_pem
 from sluice.pki.config import PkiConfig
-from sluice.pki.identities.directory import read_identity
+from sluice.pki.identities.directory import read_identity, write_identity
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.integration.gateway.conftest import (
@@ -39,6 +39,7 @@ from tests.integration.gateway.conftest import (
     eventually,
 )
 from tests.integration.gateway.network import LOOPBACK, Rest
+from tests.outside import OutsideAuthority
 from tests.system.nginx.conftest import Nginx, free_port, superuser
 
 HOST = "localhost"
@@ -58,8 +59,8 @@ class NetworkGateway(Gateway):
         self._binary = binary
         self._nginx: Nginx | None = None
 
-    def issue(self, directory: Path, identity: SpiffeId, *dns: str, issuer: LocalIssuer | None = None) -> None:
-        (issuer or self.issuer).issue_to(directory, identity, dns=list(dns))
+    def issue(self, directory: Path, identity: SpiffeId, *dns: str) -> None:
+        self.issuer.issue_to(directory, identity, dns=list(dns))
 
     def prepare(self) -> None:
         """Good identities for all; a test replaces one."""
@@ -146,9 +147,10 @@ def test_rest_of_another_name_gets_nothing(network: NetworkGateway, name: str, i
 
 
 def test_rest_of_a_foreign_authority_gets_nothing(network: NetworkGateway, tmp_path: Path) -> None:
-    foreign = LocalIssuer(tmp_path / "foreign", PkiConfig(trust_domain=TRUST_DOMAIN))
-    foreign.ensure_authorities()
-    network.issue(network.rest.identity, JOBMANAGER, HOST, issuer=foreign)
+    foreign = OutsideAuthority(tmp_path / "foreign").imitate(str(JOBMANAGER), dns=[HOST])
+    own = (network.rest.identity / "ca.pem").read_bytes()
+    key, chain, anchors = ((foreign / name).read_bytes() for name in ("key.pem", "chain.pem", "ca.pem"))
+    write_identity(network.rest.identity, key_pem=key, chain_pem=chain, ca_pem=own + anchors)
     network.start()
     reply = network.send("GET", "/v1/jobs", token=network.token(AccessRole.ADMIN))
     assert reply.status == 502

@@ -28,6 +28,7 @@ from sluice.core.errors import StoreError
 from sluice.core.home import Home
 from sluice.gateway.config import GatewayConfig
 from tests.hostile import TestPki
+from tests.outside import OutsideAuthority
 
 URL = "https://127.0.0.1:8443"
 ELSEWHERE = "https://gateway.example.org"
@@ -42,8 +43,8 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The certificate of somebody else's edge authority."""
-    return edge_of(TestPki(tmp_path_factory.mktemp("foreign")).home)
+    """The certificate of somebody else's authority."""
+    return OutsideAuthority(tmp_path_factory.mktemp("foreign")).ca_file
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from sluice.runtime.ha.kubernetes_pointers import MAX_TOTAL_BYTES, RESERVED_BYTE
 from sluice.runtime.ha.leadership import LeaderInformation
 from sluice.runtime.ha.pointers import MAX_POINTER_BYTES, PointerStore
 from tests.hostile import TRUST_DOMAIN, TestPki
+from tests.outside import OutsideAuthority
 from tests.unit.runtime.ha.kubernetes_api import TOKEN, ApiServer
 
 DURATION = 2
@@ -75,7 +76,7 @@ class World:
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     """An API server without objects."""
-    directory = TestPki(tmp_path / "pki").directory(SpiffeId.process(TRUST_DOMAIN, Role.CA, "kubernetes"))
+    directory = OutsideAuthority(tmp_path / "kubernetes").issue()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(directory / "chain.pem", directory / "key.pem")
     (tmp_path / "ca.pem").write_bytes((directory / "ca.pem").read_bytes())
