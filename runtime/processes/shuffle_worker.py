@@ -37,6 +37,7 @@ from sluice.runtime.node.addresses import (
     require_reachable,
     withdraw_registration,
 )
+from sluice.runtime.node.leader_link import LeaderLink
 from sluice.runtime.rpc import RpcService
 from sluice.runtime.shuffle.config import ShuffleConfig
 from sluice.runtime.shuffle.control_plane.messages import (
@@ -49,7 +50,7 @@ from sluice.runtime.shuffle.control_plane.statistics import DiskStatistics, JobS
 from sluice.runtime.shuffle.data_plane.errors import ShuffleError
 from sluice.runtime.shuffle.manager_finder import shuffle_manager_finder
 from sluice.runtime.shuffle.worker.config import SECRET_BYTES, WorkerConfig
-from sluice.runtime.shuffle.worker.registration import ManagerLink, ServedWorker, WorkerEndpoint
+from sluice.runtime.shuffle.worker.registration import RegisteringWorker, ServedWorker, WorkerEndpoint
 from sluice.runtime.shuffle.worker.worker import ShuffleWorker
 
 _LOG = logging.getLogger(__name__)
@@ -263,15 +264,14 @@ async def registered_worker(
                 publish_registration(home, ShuffleRegistration(name=name, manager=str(manager), data=bound))
 
         stack.callback(withdraw_registration, home, name, SHUFFLE_WORKER)
-        link = ManagerLink(
-            shuffle_manager_finder(service, home, config),
+        registrant = RegisteringWorker(
             endpoint,
             worker,
             name=name,
             address=(config.host, bound[1]),
             version=importlib.metadata.version("sluice"),
-            registered=registered,
         )
+        link = LeaderLink(shuffle_manager_finder(service, home, config), registrant, registered=registered)
         linked: asyncio.Task[None] = asyncio.create_task(link.run(), name="shuffle manager link")
         stack.push_async_callback(end_tasks, linked)
         yield linked

@@ -28,9 +28,10 @@ from sluice.runtime.node.addresses import (
 )
 from sluice.runtime.node.diagnostics import Diagnostics
 from sluice.runtime.node.leader_finder import Address, AnnouncedLeader, AskedLeader
+from sluice.runtime.node.leader_link import Leader, LeaderLink
 from sluice.runtime.node.log_tail import kept
 from sluice.runtime.rpc import RpcService
-from sluice.runtime.taskmanager.jobmanager_link import JobManagerLink
+from sluice.runtime.taskmanager.jobmanager_link import RegisteringTaskManager
 from sluice.runtime.taskmanager.launcher import ExecutorLauncher, SparkExecutorLauncher
 from sluice.runtime.taskmanager.task_executor import TaskExecutor, TaskManagerShape
 
@@ -95,7 +96,7 @@ async def taskmanager(
             work=make_private_directory(home.work(name)),
         )
 
-        leader: AskedLeader | AnnouncedLeader = AnnouncedLeader(service, home)
+        leader: Leader = AnnouncedLeader(service, home)
         if jobmanagers:
             leader = AskedLeader(service, jobmanagers, jobmanagers=config.ha.jobmanagers)
 
@@ -108,8 +109,7 @@ async def taskmanager(
         stack.callback(withdraw_registration, home, name)
         slots_changed = asyncio.Event()
         executor = TaskExecutor(shape, spark, connections, slots_changed.set)
-        link = JobManagerLink(
-            leader,
+        registrant = RegisteringTaskManager(
             executor,
             TaskManagerRegistration(
                 name=name,
@@ -120,10 +120,9 @@ async def taskmanager(
                 version=importlib.metadata.version("sluice"),
                 total=total,
             ),
-            slots_changed=slots_changed,
             fence_after=config.jobmanager.heartbeat_timeout,
-            registered=registered,
         )
+        link = LeaderLink(leader, registrant, report_now=slots_changed, registered=registered)
         await service.start(executor)
         await service.start(Diagnostics(f"taskmanager/{name}", stack.enter_context(kept())))
         linked = asyncio.create_task(_until_left(link, executor), name="jobmanager link")
@@ -133,7 +132,7 @@ async def taskmanager(
         _LOG.info("TaskManager %s stops", identity.spiffe_id)
 
 
-async def _until_left(link: JobManagerLink, executor: TaskExecutor) -> None:
+async def _until_left(link: LeaderLink, executor: TaskExecutor) -> None:
     """Keep the link up until this TaskManager is drained and told to leave."""
     keeping = asyncio.create_task(link.run())
     leaving = asyncio.create_task(executor.left.wait())

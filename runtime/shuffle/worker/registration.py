@@ -1,4 +1,4 @@
-"""A worker's connection to the ShuffleManager that leads: registered, heartbeating, made again when it breaks.
+"""How a shuffle worker registers at the ShuffleManager that leads, and does what that says.
 
 What a worker keeps does not depend on it: a worker without a manager goes on serving the jobs that it knows. When it
 registers again it learns which of them are over meanwhile, and removes their data.
@@ -6,23 +6,11 @@ registers again it learns which of them are over meanwhile, and removes their da
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-import random
 import secrets
-import time
-from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import Protocol
 
-from sluice.core.errors import SluiceError
-from sluice.pki.spiffe_id import SpiffeId
-from sluice.runtime.rpc import (
-    RemotePeer,
-    RpcEndpoint,
-    RpcError,
-    RpcTimeout,
-)
+from sluice.runtime.rpc import RemotePeer, RpcEndpoint
 from sluice.runtime.shuffle.control_plane.gateways import (
     SHUFFLE_MANAGER,
     SHUFFLE_WORKER,
@@ -38,10 +26,6 @@ from sluice.runtime.shuffle.control_plane.messages import (
 )
 
 _LOG = logging.getLogger(__name__)
-
-FIRST_RETRY_SECONDS = 0.1
-LONGEST_RETRY_SECONDS = 1.0
-RETRY_FACTOR = 1.5
 
 
 class ServedWorker(Protocol):
@@ -86,18 +70,6 @@ class ServedWorker(Protocol):
 
     async def report(self) -> WorkerReport:
         """As it is now."""
-        ...
-
-
-class Leader(Protocol):
-    """Whoever leads the ShuffleManagers now."""
-
-    async def dial(self) -> RemotePeer:
-        """Connect to it."""
-        ...
-
-    async def superseded(self, peer: RemotePeer) -> bool:
-        """Whether another one leads than ``peer``, which does not answer."""
         ...
 
 
@@ -153,100 +125,46 @@ class WorkerEndpoint(RpcEndpoint):
             await self._worker.release_job(job_id)
 
 
-class ManagerLink:
-    """See the module's documentation.
+class RegisteringWorker:
+    """A shuffle worker as a :class:`sluice.runtime.node.leader_link.Registrant`.
 
     Args:
-        leader: connects to the ShuffleManager that leads.
-        endpoint: of this process, started at the service that ``leader`` connects with.
+        endpoint: of this process, started at the service that the connection belongs to.
         worker: for its report.
         name, address, version: what it introduces itself with.
-        registered: told who took the registration, and None when the connection is gone.
     """
 
     def __init__(
-        self,
-        leader: Leader,
-        endpoint: WorkerEndpoint,
-        worker: ServedWorker,
-        *,
-        name: str,
-        address: tuple[str, int],
-        version: str,
-        registered: Callable[[SpiffeId | None], None] = lambda _: None,
+        self, endpoint: WorkerEndpoint, worker: ServedWorker, *, name: str, address: tuple[str, int], version: str
     ) -> None:
-        self._leader = leader
         self._endpoint = endpoint
         self._worker = worker
         self._name = name
         self._address = address
         self._version = version
         self._instance = secrets.token_hex(8)
-        self._registered = registered
 
-    async def run(self) -> NoReturn:
-        """Keep the link up until cancelled."""
-        while True:
-            peer, accepted = await self._establish()
-            self._registered(peer.identity)
-            try:
-                await self._heartbeats(peer, accepted)
-            finally:
-                self._registered(None)
-                with contextlib.suppress(RpcError, OSError):
-                    await peer.close()
-            _LOG.warning("the connection to the ShuffleManager is gone")
-
-    async def _establish(self) -> tuple[RemotePeer, WorkerAccepted]:
-        delay, said = FIRST_RETRY_SECONDS, ""
-        while True:
-            try:
-                return await self._register(await self._leader.dial())
-            except (SluiceError, OSError) as error:
-                if str(error) != said:
-                    said = str(error)
-                    _LOG.info("cannot register yet: %s", error)
-            await asyncio.sleep(delay * random.uniform(0.8, 1.2))  # noqa: S311  # spreads load only
-            delay = min(delay * RETRY_FACTOR, LONGEST_RETRY_SECONDS)
-
-    async def _register(self, peer: RemotePeer) -> tuple[RemotePeer, WorkerAccepted]:
-        try:
-            asked = self._endpoint.jobs_to_ask_about()
-            accepted = await peer.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER).register_worker(
-                WorkerRegistration(
-                    name=self._name,
-                    host=self._address[0],
-                    port=self._address[1],
-                    instance=self._instance,
-                    jobs=asked,
-                    version=self._version,
-                    draining=self._worker.draining,
-                )
+    async def register(self, peer: RemotePeer) -> WorkerAccepted:
+        """Learn which of the jobs that it knows are over, and remove their data."""
+        asked = self._endpoint.jobs_to_ask_about()
+        accepted = await peer.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER).register_worker(
+            WorkerRegistration(
+                name=self._name,
+                host=self._address[0],
+                port=self._address[1],
+                instance=self._instance,
+                jobs=asked,
+                version=self._version,
+                draining=self._worker.draining,
             )
-            await self._endpoint.reconcile(asked, accepted.live_jobs)
-        except BaseException:
-            await peer.close()
-            raise
-        _LOG.info("registered at %s", peer.identity)
-        return peer, accepted
+        )
+        await self._endpoint.reconcile(asked, accepted.live_jobs)
+        return accepted
 
-    async def _heartbeats(self, peer: RemotePeer, accepted: WorkerAccepted) -> None:
-        """Report until the connection is gone or the manager does not want us any more."""
-        gateway = peer.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER, token=accepted.fencing_token)
-        closed = asyncio.ensure_future(peer.wait_closed())
-        heard = time.monotonic()
-        try:
-            while not closed.done():
-                try:
-                    await gateway.heartbeat(await self._worker.report())
-                    heard = time.monotonic()
-                except RpcTimeout:
-                    if time.monotonic() - heard > accepted.heartbeat_timeout or await self._leader.superseded(peer):
-                        return
-                except SluiceError as error:
-                    _LOG.warning("the ShuffleManager does not take our heartbeat: %s", error)
-                    return
-                await asyncio.wait({closed}, timeout=accepted.heartbeat_interval)
-        finally:
-            closed.cancel()
-            await asyncio.gather(closed, return_exceptions=True)
+    async def heartbeat(self, peer: RemotePeer, token: bytes) -> None:
+        """Report memory, disks and jobs."""
+        gateway = peer.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER, token=token)
+        await gateway.heartbeat(await self._worker.report())
+
+    async def disconnected(self) -> None:
+        """Go on serving."""

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from sluice.runtime.messages import SlotProfile, SlotReport, TaskManagerRegistration
+from sluice.runtime.node.leader_link import LeaderLink
 from sluice.runtime.rpc import PeerUnreachable, RemotePeer
-from sluice.runtime.taskmanager.jobmanager_link import JobManagerLink
+from sluice.runtime.taskmanager.jobmanager_link import RegisteringTaskManager
 
 REGISTRATION = TaskManagerRegistration(
     name="tm", host="127.0.0.1", slots=1, profile=SlotProfile(cores=1, memory_mb=1), python="", version=""
@@ -44,8 +45,8 @@ class Executors:
         self.ended.set()
 
 
-def link(executors: Executors) -> JobManagerLink:
-    return JobManagerLink(NoLeader(), executors, REGISTRATION, slots_changed=asyncio.Event(), fence_after=0.01)
+def link(executors: Executors) -> LeaderLink:
+    return LeaderLink(NoLeader(), RegisteringTaskManager(executors, REGISTRATION, fence_after=0.01))
 
 
 async def test_executors_are_ended_when_no_jobmanager_is_there_for_too_long() -> None:

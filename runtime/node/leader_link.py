@@ -1,0 +1,174 @@
+"""The connection of a worker process to whoever leads: registered, heartbeating, made again when it breaks.
+
+TaskManagers keep one to the JobManager, shuffle workers one to the ShuffleManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol
+
+from sluice.core.errors import SluiceError
+from sluice.core.tasks import end_tasks
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.runtime.rpc import RemotePeer, RpcError, RpcTimeout
+
+_LOG = logging.getLogger(__name__)
+
+FIRST_RETRY_SECONDS = 0.1
+LONGEST_RETRY_SECONDS = 1.0
+RETRY_FACTOR = 1.5
+
+
+class Leader(Protocol):
+    """Whoever leads now (:mod:`sluice.runtime.node.leader_finder`)."""
+
+    async def dial(self) -> RemotePeer:
+        """Connect to it."""
+        ...
+
+    async def superseded(self, peer: RemotePeer) -> bool:
+        """Whether another one leads than ``peer``, which does not answer."""
+        ...
+
+
+class Accepted(Protocol):
+    """The leader's answer to a registration; times are in seconds."""
+
+    @property
+    def fencing_token(self) -> bytes:
+        """What heartbeats carry."""
+        ...
+
+    @property
+    def heartbeat_interval(self) -> float:
+        """Between two heartbeats."""
+        ...
+
+    @property
+    def heartbeat_timeout(self) -> float:
+        """Without an answer, after which the leader counts as gone."""
+        ...
+
+
+class Registrant(Protocol):
+    """The process that registers."""
+
+    async def register(self, peer: RemotePeer) -> Accepted:
+        """Introduce the process to a leader; an error ends the connection, and it is tried again."""
+        ...
+
+    async def heartbeat(self, peer: RemotePeer, token: bytes) -> None:
+        """Report to the leader, and wait for its answer."""
+        ...
+
+    async def disconnected(self) -> None:
+        """Runs while there is no leader, and is cancelled when there is one; an error in it ends the link."""
+        ...
+
+
+class LeaderLink:
+    """See the module's documentation.
+
+    Args:
+        leader: makes a connection to whoever leads.
+        registrant: this process.
+        report_now: set when the leader should hear of this process before the next interval.
+        registered: told who took the registration, and None when the connection is gone.
+    """
+
+    def __init__(
+        self,
+        leader: Leader,
+        registrant: Registrant,
+        *,
+        report_now: asyncio.Event | None = None,
+        registered: Callable[[SpiffeId | None], None] = lambda _: None,
+    ) -> None:
+        self._leader = leader
+        self._registrant = registrant
+        self._report_now = report_now or asyncio.Event()
+        self._registered = registered
+
+    async def run(self) -> NoReturn:
+        """Keep the link up until cancelled."""
+        while True:
+            peer, accepted = await self._establish_or_fail()
+            self._registered(peer.identity)
+            try:
+                await self._send_heartbeats(peer, accepted)
+            finally:
+                self._registered(None)
+                with contextlib.suppress(RpcError, OSError):
+                    await peer.close()
+            _LOG.warning("the connection to %s is gone", peer.identity)
+
+    async def _establish_or_fail(self) -> tuple[RemotePeer, Accepted]:
+        """Register somewhere, while :meth:`Registrant.disconnected` runs; raises what that raises."""
+        disconnected = asyncio.create_task(self._registrant.disconnected())
+        establishing = asyncio.create_task(self._establish())
+        try:
+            await asyncio.wait({disconnected, establishing}, return_when=asyncio.FIRST_COMPLETED)
+            if disconnected.done():
+                disconnected.result()
+            return await establishing
+        finally:
+            await end_tasks(disconnected, establishing)
+
+    async def _establish(self) -> tuple[RemotePeer, Accepted]:
+        delay, logged = FIRST_RETRY_SECONDS, ""
+        while True:
+            try:
+                return await self._register(await self._leader.dial())
+            except (SluiceError, OSError) as error:
+                if str(error) != logged:
+                    logged = str(error)
+                    _LOG.info("cannot register yet: %s", error)
+            await asyncio.sleep(delay * random.uniform(0.8, 1.2))  # noqa: S311  # spreads load only
+            delay = min(delay * RETRY_FACTOR, LONGEST_RETRY_SECONDS)
+
+    async def _register(self, peer: RemotePeer) -> tuple[RemotePeer, Accepted]:
+        try:
+            accepted = await self._registrant.register(peer)
+        except BaseException:
+            await peer.close()
+            raise
+        _LOG.info("registered at %s", peer.identity)
+        return peer, accepted
+
+    async def _send_heartbeats(self, peer: RemotePeer, accepted: Accepted) -> None:
+        """Report until the connection is gone, another process leads or the leader refuses this one."""
+        closed = asyncio.ensure_future(peer.wait_closed())
+        answered = time.monotonic()
+        try:
+            while not closed.done():
+                self._report_now.clear()
+                try:
+                    await self._registrant.heartbeat(peer, accepted.fencing_token)
+                    answered = time.monotonic()
+                except RpcTimeout:
+                    if time.monotonic() - answered > accepted.heartbeat_timeout:
+                        return
+                    if await self._leader.superseded(peer):
+                        _LOG.warning("%s does not answer, and another process leads", peer.identity)
+                        return
+                except SluiceError as error:
+                    _LOG.warning("%s does not take our heartbeat: %s", peer.identity, error)
+                    return
+                await self._pause(closed, accepted.heartbeat_interval)
+        finally:
+            await end_tasks(closed)
+
+    async def _pause(self, closed: asyncio.Future[None], interval: float) -> None:
+        """Wait for the interval, for ``report_now`` or for the end of the connection."""
+        wanted = asyncio.ensure_future(self._report_now.wait())
+        try:
+            pending: set[asyncio.Future[Any]] = {closed, wanted}
+            await asyncio.wait(pending, timeout=interval, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end_tasks(wanted)
