@@ -10,11 +10,11 @@ import grpc  # type: ignore[import-untyped]  # the package has no type informati
 
 from benchmarks.gateway_doors import CONFIG, TRUST_DOMAIN
 from sluice.core.home import Home
+from sluice.core.xds.messages import TYPE_PREFIX, encode, message_class
 from sluice.gateway.authn.authenticator import Presented
 from sluice.gateway.decision import CheckRequest
 from sluice.gateway.service.assembly import auth_service
 from sluice.gateway.service.processes import run_auth
-from sluice.gateway.xds.api import TYPE_PREFIX, encode, message_class
 
 
 async def serve_grpc(home: Home, socket: str) -> None:

@@ -71,7 +71,3 @@ class UserFileError(GatewayError):
 
 class LoginError(GatewayError):
     """Signing in did not work; the caller learns little, the log all of it."""
-
-
-class XdsError(GatewayError):
-    """A configuration for Envoy is not one, or Envoy did not take it."""

@@ -6,6 +6,14 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from sluice.core.xds.messages import (
+    CLUSTER,
+    EXTENSION,
+    LISTENER,
+    ROUTES,
+    from_json,
+)
+from sluice.core.xds.resources import Resources
 from sluice.gateway.authz.routes import Route
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.envoy_config.clusters import edge_clusters
@@ -16,14 +24,6 @@ from sluice.gateway.envoy_config.revocations import revocation_filter
 from sluice.gateway.envoy_config.routes import Grants, route_configuration
 from sluice.gateway.envoy_config.tracing import Collector, collector_clusters
 from sluice.gateway.upstreams import Legs
-from sluice.gateway.xds.api import (
-    CLUSTER,
-    EXTENSION,
-    LISTENER,
-    ROUTES,
-    from_json,
-)
-from sluice.gateway.xds.snapshot import Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]
 
 
 def edge_resources(documents: Mapping[str, Mapping[str, Mapping[str, object]]]) -> dict[str, Resources]:
-    """As messages; raises :class:`~sluice.gateway.errors.XdsError` for what Envoy could not read."""
+    """As messages; raises :class:`~sluice.core.xds.messages.XdsError` for what Envoy could not read."""
     return {
         kind: Resources.of({name: from_json(kind, document) for name, document in by_name.items()})
         for kind, by_name in documents.items()

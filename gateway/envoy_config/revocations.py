@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sluice.gateway.envoy_config.filters import REVOCATIONS
-from sluice.gateway.envoy_config.headers import CREDENTIAL, PASS_ID, PRINCIPAL
-from sluice.gateway.xds.api import (
+from sluice.core.xds.messages import (
     EXTENSION,
     TYPE_PREFIX,
     Message,
     from_json,
     message_class,
 )
+from sluice.gateway.envoy_config.filters import REVOCATIONS
+from sluice.gateway.envoy_config.headers import CREDENTIAL, PASS_ID, PRINCIPAL
 
 _RBAC = TYPE_PREFIX + "envoy.extensions.filters.http.rbac.v3.RBAC"
 _ON_MATCH = TYPE_PREFIX + "xds.type.matcher.v3.Matcher.OnMatch"

@@ -9,11 +9,11 @@ from functools import partial
 
 from sluice.core.errors import SluiceError
 from sluice.core.tasks import repeat
+from sluice.core.xds.messages import SECRET
+from sluice.core.xds.resources import Resources
 from sluice.gateway.proxy.envoy_status import UseReports
 from sluice.gateway.proxy.secret_feed import Given, SecretFeed
-from sluice.gateway.xds.api import SECRET
 from sluice.gateway.xds.service import XdsService
-from sluice.gateway.xds.snapshot import Resources
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from cryptography import x509
 
+from sluice.core.xds.messages import Message
+from sluice.core.xds.secrets import certificate_secret, trust_secret
 from sluice.gateway.errors import EnvoyIdentityError
 from sluice.gateway.upstreams import (
     CERTIFICATE_SECRET,
@@ -24,7 +26,6 @@ from sluice.gateway.upstreams import (
     EDGE_TRUST_SECRET,
     TRUST_SECRET,
 )
-from sluice.gateway.xds.api import SECRET, Message, message_class
 from sluice.pki.authorities.signing import to_pem
 from sluice.pki.identities.directory import (
     IdentityMaterial,
@@ -67,35 +68,18 @@ class Given:
     def secrets(self) -> dict[str, Message]:
         """As SDS resources, by name."""
         chain, key = self.material.chain_pem, self.material.key_pem
+        anchors, lists = to_pem(*self.anchors), b"".join(each.pem for each in self.lists)
         if self.side is Side.EDGE:
             # Not whose: a demand on the identity would shut out those without a certificate, whom Envoy must let in.
             # The auth service takes users alone, and this authority signs clients of no other role.
             return {
-                EDGE_TRUST_SECRET: trust_secret(EDGE_TRUST_SECRET, self.anchors, self.lists),
+                EDGE_TRUST_SECRET: trust_secret(EDGE_TRUST_SECRET, anchors, lists),
                 EDGE_SECRET: certificate_secret(EDGE_SECRET, chain, key),
             }
         return {
-            TRUST_SECRET: trust_secret(TRUST_SECRET, self.anchors, self.lists),
+            TRUST_SECRET: trust_secret(TRUST_SECRET, anchors, lists),
             CERTIFICATE_SECRET: certificate_secret(CERTIFICATE_SECRET, chain, key),
         }
-
-
-def certificate_secret(name: str, chain_pem: bytes, key_pem: bytes) -> Message:
-    """The pair as Envoy wants it."""
-    secret = message_class(SECRET)(name=name)
-    secret.tls_certificate.certificate_chain.inline_bytes = chain_pem
-    secret.tls_certificate.private_key.inline_bytes = key_pem
-    return secret
-
-
-def trust_secret(name: str, anchors: Sequence[x509.Certificate], lists: Sequence[RevocationList]) -> Message:
-    """What Envoy verifies peers with. The anchors are intermediates: nobody has a list about *them*."""
-    secret = message_class(SECRET)(name=name)
-    secret.validation_context.trusted_ca.inline_bytes = to_pem(*anchors)
-    if lists:
-        secret.validation_context.crl.inline_bytes = b"".join(each.pem for each in lists)
-        secret.validation_context.only_verify_leaf_cert_crl = True
-    return secret
 
 
 def trusted_anchors(

@@ -15,6 +15,7 @@ import msgspec
 from sluice.core.errors import SluiceError
 from sluice.core.files import make_private_directory, write_secret
 from sluice.core.tasks import end_tasks, repeat
+from sluice.core.xds.messages import SHORT_NAMES
 from sluice.gateway.authz.policy_file import PolicyFile
 from sluice.gateway.authz.routes import RouteTable
 from sluice.gateway.config import GatewayConfig
@@ -32,7 +33,6 @@ from sluice.gateway.envoy_config.templates import load_source
 from sluice.gateway.envoy_config.tracing import Collector
 from sluice.gateway.snapshot import FileSnapshot
 from sluice.gateway.upstreams import Legs
-from sluice.gateway.xds.api import SHORT_NAMES
 from sluice.gateway.xds.service import XdsService
 from sluice.gateway.xds.snapshot import SnapshotBoard
 from sluice.gateway.xds.status import XdsStatus

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice.core.grpc import Caller, GrpcServer
 from sluice.gateway.listening import listen_unix
 from sluice.gateway.xds.server import xds_server
 from sluice.gateway.xds.snapshot import SnapshotBoard
 from sluice.gateway.xds.status import XdsStatus
-from sluice.pki.agent.grpc_server import Caller, GrpcServer
-from sluice.pki.spiffe_id import Role
+from sluice.pki.spiffe_id import Role, SpiffeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,6 @@ async def xds_service(status_path: Path, socket_path: Path | None = None) -> Asy
 
 def _admits(caller: Caller) -> bool:
     """Over TLS gateways alone (JobManagers are let in, too); on a socket this process' own user: keys."""
-    if caller.spiffe_id is not None:
-        return caller.spiffe_id.role is Role.GATEWAY
+    if caller.spiffe_id:
+        return SpiffeId.parse(caller.spiffe_id).role is Role.GATEWAY
     return caller.uid == os.geteuid()

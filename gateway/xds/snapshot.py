@@ -1,36 +1,12 @@
-"""What Envoy is to have: resources by kind and name, each kind with a version that follows from its content. No I/O."""
+"""Where the resources for Envoy are published, by kind. No I/O."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
-from sluice.gateway.xds.api import Message, encode
-
-_VERSION_CHARACTERS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """The resources of one kind, encoded."""
-
-    by_name: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
-    version: str = ""
-
-    @classmethod
-    def of(cls, messages: Mapping[str, Message]) -> Resources:
-        """Encode ``messages``; equal content gives an equal version."""
-        encoded = {name: encode(messages[name]) for name in sorted(messages)}
-        digest = hashlib.sha256()
-        for name, data in encoded.items():
-            for part in (name.encode(), data):
-                digest.update(len(part).to_bytes(8, "big"))
-                digest.update(part)
-        return cls(MappingProxyType(encoded), digest.hexdigest()[:_VERSION_CHARACTERS])
+from sluice.core.xds.resources import Resources
 
 
 class SnapshotBoard:

@@ -15,8 +15,7 @@ from sluice.core.files import (
     write_atomic,
 )
 from sluice.core.home import Home
-from sluice.gateway.errors import XdsError
-from sluice.gateway.xds.api import SHORT_NAMES
+from sluice.core.xds.messages import SHORT_NAMES, XdsError
 
 MAX_STATUS_BYTES = 64 << 10
 
@@ -58,7 +57,7 @@ def status_file(home: Home, server: str) -> Path:
 
 
 def read_status(path: Path) -> StatusDocument | None:
-    """What is reported at ``path``; None when nobody does. Raises :class:`~sluice.gateway.errors.XdsError`."""
+    """What is reported at ``path``; None when nobody does. Raises :class:`~sluice.core.xds.messages.XdsError`."""
     if not path.exists():
         return None
     try:

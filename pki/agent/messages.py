@@ -1,18 +1,16 @@
-"""The protobuf messages of the SPIFFE Workload API and of Envoy SDS, as far as the agent reads or writes them.
+"""The protobuf messages of the SPIFFE Workload API.
 
-They are declared here, in a descriptor pool of their own, instead of taken from generated packages: names and
-numbers are those of the standards, a peer's other fields are skipped as protobuf prescribes. See ADR 12.
+They are declared here, in a descriptor pool of their own, instead of taken from a generated package: names and numbers
+are those of the standard, a peer's other fields are skipped as protobuf prescribes. See ADR 12.
 
-Sources: https://github.com/spiffe/go-spiffe/blob/main/proto/spiffe/workload/workload.proto; of
-https://github.com/envoyproxy/envoy, api/envoy: service/discovery/v3/discovery.proto, config/core/v3/base.proto,
-extensions/transport_sockets/tls/v3/{secret,common}.proto.
+Source: https://github.com/spiffe/go-spiffe/blob/main/proto/spiffe/workload/workload.proto
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import any_pb2, struct_pb2
+from google.protobuf import struct_pb2
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
@@ -46,52 +44,9 @@ _WORKLOAD: dict[str, _Fields] = {
     "ValidateJWTSVIDRequest": {"audience": (1, "string"), "svid": (2, "string")},
     "ValidateJWTSVIDResponse": {"spiffe_id": (1, "string"), "claims": (2, ".google.protobuf.Struct")},
 }
-_CORE = "envoy.config.core.v3"
-_TLS = "envoy.extensions.transport_sockets.tls.v3"
-_DISCOVERY = "envoy.service.discovery.v3"
-_ENVOY: dict[str, dict[str, _Fields]] = {
-    "google.rpc": {"Status": {"code": (1, "int32"), "message": (2, "string")}},
-    _CORE: {"Node": {"id": (1, "string")}, "DataSource": {"inline_bytes": (2, "bytes")}},
-    _TLS: {
-        "TlsCertificate": {
-            "certificate_chain": (1, f".{_CORE}.DataSource"),
-            "private_key": (2, f".{_CORE}.DataSource"),
-        },
-        "CertificateValidationContext": {
-            "trusted_ca": (1, f".{_CORE}.DataSource"),
-            "crl": (7, f".{_CORE}.DataSource"),
-            "only_verify_leaf_cert_crl": (14, "bool"),
-        },
-        "Secret": {
-            "name": (1, "string"),
-            "tls_certificate": (2, f".{_TLS}.TlsCertificate"),
-            "validation_context": (4, f".{_TLS}.CertificateValidationContext"),
-        },
-    },
-    _DISCOVERY: {
-        "DiscoveryRequest": {
-            "version_info": (1, "string"),
-            "node": (2, f".{_CORE}.Node"),
-            "resource_names": (3, "repeated string"),
-            "type_url": (4, "string"),
-            "response_nonce": (5, "string"),
-            "error_detail": (6, ".google.rpc.Status"),
-        },
-        "DiscoveryResponse": {
-            "version_info": (1, "string"),
-            "resources": (2, "repeated .google.protobuf.Any"),
-            "type_url": (4, "string"),
-            "nonce": (5, "string"),
-        },
-    },
-}
-SECRET_TYPE_URL = f"type.googleapis.com/{_TLS}.Secret"
-
 _TYPES = {
     "string": FieldDescriptorProto.TYPE_STRING,
     "bytes": FieldDescriptorProto.TYPE_BYTES,
-    "int32": FieldDescriptorProto.TYPE_INT32,
-    "bool": FieldDescriptorProto.TYPE_BOOL,
 }
 
 
@@ -101,20 +56,15 @@ class MessageDamaged(PkiError):
 
 def _pool() -> DescriptorPool:
     pool = DescriptorPool()
-    for known in (any_pb2, struct_pb2):
-        pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
-    seen = [any_pb2.DESCRIPTOR.name, struct_pb2.DESCRIPTOR.name]
-    for package, messages in [("", _WORKLOAD), *_ENVOY.items()]:
-        name = f"sluice/{package or 'workload'}.proto"
-        file = FileDescriptorProto(name=name, package=package, syntax="proto3", dependency=seen)
-        for message, fields in messages.items():
-            _declare(file.message_type.add(), package, message, fields)
-        pool.AddSerializedFile(file.SerializeToString())
-        seen.append(name)
+    pool.AddSerializedFile(struct_pb2.DESCRIPTOR.serialized_pb)
+    file = FileDescriptorProto(name="sluice/workload.proto", syntax="proto3", dependency=[struct_pb2.DESCRIPTOR.name])
+    for message, fields in _WORKLOAD.items():
+        _declare(file.message_type.add(), message, fields)
+    pool.AddSerializedFile(file.SerializeToString())
     return pool
 
 
-def _declare(descriptor: DescriptorProto, package: str, name: str, fields: _Fields) -> None:
+def _declare(descriptor: DescriptorProto, name: str, fields: _Fields) -> None:
     descriptor.name = name
     for field, (number, kind) in fields.items():
         declared = descriptor.field.add(name=field, number=number, label=FieldDescriptorProto.LABEL_OPTIONAL)
@@ -123,9 +73,9 @@ def _declare(descriptor: DescriptorProto, package: str, name: str, fields: _Fiel
             declared.label = FieldDescriptorProto.LABEL_REPEATED
         if label == "map":
             entry = "".join(part.title() for part in field.split("_")) + "Entry"
-            _declare(descriptor.nested_type.add(), "", entry, {"key": (1, "string"), "value": (2, element)})
+            _declare(descriptor.nested_type.add(), entry, {"key": (1, "string"), "value": (2, element)})
             descriptor.nested_type[-1].options.map_entry = True
-            element = f".{package}.{name}.{entry}" if package else f".{name}.{entry}"
+            element = f".{name}.{entry}"
         if element in _TYPES:
             declared.type = _TYPES[element]
         else:
@@ -147,9 +97,6 @@ JWTSVIDResponse = _message("JWTSVIDResponse")
 JWTBundlesResponse = _message("JWTBundlesResponse")
 ValidateJWTSVIDRequest = _message("ValidateJWTSVIDRequest")
 ValidateJWTSVIDResponse = _message("ValidateJWTSVIDResponse")
-DiscoveryRequest = _message(f"{_DISCOVERY}.DiscoveryRequest")
-DiscoveryResponse = _message(f"{_DISCOVERY}.DiscoveryResponse")
-Secret = _message(f"{_TLS}.Secret")
 
 
 def decode(kind: Any, data: bytes) -> Any:  # noqa: ANN401  see _message

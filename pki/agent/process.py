@@ -12,9 +12,9 @@ from pathlib import Path
 
 from sluice.core.clock import Clock, utc_now
 from sluice.core.errors import StoreError
+from sluice.core.grpc import Caller, GrpcServer
 from sluice.pki.agent.board import Board
 from sluice.pki.agent.endpoint import bind_socket
-from sluice.pki.agent.grpc_server import Caller, GrpcServer
 from sluice.pki.agent.jwt_keys import JwtAuthority
 from sluice.pki.agent.keeper import Keeper, keep_forever
 from sluice.pki.agent.policy import AgentPolicy

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from grpclib.const import Status
 
 from sluice.core.errors import InvalidIdentity
+from sluice.core.grpc import Call, CallRefused, Method
 from sluice.pki.agent.board import Board
-from sluice.pki.agent.grpc_server import Call, CallRefused, Method
 from sluice.pki.agent.jwt_keys import JwtAuthority
 from sluice.pki.agent.jwt_svid import TokenRejected
 from sluice.pki.agent.messages import (

@@ -21,22 +21,15 @@ from h2.connection import H2Connection
 from h2.events import ResponseReceived, TrailersReceived
 
 from sluice.core.errors import StoreError
-from sluice.pki.agent.grpc_server import MAX_CONNECTIONS_PER_USER
-from sluice.pki.agent.messages import (
-    SECRET_TYPE_URL,
-    DiscoveryRequest,
-    DiscoveryResponse,
-    JWTSVIDRequest,
-    Secret,
-    X509SVIDResponse,
-    decode,
-    encode,
-)
+from sluice.core.grpc.server import MAX_CONNECTIONS_PER_USER
+from sluice.core.xds.messages import REQUEST, RESPONSE, SECRET, message_class
+from sluice.pki.agent.messages import JWTSVIDRequest, X509SVIDResponse, decode, encode
 from sluice.pki.agent.policy import IdentityEntry
 from sluice.pki.agent.sds import MAX_NAMES
 from sluice.pki.agent.workload_api import MAX_REQUEST_BYTES
 from tests.integration.agent.conftest import BUNDLE, CALLER_UID, OWN_UID, RunningAgent, StartAgent, until
 
+DiscoveryRequest, DiscoveryResponse, Secret = map(message_class, (REQUEST, RESPONSE, SECRET))
 WORKER = IdentityEntry(id="taskmanager/tm-1", uids=(OWN_UID,), audiences=("reports",))
 FOREIGN = IdentityEntry(id="taskmanager/tm-2", uids=(OWN_UID + 1,))
 SECURITY = {"workload.spiffe.io": "true"}
@@ -246,13 +239,13 @@ async def test_what_is_no_http2_ends_its_own_connection_only(
 async def test_a_rejected_secret_is_not_sent_again_until_it_changes(running: RunningAgent, channel: Channel) -> None:
     names = [f"{BUNDLE}/taskmanager/tm-1", BUNDLE]
     async with StreamStreamMethod(channel, STREAM, bytes, bytes).open() as stream:
-        await stream.send_message(encode(DiscoveryRequest(resource_names=names, type_url=SECRET_TYPE_URL)))
+        await stream.send_message(encode(DiscoveryRequest(resource_names=names, type_url=SECRET)))
         first = decode(DiscoveryResponse, await stream.recv_message() or b"")
-        rejection = DiscoveryRequest(resource_names=names, type_url=SECRET_TYPE_URL, response_nonce=first.nonce)
+        rejection = DiscoveryRequest(resource_names=names, type_url=SECRET, response_nonce=first.nonce)
         rejection.error_detail.code = 3
         rejection.error_detail.message = "no\nthanks"
         await stream.send_message(encode(rejection))
-        stale = DiscoveryRequest(resource_names=[], type_url=SECRET_TYPE_URL, response_nonce="0")
+        stale = DiscoveryRequest(resource_names=[], type_url=SECRET, response_nonce="0")
         await stream.send_message(encode(stale))
         await running.rotate()
         second = decode(DiscoveryResponse, await stream.recv_message() or b"")

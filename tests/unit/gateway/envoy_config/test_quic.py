@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sluice.core.home import Home
+from sluice.core.xds.messages import LISTENER, ROUTES, from_json
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.envoy_config.edge import EdgeInputs, edge_documents
 from sluice.gateway.envoy_config.http3 import alternative_service
@@ -16,7 +17,6 @@ from sluice.gateway.envoy_config.listeners import SOURCE
 from sluice.gateway.envoy_config.routes import Grants
 from sluice.gateway.envoy_config.templates import load_source
 from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
-from sluice.gateway.xds.api import LISTENER, ROUTES, from_json
 
 OFF = GatewayConfig()
 ON = GatewayConfig(http3=True)

@@ -12,9 +12,9 @@ import pytest
 
 from sluice.core.errors import StoreError
 from sluice.core.files import write_public
+from sluice.core.xds.messages import to_json
 from sluice.gateway.errors import EnvoyIdentityError
 from sluice.gateway.proxy.secret_feed import Given, SecretFeed, Side
-from sluice.gateway.xds.api import to_json
 from sluice.pki.authorities.signing import to_pem
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.config import PkiConfig

@@ -13,31 +13,32 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from sluice.cli.main import app
+from sluice.core.grpc.server import Caller
 from sluice.core.home import Home
-from sluice.gateway.envoy_config.revocations import revocation_filter
-from sluice.gateway.errors import XdsError
-from sluice.gateway.xds.api import (
+from sluice.core.xds.messages import (
     CLUSTER,
     EXTENSION,
+    REQUEST,
+    RESPONSE,
     ROUTES,
     SECRET,
+    XdsError,
     decode,
     from_json,
     message_class,
     to_json,
 )
-from sluice.gateway.xds.service import _admits
-from sluice.gateway.xds.snapshot import Resources, SnapshotBoard
-from sluice.gateway.xds.status import XdsStatus, read_status, status_file
-from sluice.gateway.xds.subscription import (
+from sluice.core.xds.resources import Resources
+from sluice.core.xds.subscription import (
     MAX_REASON_CHARACTERS,
-    REQUEST,
-    RESPONSE,
     Heard,
     Subscription,
     readable,
 )
-from sluice.pki.agent.grpc_server import Caller
+from sluice.gateway.envoy_config.revocations import revocation_filter
+from sluice.gateway.xds.service import _admits
+from sluice.gateway.xds.snapshot import SnapshotBoard
+from sluice.gateway.xds.status import XdsStatus, read_status, status_file
 from sluice.pki.spiffe_id import Role, SpiffeId
 
 
@@ -194,8 +195,8 @@ def test_command_says_no_when_something_was_refused(tmp_path: Path) -> None:
     [
         pytest.param(Caller(1, os.geteuid(), 1), True, id="own user"),
         pytest.param(Caller(1, os.geteuid() + 1, 1), False, id="another user"),
-        pytest.param(Caller(-1, -1, -1, SpiffeId.process("td", Role.GATEWAY, "envoy")), True, id="gateway"),
-        pytest.param(Caller(-1, -1, -1, SpiffeId.process("td", Role.JOBMANAGER, "jm-1")), False, id="JobManager"),
+        pytest.param(Caller(-1, -1, -1, str(SpiffeId.process("td", Role.GATEWAY, "envoy"))), True, id="gateway"),
+        pytest.param(Caller(-1, -1, -1, str(SpiffeId.process("td", Role.JOBMANAGER, "jm-1"))), False, id="JobManager"),
     ],
 )
 def test_configuration_is_for_envoy_alone(caller: Caller, admitted: bool) -> None:

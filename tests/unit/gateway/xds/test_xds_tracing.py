@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from sluice.core.tracing import TracingConfig, TracingUnavailable
+from sluice.core.xds.messages import CLUSTER, from_json, to_json
 from sluice.gateway.envoy_config.tracing import (
     Collector,
     collector_clusters,
     collector_of,
     tracer,
 )
-from sluice.gateway.xds.api import CLUSTER, from_json, to_json
 
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 

@@ -20,11 +20,13 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from sluice.gateway.errors import XdsError
+from sluice.core.errors import SluiceError
 
 DESCRIPTORS = Path(__file__).with_name("envoy_api.binpb.gz")
 
 TYPE_PREFIX = "type.googleapis.com/"
+REQUEST = TYPE_PREFIX + "envoy.service.discovery.v3.DiscoveryRequest"
+RESPONSE = TYPE_PREFIX + "envoy.service.discovery.v3.DiscoveryResponse"
 LISTENER = TYPE_PREFIX + "envoy.config.listener.v3.Listener"
 ROUTES = TYPE_PREFIX + "envoy.config.route.v3.RouteConfiguration"
 CLUSTER = TYPE_PREFIX + "envoy.config.cluster.v3.Cluster"
@@ -42,6 +44,10 @@ SHORT_NAMES: Mapping[str, str] = {
 
 Message = Any
 """A class made at run time has no static type."""
+
+
+class XdsError(SluiceError):
+    """Configuration that Envoy would not understand, or a message that is none of Envoy's."""
 
 
 @cache
@@ -86,7 +92,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(type_url: str, data: bytes) -> Message:
-    """The message in ``data``; raises :class:`~sluice.gateway.errors.XdsError`."""
+    """The message in ``data``; raises :class:`XdsError`."""
     try:
         return message_class(type_url).FromString(data)
     except DecodeError as error:

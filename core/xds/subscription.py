@@ -6,20 +6,11 @@ Source: https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol, "ACK 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.gateway.xds.api import (
-    CLUSTER,
-    LISTENER,
-    TYPE_PREFIX,
-    Message,
-    encode,
-    message_class,
-)
-from sluice.gateway.xds.snapshot import Resources
-
-REQUEST = TYPE_PREFIX + "envoy.service.discovery.v3.DiscoveryRequest"
-RESPONSE = TYPE_PREFIX + "envoy.service.discovery.v3.DiscoveryResponse"
+from sluice.core.xds.messages import CLUSTER, LISTENER, RESPONSE, Message, encode, message_class
+from sluice.core.xds.resources import Resources
 
 MAX_NAMES = 256
 """Most resources of one kind on one stream."""
@@ -83,10 +74,15 @@ class Subscription:
             return None  # not there yet: Envoy goes on waiting, or with what it has
         self._nonce += 1
         self._sent, self._due, self.sent_version = selected, False, resources.version
-        response = message_class(RESPONSE)(version_info=resources.version, type_url=self.kind, nonce=str(self._nonce))
-        for data in selected.values():
-            response.resources.add(type_url=self.kind, value=data)
-        return encode(response)
+        return response(self.kind, selected, resources.version, str(self._nonce))
+
+
+def response(kind: str, resources: Mapping[str, bytes], version: str, nonce: str = "") -> bytes:
+    """A DiscoveryResponse with these encoded resources."""
+    message = message_class(RESPONSE)(version_info=version, type_url=kind, nonce=nonce)
+    for data in resources.values():
+        message.resources.add(type_url=kind, value=data)
+    return encode(message)
 
 
 def readable(text: str) -> str:

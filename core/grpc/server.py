@@ -1,4 +1,4 @@
-"""gRPC for callers that somebody vouches for: the kernel on a unix socket, mutual TLS on a port.
+"""gRPC for callers whose identity is known: by the kernel on a unix socket, by mutual TLS on a port.
 
 grpclib's HTTP/2 connection with a handler of our own in the place of its server: the size of a request is checked
 before it is buffered, a connection of a user that the policy does not know is closed before a byte of it is read,
@@ -24,9 +24,7 @@ from grpclib.protocol import AbstractHandler, H2Protocol, Stream
 from h2.config import H2Configuration
 from h2.exceptions import ProtocolError
 
-from sluice.core.errors import PkiError
-from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.tls.contexts import peer_of
+from sluice.core.errors import SluiceError
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,7 +43,7 @@ _FRAME = struct.Struct(">BI")
 _CREDENTIALS = struct.Struct("3i")
 
 
-class CallRefused(PkiError):
+class CallRefused(SluiceError):
     """A call that ends with an error status; ``what`` is told to the caller."""
 
     def __init__(self, status: Status, what: str) -> None:
@@ -55,27 +53,20 @@ class CallRefused(PkiError):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who is on the other end of a unix socket (SO_PEERCRED, unix(7)), or of mutual TLS: then without ids (-1)."""
+    """The peer on a unix socket (SO_PEERCRED, unix(7)); or over mutual TLS, by its SPIFFE ID and without ids (-1)."""
 
     pid: int
     uid: int
     gid: int
-    spiffe_id: SpiffeId | None = None
+    spiffe_id: str = ""
 
     def __str__(self) -> str:
-        return str(self.spiffe_id) if self.spiffe_id else f"user id {self.uid} (process {self.pid})"
+        return self.spiffe_id or f"user id {self.uid} (process {self.pid})"
 
     @property
     def account(self) -> str:
         """What several connections of one caller have in common."""
-        return str(self.spiffe_id) if self.spiffe_id else str(self.uid)
-
-    @classmethod
-    def behind(cls, transport: asyncio.BaseTransport) -> Caller:
-        """Who is at the other end; over TLS whom the listener has admitted."""
-        if transport.get_extra_info("ssl_object") is not None:
-            return cls(-1, -1, -1, peer_of(transport))
-        return cls.of(transport.get_extra_info("socket"))
+        return self.spiffe_id or str(self.uid)
 
     @classmethod
     def of(cls, connection: socket.socket) -> Caller:
@@ -155,15 +146,27 @@ class Method:
     max_request_bytes: int
 
 
+TlsPeer = Callable[[asyncio.BaseTransport], str]
+"""The SPIFFE ID of the peer that a mutual TLS listener admitted; raises :class:`SluiceError`."""
+
+
 class GrpcServer:
-    """Serves ``methods`` (full path -> method) to callers that ``admits`` lets in.
+    """A gRPC server over HTTP/2.
 
     Connections come from a bound unix socket (:meth:`start`), or from a listener that is given :meth:`protocol`.
+
+    Args:
+        methods: by full path.
+        admits: decides about each new connection; one that is not admitted is closed before a byte of it is read.
+        tls_peer: tells the peer of a TLS connection; None: TLS connections are refused.
     """
 
-    def __init__(self, methods: Mapping[str, Method], admits: Callable[[Caller], bool]) -> None:
+    def __init__(
+        self, methods: Mapping[str, Method], admits: Callable[[Caller], bool], tls_peer: TlsPeer | None = None
+    ) -> None:
         self._methods = dict(methods)
         self._admits = admits
+        self._tls_peer = tls_peer
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
         self.refused = 0
@@ -175,7 +178,7 @@ class GrpcServer:
         self._server = await loop.create_unix_server(lambda: _Connection(self), sock=listening)
 
     def protocol(self) -> asyncio.Protocol:
-        """The protocol of one new connection, for a :class:`~sluice.pki.tls.listener.MutualTlsListener`."""
+        """The protocol of one new connection, for a mutual TLS listener."""
         return _Connection(self)
 
     async def close(self) -> None:
@@ -191,6 +194,14 @@ class GrpcServer:
     def method(self, path: str) -> Method | None:
         """What serves ``path``."""
         return self._methods.get(path)
+
+    def caller(self, transport: asyncio.BaseTransport) -> Caller:
+        """The peer of a new connection; raises ``OSError`` or :class:`SluiceError` when it cannot be told."""
+        if transport.get_extra_info("ssl_object") is None:
+            return Caller.of(transport.get_extra_info("socket"))
+        if self._tls_peer is None:
+            raise SluiceError("this server is for unix sockets alone")
+        return Caller(-1, -1, -1, self._tls_peer(transport))
 
     def admit(self, connection: _Connection, caller: Caller) -> bool:
         """Whether a new connection may stay."""
@@ -232,9 +243,9 @@ class _Connection(H2Protocol):
         """The kernel says who it is, before anything is read."""
         self._transport = cast("asyncio.Transport", transport)
         try:
-            self.caller = Caller.behind(transport)
+            self.caller = self._owner.caller(transport)
             admitted = self._owner.admit(self, self.caller)
-        except (OSError, PkiError):
+        except (OSError, SluiceError):
             admitted = False
         if not admitted:
             self._transport.abort()
