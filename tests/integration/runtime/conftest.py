@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import psutil
 import pytest
 
@@ -33,6 +34,14 @@ from tests.hostile import TRUST_DOMAIN, TestPki
 DEADLINE_SECONDS = 40.0
 JOBMANAGER = "jm-1"
 FAKE_DRIVER = Path(__file__).with_name("fake_driver.py")
+
+JOBMANAGER_CONFIG = JobManagerConfig(
+    heartbeat_interval=0.2,
+    heartbeat_timeout=5.0,
+    cancel_grace=1.0,
+    executor_failure_budget=2,
+    finished_jobs_kept=3,
+)
 
 EXECUTOR = """
 import os, pathlib, sys, time
@@ -259,18 +268,12 @@ async def until_gone(pid: int) -> None:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A JobManager with quick heartbeats, and no TaskManager yet."""
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """A JobManager with quick heartbeats, and no TaskManager yet; a parameter has other settings of the JobManager."""
     pki = TestPki(tmp_path)
     config = RuntimeConfig(
         trust_domain=TRUST_DOMAIN,
-        jobmanager=JobManagerConfig(
-            heartbeat_interval=0.2,
-            heartbeat_timeout=5.0,
-            cancel_grace=1.0,
-            executor_failure_budget=2,
-            finished_jobs_kept=3,
-        ),
+        jobmanager=msgspec.structs.replace(JOBMANAGER_CONFIG, **getattr(request, "param", {})),
         taskmanager=TaskManagerConfig(slots=2),
     )
     cluster = Cluster(pki, pki.home, config, tmp_path)
