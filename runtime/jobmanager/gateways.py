@@ -50,6 +50,14 @@ class SlotRequirement(Message, frozen=True):
     jobmaster_token: bytes
     owner: str = ""
 
+    def __repr__(self) -> str:
+        return f"<SlotRequirement of {self.job_id}: {self.wanted}>"  # never the token
+
+    @property
+    def count(self) -> int:
+        """How many slots of any size."""
+        return sum(max(0, each.count) for each in self.wanted)
+
 
 class ExecutorLogRequest(Message, frozen=True):
     """A piece of ``stdout`` or ``stderr`` of an executor."""

@@ -33,12 +33,7 @@ from sluice.runtime.jobmanager.gateways import (
 )
 from sluice.runtime.jobmanager.slots.concurrency_limit import AtOnce
 from sluice.runtime.jobmanager.slots.provision import Provided, Provision, ProvisionLimits
-from sluice.runtime.jobmanager.slots.slot_ledger import (
-    AllocationLost,
-    Release,
-    Requirement,
-    Reserve,
-)
+from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve
 from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
 from sluice.runtime.jobmanager.views import SlotView, TaskManagerView
 from sluice.runtime.messages import (
@@ -297,15 +292,7 @@ class ResourceManager(FencedRpcEndpoint):
     async def require_slots(self, requirement: SlotRequirement) -> str:
         """See :class:`ResourceManagerInternalGateway`."""
         self._jobs[requirement.job_id] = requirement
-        self._slots.require(
-            Requirement(
-                requirement.job_id,
-                requirement.wanted,
-                requirement.jobmaster_endpoint,
-                requirement.jobmaster_token,
-                requirement.owner,
-            )
-        )
+        self._slots.require(requirement)
         self._decide()
         return self._slots.pending_reason(requirement.job_id)
 

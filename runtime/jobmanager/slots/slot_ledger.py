@@ -10,32 +10,12 @@ from typing import TypeVar
 from sluice.runtime.messages import (
     MAX_SLOTS_PER_TASKMANAGER,
     NO_RESOURCES,
-    SlotCount,
     SlotProfile,
     SlotRequest,
     SlotState,
 )
 
 _K = TypeVar("_K", bound=Hashable)
-
-MAX_DOUBTED_REPORTS = 64
-"""A job that a TaskManager refuses again and again asks it each time after twice as many reports, at most so many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """A job wants slots of these sizes and numbers in total; endpoint and token are where they are offered."""
-
-    job_id: str
-    wanted: tuple[SlotCount, ...]
-    jobmaster_endpoint: str
-    jobmaster_token: bytes = field(repr=False)
-    owner: str = ""
-
-    @property
-    def count(self) -> int:
-        """How many slots of any size."""
-        return sum(max(0, each.count) for each in self.wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,27 +128,6 @@ class TaskManagerSlots:
                 del self.slots[index]
         self.free_total = self.total.less(used)
         return self.free_total
-
-
-@dataclass(slots=True)
-class Doubt:
-    """A TaskManager has refused a job slots: the job gets none there for a while, and others do.
-
-    ``refusals`` in a row, each of which counts once between two reports; ``reports`` to wait for yet.
-    """
-
-    refusals: int = 0
-    reports: int = 0
-
-    def refused(self) -> None:
-        """It was refused once more; requests that were under way at the same time count as one."""
-        if not self.reports:
-            self.refusals += 1
-            self.reports = min(1 << (self.refusals - 1), MAX_DOUBTED_REPORTS)
-
-    def reported(self) -> None:
-        """The TaskManager has said what it has."""
-        self.reports = max(0, self.reports - 1)
 
 
 @dataclass(slots=True)

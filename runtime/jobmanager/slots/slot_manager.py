@@ -17,19 +17,19 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from sluice.runtime.jobmanager.gateways import SlotRequirement
+from sluice.runtime.jobmanager.slots.free_room import FreeRoom
+from sluice.runtime.jobmanager.slots.refusals import Refusals
 from sluice.runtime.jobmanager.slots.slot_ledger import (
     AllocationLost,
-    Doubt,
     Holdings,
     Release,
-    Requirement,
     Reserve,
     Slot,
     TaskManagerSlots,
 )
 from sluice.runtime.messages import (
     MAX_SLOTS_PER_TASKMANAGER,
-    NO_RESOURCES,
     SlotProfile,
     SlotReport,
     SlotRequest,
@@ -67,13 +67,12 @@ class SlotManager:
         self._max_slots_per_user = max_slots_per_user
         self._taskmanagers: dict[str, TaskManagerSlots] = {}
         self._sizes: Counter[SlotProfile] = Counter()
-        self._requirements: dict[str, Requirement] = {}
+        self._requirements: dict[str, SlotRequirement] = {}
         self._allocations: dict[str, tuple[str, Slot]] = {}
         self._by_job: dict[str, Holdings] = {}
-        self._room: dict[SlotProfile, dict[str, TaskManagerSlots]] = {}
-        self._room_of: dict[str, SlotProfile] = {}
+        self._room = FreeRoom()
         self._kept: dict[str, str] = {}
-        self._doubts: dict[str, dict[str, Doubt]] = {}
+        self._refusals = Refusals()
 
     # --- TaskManagers come and go ---------------------------------------------------------------------
 
@@ -93,10 +92,10 @@ class SlotManager:
         taskmanager = self._taskmanagers.pop(name, None)
         if taskmanager is None:
             return []
-        self._doubts.pop(name, None)
+        self._refusals.taskmanager_lost(name)
         self._sizes[taskmanager.total] -= 1
         self._sizes += Counter()  # without those of which there are none
-        self._remove_room(name)
+        self._room.remove(name)
         gone = [slot for slot in taskmanager.slots.values() if slot.allocation_id in self._allocations]
         return [self._forget(slot) for slot in gone]
 
@@ -115,8 +114,7 @@ class SlotManager:
                 status = SlotStatus(slot=index, state=_FREE)  # a carved slot that is not there any more
             slot = taskmanager.slots.get(index) or Slot(index, status.profile or taskmanager.profile)
             actions += self._reconcile(name, slot, status)
-        for doubt in self._doubts.get(name, {}).values():
-            doubt.reported()
+        self._refusals.reported(name)
         self._note_room(name)
         return actions
 
@@ -182,7 +180,7 @@ class SlotManager:
 
     # --- jobs want and give back ------------------------------------------------------------------------
 
-    def require(self, requirement: Requirement) -> None:
+    def require(self, requirement: SlotRequirement) -> None:
         """State how many slots a job wants in total; none means none any more."""
         if requirement.count > 0:
             self._requirements[requirement.job_id] = requirement
@@ -207,7 +205,7 @@ class SlotManager:
                 reserved += given
         return reserved
 
-    def _missing(self, requirement: Requirement) -> list[tuple[SlotProfile, int]]:
+    def _missing(self, requirement: SlotRequirement) -> list[tuple[SlotProfile, int]]:
         """What a job lacks, the largest slots first."""
         held = self._held(requirement.job_id).by_profile
         lacking = [(each.profile, each.count - held[each.profile]) for each in requirement.wanted]
@@ -225,7 +223,7 @@ class SlotManager:
                 allowed[requirement.owner] -= len(held.allocations)
         return Counter({owner: max(0, count) for owner, count in allowed.items()})
 
-    def _allocate(self, requirement: Requirement, profile: SlotProfile, missing: int) -> list[Reserve]:
+    def _allocate(self, requirement: SlotRequirement, profile: SlotProfile, missing: int) -> list[Reserve]:
         held = self._held(requirement.job_id).spread
 
         def ranked(each: TaskManagerSlots) -> tuple[float, float, str]:
@@ -233,11 +231,9 @@ class SlotManager:
 
         queue = [
             ranked(each)
-            for free, with_room in self._room.items()
-            if missing > 0 and free.fits(profile)
-            for each in with_room.values()
+            for each in (self._room.fitting(profile) if missing > 0 else ())
             if self._kept.get(each.name, requirement.job_id) == requirement.job_id
-            and not self._doubted(each.name, requirement.job_id)
+            and not self._refusals.avoids(requirement.job_id, each.name)
         ]
         heapq.heapify(queue)
         reserved: list[Reserve] = []
@@ -259,17 +255,15 @@ class SlotManager:
             return  # for a larger slot; however many sizes a driver wants, the others go on
         if not any(size.fits(profile) for size in self._sizes):
             return
-        nearest = sorted(self._room, key=lambda free: (free.memory_mb, free.cores), reverse=True)
         names = (
-            name
-            for free in nearest
-            for name, each in self._room[free].items()
-            if name not in self._kept and each.total.fits(profile) and not self._doubted(name, job_id)
+            each.name
+            for each in self._room.largest_first()
+            if each.name not in self._kept and each.total.fits(profile) and not self._refusals.avoids(job_id, each.name)
         )
         if (name := next(names, None)) is not None:
             self._kept[name] = job_id
 
-    def _reserve(self, name: str, slot: Slot, requirement: Requirement) -> Reserve:
+    def _reserve(self, name: str, slot: Slot, requirement: SlotRequirement) -> Reserve:
         slot.state, slot.job_id, slot.acknowledged = _ALLOCATED, requirement.job_id, False
         slot.allocation_id = self._new_allocation_id()
         self._taskmanagers[name].slots[slot.index] = slot
@@ -298,7 +292,7 @@ class SlotManager:
         if allocation_id in self._allocations:
             name, slot = self._allocations[allocation_id]
             slot.acknowledged = True
-            self._doubts.get(name, {}).pop(slot.job_id, None)
+            self._refusals.accepted(name, slot.job_id)
 
     def refused(self, allocation_id: str) -> None:
         """The TaskManager did not reserve the slot, or did not answer.
@@ -309,12 +303,8 @@ class SlotManager:
         found = self._allocations.get(allocation_id)
         if found is not None:
             name, slot = found
-            self._doubts.setdefault(name, {}).setdefault(slot.job_id, Doubt()).refused()
+            self._refusals.refused(name, slot.job_id)
             self._free(slot, doubted=True)
-
-    def _doubted(self, name: str, job_id: str) -> bool:
-        doubt = self._doubts.get(name, {}).get(job_id)
-        return doubt is not None and doubt.reports > 0
 
     def release(self, allocation_id: str) -> list[Release]:
         """The job gives an allocation back; nothing to do when it is gone already."""
@@ -335,8 +325,7 @@ class SlotManager:
     def release_job(self, job_id: str) -> list[Release]:
         """The job is over: it wants nothing, and everything it holds goes back."""
         self._requirements.pop(job_id, None)
-        for doubts in self._doubts.values():
-            doubts.pop(job_id, None)
+        self._refusals.job_ended(job_id)
         held = self._held(job_id).allocations
         draining = {
             slot.allocation_id
@@ -382,7 +371,7 @@ class SlotManager:
         lacking = sum(count for _, count in missing)
         return f"{requirement.count - lacking} of {requirement.count} slots: {self._why(requirement, missing)}"
 
-    def _why(self, requirement: Requirement, missing: list[tuple[SlotProfile, int]]) -> str:
+    def _why(self, requirement: SlotRequirement, missing: list[tuple[SlotProfile, int]]) -> str:
         if not self._taskmanagers:
             return "no TaskManager is registered"
         for profile, _ in missing:
@@ -395,12 +384,12 @@ class SlotManager:
             return "the TaskManagers that it would fit into are being drained"
         return self._why_not_now(requirement, missing)
 
-    def _why_not_now(self, requirement: Requirement, missing: list[tuple[SlotProfile, int]]) -> str:
-        doubting = sorted(each.name for each in self._open() if self._doubted(each.name, requirement.job_id))
-        if doubting:
-            return f"refused by {', '.join(doubting[:3])}, to be asked again after its next reports"
+    def _why_not_now(self, requirement: SlotRequirement, missing: list[tuple[SlotProfile, int]]) -> str:
+        refusing = sorted(each.name for each in self._open() if self._refusals.avoids(requirement.job_id, each.name))
+        if refusing:
+            return f"refused by {', '.join(refusing[:3])}, to be asked again after its next reports"
         first = next((job for job in self._kept.values() if job != requirement.job_id), "")
-        if first and any(free.fits(profile) for free in self._room for profile, _ in missing):
+        if first and any(self._room.fits(profile) for profile, _ in missing):
             return f"what is free is kept for job {first}, which came first"
         return "all fitting slots are in use"
 
@@ -436,17 +425,5 @@ class SlotManager:
     def _note_room(self, name: str) -> None:
         """What a TaskManager has free may have changed."""
         taskmanager = self._taskmanagers.get(name)
-        if taskmanager is None:
-            return
-        free = taskmanager.tidy()
-        self._remove_room(name)
-        if free.cores and free.memory_mb and not taskmanager.draining:
-            self._room.setdefault(free, {})[name] = taskmanager
-            self._room_of[name] = free
-
-    def _remove_room(self, name: str) -> None:
-        free = self._room_of.pop(name, NO_RESOURCES)
-        with_room = self._room.get(free, {})
-        with_room.pop(name, None)
-        if not with_room:
-            self._room.pop(free, None)
+        if taskmanager is not None:
+            self._room.changed(taskmanager)

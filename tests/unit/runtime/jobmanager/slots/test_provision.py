@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+from sluice.runtime.jobmanager.gateways import SlotRequirement
 from sluice.runtime.jobmanager.slots.provision import Provided, Provision, ProvisionLimits
-from sluice.runtime.jobmanager.slots.slot_ledger import Requirement
 from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
 from sluice.runtime.messages import SlotCount, SlotProfile
 
@@ -30,7 +30,7 @@ def manager(*names: str) -> SlotManager:
 
 def wants(slots: SlotManager, count: int, profile: SlotProfile = SLOT) -> None:
     """A job wants slots and gets what there is."""
-    slots.require(Requirement("job", (SlotCount(profile, count),), "jobmaster/job", b"t"))
+    slots.require(SlotRequirement("job", (SlotCount(profile, count),), "jobmaster/job", b"t"))
     slots.decide()
 
 

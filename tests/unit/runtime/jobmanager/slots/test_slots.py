@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sluice.runtime.jobmanager.gateways import SlotRequirement
+from sluice.runtime.jobmanager.slots.refusals import MAX_REPORTS
 from sluice.runtime.jobmanager.slots.slot_ledger import (
-    MAX_DOUBTED_REPORTS,
     AllocationLost,
     Release,
-    Requirement,
     Reserve,
     Slot,
     TaskManagerSlots,
@@ -44,15 +44,15 @@ def manager(placement: Placement = Placement.SPREAD, most: int = 0) -> SlotManag
     return SlotManager(lambda: f"alloc-{next(numbers)}", placement=placement, max_slots_per_user=most)
 
 
-def wants(job_id: str, count: int, profile: SlotProfile = SMALL, *, owner: str = "") -> Requirement:
+def wants(job_id: str, count: int, profile: SlotProfile = SMALL, *, owner: str = "") -> SlotRequirement:
     """A requirement of ``job_id``."""
     return wants_all(job_id, {profile: count}, owner=owner)
 
 
-def wants_all(job_id: str, wanted: dict[SlotProfile, int], *, owner: str = "") -> Requirement:
+def wants_all(job_id: str, wanted: dict[SlotProfile, int], *, owner: str = "") -> SlotRequirement:
     """A requirement of slots of several sizes."""
     counts = tuple(SlotCount(profile, count) for profile, count in wanted.items())
-    return Requirement(job_id, counts, f"jobmaster/{job_id}", b"token", owner)
+    return SlotRequirement(job_id, counts, f"jobmaster/{job_id}", b"token", owner)
 
 
 def report(*statuses: tuple[SlotState, str]) -> SlotReport:
@@ -172,7 +172,7 @@ def test_a_job_that_wants_many_sizes_keeps_one_taskmanager_from_the_others() -> 
     for reserve in slots.decide():
         slots.acknowledged(reserve.request.allocation_id)
     sizes = tuple(SlotCount(SlotProfile(cores=2, memory_mb=1024 - number), 100) for number in range(50))
-    slots.require(Requirement(ONE, sizes, "jobmaster/one", b"token"))
+    slots.require(SlotRequirement(ONE, sizes, "jobmaster/one", b"token"))
     slots.require(wants(THREE, 3))
     assert [each.request.job_id for each in slots.decide()] == [THREE, THREE]
 
@@ -545,7 +545,9 @@ class SlotModel(RuleBasedStateMachine):
                 lacks = before[job, profile] + given[job, profile] < wanted[profile]
                 if lacks and not (self.most and of_users[OWNERS[job]] >= self.most):
                     fitting = {
-                        name for name, free in room.items() if free.fits(profile) and not self.slots._doubted(name, job)
+                        name
+                        for name, free in room.items()
+                        if free.fits(profile) and not self.slots._refusals.avoids(job, name)
                     }
                     assert fitting <= kept, "withheld, and not for an earlier job"
             kept |= {name for name, owner in self.slots._kept.items() if owner == job}
@@ -628,7 +630,7 @@ class SlotModel(RuleBasedStateMachine):
         """Decisions look into indexes, which every change of a slot has to keep."""
         with_room = {each.name: free_of(each) for each in self.slots.taskmanagers if not each.draining}
         with_room = {name: free for name, free in with_room.items() if free.cores and free.memory_mb}
-        assert {name: free for free, names in self.slots._room.items() for name in names} == with_room
+        assert self.slots._room.sizes() == with_room
         assert self.slots._sizes == Counter(each.total for each in self.slots.taskmanagers)
         for job in (ONE, TWO, THREE):
             held = self.slots._held(job)
@@ -650,8 +652,8 @@ class SlotModel(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """When messages arrive again, records and TaskManagers agree, and no free slot is withheld."""
-        for rounds in range(MAX_DOUBTED_REPORTS + 4):
-            if rounds >= 4 and not self.requests and not any(self.slots._doubts.values()):
+        for rounds in range(MAX_REPORTS + 4):
+            if rounds >= 4 and not self.requests and not self.slots._refusals:
                 break
             for reserve in self.requests:
                 try:
