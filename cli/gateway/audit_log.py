@@ -19,9 +19,9 @@ from sluice.cli.errors import UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.core.home import Home
 from sluice.gateway.audit_log.chain import AuditRecord
-from sluice.gateway.audit_log.follow import Filter, follow
 from sluice.gateway.audit_log.keys import VERIFICATION_KEY, VerificationKey
 from sluice.gateway.audit_log.log import audit_directory
+from sluice.gateway.audit_log.log_reader import Filter, follow
 from sluice.gateway.audit_log.segments import CHECKPOINT
 from sluice.gateway.audit_log.verification import read_records, verify_log
 

@@ -17,7 +17,7 @@ from sluice.cli.options import (
     load_configuration,
 )
 from sluice.core.files import make_private_directory, write_public, write_secret
-from sluice.gateway.audit_log.access_tail import access_file
+from sluice.gateway.audit_log.access_log_reader import access_file
 from sluice.gateway.config import ENVOY_NAME
 from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
 from sluice.gateway.proxy.nginx import (

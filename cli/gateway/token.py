@@ -33,7 +33,7 @@ from sluice.core.home import Home
 from sluice.gateway.authz.operations import matches
 from sluice.gateway.credentials.api_tokens import TokenRecord
 from sluice.gateway.credentials.token_file import TokenStore
-from sluice.gateway.credentials.token_use import read_token_use
+from sluice.gateway.credentials.token_last_used import read_last_used
 from sluice.pki.assertions.principal import TokenId
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -105,7 +105,7 @@ def create(
 def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """All tokens with their state; never the tokens themselves."""
     now, located = time.time(), Home.at(home)
-    records, used = TokenStore(located).read().records, read_token_use(located)
+    records, used = TokenStore(located).read().records, read_last_used(located)
     if as_json:
         typer.echo(json.dumps({"tokens": [_document(record, now, used.get(record.id)) for record in records]}))
         return

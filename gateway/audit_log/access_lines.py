@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from sluice.gateway.audit_log.chain import AccessPosition, AuditRecord, digest_of
-from sluice.gateway.audit_log.scrubbing import scrubbed
+from sluice.gateway.audit_log.secret_removal import record_without_secrets
 from sluice.gateway.credentials.api_tokens import redact
 
 MAX_ACCESS_LINE_BYTES = 64 << 10
@@ -40,7 +40,11 @@ def records_of(data: bytes, kept: AuditRecord) -> Iterator[AuditRecord]:
     pieces = (piece for line in data.removesuffix(b"\n").split(b"\n") for piece in _pieces(line))
     for part, piece in enumerate(pieces, 1):
         yield msgspec.structs.replace(
-            scrubbed(record_of(piece)), sequence=kept.sequence, part=part, time=kept.time, previous=kept.previous
+            record_without_secrets(record_of(piece)),
+            sequence=kept.sequence,
+            part=part,
+            time=kept.time,
+            previous=kept.previous,
         )
 
 

@@ -1,6 +1,6 @@
 """Keeps the proxy's access log small: a file that is large enough is renamed, and the proxy begins another.
 
-What was renamed is deleted once it is in the audit log to its end (``AccessTail.drop_read``):
+What was renamed is deleted once it is in the audit log to its end (``AccessLogReader.drop_read``):
 the lines are kept there.
 """
 

@@ -42,7 +42,7 @@ from sluice.gateway.audit_log.chain import (
     seal_checkpoint,
 )
 from sluice.gateway.audit_log.keys import SigningKey, open_key
-from sluice.gateway.audit_log.scrubbing import scrubbed_detail, sealed_clean
+from sluice.gateway.audit_log.secret_removal import detail_without_secrets, seal_without_secrets
 from sluice.gateway.audit_log.segments import (
     CHECKPOINT,
     CURRENT,
@@ -200,7 +200,7 @@ class AuditLog:
             principal: who did it; commands use ``local:`` and the operating system's user name.
             detail: public facts: names, ids, counts. What looks like a secret is taken out, what is long is cut.
         """
-        record = AuditRecord(event="act", kind=kind, principal=principal, detail=scrubbed_detail(detail))
+        record = AuditRecord(event="act", kind=kind, principal=principal, detail=detail_without_secrets(detail))
         with self._writing():
             now = self._clock()
             self._write((record,), now, checkpoint=True)
@@ -365,7 +365,7 @@ class AuditLog:
         stamp, state, lines = _rfc3339(now), self._reader.state, []
         position, traffic, unsigned = self._reader.position, self._reader.traffic, self._reader.unsigned
         for record in records:
-            line, state = sealed_clean(msgspec.structs.replace(record, time=stamp), state)
+            line, state = seal_without_secrets(msgspec.structs.replace(record, time=stamp), state)
             if len(line) > MAX_LINE_BYTES:
                 raise RecordTooLarge(f"an audit record of {len(line)} bytes is larger than {MAX_LINE_BYTES}")
             lines.append(line)

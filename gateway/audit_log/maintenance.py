@@ -1,4 +1,4 @@
-"""What runs beside the auth service for the audit log: checkpoints, flushing, compressing, and the access log."""
+"""Background tasks of the audit log: checkpoints, flushing, compression, and reading the access log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from sluice.core.home import Home
 from sluice.core.tasks import end_tasks, repeat
-from sluice.gateway.audit_log.access_tail import AccessTail, access_file
+from sluice.gateway.audit_log.access_log_reader import AccessLogReader, access_file
 from sluice.gateway.audit_log.log import AuditLog
 
 _UNSIGNED = "the audit log is not signed and flushed"
@@ -20,8 +20,8 @@ ACCESS_POLL_SECONDS = 0.5
 
 @contextlib.asynccontextmanager
 async def keeping(home: Home, log: AuditLog) -> AsyncIterator[None]:
-    """Within it, ``log`` is looked after and has the access log of ``home`` taken over into it."""
-    tail = AccessTail(access_file(home), log)
+    """Maintain ``log`` and read the access log of ``home`` into it, while the context lasts."""
+    tail = AccessLogReader(access_file(home), log)
     tasks = [
         asyncio.create_task(repeat(functools.partial(asyncio.to_thread, log.maintain), MAINTENANCE_SECONDS, _UNSIGNED)),
         asyncio.create_task(repeat(functools.partial(_take_over, tail), ACCESS_POLL_SECONDS, _NOT_TAKEN_OVER)),
@@ -32,7 +32,7 @@ async def keeping(home: Home, log: AuditLog) -> AsyncIterator[None]:
         await end_tasks(*tasks)
 
 
-async def _take_over(tail: AccessTail) -> None:
+async def _take_over(tail: AccessLogReader) -> None:
     """Until there is nothing left."""
     await asyncio.to_thread(tail.step)
     while tail.behind:

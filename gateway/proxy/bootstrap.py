@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.core.home import Home
-from sluice.gateway.audit_log.access_tail import access_file
+from sluice.gateway.audit_log.access_log_reader import access_file
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.connect.envoy import connect_socket
 from sluice.gateway.envoy_config.json_values import FROM_XDS, seconds

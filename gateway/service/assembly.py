@@ -13,7 +13,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.home import Home
 from sluice.core.tasks import end_tasks, repeat
 from sluice.gateway.audit_log.log import AuditLog, audit_file
-from sluice.gateway.audit_log.policy_record import RecordedPolicy
+from sluice.gateway.audit_log.recorded_policy import RecordedPolicy
 from sluice.gateway.audit_log.writer import AuditWriter
 from sluice.gateway.authn.authenticator import Authenticator
 from sluice.gateway.authz.operations import known_operations
@@ -27,16 +27,16 @@ from sluice.gateway.credentials.session_store import SessionStore
 from sluice.gateway.credentials.sessions import Limits
 from sluice.gateway.credentials.signing_keys import PassKeys
 from sluice.gateway.credentials.token_file import token_snapshot
-from sluice.gateway.credentials.token_use import TokenUse
+from sluice.gateway.credentials.token_last_used import TokensLastUsed
 from sluice.gateway.credentials.users import user_snapshot
 from sluice.gateway.jwt.fetch import Fetcher
 from sluice.gateway.jwt.jwks import KeyCache
 from sluice.gateway.service.auth_api import AuthApi
 from sluice.gateway.service.ext_authz import AuthService
-from sluice.gateway.signin.desk import Desk
 from sluice.gateway.signin.oidc import Directory, Provider, key_cache
+from sluice.gateway.signin.sign_in import SignIn
 from sluice.gateway.snapshot import FileSnapshot
-from sluice.gateway.ui.revoking import AtTheAuthority
+from sluice.gateway.ui.revocation_client import RevocationClient
 from sluice.pki.assertions.keys import assertion_keys_file
 from sluice.pki.ca.address import CaAddress, read_ca
 from sluice.pki.spiffe_id import Role
@@ -94,9 +94,9 @@ async def auth_service(
         authenticator.users.get()
         authenticator.revocations.current()
         policy.get()
-        use = TokenUse(home)
+        use = TokensLastUsed(home)
         provider = None if config.oidc is None else Provider(config.oidc, config.origin)
-        desk = Desk(config, authenticator, audit, trust_domain, provider, use)
+        sign_in = SignIn(config, authenticator, audit, trust_domain, provider, use)
         for _, cache in authenticator.issuers.values():
             stack.push_async_callback(cache.close)
         if provider is not None:
@@ -105,10 +105,12 @@ async def auth_service(
         stack.callback(use.flush)
         upkeep = asyncio.create_task(_look_after(home, authenticator, use))
         stack.push_async_callback(end_tasks, upkeep)
-        authority = AtTheAuthority(
+        authority = RevocationClient(
             home.identity(Role.AUTH, name), locate_ca or (lambda: read_ca(home)), authenticator.revocations
         )
-        yield AuthService(authenticator, routes, audit, desk, AuthApi(desk, home, authority), AssertionSigner(keys))
+        yield AuthService(
+            authenticator, routes, audit, sign_in, AuthApi(sign_in, home, authority), AssertionSigner(keys)
+        )
 
 
 def decode_routes(data: bytes) -> RouteTable:
@@ -121,7 +123,7 @@ def _keys_of(config: IssuerConfig) -> KeyCache:
     return key_cache(config, fetcher, Directory(config.issuer, fetcher))
 
 
-async def _look_after(home: Home, authenticator: Authenticator, use: TokenUse) -> None:
+async def _look_after(home: Home, authenticator: Authenticator, use: TokensLastUsed) -> None:
     for _, cache in authenticator.issuers.values():
         with contextlib.suppress(SluiceError):
             # Ahead of the first token, which would have to wait for it.

@@ -15,35 +15,30 @@ from sluice.gateway.credentials.access_tokens import SESSION_COOKIE
 from sluice.gateway.credentials.api_tokens import Unauthenticated
 from sluice.gateway.credentials.signing_keys import encode_jwks
 from sluice.gateway.envoy_config.replies import DENIED_PATH
-from sluice.gateway.service.key_server import JWKS_PATH
+from sluice.gateway.service.jobmanager_api import JWKS_PATH
 from sluice.gateway.signin.cookies import pass_cookie
-from sluice.gateway.signin.desk import (
-    Asked,
-    Desk,
-    Note,
-    Refused,
-    answer,
-    read,
-)
 from sluice.gateway.signin.device import Device
 from sluice.gateway.signin.login import Login
+from sluice.gateway.signin.requests import AuditNote, AuthRequest, Refused, read
+from sluice.gateway.signin.responses import answer
+from sluice.gateway.signin.sign_in import SignIn
 from sluice.gateway.ui.pages import AdminPages
-from sluice.gateway.ui.revoking import AtTheAuthority
+from sluice.gateway.ui.revocation_client import RevocationClient
 
 _LOG = logging.getLogger(__name__)
 
 PREFIX = "/auth/"
 """Envoy sends what begins with this here without asking about it first."""
 
-_Handler = Callable[[Asked, Note], Awaitable[web.Response]]
+_Handler = Callable[[AuthRequest, AuditNote], Awaitable[web.Response]]
 
 
 class AuthApi:
     """Answers requests to the auth service itself."""
 
-    def __init__(self, desk: Desk, home: Home, authority: AtTheAuthority) -> None:
-        login, device = Login(desk), Device(desk)
-        self._desk = desk
+    def __init__(self, sign_in: SignIn, home: Home, authority: RevocationClient) -> None:
+        login, device = Login(sign_in), Device(sign_in)
+        self._sign_in = sign_in
         self._routes: Mapping[tuple[str, str], tuple[str, _Handler]] = {
             ("GET", "/auth/account"): ("auth.account", login.account),
             ("GET", "/auth/login"): ("auth.login", login.show),
@@ -60,49 +55,49 @@ class AuthApi:
             ("POST", "/auth/device/token"): ("auth.device", device.token),
             ("GET", "/auth/device"): ("auth.device", device.show),
             ("POST", "/auth/device/decide"): ("auth.device", device.decide),
-            **AdminPages(desk, home, authority).routes(),
+            **AdminPages(sign_in, home, authority).routes(),
         }
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; what happened is in the audit log before the answer leaves."""
         try:
-            asked = await read(request)
+            request = await read(http)
         except Refused as error:
-            return self._desk.refusal(error, request.headers)
-        operation, handler = self._routes.get((asked.method, asked.path), ("", _nothing_here))
-        note = Note(operation)
+            return self._sign_in.refusal(error, http.headers)
+        operation, handler = self._routes.get((request.method, request.path), ("", _nothing_here))
+        note = AuditNote(operation)
         try:
             try:
-                response = await handler(asked, note)
+                response = await handler(request, note)
             except (Unauthenticated, Refused) as error:
-                response = self._desk.refusal(error, request.headers)
+                response = self._sign_in.refusal(error, http.headers)
                 note.reason = error.reason
                 if isinstance(error, Unauthenticated):
                     note.credential = error.credential
-            await self._desk.record(asked, note, response.status)
+            await self._sign_in.record(request, note, response.status)
         except SluiceError:
-            _LOG.exception("cannot answer request %s", asked.request_id)
+            _LOG.exception("cannot answer request %s", request.request_id)
             away = Refused(503, "cannot answer now", "The gateway cannot answer now; try again.")
-            return self._desk.refusal(away, request.headers)
+            return self._sign_in.refusal(away, http.headers)
         return response
 
-    async def _exchange(self, asked: Asked, note: Note) -> web.Response:
+    async def _exchange(self, request: AuthRequest, note: AuditNote) -> web.Response:
         """A pass for a credential: as JSON, or for a browser as a cookie that no script can read."""
-        who = await self._desk.who(_without_pass_cookie(asked))
+        who = await self._sign_in.who(_without_pass_cookie(request))
         note.principal, note.credential = who.principal.name, who.principal.credential.id
         if who.pass_id:
             # Else a pass that was stolen could be renewed for ever, long after its credential has ended.
             raise Refused(403, "a pass cannot be exchanged for another", "Exchange the credential itself.")
-        text, seconds = self._desk.new_pass(who)
+        text, seconds = self._sign_in.new_pass(who)
         note.reason = "exchanged a credential for a pass"
         document: dict[str, object] = {"expires_in": int(seconds)}
         if who.csrf is not None:
             return _json(document, cookies=[pass_cookie(text, max_age=seconds)])
         return _json({"pass": text, **document})
 
-    async def _whoami(self, asked: Asked, note: Note) -> web.Response:
-        principal = (await self._desk.who(asked)).principal
-        note.principal, note.credential, note.reason = principal.name, principal.credential.id, "looked"
+    async def _whoami(self, request: AuthRequest, note: AuditNote) -> web.Response:
+        principal = (await self._sign_in.who(request)).principal
+        note.principal, note.credential, note.reason = principal.name, principal.credential.id, "viewed"
         return _json(
             {
                 "name": principal.name,
@@ -111,24 +106,24 @@ class AuthApi:
                 "scopes": principal.scopes,
                 "method": principal.method,
                 "credential": principal.credential.id,
-                "operations": self._desk.authenticator.policy.get().granted(principal),
+                "operations": self._sign_in.authenticator.policy.get().granted(principal),
             }
         )
 
-    async def _jwks(self, _: Asked, note: Note) -> web.Response:
+    async def _jwks(self, _: AuthRequest, note: AuditNote) -> web.Response:
         note.reason = "public keys"
-        return answer(200, encode_jwks(self._desk.authenticator.pass_keys), "application/json")
+        return answer(200, encode_jwks(self._sign_in.authenticator.pass_keys), "application/json")
 
 
-def _without_pass_cookie(asked: Asked) -> Asked:
+def _without_pass_cookie(request: AuthRequest) -> AuthRequest:
     """A browser sends its pass along with its session: it is the session that is to be exchanged."""
-    session = asked.cookies.get(SESSION_COOKIE)
-    if asked.presented.authorization or session is None:
-        return asked
-    return replace(asked, presented=replace(asked.presented, cookie=(f"{SESSION_COOKIE}={session}",)))
+    session = request.cookies.get(SESSION_COOKIE)
+    if request.presented.authorization or session is None:
+        return request
+    return replace(request, presented=replace(request.presented, cookie=(f"{SESSION_COOKIE}={session}",)))
 
 
-async def _nothing_here(_: Asked, __: Note) -> web.Response:
+async def _nothing_here(_: AuthRequest, __: AuditNote) -> web.Response:
     raise Refused(404, "no such route", "There is no such resource here.")
 
 

@@ -41,7 +41,8 @@ from sluice.gateway.problem_page import (
 from sluice.gateway.proxy.nginx import PROBLEM_HEADER, PROXY_HEADER, STATUS_HEADER
 from sluice.gateway.proxy.nginx import PROXY as NGINX
 from sluice.gateway.service.auth_api import PREFIX, AuthApi
-from sluice.gateway.signin.desk import Desk, presented
+from sluice.gateway.signin.requests import presented
+from sluice.gateway.signin.sign_in import SignIn
 from sluice.gateway.snapshot import FileSnapshot
 from sluice.pki.assertions.tokens import HEADER as ASSERTION_HEADER
 
@@ -67,7 +68,7 @@ class AuthService:
     authenticator: Authenticator
     routes: FileSnapshot[RouteTable]
     audit: AuditWriter
-    desk: Desk
+    sign_in: SignIn
     api: AuthApi
     signer: AssertionSigner
 
@@ -107,7 +108,7 @@ class AuthService:
     async def decide_and_record(self, check: CheckRequest, who: Authenticated | Unauthenticated) -> Decision:
         """Decide, and have it in the audit log before anyone learns of it."""
         policy = self.authenticator.policy.get()
-        decision = decide(check, who, policy=policy, routes=self.routes.get(), realm=self.desk.realm)
+        decision = decide(check, who, policy=policy, routes=self.routes.get(), realm=self.sign_in.realm)
         await self.audit.append(_record(check, decision))
         DECISIONS.labels("allowed" if decision.allowed else "refused", str(decision.status)).inc()
         return decision
@@ -121,9 +122,9 @@ class AuthService:
     def _noted_use(self, who: Authenticated) -> str | None:
         """Remember that the credential was used; for a session's cookie, a cookie with a new pass."""
         token = who.principal.credential.token_id
-        if token is not None and not who.pass_id and self.desk.token_use is not None:
-            self.desk.token_use.used(token)
-        return self.desk.renewed_cookie(who)
+        if token is not None and not who.pass_id and self.sign_in.token_use is not None:
+            self.sign_in.token_use.used(token)
+        return self.sign_in.renewed_cookie(who)
 
 
 def _answer(

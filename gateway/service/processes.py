@@ -55,7 +55,7 @@ from sluice.gateway.proxy.envoy_status import UseReports
 from sluice.gateway.proxy.secret_feed import SecretFeed, Side
 from sluice.gateway.proxy.xds_publisher import Sources, publishing
 from sluice.gateway.service.assembly import auth_service, route_file
-from sluice.gateway.service.key_server import for_jobmanagers
+from sluice.gateway.service.jobmanager_api import with_jobmanager_api
 from sluice.gateway.xds.service import xds_service
 from sluice.gateway.xds.status import status_file
 from sluice.pki.ca.address import CaAddress
@@ -108,7 +108,7 @@ async def run_auth(
         service = await stack.enter_async_context(auth_service(home, config, trust_domain, name, locate_ca=locate_ca))
         await stack.enter_async_context(keeping(home, service.audit.log))
         server = web.Server(
-            for_jobmanagers(service.handle, service.authenticator.pass_keys, validity_in(home, config))
+            with_jobmanager_api(service.handle, service.authenticator.pass_keys, validity_in(home, config))
             if config.auth_host
             else service.handle,
             access_log=None,

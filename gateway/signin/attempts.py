@@ -1,4 +1,4 @@
-"""Sign-ins that are under way at the identity provider: begun here, and each ended once. No I/O.
+"""Sign-ins in progress at the identity provider; each is completed at most once. No I/O.
 
 Sources: RFC 6749 section 10.12 (state), RFC 7636 (PKCE), OpenID Connect Core section 3.1.2.1 (nonce).
 """
@@ -11,7 +11,7 @@ import hmac
 import secrets
 from dataclasses import dataclass
 
-from sluice.gateway.signin.waiting import Waiting
+from sluice.gateway.signin.pending_requests import PendingRequests
 
 MAX_ATTEMPTS = 10_000
 MAX_ATTEMPTS_PER_ADDRESS = 100
@@ -41,10 +41,10 @@ class Attempts:
     """Bounded, in all and for each address."""
 
     def __init__(self) -> None:
-        self._open: Waiting[Attempt] = Waiting(LIFETIME_SECONDS, MAX_ATTEMPTS, MAX_ATTEMPTS_PER_ADDRESS)
+        self._open: PendingRequests[Attempt] = PendingRequests(LIFETIME_SECONDS, MAX_ATTEMPTS, MAX_ATTEMPTS_PER_ADDRESS)
 
     def begin(self, browser: str, return_to: str, address: str, now: float) -> Attempt:
-        """A new attempt of ``browser`` (the value of its login cookie) at ``address``; raises :class:`TooManyWait`."""
+        """A sign-in of ``browser`` (its login cookie's value) from ``address``; raises :class:`TooManyPending`."""
         attempt = Attempt(
             secrets.token_urlsafe(32), secrets.token_urlsafe(32), secrets.token_urlsafe(48), return_to, browser, now
         )

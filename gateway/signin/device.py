@@ -12,24 +12,17 @@ from sluice.gateway.credentials.api_tokens import Unauthenticated
 from sluice.gateway.credentials.authenticated import Authenticated
 from sluice.gateway.principal import Subject
 from sluice.gateway.signin import pages
-from sluice.gateway.signin.desk import (
-    Asked,
-    Desk,
-    Note,
-    Refused,
-    answer,
-    page,
-    redirect,
-    too_many,
-)
 from sluice.gateway.signin.device_codes import (
     LIFETIME_SECONDS,
     Answer,
     DeviceCodes,
     Pending,
 )
+from sluice.gateway.signin.pending_requests import TooManyPending
+from sluice.gateway.signin.requests import AuditNote, AuthRequest, Refused, check_origin, too_many
+from sluice.gateway.signin.responses import answer, page, redirect
+from sluice.gateway.signin.sign_in import SignIn
 from sluice.gateway.signin.throttle import Throttle
-from sluice.gateway.signin.waiting import TooManyWait
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"
 
@@ -37,16 +30,16 @@ GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"
 class Device:
     """The handlers of device codes."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, sign_in: SignIn) -> None:
+        self._sign_in = sign_in
         self._codes = DeviceCodes()
         self._guesses = Throttle()
 
-    async def begin(self, asked: Asked, note: Note) -> web.Response:
+    async def begin(self, request: AuthRequest, note: AuditNote) -> web.Response:
         """``POST /auth/device``: a command asks to be signed in."""
         try:
-            code, pending = self._codes.begin(asked.address or "an unknown address", self._desk.clock())
-        except TooManyWait as error:
+            code, pending = self._codes.begin(request.address or "an unknown address", self._sign_in.clock())
+        except TooManyPending as error:
             raise too_many(error, "Too many commands wait to be signed in.") from error
         note.reason = "a command asks to be signed in"
         return _json(
@@ -62,17 +55,17 @@ class Device:
             },
         )
 
-    async def token(self, asked: Asked, note: Note) -> web.Response:
+    async def token(self, request: AuthRequest, note: AuditNote) -> web.Response:
         """``POST /auth/device/token``: a command asks whether it has been signed in."""
-        if asked.form.get("grant_type") != GRANT_TYPE:
+        if request.form.get("grant_type") != GRANT_TYPE:
             return _error(note, "unsupported_grant_type")
-        found = self._codes.ask(asked.form.get("device_code", ""), self._desk.clock())
+        found = self._codes.ask(request.form.get("device_code", ""), self._sign_in.clock())
         if isinstance(found, Answer):
             return _error(note, found)
-        begin = self._desk.authenticator.sessions.begin
-        record, text = await asyncio.to_thread(begin, found, "command", asked.address)
+        begin = self._sign_in.authenticator.sessions.begin
+        record, text = await asyncio.to_thread(begin, found, "command", request.address)
         note.principal, note.credential, note.reason = record.name, record.id, "a command was signed in"
-        seconds = int(record.expires_at - self._desk.clock())
+        seconds = int(record.expires_at - self._sign_in.clock())
         return _json(
             200,
             {
@@ -84,17 +77,17 @@ class Device:
             },
         )
 
-    async def show(self, asked: Asked, note: Note) -> web.Response:
+    async def show(self, request: AuthRequest, note: AuditNote) -> web.Response:
         """``GET /auth/device``: somebody types the code that a command shows."""
-        code = asked.query.get("user_code", "")
+        code = request.query.get("user_code", "")
         try:
-            who = await self._desk.who(asked)
+            who = await self._sign_in.who(request)
         except Unauthenticated:
             note.reason = "nobody is signed in"
             query = f"?{urlencode({'user_code': code})}" if code else ""
             return redirect(f"/auth/login?{urlencode({'return_to': f'/auth/device{query}'})}")
         _require_browser(who)
-        note.principal, note.credential, note.reason = who.principal.name, who.principal.credential.id, "looked"
+        note.principal, note.credential, note.reason = who.principal.name, who.principal.credential.id, "viewed"
         name, csrf = who.principal.name, who.csrf or ""
         if not code:
             return page(pages.device(name=name, csrf=csrf))
@@ -105,16 +98,16 @@ class Device:
         html = pages.device(name=name, csrf=csrf, user_code=pending.user_code, address=pending.address)
         return page(html)
 
-    async def decide(self, asked: Asked, note: Note) -> web.Response:
+    async def decide(self, request: AuthRequest, note: AuditNote) -> web.Response:
         """``POST /auth/device/decide``: yes or no."""
-        self._desk.check_origin(asked)
-        who = await self._desk.who(asked)
+        check_origin(request)
+        who = await self._sign_in.who(request)
         session = _require_browser(who)
         note.principal, note.credential = who.principal.name, who.principal.credential.id
-        pending = self._find(asked.form.get("user_code", ""), who, note)
+        pending = self._find(request.form.get("user_code", ""), who, note)
         if pending is None:
             raise Refused(404, "no command waits with this code", "No command waits with this code.")
-        if asked.form.get("decision") != "approve":
+        if request.form.get("decision") != "approve":
             pending.denied = True
             note.reason = "did not sign in a command"
             return page(pages.message("Not signed in", "The command was refused. You can close this page."))
@@ -122,8 +115,8 @@ class Device:
         note.reason = f"signed in a command at {pending.address}"
         return page(pages.message("Signed in", "The command goes on. You can close this page."))
 
-    def _find(self, code: str, who: Authenticated, note: Note) -> Pending | None:
-        now, key = self._desk.clock(), who.principal.name
+    def _find(self, code: str, who: Authenticated, note: AuditNote) -> Pending | None:
+        now, key = self._sign_in.clock(), who.principal.name
         if self._guesses.wait(key, now) > 0:
             note.reason = "too many wrong codes"
             raise Refused(429, note.reason, "Too many wrong codes. Wait a little.")
@@ -141,7 +134,7 @@ def _require_browser(who: Authenticated) -> Subject:
     return Subject(who.principal.name, who.principal.method, who.principal.groups)
 
 
-def _error(note: Note, code: str) -> web.Response:
+def _error(note: AuditNote, code: str) -> web.Response:
     """RFC 6749 section 5.2: not a problem document, because clients of this standard look for ``error``."""
     note.reason = code
     return _json(400, {"error": str(code)})

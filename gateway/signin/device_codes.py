@@ -12,7 +12,7 @@ import secrets
 from dataclasses import dataclass
 
 from sluice.gateway.principal import Subject
-from sluice.gateway.signin.waiting import Waiting
+from sluice.gateway.signin.pending_requests import PendingRequests
 
 MAX_OPEN = 10_000
 MAX_OPEN_PER_ADDRESS = 20
@@ -48,10 +48,10 @@ class DeviceCodes:
     """Commands that wait, by the hash of their device code."""
 
     def __init__(self) -> None:
-        self._open: Waiting[Pending] = Waiting(LIFETIME_SECONDS, MAX_OPEN, MAX_OPEN_PER_ADDRESS)
+        self._open: PendingRequests[Pending] = PendingRequests(LIFETIME_SECONDS, MAX_OPEN, MAX_OPEN_PER_ADDRESS)
 
     def begin(self, address: str, now: float) -> tuple[str, Pending]:
-        """The device code for the command, and what is remembered of it; raises :class:`TooManyWait`."""
+        """The device code for the command, and what is remembered of it; raises :class:`TooManyPending`."""
         letters = "".join(secrets.choice(_ALPHABET) for _ in range(8))
         code = secrets.token_urlsafe(32)
         pending = Pending(f"{letters[:4]}-{letters[4:]}", address, now)

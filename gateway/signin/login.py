@@ -17,19 +17,11 @@ from sluice.gateway.principal import Subject
 from sluice.gateway.signin import pages
 from sluice.gateway.signin.attempts import Attempts
 from sluice.gateway.signin.cookies import LOGIN_COOKIE, clear_cookie
-from sluice.gateway.signin.desk import (
-    Asked,
-    Desk,
-    Note,
-    Refused,
-    page,
-    redirect,
-    return_path,
-    signed_out,
-    too_many,
-)
+from sluice.gateway.signin.pending_requests import TooManyPending
+from sluice.gateway.signin.requests import AuditNote, AuthRequest, Refused, check_origin, return_path, too_many
+from sluice.gateway.signin.responses import page, redirect, signed_out
+from sluice.gateway.signin.sign_in import SignIn
 from sluice.gateway.signin.throttle import Throttle
-from sluice.gateway.signin.waiting import TooManyWait
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,92 +35,96 @@ FREE_FAILURES_PER_ADDRESS = 20
 class Login:
     """The handlers of signing in and out."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, sign_in: SignIn) -> None:
+        self._sign_in = sign_in
         self._attempts = Attempts()
         self._by_name = Throttle()
         self._by_address = Throttle(FREE_FAILURES_PER_ADDRESS)
         self._hashing = asyncio.Semaphore(CONCURRENT_HASHES)
         self._waiting = 0
 
-    async def show(self, asked: Asked, note: Note) -> web.Response:
+    async def show(self, request: AuthRequest, note: AuditNote) -> web.Response:
         """``GET /auth/login``: the form, or straight to the provider when there is nothing to choose."""
         note.reason = "asked to sign in"
-        back = return_path(asked.query.get("return_to", HOME_PAGE))
-        wanted = asked.query.get("with")
-        if self._desk.provider is not None and (wanted == "provider" or (wanted != "token" and not self._with_users())):
-            return await self._to_provider(asked, back)
-        return self._form(asked, back)
+        back = return_path(request.query.get("return_to", HOME_PAGE))
+        wanted = request.query.get("with")
+        if self._sign_in.provider is not None and (
+            wanted == "provider" or (wanted != "token" and not self._with_users())
+        ):
+            return await self._to_provider(request, back)
+        return self._form(request, back)
 
-    async def submit(self, asked: Asked, note: Note) -> web.Response:
+    async def submit(self, request: AuthRequest, note: AuditNote) -> web.Response:
         """``POST /auth/login``: name and password."""
-        desk, now = self._desk, self._desk.clock()
-        desk.check_origin(asked)
-        back = return_path(asked.form.get("return_to", HOME_PAGE))
-        if not desk.holds_login_token(asked):
+        sign_in, now = self._sign_in, self._sign_in.clock()
+        check_origin(request)
+        back = return_path(request.form.get("return_to", HOME_PAGE))
+        if not sign_in.holds_login_token(request):
             # Another page made the browser send this, or the page is old: nothing is even looked at.
             note.reason = "a sign-in form that is not of this browser"
-            return self._form(asked, back, "The page was too old. Please try again.", status=403)
-        name, password = asked.form.get("name", "")[:200], asked.form.get("password", "")
-        keys = (f"{name}\n{asked.address}", asked.address)
-        if "api_token" in asked.form:
-            return await self._with_token(asked, back, note)
+            return self._form(request, back, "The page was too old. Please try again.", status=403)
+        name, password = request.form.get("name", "")[:200], request.form.get("password", "")
+        keys = (f"{name}\n{request.address}", request.address)
+        if "api_token" in request.form:
+            return await self._with_token(request, back, note)
         wait = max(self._by_name.wait(keys[0], now), self._by_address.wait(keys[1], now))
         if wait > 0 or self._waiting >= MAX_WAITING_HASHES:
             note.reason = "too many failed sign-ins"
-            return self._form(asked, back, f"Too many tries. Wait {int(wait) + 1} seconds.", status=429)
+            return self._form(request, back, f"Too many tries. Wait {int(wait) + 1} seconds.", status=429)
         user = None
         if len(password) <= MAX_PASSWORD_BYTES:
             self._waiting += 1
             try:
                 async with self._hashing:
-                    user = await asyncio.to_thread(desk.authenticator.users.get().check, name, password)
+                    user = await asyncio.to_thread(sign_in.authenticator.users.get().check, name, password)
             finally:
                 self._waiting -= 1
         if user is None or self._locked_out(name):
             self._by_name.failed(keys[0], now)
             self._by_address.failed(keys[1], now)
             note.reason = "wrong name or password, or locked out"
-            return self._form(asked, back, "Name or password is wrong.", status=403)
+            return self._form(request, back, "Name or password is wrong.", status=403)
         self._by_name.succeeded(keys[0])
         subject = Subject(user.name, "user", user.groups)
-        session, cookies = await desk.begin_browser_session(subject, asked)
+        session, cookies = await sign_in.begin_browser_session(subject, request)
         note.principal, note.credential, note.reason = user.name, session, "signed in with a password"
         return redirect(back, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
 
-    async def _with_token(self, asked: Asked, back: str, note: Note) -> web.Response:
+    async def _with_token(self, request: AuthRequest, back: str, note: AuditNote) -> web.Response:
         """Exchange an API token for a browser session, which has the token's permissions and expires with it."""
-        desk, now = self._desk, self._desk.clock()
-        if (wait := self._by_address.wait(asked.address, now)) > 0:
+        sign_in, now = self._sign_in, self._sign_in.clock()
+        if (wait := self._by_address.wait(request.address, now)) > 0:
             note.reason = "too many failed sign-ins"
-            return self._form(asked, back, f"Too many tries. Wait {int(wait) + 1} seconds.", status=429)
+            return self._form(request, back, f"Too many tries. Wait {int(wait) + 1} seconds.", status=429)
         try:
-            who = desk.authenticator.of_token(asked.form["api_token"].strip()[:MAX_TOKEN_CHARACTERS])
+            who = sign_in.authenticator.of_token(request.form["api_token"].strip()[:MAX_TOKEN_CHARACTERS])
         except Unauthenticated as error:
-            self._by_address.failed(asked.address, now)
+            self._by_address.failed(request.address, now)
             note.credential, note.reason = error.credential, f"sign-in with a token: {error.reason}"
-            return self._form(asked, back, "The token is not valid.", status=403)
+            return self._form(request, back, "The token is not valid.", status=403)
         name, token = who.principal.name, who.principal.credential
         subject = Subject(name, "token", credential=token, expires_at=who.expires_at)
-        session, cookies = await desk.begin_browser_session(subject, asked)
-        if desk.token_use is not None and token.token_id is not None:
-            desk.token_use.used(token.token_id)
+        session, cookies = await sign_in.begin_browser_session(subject, request)
+        if sign_in.token_use is not None and token.token_id is not None:
+            sign_in.token_use.used(token.token_id)
         note.principal, note.credential, note.reason = name, session, f"signed in with token {token.id}"
         return redirect(back, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
 
-    async def callback(self, asked: Asked, note: Note) -> web.Response:
+    async def callback(self, request: AuthRequest, note: AuditNote) -> web.Response:
         """``GET /auth/callback``: back from the provider with a code."""
-        desk, provider = self._desk, self._desk.provider
+        sign_in, provider = self._sign_in, self._sign_in.provider
         if provider is None:
             raise Refused(404, "no identity provider", "There is no such resource here.")
         # 1. Begun here, by this browser, not long ago, and not finished before.
-        attempt = self._attempts.finish(asked.query.get("state", ""), asked.cookies.get(LOGIN_COOKIE, ""), desk.clock())
+        attempt = self._attempts.finish(
+            request.query.get("state", ""), request.cookies.get(LOGIN_COOKIE, ""), sign_in.clock()
+        )
         if attempt is None:
             note.reason = "no sign-in of this browser is under way with this state"
             return _failed(400)
         # 2. The provider says who it is.
         try:
-            redeemed = await provider.redeem(asked.query, attempt, now=desk.clock())
+            redeemed = await provider.redeem(request.query, attempt, now=sign_in.clock())
         except (LoginError, IssuerError) as error:
             note.reason = f"sign-in failed: {error}"
             _LOG.warning("%s", note.reason)
@@ -138,16 +134,16 @@ class Login:
             note.principal, note.reason = name, "the user is locked out"
             return _failed(403)
         # 3. A session with an id that nobody knew before (no fixation).
-        session, cookies = await desk.begin_browser_session(redeemed.subject, asked)
-        desk.remember_id_token(session, redeemed.id_token)
+        session, cookies = await sign_in.begin_browser_session(redeemed.subject, request)
+        sign_in.remember_id_token(session, redeemed.id_token)
         note.principal, note.credential, note.reason = name, session, "signed in with the identity provider"
         return redirect(attempt.return_to, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
 
-    async def denied(self, asked: Asked, note: Note) -> web.Response:
+    async def denied(self, request: AuthRequest, note: AuditNote) -> web.Response:
         """``GET /auth/denied``: Envoy refused the pass in the browser's cookie, and cannot say why."""
-        back = return_path(asked.query.get("return_to", "/"))
+        back = return_path(request.query.get("return_to", "/"))
         try:
-            who = await self._desk.who(asked)
+            who = await self._sign_in.who(request)
         except Unauthenticated as error:
             note.reason, note.credential = f"led to the sign-in page: {error.reason}", error.credential
             query = urlencode({"return_to": back})
@@ -157,12 +153,12 @@ class Login:
         text = "You may not see this page. Sign in as somebody else, or ask whoever runs this cluster."
         return page(pages.message("Not allowed", text, link="/auth/account"), status=403)
 
-    async def logout(self, asked: Asked, note: Note) -> web.Response:
+    async def logout(self, request: AuthRequest, note: AuditNote) -> web.Response:
         """``POST /auth/logout``: end the session, here and at the provider."""
-        desk = self._desk
-        desk.check_origin(asked)
+        sign_in = self._sign_in
+        check_origin(request)
         try:
-            who = await desk.who(asked)
+            who = await sign_in.who(request)
         except Unauthenticated:
             # Nobody is signed in: then there is nothing to protect, and cookies that are left can go.
             note.reason = "signed out, had no session"
@@ -170,62 +166,66 @@ class Login:
         identifier = who.principal.credential.session_id
         if identifier is None:
             raise Refused(403, "not a session", "Only sessions are signed out; see `sluice token revoke`.")
-        await desk.end_session(identifier, who.principal.name)
+        await sign_in.end_session(identifier, who.principal.name)
         note.principal, note.credential, note.reason = who.principal.name, identifier, "signed out"
-        id_token = desk.id_tokens.pop(identifier, None)
+        id_token = sign_in.id_tokens.pop(identifier, None)
         url = None
-        if desk.provider is not None and who.principal.method == "session":
-            url = await desk.provider.logout_url(id_token)
+        if sign_in.provider is not None and who.principal.method == "session":
+            url = await sign_in.provider.logout_url(id_token)
         return signed_out(url or "/auth/signed-out")
 
-    async def account(self, asked: Asked, note: Note) -> web.Response:
+    async def account(self, request: AuthRequest, note: AuditNote) -> web.Response:
         """``GET /auth/``: who one is."""
-        desk = self._desk
+        sign_in = self._sign_in
         try:
-            who = await desk.who(asked)
+            who = await sign_in.who(request)
         except Unauthenticated:
             note.reason = "nobody is signed in"
             return redirect("/auth/login?return_to=/auth/account")
-        note.principal, note.credential, note.reason = who.principal.name, who.principal.credential.id, "looked"
+        note.principal, note.credential, note.reason = who.principal.name, who.principal.credential.id, "viewed"
         targets = []
-        if desk.provider is not None and (url := await desk.provider.logout_url(None)):
+        if sign_in.provider is not None and (url := await sign_in.provider.logout_url(None)):
             parts = urlsplit(url)
             targets = [f"{parts.scheme}://{parts.netloc}"]
         html = pages.account(name=who.principal.name, roles=who.principal.roles, csrf=who.csrf or "")
         return page(html, form_targets=targets)
 
-    async def signed_out_page(self, _: Asked, note: Note) -> web.Response:
+    async def signed_out_page(self, _: AuthRequest, note: AuditNote) -> web.Response:
         """``GET /auth/signed-out``."""
-        note.reason = "looked"
+        note.reason = "viewed"
         return page(pages.message("Signed out", "You have signed out of Sluice.", link="/auth/login"))
 
-    async def _to_provider(self, asked: Asked, back: str) -> web.Response:
-        desk = self._desk
-        if desk.provider is None:
+    async def _to_provider(self, request: AuthRequest, back: str) -> web.Response:
+        sign_in = self._sign_in
+        if sign_in.provider is None:
             raise Refused(404, "no identity provider", "There is no such resource here.")
-        token, cookies = desk.login_token(asked)
+        token, cookies = sign_in.login_token(request)
         try:
-            attempt = self._attempts.begin(token, back, asked.address, desk.clock())
-        except TooManyWait as error:
+            attempt = self._attempts.begin(token, back, request.address, sign_in.clock())
+        except TooManyPending as error:
             raise too_many(error, "Too many people are signing in.") from error
         try:
-            return redirect(await desk.provider.authorization_url(attempt), cookies=cookies)
+            return redirect(await sign_in.provider.authorization_url(attempt), cookies=cookies)
         except IssuerError as error:
             _LOG.warning("nobody can sign in: %s", error)
             raise Refused(503, f"no answer from the provider: {error}", "The identity provider is away.") from error
 
-    def _form(self, asked: Asked, back: str, error: str = "", *, status: int = 200) -> web.Response:
-        token, cookies = self._desk.login_token(asked)
+    def _form(self, request: AuthRequest, back: str, error: str = "", *, status: int = 200) -> web.Response:
+        token, cookies = self._sign_in.login_token(request)
         html = pages.sign_in(
-            token=token, return_to=back, provider=self._desk.provider is not None, users=self._with_users(), error=error
+            token=token,
+            return_to=back,
+            provider=self._sign_in.provider is not None,
+            users=self._with_users(),
+            error=error,
         )
         return page(html, status=status, cookies=cookies)
 
     def _with_users(self) -> bool:
-        return bool(self._desk.authenticator.users.get().records)
+        return bool(self._sign_in.authenticator.users.get().records)
 
     def _locked_out(self, name: str) -> bool:
-        return self._desk.authenticator.revocations.is_revoked("user", name)
+        return self._sign_in.authenticator.revocations.is_revoked("user", name)
 
 
 def _failed(status: int) -> web.Response:

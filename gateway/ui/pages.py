@@ -23,28 +23,23 @@ from sluice.core.errors import SluiceError
 from sluice.core.home import Home
 from sluice.core.pages.rendering import HTML, Pages, page_headers
 from sluice.gateway.audit_log.chain import AuditRecord
-from sluice.gateway.audit_log.follow import Filter
 from sluice.gateway.audit_log.log import audit_file
+from sluice.gateway.audit_log.log_reader import Filter
 from sluice.gateway.audit_log.verification import read_records
 from sluice.gateway.authz.policy import Verdict
 from sluice.gateway.credentials.api_tokens import Unauthenticated
 from sluice.gateway.credentials.authenticated import Authenticated
 from sluice.gateway.credentials.token_file import TokenStore
-from sluice.gateway.credentials.token_use import read_token_use
+from sluice.gateway.credentials.token_last_used import read_last_used
 from sluice.gateway.errors import AuditLogError, TokenNotFound
 from sluice.gateway.problem import problem_body
-from sluice.gateway.signin.desk import (
-    Asked,
-    Desk,
-    Note,
-    Refused,
-    answer,
-    redirect,
-)
+from sluice.gateway.signin.requests import AuditNote, AuthRequest, Refused, check_origin
+from sluice.gateway.signin.responses import answer, redirect
+from sluice.gateway.signin.sign_in import SignIn
 from sluice.gateway.templates import TEMPLATES
 from sluice.gateway.ui.certificates import PkiView, pki_view
-from sluice.gateway.ui.revoking import REASONS, AtTheAuthority
-from sluice.gateway.ui.verify_main import Outcome
+from sluice.gateway.ui.revocation_client import REASONS, RevocationClient
+from sluice.gateway.ui.verify_process import Outcome
 from sluice.pki.assertions.principal import TokenId
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateUnknown
@@ -61,16 +56,16 @@ GATEWAY_PAGE, AUDIT_PAGE, PKI_PAGE = "/auth/ui/gateway", "/auth/ui/audit-log", "
 
 _SERIAL = re.compile(r"[0-9a-f]{1,40}")
 _TEMPLATES = Pages(TEMPLATES)
-_Page = Callable[[Asked, Note], Awaitable[web.Response]]
+_Page = Callable[[AuthRequest, AuditNote], Awaitable[web.Response]]
 
 
 @dataclass
 class AdminPages:
     """The handlers under ``/auth/ui/``."""
 
-    desk: Desk
+    sign_in: SignIn
     home: Home
-    authority: AtTheAuthority
+    authority: RevocationClient
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def routes(self) -> Mapping[tuple[str, str], tuple[str, _Page]]:
@@ -85,77 +80,79 @@ class AdminPages:
             ("POST", "/auth/ui/certificates/revoke"): ("certificates.revoke", self._page(self.revoke_certificate)),
         }
 
-    async def gateway(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
+    async def gateway(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
         """Sessions and limits; tokens for those who may see them, too."""
-        desk, now = self.desk, self.desk.clock()
-        revoked = desk.authenticator.revocations.current()
+        sign_in, now = self.sign_in, self.sign_in.clock()
+        revoked = sign_in.authenticator.revocations.current()
         sessions = [
             each
-            for each in desk.authenticator.sessions.records
+            for each in sign_in.authenticator.sessions.records
             if now < each.expires_at and not revoked.is_revoked("session", each.id, now=now)
         ]
         may_see_tokens = self._may(who, "tokens.list")
-        tokens = desk.authenticator.tokens.get().records if may_see_tokens else ()
+        tokens = sign_in.authenticator.tokens.get().records if may_see_tokens else ()
         return self._render(
-            asked,
+            request,
             who,
             "gateway.html",
             sessions=sorted(sessions, key=lambda each: -each.seen_at)[:MAX_LISTED],
             own=who.principal.credential.id,
             tokens=sorted(tokens, key=lambda each: -each.created_at)[:MAX_LISTED],
-            used=await asyncio.to_thread(read_token_use, self.home) if may_see_tokens else {},
-            config=desk.config,
+            used=await asyncio.to_thread(read_last_used, self.home) if may_see_tokens else {},
+            config=sign_in.config,
             may_see_tokens=may_see_tokens,
             may_revoke_sessions=self._may(who, "sessions.revoke"),
             may_revoke_tokens=self._may(who, "tokens.revoke"),
         )
 
-    async def revoke_session(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
-        """End a session, whosever it is."""
-        identifier = asked.form.get("id", "")
-        found = [each for each in self.desk.authenticator.sessions.records if each.id == identifier]
+    async def revoke_session(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
+        """End a session of any principal."""
+        identifier = request.form.get("id", "")
+        found = [each for each in self.sign_in.authenticator.sessions.records if each.id == identifier]
         if not found:
             raise Refused(404, "no such session", "There is no such session (any more).")
-        await self.desk.end_session(found[0].id, found[0].name, by=who.principal.name)
+        await self.sign_in.end_session(found[0].id, found[0].name, by=who.principal.name)
         note.reason = f"ended session {identifier} of {found[0].name}"
-        await self.desk.audit.event("session.revoked", who.principal.name, {"id": identifier, "name": found[0].name})
+        await self.sign_in.audit.event("session.revoked", who.principal.name, {"id": identifier, "name": found[0].name})
         return redirect(f"{GATEWAY_PAGE}?done=session")
 
-    async def revoke_token(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
-        """Revoke an API token, and what was begun with it."""
+    async def revoke_token(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
+        """Revoke an API token, its passes, and the sessions that were begun with it."""
         try:
-            record = await asyncio.to_thread(TokenStore(self.home).revoke, TokenId(asked.form.get("id", "")[:MAX_TEXT]))
+            record = await asyncio.to_thread(
+                TokenStore(self.home).revoke, TokenId(request.form.get("id", "")[:MAX_TEXT])
+            )
         except TokenNotFound as error:
             raise Refused(404, "no such token", "There is no such token (any more).") from error
         note.reason = f"revoked token {record.id} of {record.name}"
-        await self.desk.audit.event("token.revoked", who.principal.name, {"id": record.id, "name": record.name})
+        await self.sign_in.audit.event("token.revoked", who.principal.name, {"id": record.id, "name": record.name})
         return redirect(f"{GATEWAY_PAGE}?done=token")
 
-    async def audit_log(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
+    async def audit_log(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
         """The newest records, searched."""
-        return await self._audit_page(asked, who, None)
+        return await self._audit_page(request, who, None)
 
-    async def verify(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
+    async def verify(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
         """Have every line and signature of the log checked."""
         outcome = await self._verified()
         note.reason = outcome.problem or f"verified {outcome.lines} lines"
-        return await self._audit_page(asked, who, outcome)
+        return await self._audit_page(request, who, outcome)
 
-    async def certificates(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
+    async def certificates(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
         """Authorities, leaves by expiry, and the phase of a rotation."""
-        config = PkiConfig(trust_domain=self.desk.realm)
+        config = PkiConfig(trust_domain=self.sign_in.realm)
         async with self._one_at_a_time:
-            view: PkiView = await asyncio.to_thread(pki_view, self.home, config, self.desk.clock())
+            view: PkiView = await asyncio.to_thread(pki_view, self.home, config, self.sign_in.clock())
         may_revoke = self._may(who, "certificates.revoke") and await asyncio.to_thread(lambda: self.authority.possible)
-        return self._render(asked, who, "pki.html", pki=view, may_revoke=may_revoke, reasons=REASONS)
+        return self._render(request, who, "pki.html", pki=view, may_revoke=may_revoke, reasons=REASONS)
 
-    async def revoke_certificate(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
+    async def revoke_certificate(self, request: AuthRequest, note: AuditNote, who: Authenticated) -> web.Response:
         """Have the authority revoke a leaf, by its serial number."""
-        serial, name = asked.form.get("id", ""), who.principal.name
+        serial, name = request.form.get("id", ""), who.principal.name
         if _SERIAL.fullmatch(serial) is None:
             raise Refused(404, "no such certificate", "There is no such certificate (any more).")
         try:
-            reason = Reason(asked.form.get("reason", ""))
+            reason = Reason(request.form.get("reason", ""))
         except ValueError as error:
             raise Refused(400, "no reason", "Say why it is revoked.") from error
         try:
@@ -166,11 +163,11 @@ class AdminPages:
             raise Refused(503, error.what, f"The authority did not revoke it: {error}") from error
         note.reason = f"revoked {serial} of {answer.identity}"
         detail = {"identities": answer.identity, "serials": serial, "count": int(answer.new), "reason": reason.value}
-        await self.desk.audit.event("certificate.revoked", name, detail)
+        await self.sign_in.audit.event("certificate.revoked", name, detail)
         return redirect(f"{PKI_PAGE}?done=certificate")
 
-    async def _audit_page(self, asked: Asked, who: Authenticated, outcome: Outcome | None) -> web.Response:
-        terms = {name: asked.query.get(name, "")[:MAX_TEXT] for name in ("principal", "operation", "decision")}
+    async def _audit_page(self, request: AuthRequest, who: Authenticated, outcome: Outcome | None) -> web.Response:
+        terms = {name: request.query.get(name, "")[:MAX_TEXT] for name in ("principal", "operation", "decision")}
         wanted = Filter(terms["principal"], terms["operation"], terms["decision"])
         records: list[AuditRecord] = []
         problem = ""
@@ -180,7 +177,7 @@ class AdminPages:
         except AuditLogError as error:
             problem = str(error)
         return self._render(
-            asked,
+            request,
             who,
             "audit_log.html",
             records=records,
@@ -202,7 +199,7 @@ class AdminPages:
                 sys.executable,
                 "-P",
                 "-m",
-                "sluice.gateway.ui.verify_main",
+                "sluice.gateway.ui.verify_process",
                 str(audit_file(self.home).parent),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
@@ -221,46 +218,46 @@ class AdminPages:
                     process.kill()
                     await process.wait()
 
-    def _page(self, handler: Callable[[Asked, Note, Authenticated], Awaitable[web.Response]]) -> _Page:
+    def _page(self, handler: Callable[[AuthRequest, AuditNote, Authenticated], Awaitable[web.Response]]) -> _Page:
         """Asks who it is and whether that one may; what goes wrong is told as a page."""
 
-        async def handle(asked: Asked, note: Note) -> web.Response:
-            desk = self.desk
-            desk.check_origin(asked)
+        async def handle(request: AuthRequest, note: AuditNote) -> web.Response:
+            sign_in = self.sign_in
+            check_origin(request)
             try:
-                who = await desk.who(asked)
+                who = await sign_in.who(request)
             except Unauthenticated as error:
-                if asked.method == "GET" and not asked.presented.authorization:
+                if request.method == "GET" and not request.presented.authorization:
                     note.reason = error.reason
-                    return redirect(f"/auth/login?{urlencode({'return_to': asked.path})}")
+                    return redirect(f"/auth/login?{urlencode({'return_to': request.path})}")
                 raise
-            note.principal, note.credential, note.reason = who.principal.name, who.principal.credential.id, "looked"
+            note.principal, note.credential, note.reason = who.principal.name, who.principal.credential.id, "viewed"
             if not self._may(who, note.operation):
                 note.reason = "no role allows it"
                 detail = f"{who.principal.name} may not {note.operation}."
-                return self._problem(asked, who, HTTPStatus.FORBIDDEN, detail)
+                return self._problem(request, who, HTTPStatus.FORBIDDEN, detail)
             try:
-                response = await handler(asked, note, who)
+                response = await handler(request, note, who)
             except Refused as error:
                 note.reason = error.reason
-                return self._problem(asked, who, HTTPStatus(error.status), error.detail)
-            if (cookie := desk.renewed_cookie(who)) is not None:
+                return self._problem(request, who, HTTPStatus(error.status), error.detail)
+            if (cookie := sign_in.renewed_cookie(who)) is not None:
                 response.headers.add(hdrs.SET_COOKIE, cookie)
             return response
 
         return handle
 
     def _may(self, who: Authenticated, operation: str) -> bool:
-        return self.desk.authenticator.policy.get().rule(who.principal, operation).verdict is Verdict.ALLOW
+        return self.sign_in.authenticator.policy.get().rule(who.principal, operation).verdict is Verdict.ALLOW
 
-    def _problem(self, asked: Asked, who: Authenticated, status: HTTPStatus, detail: str) -> web.Response:
+    def _problem(self, request: AuthRequest, who: Authenticated, status: HTTPStatus, detail: str) -> web.Response:
         if who.csrf is None:  # a program
             return answer(status, problem_body(status, detail), "application/problem+json")
-        return self._render(asked, who, "problem.html", status=status, title=status.phrase, detail=detail)
+        return self._render(request, who, "problem.html", status=status, title=status.phrase, detail=detail)
 
     def _render(
         self,
-        asked: Asked,
+        request: AuthRequest,
         who: Authenticated,
         template: str,
         *,
@@ -270,10 +267,10 @@ class AdminPages:
         text = _TEMPLATES.render(
             template,
             who=who.principal.name,
-            here=AUDIT_PAGE if asked.path.startswith(AUDIT_PAGE) else asked.path,
+            here=AUDIT_PAGE if request.path.startswith(AUDIT_PAGE) else request.path,
             csrf=who.csrf or "",
-            done=asked.query.get("done", ""),
-            now=self.desk.clock(),
+            done=request.query.get("done", ""),
+            now=self.sign_in.clock(),
             **values,
         )
         response = answer(status, text.encode(), HTML, headers=page_headers())

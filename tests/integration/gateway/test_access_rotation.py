@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from sluice.gateway.audit_log.access_log_reader import access_file
 from sluice.gateway.audit_log.access_rotation import AccessRotation
-from sluice.gateway.audit_log.access_tail import access_file
 from sluice.gateway.audit_log.log import audit_directory
 from sluice.gateway.audit_log.verification import read_records, verify_log
 from sluice.gateway.proxy.bootstrap import EnvoyPaths

@@ -13,7 +13,7 @@ import pytest
 
 from sluice.core.home import Home
 from sluice.gateway.audit_log import maintenance as audit_keeper
-from sluice.gateway.audit_log.access_tail import access_file
+from sluice.gateway.audit_log.access_log_reader import access_file
 from sluice.gateway.audit_log.chain import AuditRecord
 from sluice.gateway.audit_log.log import (
     AuditLog,

@@ -188,8 +188,8 @@ async def test_unknown_endpoints_methods_and_types_are_refused(pair: Pair) -> No
 
 
 async def test_a_role_that_a_method_does_not_allow_is_refused(pair: Pair) -> None:
-    with pytest.raises(CallNotPermitted, match="taskmanager/tm-1 may not call for_jobmanagers"):
-        await pair.gateway.for_jobmanagers()
+    with pytest.raises(CallNotPermitted, match="taskmanager/tm-1 may not call with_jobmanager_api"):
+        await pair.gateway.with_jobmanager_api()
     with pytest.raises(CallNotPermitted):
         await pair.gateway.for_own_driver()
 

@@ -75,7 +75,7 @@ class EchoGateway(Protocol):
     async def blob(self, data: bytes) -> bytes: ...
 
     @rpc(allow={Role.JOBMANAGER})
-    async def for_jobmanagers(self) -> None: ...
+    async def with_jobmanager_api(self) -> None: ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
     async def for_own_driver(self) -> str: ...
@@ -141,7 +141,7 @@ class Echo(RpcEndpoint):
     async def blob(self, data: bytes) -> bytes:
         return data
 
-    async def for_jobmanagers(self) -> None:
+    async def with_jobmanager_api(self) -> None:
         raise AssertionError("must not be reached")
 
     async def for_own_driver(self) -> str:

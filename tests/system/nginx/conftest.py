@@ -19,7 +19,7 @@ import pytest
 
 from sluice.core.files import make_private_directory, write_secret
 from sluice.core.home import Home
-from sluice.gateway.audit_log.access_tail import access_file
+from sluice.gateway.audit_log.access_log_reader import access_file
 from sluice.gateway.config import ENVOY_NAME, GatewayConfig
 from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
 from sluice.gateway.proxy.nginx import CONFIGURATION, NginxPaths, render

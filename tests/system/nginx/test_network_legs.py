@@ -14,7 +14,7 @@ import pytest
 
 from sluice.core.files import make_private_directory, write_public, write_secret
 from sluice.core.home import Home
-from sluice.gateway.audit_log.access_tail import access_file
+from sluice.gateway.audit_log.access_log_reader import access_file
 from sluice.gateway.config import AUTH_NAME, ENVOY_NAME, GatewayConfig
 from sluice.gateway.principal import AccessRole
 from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of

@@ -128,7 +128,7 @@ async def test_ending_a_session(local: House) -> None:
     assert reply.location == "/auth/ui/gateway?done=session"
     assert (await eve.get("/v1/jobs")).status == 401
     assert f"session-{identifier}" not in (await admin.get(PAGES[0])).text
-    (revoked,) = local.service.authenticator.revocations.current().unexpired(local.service.desk.clock())
+    (revoked,) = local.service.authenticator.revocations.current().unexpired(local.service.sign_in.clock())
     assert (revoked.id, revoked.by) == (identifier, "ada")
 
 
@@ -233,5 +233,5 @@ async def test_a_users_certificate_ends_at_the_gateway_too(local: House, tmp_pat
         wanted = {"id": f"{leaf.serial_number:x}", "reason": "affiliation-changed"}
         reply = await admin.post("/auth/ui/certificates/revoke", {**wanted, "csrf": admin.cookies[CSRF_COOKIE]})
         assert reply.status == 303
-    (revoked,) = local.service.authenticator.revocations.current().unexpired(local.service.desk.clock())
+    (revoked,) = local.service.authenticator.revocations.current().unexpired(local.service.sign_in.clock())
     assert (revoked.kind, revoked.id, revoked.by) == ("certificate", leaf.fingerprint(SHA256()).hex(), "ada")

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 
 from sluice.gateway.credentials.access_tokens import PASS_COOKIE
 from sluice.gateway.credentials.token_file import TokenStore
-from sluice.gateway.credentials.token_use import read_token_use
+from sluice.gateway.credentials.token_last_used import read_last_used
 from sluice.gateway.jwt.jwks import UNKNOWN_KEY_SECONDS
 from sluice.pki.assertions.principal import TokenId
 from tests.identity_provider import IdentityProvider, Signer
@@ -106,9 +106,9 @@ async def test_the_last_use_of_a_token_is_known(house: House) -> None:
     used, text = token(house)
     unused, _ = token(house)
     assert await house.bearer(text) == 200
-    assert house.service.desk.token_use is not None
-    house.service.desk.token_use.flush()
-    assert read_token_use(house.home).keys() == {used}
+    assert house.service.sign_in.token_use is not None
+    house.service.sign_in.token_use.flush()
+    assert read_last_used(house.home).keys() == {used}
     assert unused != used
 
 

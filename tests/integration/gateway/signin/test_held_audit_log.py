@@ -25,7 +25,7 @@ async def test_held_lock_delays_no_answer_that_needs_no_record(house: House) -> 
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         waiting = [asyncio.create_task(house.bearer(token)) for _ in range(5)]
         refused = asyncio.create_task(house.bearer("slc_unknown"))
-        # Asked after those, and answered while they wait: the event loop is free.
+        # AuthRequest after those, and answered while they wait: the event loop is free.
         for _ in range(5):
             assert (await house.check("GET", asset_path("sluice.css"))).status == 200
         assert not any(task.done() for task in (*waiting, refused))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sluice.gateway.audit_log.chain import AuditRecord
-from sluice.gateway.audit_log.follow import Filter, follow
 from sluice.gateway.audit_log.log import AuditLog, Limits
+from sluice.gateway.audit_log.log_reader import Filter, follow
 from sluice.gateway.audit_log.segments import segments
 from sluice.gateway.audit_log.verification import read_records
 from sluice.gateway.errors import AuditLogError

@@ -19,7 +19,7 @@ from sluice.gateway.audit_log.log import AuditDisk, AuditLog, audit_file
 from sluice.gateway.audit_log.segments import LOCK
 from sluice.gateway.audit_log.verification import verify_log
 from sluice.gateway.audit_log.writer import AuditWriter
-from sluice.gateway.credentials.token_use import TokenUse, read_token_use
+from sluice.gateway.credentials.token_last_used import TokensLastUsed, read_last_used
 from sluice.gateway.errors import AuditLogError
 from sluice.pki.assertions.principal import TokenId
 
@@ -177,13 +177,13 @@ async def test_whoever_goes_away_leaves_the_others_alone(tmp_path: Path) -> None
 def test_use_of_a_token_is_noted_without_the_disk_and_flushed_beside(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     now = 1000.0
-    use = TokenUse(home, lambda: now)
+    use = TokensLastUsed(home, lambda: now)
     use.used(TokenId("t-1"))
     now += 3600
     use.used(TokenId("t-2"))
-    assert read_token_use(home) == {}
+    assert read_last_used(home) == {}
     use.flush()
-    assert read_token_use(home) == {"t-1": 1000.0, "t-2": 4600.0}
+    assert read_last_used(home) == {"t-1": 1000.0, "t-2": 4600.0}
     # What could not be written is written the next time.
     path = home.gateway / "token-use.json"
     path.unlink()
@@ -193,4 +193,4 @@ def test_use_of_a_token_is_noted_without_the_disk_and_flushed_beside(tmp_path: P
         use.flush()
     path.rmdir()
     use.flush()
-    assert read_token_use(home).keys() == {"t-1", "t-2", "t-3"}
+    assert read_last_used(home).keys() == {"t-1", "t-2", "t-3"}

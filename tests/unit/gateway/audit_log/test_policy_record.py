@@ -9,7 +9,7 @@ import pytest
 
 from sluice.gateway.audit_log.keys import SIGNING_KEY
 from sluice.gateway.audit_log.log import AuditLog
-from sluice.gateway.audit_log.policy_record import RecordedPolicy
+from sluice.gateway.audit_log.recorded_policy import RecordedPolicy
 from sluice.gateway.audit_log.verification import read_records
 from sluice.gateway.errors import AuditLogError
 

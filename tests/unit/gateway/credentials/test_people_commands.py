@@ -26,7 +26,7 @@ from sluice.gateway.authz.policy_file import DEFAULT_POLICY
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.credentials.session_store import SessionStore
 from sluice.gateway.credentials.sessions import Limits
-from sluice.gateway.credentials.token_use import TokenUse
+from sluice.gateway.credentials.token_last_used import TokensLastUsed
 from sluice.gateway.credentials.users import UserStore
 from sluice.gateway.errors import PolicyError, UserFileError
 from sluice.gateway.principal import Subject
@@ -195,7 +195,7 @@ def test_which_sessions_must_be_said_clearly(home: Path, arguments: tuple[str, .
 def test_tokens_have_roles_of_the_policy_scopes_and_a_last_use(home: Path) -> None:
     made = run(token.app, home, "create", "bot", "--role", "submitter", "--scope", "jobs.*", "--json")
     identifier = json.loads(made.stdout)["id"]
-    use = TokenUse(Home.at(home), lambda: 1_800_000_000.0)
+    use = TokensLastUsed(Home.at(home), lambda: 1_800_000_000.0)
     use.used(identifier)
     use.flush()
     (listed,) = json.loads(run(token.app, home, "list", "--json").stdout)["tokens"]

@@ -15,7 +15,6 @@ from sluice.gateway.credentials.sessions import (
 )
 from sluice.gateway.principal import Subject
 from sluice.gateway.signin.attempts import LIFETIME_SECONDS, MAX_ATTEMPTS_PER_ADDRESS, Attempts
-from sluice.gateway.signin.desk import return_path
 from sluice.gateway.signin.device_codes import (
     INTERVAL_SECONDS,
     MAX_OPEN_PER_ADDRESS,
@@ -24,6 +23,8 @@ from sluice.gateway.signin.device_codes import (
     normalized,
 )
 from sluice.gateway.signin.device_codes import LIFETIME_SECONDS as CODE_SECONDS
+from sluice.gateway.signin.pending_requests import PendingRequests, TooManyPending
+from sluice.gateway.signin.requests import return_path
 from sluice.gateway.signin.throttle import (
     FORGET_SECONDS,
     FREE_FAILURES,
@@ -31,7 +32,6 @@ from sluice.gateway.signin.throttle import (
     MAX_WAIT_SECONDS,
     Throttle,
 )
-from sluice.gateway.signin.waiting import TooManyWait, Waiting
 from sluice.pki.assertions.principal import CertificateId, Credential
 
 NOW = 1_800_000_000.0
@@ -58,7 +58,7 @@ def test_a_flood_of_attempts_leaves_those_alone_that_are_under_way() -> None:
     mine = attempts.begin("b", "/", HOST, NOW)
     for _ in range(MAX_ATTEMPTS_PER_ADDRESS):
         attempts.begin("", "/", "192.0.2.66", NOW)
-    with pytest.raises(TooManyWait, match=r"192\.0\.2\.66") as refused:
+    with pytest.raises(TooManyPending, match=r"192\.0\.2\.66") as refused:
         attempts.begin("", "/", "192.0.2.66", NOW + 1)
     assert refused.value.retry_after == LIFETIME_SECONDS - 1
     others = attempts.begin("c", "/", HOST, NOW)
@@ -69,11 +69,11 @@ def test_a_flood_of_attempts_leaves_those_alone_that_are_under_way() -> None:
 
 
 def test_when_all_places_are_taken_nobodys_is_given_up() -> None:
-    waiting: Waiting[str] = Waiting(60.0, limit=3, limit_per_address=2)
+    waiting: PendingRequests[str] = PendingRequests(60.0, limit=3, limit_per_address=2)
     waiting.add("mine", "mine", HOST, NOW)
     for number in range(2):
         waiting.add(f"flood {number}", "", f"2001:db8:0:{number}::1", NOW + 10)
-    with pytest.raises(TooManyWait) as refused:
+    with pytest.raises(TooManyPending) as refused:
         waiting.add("late", "", "203.0.113.9", NOW + 20)
     assert refused.value.retry_after == 40.0
     assert waiting.get("mine", NOW + 60) == "mine"
@@ -84,10 +84,10 @@ def test_when_all_places_are_taken_nobodys_is_given_up() -> None:
 
 
 def test_addresses_of_one_network_count_as_one() -> None:
-    waiting: Waiting[str] = Waiting(60.0, limit=100, limit_per_address=2)
+    waiting: PendingRequests[str] = PendingRequests(60.0, limit=100, limit_per_address=2)
     for number in range(2):
         waiting.add(str(number), "", f"2001:db8::{number}", NOW)
-    with pytest.raises(TooManyWait):
+    with pytest.raises(TooManyPending):
         waiting.add("one more", "", "2001:db8::ffff", NOW)
     assert waiting.pop("0", NOW) == ""
     waiting.add("instead", "", "2001:db8::ffff", NOW)
@@ -98,7 +98,7 @@ def test_a_flood_of_device_codes_leaves_those_alone_that_wait() -> None:
     code, pending = codes.begin(HOST, NOW)
     for _ in range(MAX_OPEN_PER_ADDRESS):
         codes.begin("192.0.2.66", NOW)
-    with pytest.raises(TooManyWait):
+    with pytest.raises(TooManyPending):
         codes.begin("192.0.2.66", NOW)
     found = codes.find(pending.user_code, NOW)
     assert found is pending

@@ -1,4 +1,4 @@
-"""What may not get into a record: secrets, text that is no Unicode, and text without end. Pure."""
+"""Keeps secrets, invalid Unicode and overlong text out of records. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def clean(text: str, limit: int = MAX_FIELD_CHARACTERS) -> str:
     return _PRIVATE_KEY.sub("(private key)", _BEARER.sub(r"\1(secret)", text))[:limit]
 
 
-def without_secrets(lines: bytes) -> bytes:
+def remove_secrets(lines: bytes) -> bytes:
     """``lines`` of an access log, with what looks like a secret replaced; one look tells that there is none."""
     if not any(mark in lines for mark in _SUSPICIOUS_BYTES):
         return lines
@@ -57,18 +57,18 @@ def _clean_line(line: bytes) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
-def sealed_clean(record: AuditRecord, state: ChainState) -> tuple[bytes, ChainState]:
-    """``record`` at the end of the chain, scrubbed when there is any need: one look at its line tells."""
+def seal_without_secrets(record: AuditRecord, state: ChainState) -> tuple[bytes, ChainState]:
+    """``record`` at the end of the chain, record_without_secrets when there is any need: one look at its line tells."""
     try:
         line, after = seal(record, state)
     except UnicodeEncodeError:
-        return seal(scrubbed(record), state)
+        return seal(record_without_secrets(record), state)
     if len(line) <= MAX_FIELD_CHARACTERS and not any(mark in line for mark in _SUSPICIOUS_BYTES):
         return line, after
-    return seal(scrubbed(record), state)
+    return seal(record_without_secrets(record), state)
 
 
-def scrubbed(record: AuditRecord) -> AuditRecord:
+def record_without_secrets(record: AuditRecord) -> AuditRecord:
     """``record`` with every text in it clean; itself when there is nothing to do."""
     changed: dict[str, object] = {}
     for name in _TEXT_FIELDS:
@@ -76,13 +76,13 @@ def scrubbed(record: AuditRecord) -> AuditRecord:
         if value and isinstance(value, str) and (better := clean(value)) != value:
             changed[name] = better
     if isinstance(record.detail, dict):
-        changed["detail"] = scrubbed_detail(record.detail)
+        changed["detail"] = detail_without_secrets(record.detail)
     if isinstance(record.roles, tuple):
         changed["roles"] = tuple(clean(role, MAX_NAME_CHARACTERS) for role in record.roles[:MAX_DETAILS])
     return msgspec.structs.replace(record, **changed) if changed else record
 
 
-def scrubbed_detail(detail: Mapping[str, object] | str) -> dict[str, str] | msgspec.UnsetType:
+def detail_without_secrets(detail: Mapping[str, object] | str) -> dict[str, str] | msgspec.UnsetType:
     """The facts of an act as short clean texts."""
     facts = {"text": detail} if isinstance(detail, str) else detail
     kept = {

@@ -1,4 +1,4 @@
-"""Which policy was in force when: every change of it is on record before the first decision by it."""
+"""A policy file whose changes are recorded: each change is in the audit log before the first decision by it."""
 
 from __future__ import annotations
 

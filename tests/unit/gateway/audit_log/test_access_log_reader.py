@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice.gateway.audit_log import access_tail
+from sluice.gateway.audit_log import access_log_reader
 from sluice.gateway.audit_log.access_lines import MALFORMED
-from sluice.gateway.audit_log.access_tail import AccessTail
+from sluice.gateway.audit_log.access_log_reader import AccessLogReader
 from sluice.gateway.audit_log.chain import AuditRecord
 from sluice.gateway.audit_log.log import AuditLog
 from sluice.gateway.audit_log.verification import read_records, verify_log
@@ -33,7 +33,7 @@ class World:
 
     def drain(self) -> int:
         """Take over all there is, as a new process would."""
-        tail, total = AccessTail(self.access, AuditLog(self.audit)), 0
+        tail, total = AccessLogReader(self.access, AuditLog(self.audit)), 0
         while taken := tail.step():
             total += taken
         return total
@@ -56,8 +56,8 @@ def test_a_step_says_whether_there_is_more_worth_looking_for_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A follower that looked again for each line of a busy proxy would never rest."""
-    monkeypatch.setattr(access_tail, "MAX_BATCH_BYTES", 100)
-    tail = AccessTail(world.access, world.log)
+    monkeypatch.setattr(access_log_reader, "MAX_BATCH_BYTES", 100)
+    tail = AccessLogReader(world.access, world.log)
     seen = []
     world.write(1)
     seen.append((tail.step(), tail.behind))
@@ -136,7 +136,7 @@ def test_copy_and_truncate(world: World) -> None:
 
 
 def test_what_was_rotated_is_deleted_only_when_all_of_it_was_taken(world: World) -> None:
-    tail = AccessTail(world.access, AuditLog(world.audit))
+    tail = AccessLogReader(world.access, AuditLog(world.audit))
     world.write("a")
     world.rotate("1")
     world.write("b")
@@ -178,7 +178,7 @@ def test_line_that_a_killed_proxy_left_without_its_end_does_not_swallow_the_next
 
 
 def test_endless_line_is_cut_into_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_tail, "MAX_BATCH_BYTES", 100_000)
+    monkeypatch.setattr(access_log_reader, "MAX_BATCH_BYTES", 100_000)
     with world.access.open("w") as file:
         file.write("x" * 250_000 + "\n")
     world.write("after")
@@ -189,7 +189,10 @@ def test_endless_line_is_cut_into_records(world: World, monkeypatch: pytest.Monk
 
 
 def test_two_followers_write_nothing_twice(world: World) -> None:
-    one, other = AccessTail(world.access, AuditLog(world.audit)), AccessTail(world.access, AuditLog(world.audit))
+    one, other = (
+        AccessLogReader(world.access, AuditLog(world.audit)),
+        AccessLogReader(world.access, AuditLog(world.audit)),
+    )
     for number in range(20):
         world.write(number)
         (one if number % 2 else other).step()
@@ -217,7 +220,7 @@ def test_batch_torn_by_a_crash_is_continued_in_the_middle(world: World) -> None:
 
 def test_more_than_one_batch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.write(*range(1200))
-    monkeypatch.setattr(access_tail, "MAX_BATCH_BYTES", 1000)
+    monkeypatch.setattr(access_log_reader, "MAX_BATCH_BYTES", 1000)
     assert world.drain() == 1200
     assert world.ids == [str(number) for number in range(1200)]
     assert verify_log(world.audit.parent).requests == 1200

@@ -1,7 +1,7 @@
-"""What strangers have begun and not ended: bounded in all and for each address, and nobody's is given up for another's.
+"""Requests that callers have begun before they sign in: bounded in total and for each address. No I/O.
 
-Whoever begins one has not signed in yet, so anybody can fill all places. A limit for each address makes that dear, and
-when all are taken, new ones are refused: who waits already, perhaps with a code in hand, can go on. No I/O.
+Anybody can begin one, so anybody could fill all places. A limit for each address makes that expensive. When all places
+are taken, new requests are refused; pending ones, whose users may be entering a code, are never dropped for them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from sluice.pki.tls.pending_peers import network_of
 _T = TypeVar("_T")
 
 
-class TooManyWait(Exception):  # a state of affairs, answered with 429
-    """There is no room for another one; ``retry_after`` is in seconds."""
+class TooManyPending(Exception):  # answered with 429
+    """No place is free for another request; ``retry_after`` is in seconds."""
 
     def __init__(self, what: str, retry_after: float) -> None:
         super().__init__(what)
         self.retry_after = retry_after
 
 
-class Waiting(Generic[_T]):
-    """By key; each is forgotten after its lifetime.
+class PendingRequests(Generic[_T]):
+    """Pending requests by key; each expires after its lifetime.
 
     Args:
         lifetime: in seconds.
@@ -39,31 +39,31 @@ class Waiting(Generic[_T]):
         self._per_network: Counter[str] = Counter()
 
     def add(self, key: str, one: _T, address: str, now: float) -> None:
-        """Take one in that was begun from ``address``; raises :class:`TooManyWait`."""
+        """Add a request that was begun from ``address``; raises :class:`TooManyPending`."""
         self._expire(now)
         network = network_of(address)
         if self._per_network[network] >= self._limit_per_address:
             mine = next(began for _, each, began in self._open.values() if each == network)
-            raise TooManyWait(f"{self._limit_per_address} of {network} are under way already", self._left(mine, now))
+            raise TooManyPending(f"{self._limit_per_address} of {network} are under way already", self._left(mine, now))
         if len(self._open) >= self._limit:
             _, _, began = next(iter(self._open.values()))
-            raise TooManyWait(f"{self._limit} are under way already", self._left(began, now))
+            raise TooManyPending(f"{self._limit} are under way already", self._left(began, now))
         self._open[key] = one, network, now
         self._per_network[network] += 1
 
     def get(self, key: str, now: float) -> _T | None:
-        """The one with this key, unless it is over."""
+        """The request with this key, unless it has expired."""
         self._expire(now)
         found = self._open.get(key)
         return None if found is None else found[0]
 
     def pop(self, key: str, now: float) -> _T | None:
-        """The same, which ends with it."""
+        """Remove and return the request with this key, unless it has expired."""
         self._expire(now)
         return self._remove(key)
 
     def all(self, now: float) -> list[_T]:
-        """All that are not over, the oldest first."""
+        """All pending requests, the oldest first."""
         self._expire(now)
         return [one for one, _, _ in self._open.values()]
 

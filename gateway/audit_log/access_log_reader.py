@@ -1,4 +1,4 @@
-"""Takes the proxy's access log over into the audit log: every line once, whatever is killed or rotated meanwhile.
+"""Reads the proxy's access log into the audit log: every line exactly once, across crashes and rotation.
 
 What is there is read, hashed and kept in one piece (``gateway.audit_log.traffic``), so that a busy proxy has the
 machine to itself. How far it got is in the records themselves: a record and its position are one line, so neither is
@@ -15,7 +15,7 @@ from sluice.core.home import Home
 from sluice.gateway.audit_log.access_lines import MAX_ACCESS_LINE_BYTES, gap
 from sluice.gateway.audit_log.chain import AccessPosition, AuditRecord
 from sluice.gateway.audit_log.log import AuditLog
-from sluice.gateway.audit_log.scrubbing import without_secrets
+from sluice.gateway.audit_log.secret_removal import remove_secrets
 from sluice.gateway.errors import AuditLogError
 
 MAX_BATCH_BYTES = 1 << 20
@@ -31,8 +31,8 @@ def access_file(home: Home) -> Path:
     return home.root / "access" / "access.jsonl"
 
 
-class AccessTail:
-    """Follows the access log at ``path`` (and ``path.*``, where it was rotated to) into ``log``.
+class AccessLogReader:
+    """Copies the access log at ``path``, and its rotated files ``path.*``, into ``log``.
 
     Attributes:
         behind: after a step, whether there was more than one step takes, or another file to go on with.
@@ -80,7 +80,7 @@ class AccessTail:
             return 0
         # What a busy proxy writes meanwhile is little: looking again at once for that would never end.
         self.behind = len(data) > MAX_BATCH_BYTES // 2 or before.file != names[-1]
-        lines = without_secrets(data if data.endswith(b"\n") else data + b"\n")
+        lines = remove_secrets(data if data.endswith(b"\n") else data + b"\n")
         end = AccessPosition(before.file, before.offset + len(data))
         return lines.count(b"\n") if self._log.take_over(lines, after=known, position=end) else 0
 

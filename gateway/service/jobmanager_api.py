@@ -1,4 +1,4 @@
-"""What JobManagers on other machines ask the auth service: its public keys, and whose streams may stay open."""
+"""The auth service's API for JobManagers on other machines: public keys, and the validity of streams' credentials."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STANDING_PATH = "/auth/standing"
 _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-def for_jobmanagers(check: _Handler, keys: PassKeys, is_valid: IsValid) -> _Handler:
+def with_jobmanager_api(check: _Handler, keys: PassKeys, is_valid: IsValid) -> _Handler:
     """A handler for a mutual TLS listener: gateways get ``check``, JobManagers these two, nobody anything else."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:

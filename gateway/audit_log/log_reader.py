@@ -62,16 +62,16 @@ def follow(directory: Path, *, wait: Callable[[], None]) -> Iterator[AuditRecord
 
     Each is checked against the chain, but for signatures. Ends only with an error, or with its consumer.
     """
-    follower = _Follower(directory)
-    yield from follower.news()
+    reader = _LogReader(directory)
+    yield from reader.news()
     yield None
     while True:
         wait()
-        yield from follower.news()
+        yield from reader.news()
 
 
-class _Follower:
-    """How far a reader is, in which file."""
+class _LogReader:
+    """A position in the log: the file, and the offset in it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -81,7 +81,7 @@ class _Follower:
         self._offset = 0
 
     def news(self) -> Iterator[AuditRecord]:
-        """What was written since."""
+        """The records that were written since the last call."""
         for segment in segments(self._directory):
             if segment.last > self._reader.state.count:
                 for number, raw in enumerate(segment.lines(), start=segment.first):

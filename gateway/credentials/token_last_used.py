@@ -1,4 +1,4 @@
-"""When each API token was last used: beside the tokens, so that using one never writes the file that others change."""
+"""When each API token was last used. A file of its own, so that using a token never writes the token file."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from sluice.pki.assertions.principal import TokenId
 MAX_USE_FILE_BYTES = 1 << 20
 
 
-def read_token_use(home: Home) -> dict[str, float]:
-    """Token id -> seconds since the epoch; what cannot be read is no use known, and nothing depends on it."""
+def read_last_used(home: Home) -> dict[str, float]:
+    """Token id -> seconds since the epoch; empty when the file cannot be read, since nothing depends on it."""
     try:
         return msgspec.json.decode(read_secret(_file(home), MAX_USE_FILE_BYTES), type=dict[str, float])
     except (StoreError, msgspec.MsgspecError):
         return {}
 
 
-class TokenUse:
-    """Notes uses in memory; whoever keeps it writes them every few seconds, in a thread beside the event loop.
+class TokensLastUsed:
+    """Records uses in memory; its owner calls :meth:`flush` every few seconds in a thread.
 
-    A crash loses what was not written.
+    A crash loses the uses since the last flush.
     """
 
     def __init__(self, home: Home, clock: Callable[[], float] = time.time) -> None:
         self._path = _file(home)
         self._clock = clock
-        self._used = read_token_use(home)
+        self._used = read_last_used(home)
         self._dirty = False
         self._mutex = threading.Lock()
         self._writer = threading.Lock()

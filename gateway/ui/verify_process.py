@@ -1,6 +1,6 @@
 """Checks a whole audit log in a process of its own, so that deciding about requests does not wait for it.
 
-``python -m sluice.gateway.ui.verify_main DIRECTORY`` prints one line of JSON.
+``python -m sluice.gateway.ui.verify_process DIRECTORY`` prints one line of JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Having a certificate revoked by the authority, which has the key: the auth service has none, it asks as itself."""
+"""Asks the certificate authority to revoke a certificate, with the auth service's own identity."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ REASONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class AtTheAuthority:
-    """Revokes where the key is.
+class RevocationClient:
+    """A client of the authority that has the signing key.
 
     Attributes:
         identity: directory of the auth service's own identity.

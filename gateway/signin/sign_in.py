@@ -1,0 +1,180 @@
+"""Sessions, passes and audit records for the handlers under ``/auth/``."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from aiohttp import hdrs, web
+
+from sluice.gateway.audit_log.chain import AuditRecord
+from sluice.gateway.audit_log.writer import AuditWriter
+from sluice.gateway.authn.authenticator import Authenticator
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.credentials.access_tokens import (
+    SESSION_COOKIE,
+    issue,
+)
+from sluice.gateway.credentials.api_tokens import Unauthenticated, redact
+from sluice.gateway.credentials.authenticated import Authenticated
+from sluice.gateway.credentials.sessions import NoSession
+from sluice.gateway.credentials.token_last_used import TokensLastUsed
+from sluice.gateway.decision import challenge, csrf_holds
+from sluice.gateway.principal import Subject
+from sluice.gateway.problem import CONTENT_TYPE, problem_body
+from sluice.gateway.problem_page import (
+    POLICY,
+    POLICY_HEADER,
+    problem_page,
+    wants_page,
+)
+from sluice.gateway.signin.cookies import (
+    LOGIN_COOKIE,
+    pass_cookie,
+    session_cookies,
+    set_cookie,
+)
+from sluice.gateway.signin.oidc import Provider
+from sluice.gateway.signin.requests import MAX_LOGGED_CHARACTERS, AuditNote, AuthRequest, Refused
+from sluice.gateway.signin.responses import answer
+from sluice.pki.assertions.principal import SessionId
+
+MAX_ID_TOKENS = 2000
+_LOGIN_SECONDS = 600
+_RESERVED_SECONDS = 60
+_LOGIN_TOKEN_CHARACTERS = 43
+
+
+@dataclass
+class SignIn:
+    """The state of signing in, of one auth service."""
+
+    config: GatewayConfig
+    authenticator: Authenticator
+    audit: AuditWriter
+    realm: str
+    provider: Provider | None = None
+    token_use: TokensLastUsed | None = None
+    clock: Callable[[], float] = time.time
+    id_tokens: OrderedDict[SessionId, str] = field(default_factory=OrderedDict)
+    """Session id -> ID token, to tell the provider who signs out. In memory: without it the provider asks."""
+
+    async def who(self, request: AuthRequest) -> Authenticated:
+        """Who asks, proven to be on purpose; raises :class:`Refused` or Unauthenticated."""
+        who = await self.authenticator.authenticate(request.presented)
+        given = (*request.csrf, *([request.form["csrf"]] if "csrf" in request.form else []))
+        if not csrf_holds(request.method, given[:1], who):
+            raise Refused(403, "cookie without CSRF token", "The request needs the session's CSRF token.")
+        return who
+
+    def new_pass(self, who: Authenticated) -> tuple[str, float]:
+        """A pass for somebody who has shown a credential, and for how many seconds it is good."""
+        now = self.clock()
+        policy = self.authenticator.policy.get()
+        text, made = issue(
+            who.principal,
+            self.authenticator.pass_keys,
+            policy,
+            now=now,
+            lifetime=dt.timedelta(seconds=self.config.pass_lifetime),
+            csrf=who.csrf or "",
+            not_after=who.expires_at,
+        )
+        if who.session is not None:
+            self.authenticator.sessions.used(who.session.id)
+        elif (token := who.principal.credential.token_id) is not None and self.token_use is not None:
+            self.token_use.used(token)
+        return text, made.expires_at - now
+
+    def renewed_cookie(self, who: Authenticated) -> str | None:
+        """The cookie with a new pass, for a browser whose session was asked about because the last one has ended."""
+        if who.session is None or who.csrf is None:
+            return None
+        text, seconds = self.new_pass(who)
+        return pass_cookie(text, max_age=seconds)
+
+    async def begin_browser_session(self, subject: Subject, request: AuthRequest) -> tuple[SessionId, list[str]]:
+        """A new session: its id, and its cookies. The one that the browser had before ends."""
+        await self.end_shown_session(request)
+        record, text = await asyncio.to_thread(self.authenticator.sessions.begin, subject, "browser", request.address)
+        cookies = session_cookies(text, record.csrf, max_age=self.config.session_lifetime)
+        # With its first pass, which also takes the place of one that belonged to the session before.
+        made, seconds = self.new_pass(self.authenticator.of_session(record))
+        return record.id, [*cookies, pass_cookie(made, max_age=seconds)]
+
+    async def end_shown_session(self, request: AuthRequest) -> SessionId | None:
+        """End the session whose cookie came with the request, and every pass got for it; its id."""
+        try:
+            record = self.authenticator.sessions.authenticate(request.cookies.get(SESSION_COOKIE, ""))
+        except NoSession:
+            return None
+        await self.end_session(record.id, record.name)
+        return record.id
+
+    async def end_session(self, identifier: SessionId, name: str, *, by: str = "") -> None:
+        """End a session and every pass got for it; ``by``: whoever does it, when not ``name``."""
+        # First the passes, which others check: if that fails the session is still there to try again.
+        until = self.clock() + self.config.pass_lifetime + _RESERVED_SECONDS
+        revoke = partial(self.authenticator.revocations.revoke, "session", identifier, until=until, by=by or name)
+        await asyncio.to_thread(revoke)
+        await asyncio.to_thread(self.authenticator.sessions.end, identifier)
+
+    def remember_id_token(self, session: SessionId, id_token: str) -> None:
+        """Keep an ID token for signing out."""
+        self.id_tokens[session] = id_token
+        while len(self.id_tokens) > MAX_ID_TOKENS:
+            self.id_tokens.popitem(last=False)
+
+    def login_token(self, request: AuthRequest) -> tuple[str, list[str]]:
+        """The secret between this browser and us before it has a session, and the cookie when it is new."""
+        found = request.cookies.get(LOGIN_COOKIE, "")
+        if len(found) == _LOGIN_TOKEN_CHARACTERS and found.isascii():
+            return found, []
+        made = secrets.token_urlsafe(32)
+        return made, [set_cookie(LOGIN_COOKIE, made, max_age=_LOGIN_SECONDS)]
+
+    def holds_login_token(self, request: AuthRequest) -> bool:
+        """Whether a form came from a page that we gave to this browser."""
+        cookie, given = request.cookies.get(LOGIN_COOKIE, ""), request.form.get("token", "")
+        return bool(cookie) and hmac.compare_digest(cookie.encode(), given.encode())
+
+    async def record(self, request: AuthRequest, note: AuditNote, status: int) -> None:
+        """Have it in the audit log before anyone learns of it; raises when that cannot be."""
+        await self.audit.append(
+            AuditRecord(
+                event="decision",
+                sequence=0,
+                time="",
+                previous="",
+                request_id=request.request_id,
+                address=request.address,
+                principal=note.principal,
+                credential=note.credential,
+                method=request.method,
+                path=redact(request.path)[:MAX_LOGGED_CHARACTERS],
+                operation=note.operation,
+                decision="allow" if status < 400 else "deny",
+                status=status,
+                reason=note.reason[:1000],
+            )
+        )
+
+    def refusal(self, error: Unauthenticated | Refused, headers: Mapping[str, str]) -> web.Response:
+        """The answer to a request with these headers that was refused: a page for people, a problem for programs."""
+        if isinstance(error, Unauthenticated):
+            decision = challenge(error, self.realm)
+            error = Refused(401, decision.reason, decision.detail, {hdrs.WWW_AUTHENTICATE: decision.challenge})
+        if wants_page(headers):
+            html = problem_page(error.status, error.detail).encode()
+            response = answer(error.status, html, "text/html", headers={**error.headers, POLICY_HEADER: POLICY})
+            response.charset = "utf-8"
+            return response
+        body = problem_body(error.status, error.detail)
+        return answer(error.status, body, CONTENT_TYPE, headers=error.headers)
