@@ -8,7 +8,7 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.{FetchFailed, SparkException}
 import org.apache.spark.scheduler.{SparkListener, SparkListenerTaskEnd}
-import org.apache.spark.shuffle.sluice.{Allocation, OutputLocation, Location, ShuffleService, ShuffleService, WorkerAddress}
+import org.apache.spark.shuffle.sluice.{Allocation, Location, OutputLocation, ShuffleService, WorkerAddress}
 
 /** Asks the driver agent for the workers of a shuffle, and tells it what became of them. */
 private[sluice] final class BridgeShuffleService(bridge: Bridge) extends ShuffleService {
