@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.command import sluice
 from tests.hostile import TestPki
 from tests.outside import OutsideAuthority
 from tests.weak_servers import http, serving
@@ -37,11 +36,9 @@ def command(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     token = tmp_path / "token"
     token.touch(mode=0o600)
     token.write_text(TOKEN)
-    environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "SLUICE_HOME": str(tmp_path / "home")}
-    for variable in ("SLUICE_TOKEN", "SLUICE_SERVER", "SLUICE_CA"):
-        environment.pop(variable, None)
-    argv = [sys.executable, "-m", "sluice.cli.main", *arguments, "--token-file", str(token)]
-    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    places: dict[str, str | None] = {"XDG_CONFIG_HOME": str(tmp_path), "SLUICE_HOME": str(tmp_path / "home")}
+    unset: dict[str, str | None] = dict.fromkeys(("SLUICE_TOKEN", "SLUICE_SERVER", "SLUICE_CA"))
+    return sluice(*arguments, "--token-file", token, environment=places | unset)
 
 
 def test_nothing_is_sent_to_a_server_without_tls(tmp_path: Path) -> None:

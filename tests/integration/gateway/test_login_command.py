@@ -15,6 +15,7 @@ import pytest
 
 from sluice.gateway.credentials.access_tokens import CSRF_COOKIE
 from sluice.gateway.credentials.users import UserStore
+from tests.command import sluice
 
 from .conftest import DEADLINE_SECONDS, Gateway, Reply
 
@@ -31,24 +32,28 @@ class Person:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """The command, as a process of its own."""
-        server = f"https://localhost:{self.gateway.port}"
-        ca, home = str(self.gateway.authority.certificate_file), str(self.gateway.home.root)
-        options = ("--server", server, "--ca", ca, "--home", home)
         environment = {**os.environ, "XDG_CONFIG_HOME": str(self.configuration)}
         environment.pop("SLUICE_TOKEN", None)
         return subprocess.Popen(
-            [sys.executable, "-m", "sluice.cli.main", *arguments, *options],
+            [sys.executable, "-m", "sluice.cli.main", *arguments, *self.options],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Where the gateway is."""
+        server = f"https://localhost:{self.gateway.port}"
+        ca, home = str(self.gateway.authority.certificate_file), str(self.gateway.home.root)
+        return "--server", server, "--ca", ca, "--home", home
+
     def run(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, standard output, standard error."""
-        with self.start(*arguments) as process:
-            out, err = process.communicate(timeout=3 * DEADLINE_SECONDS)
-            return process.returncode, out, err
+        environment = {"XDG_CONFIG_HOME": str(self.configuration), "SLUICE_TOKEN": None}
+        done = sluice(*arguments, *self.options, environment=environment)
+        return done.returncode, done.stdout, done.stderr
 
     def login(self, decision: str) -> tuple[int, str, str]:
         """Begin to sign in, confirm (or not) with the browser what the command shows, and wait for its end."""

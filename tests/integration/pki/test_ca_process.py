@@ -1,4 +1,4 @@
-"""``sluice run ca`` and its verbs as processes of their own, as an operator uses them."""
+"""``sluice run ca`` as a process of its own and its verbs, as an operator uses them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from sluice.cli.main import main
 from sluice.core.clock import utc_now
 from sluice.pki.ca.address import CaAddress, read_ca
 from sluice.pki.enrolment.client import OnlineIssuer
@@ -26,40 +25,11 @@ from sluice.pki.ledger.records import LedgerRecord
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.key_identifiers import fingerprint
+from tests.command import sluice
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.pki.conftest import until
 
 ROOT = Path(__file__).parents[3]
-
-
-def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sluice.cli.main", *arguments],
-        cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
-Verb = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def verb(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Verb:
-    """As :func:`command`, without a process of its own."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["sluice", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), shown.out, shown.err)
-
-    return run
 
 
 @pytest.fixture
@@ -93,6 +63,10 @@ def start_ca(pki: TestPki, tmp_path: Path) -> Iterator[StartCa]:
         process.wait()
 
 
+async def off_loop(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(sluice, *arguments, stdin=stdin)
+
+
 async def address_of(pki: TestPki, process: subprocess.Popen[bytes]) -> CaAddress:
     """Where ``process`` listens, once it does."""
 
@@ -110,12 +84,13 @@ async def test_killed_authority_has_recorded_whatever_left_it(pki: TestPki, star
     """SIGKILL while four clients ask for certificates; then it starts again and goes on."""
     process = start_ca()
     address = await address_of(pki, process)
-    token = json.loads(
-        command("pki", "token", "create", "taskmanager", "tm-1", "--json", "--home", str(pki.home.root)).stdout
-    )["token"]
+    home = ("--home", str(pki.home.root))
+    token = json.loads((await off_loop("pki", "token", "create", "taskmanager", "tm-1", "--json", *home)).stdout)[
+        "token"
+    ]
     enrolment = f"{address.enrolment[0]}:{address.enrolment[1]}"
     enrol = ("pki", "enrol", "taskmanager", "tm-1", "--ca", enrolment, "--token-file", "-", "--out")
-    assert command(*enrol, str(tmp_path / "tm-1"), stdin=token).returncode == 0
+    assert (await off_loop(*enrol, str(tmp_path / "tm-1"), stdin=token)).returncode == 0
     issuer = OnlineIssuer(pki.process(Role.JOBMANAGER), lambda: read_ca(pki.home), retry_seconds=0)
     left: list[str] = []
 
@@ -137,22 +112,22 @@ async def test_killed_authority_has_recorded_whatever_left_it(pki: TestPki, star
     assert set(left) <= recorded
     assert fingerprint(read_identity(tmp_path / "tm-1")[0].leaf) in recorded
     enrol = (*enrol[:5], f"{again.enrolment[0]}:{again.enrolment[1]}", *enrol[6:])
-    refused = command(*enrol, str(tmp_path / "twice"), stdin=token)
+    refused = await off_loop(*enrol, str(tmp_path / "twice"), stdin=token)
     assert refused.returncode == 1
     assert "used already" in refused.stderr
     assert token not in refused.stderr
     mutual = f"{again.mutual[0]}:{again.mutual[1]}"
-    kept = command("pki", "renew", str(tmp_path / "tm-1"), "--ca", mutual)
+    kept = await off_loop("pki", "renew", str(tmp_path / "tm-1"), "--ca", mutual)
     assert (kept.returncode, kept.stdout.startswith("kept ")) == (0, True), kept.stderr
-    renewed = command("pki", "renew", str(tmp_path / "tm-1"), "--ca", mutual, "--force")
+    renewed = await off_loop("pki", "renew", str(tmp_path / "tm-1"), "--ca", mutual, "--force")
     assert (renewed.returncode, renewed.stdout.startswith("renewed ")) == (0, True), renewed.stderr
-    revoke = ("pki", "revoke", str(tmp_path / "tm-1"), "--reason", "key-compromise", "--home", str(pki.home.root))
-    assert command(*revoke).returncode == 0
+    revoke = ("pki", "revoke", str(tmp_path / "tm-1"), "--reason", "key-compromise", *home)
+    assert (await off_loop(*revoke)).returncode == 0
     before = read_identity(tmp_path / "tm-1")[0].leaf
-    revoked = command("pki", "renew", str(tmp_path / "tm-1"), "--ca", mutual, "--force")
+    revoked = await off_loop("pki", "renew", str(tmp_path / "tm-1"), "--ca", mutual, "--force")
     assert revoked.returncode == 1, revoked.stdout
     assert read_identity(tmp_path / "tm-1")[0].leaf == before
-    verified = command("pki", "ledger", "verify", "--home", str(pki.home.root), "--json")
+    verified = await off_loop("pki", "ledger", "verify", *home, "--json")
     assert json.loads(verified.stdout)["records"] >= len(left) + 3
 
 
@@ -163,18 +138,18 @@ async def test_authority_without_its_key_does_not_start(pki: TestPki, start_ca: 
     assert "the key of the internal authority is not in" in (tmp_path / "ca.log").read_text()
 
 
-def test_token_is_printed_once_or_written_to_a_private_file(verb: Verb, pki: TestPki, tmp_path: Path) -> None:
+def test_token_is_printed_once_or_written_to_a_private_file(pki: TestPki, tmp_path: Path) -> None:
     home = ("--home", str(pki.home.root))
-    printed = verb("pki", "token", "create", "taskmanager", "tm-1", *home)
+    printed = sluice("pki", "token", "create", "taskmanager", "tm-1", *home)
     assert printed.stdout.startswith("slj_")
     assert printed.stdout.strip() not in printed.stderr
     file = tmp_path / "token"
-    written = verb("pki", "token", "create", "taskmanager", "tm-1", "--output", str(file), *home)
+    written = sluice("pki", "token", "create", "taskmanager", "tm-1", "--output", str(file), *home)
     assert written.returncode == 0
     assert file.stat().st_mode & 0o777 == 0o600
     assert "slj_" in file.read_text()
     assert "slj_" not in written.stdout + written.stderr
-    assert verb("pki", "token", "create", "taskmanager", "tm-1", "--output", str(file), *home).returncode == 2
+    assert sluice("pki", "token", "create", "taskmanager", "tm-1", "--output", str(file), *home).returncode == 2
     everything = b"".join(path.read_bytes() for path in pki.home.pki.rglob("*") if path.is_file())
     assert printed.stdout.strip().encode() not in everything
     assert file.read_bytes().strip() not in everything
@@ -192,14 +167,14 @@ def test_token_is_printed_once_or_written_to_a_private_file(verb: Verb, pki: Tes
         (("ledger", "verify"), 1),
     ],
 )
-def test_what_the_verbs_refuse(arguments: tuple[str, ...], code: int, verb: Verb, pki: TestPki) -> None:
-    done = verb("pki", *arguments, "--home", str(pki.home.root))
+def test_what_the_verbs_refuse(arguments: tuple[str, ...], code: int, pki: TestPki) -> None:
+    done = sluice("pki", *arguments, "--home", str(pki.home.root))
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     assert not list((pki.home.pki / "ca").glob("tokens/*.json"))
 
 
-def test_broken_or_shortened_ledger_is_told_by_its_exit_code(verb: Verb, pki: TestPki) -> None:
+def test_broken_or_shortened_ledger_is_told_by_its_exit_code(pki: TestPki) -> None:
     path = ledger_path(pki.home.pki)
     ledger = Ledger(path, clock=utc_now)
     for number in range(3):
@@ -207,11 +182,11 @@ def test_broken_or_shortened_ledger_is_told_by_its_exit_code(verb: Verb, pki: Te
     state = str(ledger.state)
     ledger.close()
     verify = ("pki", "ledger", "verify", "--home", str(pki.home.root), "--known", state)
-    assert verb(*verify).returncode == 0
+    assert sluice(*verify).returncode == 0
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2]))
-    assert "cut off" in verb(*verify).stderr
+    assert "cut off" in sluice(*verify).stderr
     path.write_bytes(lines[0] + lines[2])
-    broken = verb(*verify)
+    broken = sluice(*verify)
     assert broken.returncode == 1
     assert "ledger line 2 does not follow" in broken.stderr

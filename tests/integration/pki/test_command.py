@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from sluice.cli.main import main
 from sluice.core.clock import utc_now
 from sluice.pki.identities.directory import read_certificates, read_identity
 from sluice.pki.inspect.describe import inspect_bytes
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.keys import key_from_pem, same_public_key
+from tests.command import sluice
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
@@ -43,19 +42,13 @@ Command = Callable[..., Outcome]
 
 
 @pytest.fixture
-def sluice_pki(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def sluice_pki(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Runs ``sluice pki …`` from its entry point, with a home of the test's own."""
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str | Path) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["sluice", "pki", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Outcome(ended.value.code, captured.out, captured.err)
+        done = sluice("pki", *arguments, environment={"SLUICE_HOME": str(tmp_path / "home"), "COLUMNS": "200"})
+        return Outcome(done.returncode, done.stdout, done.stderr)
 
     return run
 

@@ -7,13 +7,11 @@ import datetime as dt
 import json
 import shutil
 import socket
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from sluice.cli.main import main
 from sluice.core.clock import utc_now
 from sluice.core.home import Home
 from sluice.pki.authorities.store import AuthorityStore
@@ -30,6 +28,7 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.tls.listener import MutualTlsListener
 from sluice.pki.x509.profiles import AuthorityKind
+from tests.command import sluice
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 CA = SpiffeId.process(TRUST_DOMAIN, Role.CA, "ca-1")
@@ -95,19 +94,15 @@ async def test_listener_that_did_not_take_its_new_certificate(pki: TestPki, home
     assert [(each.code, each.path) for each in found] == [("listener-stale", f"127.0.0.1:{bound[1]}")]
 
 
-async def test_nobody_answers_where_a_process_said_it_listens(
-    pki: TestPki, home: Home, silent_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_nobody_answers_where_a_process_said_it_listens(pki: TestPki, home: Home, silent_port: int) -> None:
     pki.issuer.issue_to(home.identity(Role.CA, "ca-1"), CA)
     there = ("127.0.0.1", silent_port)
     publish_ca(home, CaAddress(name="ca-1", mutual=there, enrolment=there, pid=0))
     assert [each.code for each in await findings(home)] == ["listener-unreachable"]
 
     def command(*arguments: str) -> tuple[object, list[str]]:
-        monkeypatch.setattr(sys, "argv", ["sluice", "pki", "doctor", str(home.root), "--json", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, [each["code"] for each in json.loads(capsys.readouterr().out)["findings"]]
+        done = sluice("pki", "doctor", home.root, "--json", *arguments)
+        return done.returncode, [each["code"] for each in json.loads(done.stdout)["findings"]]
 
     assert await asyncio.to_thread(command) == (1, ["listener-unreachable"])
     assert await asyncio.to_thread(command, "--offline") == (0, [])

@@ -8,7 +8,6 @@ import datetime as dt
 import json
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,7 +21,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from OpenSSL import SSL
 from OpenSSL.crypto import X509StoreFlags
 
-from sluice.cli.main import main
 from sluice.core.errors import CertificateRejected
 from sluice.core.files import write_secret
 from sluice.pki.authorities.signing import to_pem
@@ -37,6 +35,7 @@ from sluice.pki.inspect.live.report import LiveSummary, inspect_live
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.keys import key_to_pem
 from sluice.pki.x509.profiles import AuthorityKind
+from tests.command import sluice
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 from tests.integration.pki.conftest import StartServer, until
 
@@ -303,9 +302,7 @@ def test_silence_is_bounded(talker: StartTalker) -> None:
         handshake.shake_hands(talker(b"", 0), handshake.Hello(), clock=lambda: float(next(ticks)))
 
 
-async def test_needs_renewal_of_a_listener(
-    pki: TestPki, start_server: StartServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_needs_renewal_of_a_listener(pki: TestPki, start_server: StartServer) -> None:
     """Two servers: one that speaks TLS 1.3 and demands a client certificate, one that knows only TLS 1.2."""
     server = await start_server(alpn=("h2",))
     expired = pki.hostile(Hostile.EXPIRED, pretending=TASKMANAGER).directory
@@ -313,11 +310,7 @@ async def test_needs_renewal_of_a_listener(
     tls12.maximum_version = ssl.TLSVersion.TLSv1_2
 
     def ask(address: str, *options: str) -> object:
-        monkeypatch.setattr(sys, "argv", ["sluice", "pki", "needs-renewal", address, *options])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        capsys.readouterr()
-        return ended.value.code
+        return sluice("pki", "needs-renewal", address, *options).returncode
 
     ours = f"{server.host}:{server.port}"
     assert await asyncio.to_thread(ask, ours) == 1
@@ -328,17 +321,15 @@ async def test_needs_renewal_of_a_listener(
         assert await asyncio.to_thread(ask, f"tls://{address}", "--servername", "worker.example") == 0
 
 
-def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["sluice", "pki", "inspect", f"unix:{tmp_path}/none.sock"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 3
-    assert "cannot connect to unix:" in capsys.readouterr().err
+    done = sluice("pki", "inspect", f"unix:{tmp_path}/none.sock")
+    assert done.returncode == 3
+    assert "cannot connect to unix:" in done.stderr
 
 
 async def test_a_certificate_cannot_write_to_the_terminal(
-    pki: TestPki, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    pki: TestPki, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     directory = pki.directory(TASKMANAGER)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -357,10 +348,7 @@ async def test_a_certificate_cannot_write_to_the_terminal(
     write_secret(directory / "key.pem", key_to_pem(key))
     async with plain_server(server_context(directory, [certificate])) as (address, _):
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["sluice", "pki", "inspect", str(address)])
-        with pytest.raises(SystemExit):
-            await asyncio.to_thread(main)
-    out = capsys.readouterr().out
+        out = (await asyncio.to_thread(sluice, "pki", "inspect", str(address))).stdout
     assert "\x1b" not in out
     assert "\nerror: forged" not in out
     assert "?[2J" in out
@@ -370,7 +358,6 @@ async def test_command(
     pki: TestPki,
     start_server: StartServer,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     server = await start_server()
@@ -379,11 +366,9 @@ async def test_command(
     monkeypatch.setenv("SLUICE_HOME", str(pki.home.root))
 
     def run(*arguments: str | Path) -> str:
-        monkeypatch.setattr(sys, "argv", ["sluice", "pki", "inspect", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == 0
-        return capsys.readouterr().out
+        done = sluice("pki", "inspect", *arguments)
+        assert done.returncode == 0
+        return done.stdout
 
     address = f"tls://{server.host}:{server.port}"
     text = await asyncio.to_thread(run, address, "--identity", shown)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from sluice.cli.main import main
 from sluice.core.clock import utc_now
 from sluice.core.files import write_secret
 from sluice.core.home import Home
@@ -33,6 +32,7 @@ from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.tls.listener import MutualTlsListener
 from sluice.pki.x509.profiles import AuthorityKind
 from sluice.pki.x509.verification import was_issued_by
+from tests.command import sluice
 from tests.hostile import TRUST_DOMAIN, TestPki, assert_refused
 from tests.integration.pki.conftest import Echo, until
 
@@ -76,14 +76,12 @@ Verb = Callable[..., None]
 
 
 @pytest.fixture
-def verb(monkeypatch: pytest.MonkeyPatch) -> Verb:
-    """The command, in this process."""
+def verb() -> Verb:
+    """The command, in this process; it must succeed."""
 
     def run(*arguments: str) -> None:
-        monkeypatch.setattr(sys, "argv", ["sluice", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
+        done = sluice(*arguments)
+        assert done.returncode == 0, done.stderr
 
     return run
 

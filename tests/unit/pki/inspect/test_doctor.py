@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import stat
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from sluice.cli.cluster.records import (
     record_path,
     write_record,
 )
-from sluice.cli.main import main
 from sluice.core.files import (
     PUBLIC_MODE,
     SECRET_MODE,
@@ -58,6 +56,7 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509 import pkcs12 as keystore
 from sluice.pki.x509.keys import generate_key, key_to_pem
 from sluice.pki.x509.profiles import AuthorityKind, leaf_key_usage
+from tests.command import sluice
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
@@ -497,17 +496,13 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], patient: Patient) -> Run:
+def doctor(patient: Patient) -> Run:
     """Runs ``sluice pki doctor``."""
-    monkeypatch.setenv("SLUICE_HOME", str(patient.home.root))
-    monkeypatch.setenv("COLUMNS", "300")
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["sluice", "pki", "doctor", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out, shown.err
+        environment = {"SLUICE_HOME": str(patient.home.root), "COLUMNS": "300"}
+        done = sluice("pki", "doctor", *arguments, environment=environment)
+        return done.returncode, done.stdout, done.stderr
 
     return run
 
