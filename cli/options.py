@@ -39,6 +39,9 @@ TokenOption = Annotated[
         "belongs to this gateway.",
     ),
 ]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="Id of the job, or the beginning of it that no other job has.")
+]
 
 DEFAULT_HOME = Path(".sluice")
 

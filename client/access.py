@@ -35,7 +35,7 @@ class GatewayAccess:
         return f"GatewayAccess({self.url!r}, {self.ca_file!r})"
 
 
-class Source(enum.Enum):
+class CredentialSource(enum.Enum):
     """Where a credential comes from."""
 
     FILE = "file"
@@ -47,7 +47,7 @@ class Source(enum.Enum):
 class GatewayCredential:
     """A credential for one gateway; ``file`` when it is in one."""
 
-    source: Source
+    source: CredentialSource
     secret: str
     file: Path | None = None
 
@@ -122,11 +122,11 @@ def held_credential(home: Home, url: str, ca_file: Path | None, token_file: Path
     refused: list[str] = []
     if secret := os.environ.get(TOKEN_VARIABLE, "").strip():
         if gateway.is_that_of_the_environment():
-            return GatewayCredential(Source.VARIABLE, secret)
+            return GatewayCredential(CredentialSource.VARIABLE, secret)
         refused.append(f"{TOKEN_VARIABLE} belongs to {os.environ.get(SERVER_VARIABLE) or 'the local cluster'}")
     if (signed_in := login_session.find(url)) is not None:
         if gateway.is_vouched_for_by(signed_in.authorities):
-            return GatewayCredential(Source.LOGIN, signed_in.secret)
+            return GatewayCredential(CredentialSource.LOGIN, signed_in.secret)
         refused.append("`sluice login` was at a gateway for which another authority vouches")
     path = home.root / "token"
     if path.exists():
@@ -173,7 +173,7 @@ def _read(path: Path) -> GatewayCredential:
     if not path.exists():
         raise UsageError(f"there is no token file {path}", "see `sluice token create --output`")
     secret = read_secret(path, MAX_TOKEN_BYTES).decode("ascii", errors="replace").strip()
-    return GatewayCredential(Source.FILE, secret, path)
+    return GatewayCredential(CredentialSource.FILE, secret, path)
 
 
 def _owner(path: Path) -> str:

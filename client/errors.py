@@ -26,3 +26,14 @@ class AwayError(UnreachableError):
 
 class RefusedError(ClientError):
     """The gateway or the cluster refused the request (403 and other 4xx): it would be refused again."""
+
+
+class JobFailed(ClientError):
+    """A job that was waited for failed or was cancelled."""
+
+    def __init__(self, job_id: str, state: str, error: str) -> None:
+        why = f": {error}" if error else ""
+        super().__init__(f"job {job_id} is {state}{why}", f"see `sluice jobs logs {job_id}`")
+        self.job_id = job_id
+        self.state = state
+        self.error = error

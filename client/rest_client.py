@@ -184,7 +184,7 @@ class GatewayClient:
             raise AwayError(
                 f"cannot reach the gateway at {self._target.url}: {describe_connection_error(error)}",
                 "is the cluster running? see `sluice status`",
-            ) from error
+            ) from _without_headers(error)
 
 
 @asynccontextmanager
@@ -216,6 +216,11 @@ async def edge_connection(target: GatewayAccess) -> EdgeConnection:
         return EdgeConnection(str(peer), tls.version() or "", (tls.cipher() or ("",))[0])
     finally:
         writer.close()
+
+
+def _without_headers(error: Exception) -> Exception | None:
+    """``error`` as a cause; None for one that carries the request's headers, and so the token."""
+    return None if isinstance(error, aiohttp.ClientResponseError) else error
 
 
 def _decode(status: int, body: bytes, what: str) -> Any:  # noqa: ANN401

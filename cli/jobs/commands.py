@@ -5,50 +5,42 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
-import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from sluice.cli.cluster.records import never, watch_for_stop
 from sluice.cli.errors import UsageError
-from sluice.cli.jobs.artifacts import parts_of
+from sluice.cli.gateway_calls import call_gateway, fetch_of_job
 from sluice.cli.jobs.connections import connections
+from sluice.cli.jobs.elsewhere import Elsewhere, submit_elsewhere
 from sluice.cli.jobs.follow import Follower, report_verdict
-from sluice.cli.jobs.ids import JobArgument, whole_id
-from sluice.cli.jobs.list import some_jobs, wanted_states
-from sluice.cli.jobs.logs import JobLog
 from sluice.cli.jobs.restart_options import SettingsOption, StrategyOption, restart_wish
-from sluice.cli.jobs.submission import Submission, SubmitTarget
-from sluice.cli.jobs.targets import Elsewhere, submit_elsewhere
+from sluice.cli.jobs.state_option import wanted_states
+from sluice.cli.jobs.submit_target import SubmitTarget
 from sluice.cli.options import (
     DEFAULT_HOME,
     CaOption,
     ConfigOption,
     HomeOption,
+    JobArgument,
     JsonOption,
     ServerOption,
     TokenOption,
 )
 from sluice.cli.tables import print_table
-from sluice.client.access import GatewayAccess, resolve_access
-from sluice.client.rest_client import gateway_client
+from sluice.client.job_logs import JobLog
+from sluice.client.jobs import latest_jobs, whole_id
+from sluice.client.rest_client import GatewayClient
+from sluice.client.submission import Submission, build_submission
 from sluice.core.home import Home
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")
 app.command()(connections)
-
-_T = TypeVar("_T")
-_MEMORY = re.compile(r"([0-9]{1,9})(m|mb|mib|g|gb|gib|)")
-_MEBIBYTES = {"": 1, "m": 1, "mb": 1, "mib": 1, "g": 1024, "gb": 1024, "gib": 1024}
-
-
-def _run(main: Coroutine[Any, Any, _T]) -> _T:
-    return asyncio.run(main)
 
 
 def submit(
@@ -115,73 +107,29 @@ def submit(
 
     Example: sluice submit pipelines/cert_inventory.py --wait -- --input /etc/ssl/certs
     """
-    require_files(pipeline)
-    parts, archive_names = parts_of(file, py_files, archives)
-    request = submit_request(
+    submission = build_submission(
+        pipeline,
         args or [],
-        parse_conf(conf or []),
         name=name,
         executors=executors,
         executor_cores=executor_cores,
         executor_memory=executor_memory,
+        spark_conf=parse_conf(conf or []),
+        files=file or [],
+        py_files=[Path(each) for each in comma_separated(py_files)],
+        archives=comma_separated(archives),
         python=python,
+        restart=restart_wish(restart_strategy, restart or []),
+        savepoint=from_savepoint,
     )
-    if archive_names:
-        request["archive_names"] = archive_names
-    if from_savepoint:
-        request["savepoint"] = from_savepoint
-    wish = restart_wish(restart_strategy, restart or [])
-    if wish:
-        request["restart"] = wish
     if target is not SubmitTarget.SESSION:
-        submission = Submission(pipeline, request, tuple(parts))
         how = Elsewhere(home, config, server, render, with_secrets, as_json)
         raise typer.Exit(submit_elsewhere(target, submission, how))
     if render is not None or with_secrets:
         raise UsageError("--render without --target", "it goes with --target yarn and kubernetes")
-    cluster = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
     stopped = watch_for_stop(Home.at(home)) if server is None else never
-    raise typer.Exit(_run(_submit(cluster, pipeline, request, parts, wait=wait, as_json=as_json, stopped=stopped)))
-
-
-def require_files(*paths: Path) -> None:
-    """Raise :class:`UsageError` for one that is not there."""
-    for path in paths:
-        if not path.is_file():
-            raise UsageError(f"there is no file {path}", "name a Python file with a PySpark pipeline")
-
-
-def submit_request(
-    args: list[str],
-    spark_conf: dict[str, str],
-    *,
-    name: str,
-    executors: int | None,
-    executor_cores: int | None,
-    executor_memory: str | None,
-    python: str = "",
-) -> dict[str, object]:
-    """The ``request`` part of a submission; what is not given is left to the cluster."""
-    request: dict[str, object] = {"args": args, "spark_conf": spark_conf}
-    if name:
-        request["name"] = name
-    if python:
-        request["python"] = python
-    if executors is not None:
-        request["executors"] = executors
-    if executor_cores is not None:
-        request["executor_cores"] = executor_cores
-    if executor_memory is not None:
-        request["executor_memory_mb"] = memory_mb(executor_memory)
-    return request
-
-
-def memory_mb(text: str) -> int:
-    """Mebibytes of a size like Spark's: ``1536m``, ``2g``, or a plain number of mebibytes."""
-    match = _MEMORY.fullmatch(text.strip().lower())
-    if match is None or not int(match[1]):
-        raise UsageError(f"{text!r} is not an amount of memory", "write 1536m or 2g")
-    return int(match[1]) * _MEBIBYTES[match[2]]
+    submit_it = partial(_submit, submission, wait=wait, as_json=as_json, stopped=stopped)
+    raise typer.Exit(call_gateway(home, server, ca, token_file, submit_it))
 
 
 def parse_conf(settings: list[str]) -> dict[str, str]:
@@ -195,35 +143,32 @@ def parse_conf(settings: list[str]) -> dict[str, str]:
     return parsed
 
 
+def comma_separated(options: list[str] | None) -> list[str]:
+    """The values of an option as spark-submit has them: separated by commas, or given several times."""
+    return [each.strip() for option in options or [] for each in option.split(",") if each.strip()]
+
+
 async def _submit(
-    target: GatewayAccess,
-    pipeline: Path,
-    request: dict[str, object],
-    files: Sequence[tuple[str, Path]],
-    *,
-    wait: bool,
-    as_json: bool,
-    stopped: Callable[[], bool],
+    submission: Submission, client: GatewayClient, *, wait: bool, as_json: bool, stopped: Callable[[], bool]
 ) -> int:
     console = Console(stderr=True)
-    async with gateway_client(target) as client:
-        job_id = await client.submit(pipeline, request, files)
-        if not wait:
-            print(json.dumps({"job_id": job_id}) if as_json else job_id)
-            return 0
-        console.print(f"submitted {pipeline.name} as job {job_id}", highlight=False)
-        output: list[str] = []
-        follower = Follower(client, job_id, console, stopped=stopped)
-        if as_json:
-            follower.write = output.append
-        try:
-            job = await follower.until_end()
-        except asyncio.CancelledError:
-            console.print(f"no longer watching; job {job_id} goes on (sluice jobs cancel {job_id})", highlight=False)
-            raise
-        if as_json:
-            print(json.dumps({**job, "output": "".join(output)}))
-        return report_verdict(job, console)
+    job_id = await client.submit(submission.pipeline, submission.request, submission.files)
+    if not wait:
+        print(json.dumps({"job_id": job_id}) if as_json else job_id)
+        return 0
+    console.print(f"submitted {submission.pipeline.name} as job {job_id}", highlight=False)
+    output: list[str] = []
+    follower = Follower(client, job_id, console, stopped=stopped)
+    if as_json:
+        follower.write = output.append
+    try:
+        job = await follower.until_end()
+    except asyncio.CancelledError:
+        console.print(f"no longer watching; job {job_id} goes on (sluice jobs cancel {job_id})", highlight=False)
+        raise
+    if as_json:
+        print(json.dumps({**job, "output": "".join(output)}))
+    return report_verdict(job, console)
 
 
 @app.command("list", epilog="Examples: sluice jobs list --state active; sluice jobs list --owner ada --limit 20")
@@ -242,13 +187,7 @@ def list_jobs(
 ) -> None:
     """Running and recent jobs, newest first."""
     states = wanted_states(state or [])
-    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
-
-    async def read() -> list[dict[str, Any]]:
-        async with gateway_client(target) as client:
-            return await some_jobs(client, states, owner, limit)
-
-    jobs = _run(read())
+    jobs = call_gateway(home, server, ca, token_file, lambda client: latest_jobs(client, states, owner, limit))
     if as_json:
         print(json.dumps({"jobs": jobs}))
         return
@@ -304,15 +243,13 @@ def cancel(
     as_json: JsonOption = False,
 ) -> None:
     """Cancel a job: its Spark jobs first, then its driver and executors."""
-    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
-    async def call() -> str:
-        async with gateway_client(target) as client:
-            found = await whole_id(client, job_id)
-            await client.patch(f"/v1/jobs/{found}", mode="cancel")
-            return found
+    async def call(client: GatewayClient) -> str:
+        found = await whole_id(client, job_id)
+        await client.patch(f"/v1/jobs/{found}", mode="cancel")
+        return found
 
-    found = _run(call())
+    found = call_gateway(home, server, ca, token_file, call)
     print(json.dumps({"job_id": found, "cancelling": True}) if as_json else f"cancelling {found}")
 
 
@@ -340,50 +277,24 @@ def logs(
         names = fetch_of_job(home, server, ca, token_file, job_id, "/logs")["logs"]
         print(json.dumps(names) if as_json else "\n".join(names))
         return
-    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
     pieces: list[str] = []
     write = pieces.append if as_json else partial(print, end="", flush=follow)
 
     stopped = watch_for_stop(Home.at(home)) if server is None else never
 
-    async def read() -> None:
-        async with gateway_client(target) as client:
-            found = await whole_id(client, job_id)
-            log = JobLog(client, found, source)
-            if follow:
-                log.client = Follower(client, found, Console(stderr=True), stopped=stopped)
-            offset = 0
-            if tail is not None:
-                text, offset = await log.tail(tail)
+    async def read(client: GatewayClient) -> None:
+        found = await whole_id(client, job_id)
+        log = JobLog(client, found, source)
+        if follow:
+            log.client = Follower(client, found, Console(stderr=True), stopped=stopped)
+        offset = 0
+        if tail is not None:
+            text, offset = await log.tail(tail)
+            write(text)
+        if follow or tail is None:
+            async for text in log.follow(offset) if follow else log.pieces():
                 write(text)
-            if follow or tail is None:
-                async for text in log.follow(offset) if follow else log.pieces():
-                    write(text)
 
-    _run(read())
+    call_gateway(home, server, ca, token_file, read)
     if as_json:
         print(json.dumps({"source": source, "data": "".join(pieces)}))
-
-
-def fetch_of_job(
-    home: Path, server: str | None, ca: Path | None, token_file: Path | None, job_id: str, below: str = ""
-) -> Any:  # noqa: ANN401
-    """GET the job that ``job_id`` means, or what is ``below`` it, through the gateway."""
-    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
-
-    async def call() -> Any:  # noqa: ANN401
-        async with gateway_client(target) as client:
-            return await client.get(f"/v1/jobs/{await whole_id(client, job_id)}{below}")
-
-    return _run(call())
-
-
-def fetch(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401
-    """GET ``path`` through the gateway."""
-    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
-
-    async def call() -> Any:  # noqa: ANN401
-        async with gateway_client(target) as client:
-            return await client.get(path)
-
-    return _run(call())

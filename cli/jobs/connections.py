@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
-from sluice.cli.jobs.ids import JobArgument, whole_id
+from sluice.cli.gateway_calls import call_gateway
 from sluice.cli.options import (
     DEFAULT_HOME,
     CaOption,
     HomeOption,
+    JobArgument,
     JsonOption,
     ServerOption,
     TokenOption,
 )
 from sluice.cli.tables import print_table
-from sluice.client.access import resolve_access
-from sluice.client.rest_client import GatewayClient, gateway_client
-from sluice.core.home import Home
+from sluice.client.jobs import whole_id
+from sluice.client.rest_client import GatewayClient
 
 COLUMNS = ("CHANNEL", "FROM", "TO", "PROTOCOL", "CIPHER")
 CHANNELS = ("edge", "rpc", "blob", "rest", "data", "connect")
@@ -35,14 +34,12 @@ def connections(
     as_json: JsonOption = False,
 ) -> None:
     """The mutual TLS connections of a job: which identity each end verified, with which version and cipher."""
-    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
-    async def read() -> tuple[str, list[dict[str, Any]]]:
-        async with gateway_client(target) as client:
-            whole = await whole_id(client, job_id)
-            return whole, (await client.get(f"/v1/jobs/{whole}/connections"))["connections"]
+    async def read(client: GatewayClient) -> tuple[str, list[dict[str, Any]]]:
+        whole = await whole_id(client, job_id)
+        return whole, (await client.get(f"/v1/jobs/{whole}/connections"))["connections"]
 
-    whole, found = asyncio.run(read())
+    whole, found = call_gateway(home, server, ca, token_file, read)
     if as_json:
         print(json.dumps({"connections": found}))
         return

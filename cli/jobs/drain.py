@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from sluice.cli.errors import CommandError
+from sluice.cli.gateway_calls import call_gateway
 from sluice.cli.options import (
     DEFAULT_HOME,
     CaOption,
@@ -19,9 +19,7 @@ from sluice.cli.options import (
     ServerOption,
     TokenOption,
 )
-from sluice.client.access import GatewayAccess, resolve_access
-from sluice.client.rest_client import GatewayClient, gateway_client
-from sluice.core.home import Home
+from sluice.client.rest_client import GatewayClient
 
 POLL_SECONDS = 0.5
 
@@ -42,8 +40,8 @@ def drain(
     (after `resources.drain_timeout` they are ended); then the TaskManager leaves. Exit code 1 when it has not left in
     time.
     """
-    target = _target(home, server, ca, token_file)
-    left = asyncio.run(_drain(target, taskmanager, timeout if wait else 0.0))
+    seconds = timeout if wait else 0.0
+    left = call_gateway(home, server, ca, token_file, lambda client: _drain(client, taskmanager, seconds))
     if as_json:
         print(json.dumps({"taskmanager": taskmanager, "left": left}))
     elif left or not wait:
@@ -61,31 +59,24 @@ def undrain(
     as_json: JsonOption = False,
 ) -> None:
     """Take a TaskManager that is being drained into service again; one that has left has to be started."""
-    target = _target(home, server, ca, token_file)
-
-    async def call() -> None:
-        async with gateway_client(target) as client:
-            await client.post(f"/v1/taskmanagers/{taskmanager}/undrain")
-
-    asyncio.run(call())
+    call_gateway(home, server, ca, token_file, lambda client: client.post(f"/v1/taskmanagers/{taskmanager}/undrain"))
     print(json.dumps({"taskmanager": taskmanager, "draining": False}) if as_json else f"{taskmanager} is in service")
 
 
-async def _drain(target: GatewayAccess, taskmanager: str, seconds: float) -> bool:
-    async with gateway_client(target) as client:
-        await client.post(f"/v1/taskmanagers/{taskmanager}/drain")
-        console = Console(stderr=True)
-        deadline = asyncio.get_running_loop().time() + seconds
-        said = -1
-        while asyncio.get_running_loop().time() < deadline:
-            held = await _held(client, taskmanager)
-            if held is None:
-                return True
-            if held != said:
-                said = held
-                console.print(f"{taskmanager} holds {held} slots", highlight=False)
-            await asyncio.sleep(POLL_SECONDS)
-        return False
+async def _drain(client: GatewayClient, taskmanager: str, seconds: float) -> bool:
+    await client.post(f"/v1/taskmanagers/{taskmanager}/drain")
+    console = Console(stderr=True)
+    deadline = asyncio.get_running_loop().time() + seconds
+    said = -1
+    while asyncio.get_running_loop().time() < deadline:
+        held = await _held(client, taskmanager)
+        if held is None:
+            return True
+        if held != said:
+            said = held
+            console.print(f"{taskmanager} holds {held} slots", highlight=False)
+        await asyncio.sleep(POLL_SECONDS)
+    return False
 
 
 async def _held(client: GatewayClient, taskmanager: str) -> int | None:
@@ -93,7 +84,3 @@ async def _held(client: GatewayClient, taskmanager: str) -> int | None:
     document = await client.get("/v1/taskmanagers", limit=1000)
     slots = [each["slots"] for each in document["taskmanagers"] if each["id"] == taskmanager]
     return sum(slot["state"] != "FREE" for slot in slots[0]) if slots else None
-
-
-def _target(home: Path, server: str | None, ca: Path | None, token_file: Path | None) -> GatewayAccess:
-    return resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sluice.cli.jobs.commands import fetch_of_job
-from sluice.cli.jobs.ids import JobArgument
+from sluice.cli.gateway_calls import fetch_of_job
 from sluice.cli.options import (
     DEFAULT_HOME,
     CaOption,
     HomeOption,
+    JobArgument,
     JsonOption,
     ServerOption,
     TokenOption,

@@ -7,31 +7,20 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sluice.cli.errors import EXIT_NO, EXIT_OK, AwayError
+from sluice.cli.errors import EXIT_NO, EXIT_OK
+from sluice.client.job_logs import LOG_CHUNK_BYTES
+from sluice.client.jobs import POLL_SECONDS, TERMINAL, Reader
+from sluice.client.patient_reader import PatientReader
 
-POLL_SECONDS = 0.4
 ANNOUNCE_SECONDS = 2.0
 """Without a terminal, progress is a line at most this often."""
-OUTAGE_SECONDS = 120.0
-"""A job goes on while its cluster does not answer, and whoever waits for it goes on waiting this long."""
-STOPPED_SECONDS = 10.0
-"""The same for a cluster that was stopped: it may be on its way up again."""
-LOG_CHUNK_BYTES = 256 << 10
 EXPLAINED = frozenset({"RUNNING", "RESTARTING", "RECONCILING"})
 """States in which a job that waits says for what."""
-TERMINAL = frozenset({"FINISHED", "FAILED", "CANCELED"})
-
-
-class Reading(Protocol):
-    """What is needed of a :class:`sluice.client.rest_client.GatewayClient`."""
-
-    async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
-        """GET ``path``."""
 
 
 @dataclass
@@ -41,7 +30,7 @@ class Follower:
     It does not give up when the cluster is away for a while, less long when ``stopped`` says that it was taken down.
     """
 
-    client: Reading
+    client: Reader
     job_id: str
     console: Console
     write: Callable[[str], None] = field(default=lambda text: print(text, end="", flush=True))
@@ -88,31 +77,9 @@ class Follower:
                 await self.pause(POLL_SECONDS)
 
     async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401
-        """Ask until there is an answer; raises :class:`~sluice.cli.errors.AwayError` as :meth:`until_end` does."""
-        since: float | None = None
-        while True:
-            try:
-                return await self.client.get(path, **query)
-            except AwayError as error:
-                now = self.clock()
-                if since is None:
-                    since = now
-                    self._say(f"{error.what}; still waiting, at most {OUTAGE_SECONDS:.0f} s")
-                stopped = self.stopped()
-                if now - since >= (STOPPED_SECONDS if stopped else OUTAGE_SECONDS):
-                    raise self._given_up(now - since, error, stopped=stopped) from error
-            await self.pause(POLL_SECONDS)
-
-    def _given_up(self, seconds: float, error: AwayError, *, stopped: bool) -> AwayError:
-        if stopped:
-            return AwayError(
-                f"the cluster was stopped before job {self.job_id} ended",
-                f"start it with `sluice up`; `sluice jobs show {self.job_id}` then tells what became of the job",
-            )
-        return AwayError(
-            f"no longer watching job {self.job_id} after {seconds:.0f} s without an answer: {error.what}",
-            f"the job may go on; ask later: sluice jobs show {self.job_id}",
-        )
+        """Ask until there is an answer; raises :class:`~sluice.client.errors.AwayError` as :meth:`until_end` does."""
+        reader = PatientReader(self.client, self.job_id, self._say, self.clock, self.pause, self.stopped)
+        return await reader.get(path, **query)
 
     def _say(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -28,7 +28,8 @@ from sluice.cli.errors import (
     UsageError,
 )
 from sluice.cli.jobs.kubernetes import Kubectl, submit_with_files
-from sluice.cli.jobs.submission import Submission, SubmitTarget
+from sluice.cli.jobs.submit_target import SubmitTarget
+from sluice.client.submission import Submission
 from sluice.core.files import make_private_directory, write_secret
 from sluice.core.home import Home
 from sluice.pki.identities.directory import CHAIN_FILE, KEY_FILE

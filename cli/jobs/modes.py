@@ -22,10 +22,11 @@ from rich.console import Console
 from sluice.cli.cluster.launcher import Launcher, run_until_signal
 from sluice.cli.config import Configuration, find_config_file, load
 from sluice.cli.errors import EXIT_INTERRUPTED, CommandError
-from sluice.cli.jobs.follow import TERMINAL, Follower, report_verdict
-from sluice.cli.jobs.submission import Submission
+from sluice.cli.jobs.follow import Follower, report_verdict
 from sluice.client.access import GatewayAccess, edge_bundle, local_url
+from sluice.client.jobs import TERMINAL
 from sluice.client.rest_client import GatewayClient, gateway_client
+from sluice.client.submission import Submission
 from sluice.core.home import Home
 from sluice.core.tasks import end_tasks
 from sluice.core.untrusted_files import remove_untrusted

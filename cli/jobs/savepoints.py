@@ -12,20 +12,19 @@ import typer
 from rich.console import Console
 
 from sluice.cli.errors import EXIT_NO, AwayError, RefusedError
-from sluice.cli.jobs.commands import fetch, fetch_of_job
-from sluice.cli.jobs.ids import JobArgument, whole_id
+from sluice.cli.gateway_calls import call_gateway, fetch, fetch_of_job
 from sluice.cli.options import (
     DEFAULT_HOME,
     CaOption,
     HomeOption,
+    JobArgument,
     JsonOption,
     ServerOption,
     TokenOption,
 )
 from sluice.cli.tables import print_table
-from sluice.client.access import resolve_access
-from sluice.client.rest_client import GatewayClient, gateway_client
-from sluice.core.home import Home
+from sluice.client.jobs import whole_id
+from sluice.client.rest_client import GatewayClient
 
 app = typer.Typer(no_args_is_help=True, help="List savepoints of streaming jobs, and dispose of them.")
 
@@ -70,15 +69,13 @@ def savepoint(
 
     Exit codes: 0 it is complete (and with --stop the job FINISHED), 1 it failed.
     """
-    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
-    async def call() -> dict[str, Any]:
-        async with gateway_client(target) as client:
-            whole = await whole_id(client, job_id)
-            asked = await client.post(f"/v1/jobs/{whole}/savepoints", {"stop": stop})
-            return await _until_settled(client, whole, asked["savepoint_id"], stop=stop)
+    async def call(client: GatewayClient) -> dict[str, Any]:
+        whole = await whole_id(client, job_id)
+        asked = await client.post(f"/v1/jobs/{whole}/savepoints", {"stop": stop})
+        return await _until_settled(client, whole, asked["savepoint_id"], stop=stop)
 
-    settled = asyncio.run(call())
+    settled = call_gateway(home, server, ca, token_file, call)
     if as_json:
         print(json.dumps(settled))
     elif settled["state"] == "COMPLETED":
@@ -148,12 +145,6 @@ def dispose(
     as_json: JsonOption = False,
 ) -> None:
     """Remove a savepoint."""
-    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
     name = Path(savepoint_id).name
-
-    async def call() -> None:
-        async with gateway_client(target) as client:
-            await client.delete(f"/v1/savepoints/{name}")
-
-    asyncio.run(call())
+    call_gateway(home, server, ca, token_file, lambda client: client.delete(f"/v1/savepoints/{name}"))
     print(json.dumps({"id": name, "disposed": True}) if as_json else f"disposed of {name}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from sluice.cli.errors import EXIT_NO
-from sluice.cli.jobs.commands import fetch
+from sluice.cli.gateway_calls import call_gateway, fetch
 from sluice.cli.options import (
     DEFAULT_HOME,
     CaOption,
@@ -21,9 +21,7 @@ from sluice.cli.options import (
     TokenOption,
 )
 from sluice.cli.tables import print_table
-from sluice.client.access import GatewayAccess, resolve_access
-from sluice.client.rest_client import gateway_client
-from sluice.core.home import Home
+from sluice.client.rest_client import GatewayClient
 from sluice.runtime.shuffle.control_plane.messages import DiskReport, free_space
 
 app = typer.Typer(no_args_is_help=True, help="The remote shuffle service: its workers and what they keep.")
@@ -77,7 +75,7 @@ def drain(
     as_json: JsonOption = False,
 ) -> None:
     """Give a worker no new shuffles, and what it keeps to the others. It can be stopped when it is DRAINED."""
-    _tell(resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file), worker, "drain")
+    call_gateway(home, server, ca, token_file, _order(worker, "drain"))
     print(json.dumps({"draining": worker}) if as_json else f"{worker} takes no new shuffles")
 
 
@@ -91,16 +89,12 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Let a worker that was drained take part again."""
-    _tell(resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file), worker, "resume")
+    call_gateway(home, server, ca, token_file, _order(worker, "resume"))
     print(json.dumps({"resumed": worker}) if as_json else f"{worker} takes shuffles again")
 
 
-def _tell(target: GatewayAccess, worker: str, what: str) -> None:
-    async def call() -> None:
-        async with gateway_client(target) as client:
-            await client.post(f"/v1/shuffle/workers/{quote(worker, safe='')}/{what}")
-
-    asyncio.run(call())
+def _order(worker: str, what: str) -> Callable[[GatewayClient], Coroutine[Any, Any, object]]:
+    return lambda client: client.post(f"/v1/shuffle/workers/{quote(worker, safe='')}/{what}")
 
 
 def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:

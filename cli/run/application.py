@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sluice.cli.jobs.artifacts import parts_of
-from sluice.cli.jobs.commands import parse_conf, require_files, submit_request
-from sluice.cli.jobs.submission import Submission
+from sluice.cli.jobs.commands import comma_separated, parse_conf
 from sluice.cli.options import (
     DEFAULT_HOME,
     ConfigOption,
@@ -18,6 +16,7 @@ from sluice.cli.options import (
     JsonOption,
     load_configuration,
 )
+from sluice.client.submission import build_submission
 
 
 def application(
@@ -54,20 +53,19 @@ def application(
     from sluice.cli.config import find_config_file
     from sluice.cli.jobs.modes import OneJob
 
-    require_files(pipeline)
-    parts, archive_names = parts_of(file, py_files, archives)
-    located, configuration = load_configuration(home, config, gateway__port=port)
-    request = submit_request(
+    submission = build_submission(
+        pipeline,
         args or [],
-        parse_conf(conf or []),
         name=name,
         executors=executors,
         executor_cores=executor_cores,
         executor_memory=executor_memory,
+        spark_conf=parse_conf(conf or []),
+        files=file or [],
+        py_files=[Path(each) for each in comma_separated(py_files)],
+        archives=comma_separated(archives),
         python=python,
     )
-    if archive_names:
-        request["archive_names"] = archive_names
-    submission = Submission(pipeline, request, tuple(parts))
+    located, configuration = load_configuration(home, config, gateway__port=port)
     config_file = find_config_file(config, located.root)
     raise typer.Exit(OneJob(located, configuration, config_file, submission, Console(stderr=True), as_json).run())

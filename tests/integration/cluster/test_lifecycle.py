@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sluice.cli.jobs.follow import OUTAGE_SECONDS
+from sluice.client.patient_reader import OUTAGE_SECONDS
 from tests.integration.cluster import pipelines
 from tests.integration.cluster.conftest import COMMAND, REPOSITORY, LocalCluster, eventually
 

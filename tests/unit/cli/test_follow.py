@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from sluice.cli.errors import AwayError, UnreachableError, exit_code_of
-from sluice.cli.jobs.follow import OUTAGE_SECONDS, STOPPED_SECONDS, Follower
+from sluice.cli.jobs.follow import Follower
+from sluice.client.patient_reader import OUTAGE_SECONDS, STOPPED_SECONDS
 
 JOB = "/v1/jobs/ab"
 LOGS = f"{JOB}/logs"

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.cli.errors import EXIT_USAGE, RefusedError, UsageError, exit_code_of
-from sluice.cli.jobs.ids import whole_id
-from sluice.cli.jobs.list import some_jobs, wanted_states
-from sluice.cli.jobs.logs import TAIL_BLOCK_BYTES, JobLog
+from sluice.cli.jobs.state_option import wanted_states
+from sluice.client.job_logs import TAIL_BLOCK_BYTES, JobLog
+from sluice.client.jobs import latest_jobs, whole_id
 from sluice.runtime.node.log_files import _whole_characters
 
 JOB = "a" * 32
@@ -95,13 +95,13 @@ async def test_list_is_narrowed_across_its_pages(
     states: list[str], owner: str, limit: int, expected: list[str]
 ) -> None:
     jobs = [job("e"), job("d", "FAILED"), job("c", "CANCELED"), job("b", "FAILED", "bob"), job("a", "CREATED", "bob")]
-    found = await some_jobs(Jobs(jobs), wanted_states(states), owner, limit)
+    found = await latest_jobs(Jobs(jobs), wanted_states(states), owner, limit)
     assert [each["id"].rstrip("0") for each in found] == expected
 
 
 async def test_short_list_asks_for_no_more_than_it_shows() -> None:
     client = Jobs([job(f"{number:02}") for number in range(50)], page=1000)
-    assert len(await some_jobs(client, frozenset(), "", 5)) == 5
+    assert len(await latest_jobs(client, frozenset(), "", 5)) == 5
     assert client.asked == [{"limit": 5}]
 
 

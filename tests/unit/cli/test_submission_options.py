@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from sluice.cli.errors import UsageError
-from sluice.cli.jobs.artifacts import parts_of
+from sluice.cli.jobs.commands import comma_separated
 from sluice.cli.jobs.restart_options import restart_wish
+from sluice.client.submission import upload_parts
 from sluice.runtime.restart_config import RestartStrategy
 
 
@@ -36,9 +37,8 @@ def test_a_misspelled_setting_names_the_nearest() -> None:
 def test_files_modules_and_archives(tmp_path: Path) -> None:
     for name in ("a.csv", "m.py", "n.whl", "e.tgz", "f.zip"):
         (tmp_path / name).touch()
-    parts, names = parts_of(
-        [tmp_path / "a.csv"], [f"{tmp_path}/m.py, {tmp_path}/n.whl"], [f"{tmp_path}/e.tgz#env", f"{tmp_path}/f.zip"]
-    )
+    modules = [Path(each) for each in comma_separated([f"{tmp_path}/m.py, {tmp_path}/n.whl"])]
+    parts, names = upload_parts([tmp_path / "a.csv"], modules, [f"{tmp_path}/e.tgz#env", f"{tmp_path}/f.zip"])
     assert [(part, path.name) for part, path in parts] == [
         ("file", "a.csv"),
         ("py_file", "m.py"),
@@ -47,10 +47,10 @@ def test_files_modules_and_archives(tmp_path: Path) -> None:
         ("archive", "f.zip"),
     ]
     assert names == {"e.tgz": "env"}
-    assert parts_of(None, None, None) == ([], {})
+    assert upload_parts([], [], comma_separated(None)) == ([], {})
 
 
-@pytest.mark.parametrize("py_files", [["missing.py"], ["."]])
-def test_a_file_that_is_not_there_is_wrong_usage(py_files: list[str]) -> None:
+@pytest.mark.parametrize("py_file", ["missing.py", "."])
+def test_a_file_that_is_not_there_is_wrong_usage(py_file: str) -> None:
     with pytest.raises(UsageError):
-        parts_of(None, py_files, None)
+        upload_parts([], [Path(py_file)], [])

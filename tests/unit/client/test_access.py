@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from sluice.cli.errors import UsageError
-from sluice.cli.jobs.connect import connection_string
 from sluice.cli.main import app
 from sluice.client import login_session
 from sluice.client.access import held_credential, resolve_access
+from sluice.client.spark_connect import connection_string
 from sluice.client.token_binding import (
     addresses,
     binding_file,

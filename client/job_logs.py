@@ -8,13 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.cli.jobs.follow import (
-    LOG_CHUNK_BYTES,
-    POLL_SECONDS,
-    TERMINAL,
-    Reading,
-)
+from sluice.client.jobs import POLL_SECONDS, TERMINAL, Reader
 
+LOG_CHUNK_BYTES = 256 << 10
 TAIL_BLOCK_BYTES = 64 << 10
 MAX_LOG_BYTES = 1 << 50
 """No log is taken to be longer."""
@@ -26,7 +22,7 @@ _OF_THE_LATEST = re.compile(r"driver\.[a-z]+")
 class JobLog:
     """One log of one job; ``pause`` sleeps."""
 
-    client: Reading
+    client: Reader
     job_id: str
     source: str
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep

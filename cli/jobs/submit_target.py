@@ -1,11 +1,8 @@
-"""A submission as the command hands it on, and where it can run. Values only."""
+"""Where a submission can run."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 
 class SubmitTarget(enum.StrEnum):
@@ -19,12 +16,3 @@ class SubmitTarget(enum.StrEnum):
     """Spark on the YARN of ``HADOOP_CONF_DIR``."""
     KUBERNETES = "kubernetes"
     """Spark on the Kubernetes of ``[kubernetes]``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A pipeline as :meth:`sluice.client.rest_client.GatewayClient.submit` wants it."""
-
-    pipeline: Path
-    request: Mapping[str, object]
-    files: tuple[tuple[str, Path], ...] = ()

@@ -8,7 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from sluice.cli.errors import UsageError
-from sluice.cli.jobs.submission import Submission, SubmitTarget
+from sluice.cli.jobs.submit_target import SubmitTarget
+from sluice.client.submission import Submission
 from sluice.core.home import Home
 
 

@@ -1,0 +1,51 @@
+"""An event loop in a thread, so that blocking code (also in a notebook, whose thread has a loop) can use async code."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, TypeVar
+
+_Value = TypeVar("_Value")
+
+
+class BackgroundLoop:
+    """Runs coroutines in a thread of its own, which does not keep the process alive."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="sluice-client", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, _Value]) -> _Value:
+        """Run ``coroutine`` to its end; it is cancelled when the calling thread is interrupted."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def iterate(self, source: AsyncIterator[_Value]) -> Iterator[_Value]:
+        """The items of ``source``, each awaited when it is asked for."""
+        while True:
+            item = self.run(_next(source))
+            if item is None:
+                return
+            yield item[0]
+
+    def close(self) -> None:
+        """Stop the thread; what still runs is abandoned."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+async def _next(source: AsyncIterator[_Value]) -> tuple[_Value] | None:
+    """The next item in a tuple; StopAsyncIteration cannot pass through a future."""
+    try:
+        return (await anext(source),)
+    except StopAsyncIteration:
+        return None

@@ -1,0 +1,43 @@
+"""The asynchronous client behind blocking calls."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from sluice.client.access import GatewayAccess
+from sluice.client.background_loop import BackgroundLoop
+from sluice.client.errors import ClientError
+from sluice.client.rest_client import GatewayClient, gateway_client
+
+_Value = TypeVar("_Value")
+
+
+class BlockingGateway:
+    """Runs calls of a :class:`GatewayClient` in a background thread and waits for them. Thread-safe."""
+
+    def __init__(self, access: GatewayAccess) -> None:
+        self._loop = BackgroundLoop()
+        self._stack = AsyncExitStack()
+        self._client: GatewayClient | None = self._loop.run(self._stack.enter_async_context(gateway_client(access)))
+
+    def call(self, main: Callable[[GatewayClient], Coroutine[Any, Any, _Value]]) -> _Value:
+        """The result of ``main``; raises :class:`ClientError` once closed."""
+        return self._loop.run(main(self._open()))
+
+    def iterate(self, source: Callable[[GatewayClient], AsyncIterator[_Value]]) -> Iterator[_Value]:
+        """The items of ``source``, each fetched when it is asked for."""
+        return self._loop.iterate(source(self._open()))
+
+    def close(self) -> None:
+        """Close the connections and end the thread; closing twice does nothing."""
+        if self._client is not None:
+            self._client = None
+            self._loop.run(self._stack.aclose())
+            self._loop.close()
+
+    def _open(self) -> GatewayClient:
+        if self._client is None:
+            raise ClientError("the client is closed", "make a new one")
+        return self._client

@@ -1,0 +1,70 @@
+"""Jobs as the cluster lists them: finding one by the beginning of its id, and lists in pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Collection
+from typing import Any, Protocol
+
+from sluice.client.errors import RefusedError, UsageError
+
+ID_CHARACTERS = 32
+MAX_CANDIDATES = 10
+"""Jobs that the error about an ambiguous id names."""
+MAX_PAGE = 1000
+"""Jobs in one answer."""
+MAX_PAGES = 100
+POLL_SECONDS = 0.4
+TERMINAL = frozenset({"FINISHED", "FAILED", "CANCELED"})
+"""States that a job does not leave."""
+
+_TYPED = re.compile(r"[A-Za-z0-9_-]{1,32}")
+
+
+class Reader(Protocol):
+    """What reads from the cluster's REST API, such as a :class:`sluice.client.rest_client.GatewayClient`."""
+
+    async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
+        """GET ``path``."""
+
+
+async def job_pages(client: Reader, **query: str | int) -> AsyncIterator[dict[str, Any]]:
+    """``GET /v1/jobs`` page by page, the latest jobs first."""
+    for _ in range(MAX_PAGES):
+        page = await client.get("/v1/jobs", **query)
+        yield page
+        if not page.get("next"):
+            return
+        query["after"] = page["next"]
+
+
+async def latest_jobs(client: Reader, states: Collection[str], owner: str, limit: int) -> list[dict[str, Any]]:
+    """The latest ``limit`` jobs in one of ``states`` (empty: any), of ``owner`` (empty: anybody)."""
+    found: list[dict[str, Any]] = []
+    size = MAX_PAGE if states or owner else min(limit, MAX_PAGE)
+    async for page in job_pages(client, limit=size):
+        found += [job for job in page["jobs"] if (not states or job["state"] in states) and owner in {"", job["owner"]}]
+        if len(found) >= limit:
+            break
+    return found[:limit]
+
+
+async def whole_id(client: Reader, typed: str) -> str:
+    """The id of the one job whose id begins with ``typed``. A whole id is returned without a request.
+
+    Raises:
+        UsageError: ``typed`` cannot be the beginning of an id, or several jobs' ids begin with it.
+        RefusedError: no job's id begins with it.
+    """
+    if not _TYPED.fullmatch(typed):
+        raise UsageError(f"{typed[:80]!r} is no id of a job", "see `sluice jobs list`")
+    if len(typed) == ID_CHARACTERS:
+        return typed
+    found = [job async for page in job_pages(client) for job in page["jobs"] if job["id"].startswith(typed)]
+    if not found:
+        raise RefusedError(f"there is no job {typed!r}", "see `sluice jobs list`")
+    if len(found) > 1:
+        named = [f"{job['id']} ({job['name']}, {job['state']})" for job in found[:MAX_CANDIDATES]]
+        more = [f"and {len(found) - MAX_CANDIDATES} more"] if len(found) > MAX_CANDIDATES else []
+        raise UsageError(f"{typed!r} is the beginning of {len(found)} jobs:\n  " + "\n  ".join([*named, *more]))
+    return str(found[0]["id"])

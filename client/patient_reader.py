@@ -1,0 +1,63 @@
+"""Reading from a cluster that may be away for a while: a job goes on meanwhile, and so does whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.client.errors import AwayError
+from sluice.client.jobs import POLL_SECONDS, Reader
+
+OUTAGE_SECONDS = 120.0
+"""How long an unavailable cluster is waited for."""
+STOPPED_SECONDS = 10.0
+"""The same for a cluster that was stopped: it may be restarting."""
+
+
+@dataclass
+class PatientReader:
+    """Repeats a request while the cluster is away, less long when ``stopped`` says that it was taken down.
+
+    ``say`` gets a line when an outage begins.
+    """
+
+    client: Reader
+    job_id: str
+    say: Callable[[str], None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    stopped: Callable[[], bool] = lambda: False
+
+    async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
+        """GET ``path``.
+
+        Raises:
+            AwayError: the cluster was away for :data:`OUTAGE_SECONDS`, or stopped for :data:`STOPPED_SECONDS`.
+        """
+        since: float | None = None
+        while True:
+            try:
+                return await self.client.get(path, **query)
+            except AwayError as error:
+                now = self.clock()
+                if since is None:
+                    since = now
+                    self.say(f"{error.what}; still waiting, at most {OUTAGE_SECONDS:.0f} s")
+                stopped = self.stopped()
+                if now - since >= (STOPPED_SECONDS if stopped else OUTAGE_SECONDS):
+                    raise self._given_up(now - since, error, stopped=stopped) from error
+            await self.pause(POLL_SECONDS)
+
+    def _given_up(self, seconds: float, error: AwayError, *, stopped: bool) -> AwayError:
+        if stopped:
+            return AwayError(
+                f"the cluster was stopped before job {self.job_id} ended",
+                f"start it with `sluice up`; `sluice jobs show {self.job_id}` then tells what became of the job",
+            )
+        return AwayError(
+            f"no longer watching job {self.job_id} after {seconds:.0f} s without an answer: {error.what}",
+            f"the job may go on; ask later: sluice jobs show {self.job_id}",
+        )
