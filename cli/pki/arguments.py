@@ -50,7 +50,7 @@ def algorithm_argument(text: str) -> str:
 
 def address_argument(text: str) -> tuple[str, int]:
     """``HOST:PORT`` of an online CA."""
-    from sluice.pki.enrolment.client import parse_address
+    from sluice.pki.ca.address import parse_address
 
     with arguments():
         return parse_address(text)

@@ -15,9 +15,8 @@ from sluice.core.errors import PkiError
 from sluice.core.home import Home
 from sluice.gateway.config import EDGE_NAME, ENVOY_NAME
 from sluice.pki.agent.policy import AgentPolicy, ManagedIdentity
-from sluice.pki.ca.address import CaAddress
+from sluice.pki.ca.address import CaAddress, parse_address, parse_ca
 from sluice.pki.config import PkiConfig
-from sluice.pki.enrolment.client import parse_address, parse_ca
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
 from sluice.pki.enrolment.keeper import CaKeeper, Kept
 from sluice.pki.enrolment.member import EdgeMemberIssuer, MemberIssuer

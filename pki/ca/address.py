@@ -1,4 +1,4 @@
-"""Where the online authority of a home can be reached: one small file, gone when it stops.
+"""Where the online authority can be reached: as a user gives it, or in a small file of its home, gone when it stops.
 
 The file holds no secret and proves nothing: whoever answers there still has to show the certificate of role ``ca``.
 """
@@ -15,6 +15,9 @@ from sluice.pki.x509.parse_errors import DAMAGED_JSON
 
 MAX_ADDRESS_BYTES = 16 << 10
 
+Address = tuple[str, int]
+"""Host and port."""
+
 
 class CaAddress(msgspec.Struct, frozen=True, kw_only=True):
     """``mutual`` is for those with a certificate, ``enrolment`` for those with a join token.
@@ -23,8 +26,8 @@ class CaAddress(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str = ""
-    mutual: tuple[str, int]
-    enrolment: tuple[str, int]
+    mutual: Address
+    enrolment: Address
     pid: int = 0
 
 
@@ -51,3 +54,32 @@ def read_ca(home: Home) -> CaAddress:
         return msgspec.json.decode(read_bounded(path, MAX_ADDRESS_BYTES), type=CaAddress)
     except (StoreError, *DAMAGED_JSON) as error:
         raise CaUnavailable(f"no online authority is announced in {path}", "start it: `sluice run ca`") from error
+
+
+def parse_ca(text: str) -> CaAddress:
+    """``host:port[,enrolment port]``, the latter by default the next one; raises :class:`StoreError`."""
+    whole, _, enrolment = text.partition(",")
+    host, port = parse_address(whole)
+    if not enrolment:
+        return CaAddress(mutual=(host, port), enrolment=(host, min(port + 1, 65535)))
+    return CaAddress(mutual=(host, port), enrolment=parse_address(f"{_bracketed(host)}:{enrolment.strip()}"))
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def parse_address(text: str) -> Address:
+    """``host:port``, ``[v6]:port``, or the same after ``https://``; raises :class:`StoreError`."""
+    host, _, port = text.removeprefix("https://").rstrip("/").rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if bracketed else host
+    if (
+        not bare
+        or (":" in bare) != bracketed
+        or not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 1 << 16)
+    ):
+        raise StoreError(
+            f"{text[:200]!r} is not an address", "use host:port, as in ca.example.org:8443, or [v6-address]:port"
+        )
+    return bare, int(port)

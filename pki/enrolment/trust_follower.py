@@ -30,8 +30,8 @@ from sluice.pki.ca.protocol import (
     TrustRequest,
     TrustSide,
 )
+from sluice.pki.enrolment.client import fetch_trust
 from sluice.pki.enrolment.member import Locate
-from sluice.pki.enrolment.trust_client import fetch_trust
 from sluice.pki.errors import RateLimited
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.trust.distribution import TrustBundle, TrustPusher

@@ -26,7 +26,7 @@ from sluice.pki.assertions.open_streams import CheckHolders, OpenStreams
 from sluice.pki.ca.address import CaAddress, read_ca
 from sluice.pki.ca.refusals import needing_attention
 from sluice.pki.config import PkiConfig
-from sluice.pki.enrolment.client import OnlineIssuer
+from sluice.pki.enrolment.online_issuer import OnlineIssuer
 from sluice.pki.issuing.issuer import Issuer
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.connections import ConnectionLog

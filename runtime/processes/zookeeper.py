@@ -21,7 +21,7 @@ from sluice.core.clock import utc_now
 from sluice.core.errors import SluiceError
 from sluice.core.files import make_private_directory, write_public
 from sluice.core.home import Home
-from sluice.pki.enrolment.client import parse_address
+from sluice.pki.ca.address import parse_address
 from sluice.pki.export.programs.catalogue import Program, export_for
 from sluice.pki.export.programs.zookeeper import SECURE_CLIENT_PORT
 from sluice.pki.spiffe_id import Role

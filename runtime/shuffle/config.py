@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from sluice.core.errors import PkiError
-from sluice.pki.enrolment.client import parse_address
+from sluice.pki.ca.address import parse_address
 from sluice.runtime.shuffle.control_plane.errors import ShuffleMisconfigured
 from sluice.runtime.shuffle.worker.config import Layout, Policy
 

@@ -21,7 +21,8 @@ from sluice.pki.ca.possession import prove_possession
 from sluice.pki.ca.process import online_ca
 from sluice.pki.ca.protocol import EDGE_RENEW_PATH
 from sluice.pki.ca.token_store import TokenStore
-from sluice.pki.enrolment.client import enrol, mutual_context, renew_edge
+from sluice.pki.enrolment.client import enrol, renew_edge
+from sluice.pki.enrolment.exchange import mutual_context
 from sluice.pki.errors import CaUnavailable, IssuanceRefused
 from sluice.pki.identities.directory import IdentityMaterial, read_identity
 from sluice.pki.identities.due import purposes_of

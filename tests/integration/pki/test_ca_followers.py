@@ -18,7 +18,7 @@ from sluice.pki.ca.process import online_ca
 from sluice.pki.ca.protocol import MAX_TRUST_REQUEST_BYTES, TRUST_PATH, TrustRequest
 from sluice.pki.ca.server import CaServer
 from sluice.pki.channels import Channel, server_policy
-from sluice.pki.enrolment.trust_client import fetch_trust
+from sluice.pki.enrolment.client import fetch_trust
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.trust.in_use import InUse

@@ -39,10 +39,10 @@ from sluice.pki.ca.protocol import (
 from sluice.pki.ca.server import TRUST_PER_IDENTITY, CaServer
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.channels import Channel, server_policy
+from sluice.pki.enrolment.client import fetch_trust
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
 from sluice.pki.enrolment.keeper import CaKeeper, Kept
 from sluice.pki.enrolment.member import MemberIssuer
-from sluice.pki.enrolment.trust_client import fetch_trust
 from sluice.pki.errors import CaUnavailable, EnrolmentRefused, RateLimited
 from sluice.pki.identities.directory import (
     CA_FILE,

@@ -17,7 +17,7 @@ from cryptography import x509
 
 from sluice.core.clock import utc_now
 from sluice.pki.ca.address import CaAddress, read_ca
-from sluice.pki.enrolment.client import OnlineIssuer
+from sluice.pki.enrolment.online_issuer import OnlineIssuer
 from sluice.pki.errors import CaUnavailable
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.ledger.file import Ledger, ledger_path, read_ledger

@@ -20,7 +20,7 @@ from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, PkiError
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.ca import server
-from sluice.pki.ca.address import CaAddress, read_ca
+from sluice.pki.ca.address import CaAddress, parse_address, read_ca
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.config import CaConfig
 from sluice.pki.ca.enrolment_listener import EnrolmentListener
@@ -35,8 +35,8 @@ from sluice.pki.ca.protocol import (
 )
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.channels import Channel, server_policy
-from sluice.pki.enrolment import client
-from sluice.pki.enrolment.client import OnlineIssuer, enrol, renew
+from sluice.pki.enrolment.client import enrol, renew
+from sluice.pki.enrolment.online_issuer import RETRY_SECONDS, OnlineIssuer
 from sluice.pki.errors import (
     CaUnavailable,
     EnrolmentRefused,
@@ -379,7 +379,7 @@ async def test_issuer_waits_for_an_authority_that_comes_back_elsewhere(tmp_path:
     await running[0].__aexit__(None, None, None)
     with pytest.raises(CaUnavailable, match="no online authority"):
         await off_loop(issuer.sign_csr, new_csr(DRIVER)[1], DRIVER)
-    assert now <= client.RETRY_SECONDS
+    assert now <= RETRY_SECONDS
 
 
 async def test_one_authority_per_home(ca: Ca) -> None:
@@ -422,10 +422,10 @@ async def test_foreign_certificate_in_the_answer_is_not_written(ca: Ca) -> None:
     ],
 )
 def test_addresses(text: str, address: tuple[str, int]) -> None:
-    assert client.parse_address(text) == address
+    assert parse_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "ca", "ca:", ":1", "ca:0", "ca:70000", "ca:x", "::1:3", "a/b:c:1", "ca:²"])
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(PkiError, match="not an address"):
-        client.parse_address(text)
+        parse_address(text)

@@ -23,9 +23,9 @@ from sluice.pki.ca.server import CaServer
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.enrolment import client
-from sluice.pki.enrolment.client import OnlineIssuer
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
 from sluice.pki.enrolment.member import EdgeMemberIssuer, MemberIssuer
+from sluice.pki.enrolment.online_issuer import OnlineIssuer
 from sluice.pki.errors import CertificateSuperseded
 from sluice.pki.identities.directory import CHAIN_FILE, read_certificates, read_identity
 from sluice.pki.identities.join_tokens import mint

@@ -16,8 +16,8 @@ from sluice.cli.run.joining import (
 from sluice.core.errors import StoreError
 from sluice.core.home import Home
 from sluice.pki.agent.policy import AgentPolicy, ManagedIdentity
+from sluice.pki.ca.address import parse_ca
 from sluice.pki.config import PkiConfig
-from sluice.pki.enrolment.client import parse_ca
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
 

@@ -1,0 +1,131 @@
+"""One request to the online authority, and its answer or its error: JSON over HTTPS."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import aiohttp
+import msgspec
+
+from sluice.core.errors import CertificateRejected, PeerRefused, PkiError
+from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.pki.ca.address import Address
+from sluice.pki.ca.protocol import ALPN, MAX_ANSWER_BYTES, Problem
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.errors import (
+    CaUnavailable,
+    CertificateSuperseded,
+    CertificateUnknown,
+    EnrolmentRefused,
+    IssuanceRefused,
+    LedgerError,
+    RateLimited,
+)
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.parse_errors import DAMAGED_JSON
+
+LONGEST_RETRY_AFTER_SECONDS = 3600.0
+
+_ERRORS: dict[str, type[PkiError]] = {
+    error.__name__: error
+    for error in (
+        CertificateRejected,
+        CertificateSuperseded,
+        CertificateUnknown,
+        EnrolmentRefused,
+        IssuanceRefused,
+        LedgerError,
+        PeerRefused,
+    )
+}
+_Answer = TypeVar("_Answer", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long an exchange may take, in seconds, and how large its answer may be, in bytes."""
+
+    connect: float = 10.0
+    read: float = 10.0
+    """Until the answer begins, and between two parts of it."""
+    total: float = 60.0
+    answer_bytes: int = MAX_ANSWER_BYTES
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def mutual_context(identity: TlsIdentity) -> ssl.SSLContext:
+    """For dialing the online authority's mutual TLS port as ``identity``."""
+    return identity.client_context(server_policy(Channel.CA, identity.spiffe_id.trust_domain), alpn=ALPN)
+
+
+def call(
+    address: Address,
+    context: ssl.SSLContext,
+    path: str,
+    body: msgspec.Struct | None,
+    answer: type[_Answer],
+) -> _Answer:
+    """As :func:`exchange`, blocking: for threads without an event loop."""
+    return asyncio.run(exchange(address, context, path, body, answer))
+
+
+async def exchange(  # noqa: PLR0917  in the order of the wire: where, how, what, and what is expected back
+    address: Address,
+    context: ssl.SSLContext,
+    path: str,
+    body: msgspec.Struct | None,
+    answer: type[_Answer],
+    limits: Limits = DEFAULT_LIMITS,
+) -> _Answer:
+    """POST ``body`` to ``path`` (None: GET), and return the answer.
+
+    Raises:
+        CaUnavailable: no answer, too large an answer, or not from the online authority.
+        RateLimited: too many requests; come back later.
+        PkiError: what the authority says is wrong, as it raised it.
+    """
+    host, port = address
+    method: Literal["GET", "POST"] = "GET" if body is None else "POST"
+    timeout = aiohttp.ClientTimeout(total=limits.total, connect=limits.connect, sock_read=limits.read)
+    url = f"https://{f'[{host}]' if ':' in host else host}:{port}{path}"
+    try:
+        connector = aiohttp.TCPConnector(ssl=context)
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session,
+            session.request(
+                method,
+                url,
+                data=None if body is None else msgspec.json.encode(body),
+                headers={"accept-encoding": "identity", "content-type": "application/json"},
+                allow_redirects=False,
+            ) as response,
+        ):
+            status, data = response.status, await read_body(response.content, limits.answer_bytes)
+    except BodyTooLarge as error:
+        raise CaUnavailable(f"the answer of the CA is larger than {limits.answer_bytes} bytes") from error
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise CaUnavailable(
+            f"no answer from the CA at {host}:{port}: {error or type(error).__name__}", "is `sluice run ca` running?"
+        ) from error
+    try:
+        if status in {200, 201}:
+            return msgspec.json.decode(data, type=answer)
+        problem = msgspec.json.decode(data, type=Problem)
+    except DAMAGED_JSON as error:
+        raise CaUnavailable(f"what answers at {host}:{port} is no CA (status {status})") from error
+    raise _error(problem)
+
+
+def _error(problem: Problem) -> PkiError:
+    """The error that the online authority answered with, as it raised it."""
+    if problem.status == 429:
+        return RateLimited(problem.detail, max(0.0, min(problem.retry_after, LONGEST_RETRY_AFTER_SECONDS)))
+    kind = _ERRORS.get(problem.title)
+    if kind is not None:
+        return kind(problem.detail, problem.remedy)
+    return CaUnavailable(f"the CA answered with {problem.title} (status {problem.status}): {problem.detail}")

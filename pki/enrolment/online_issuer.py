@@ -1,0 +1,111 @@
+"""The issuer of a JobManager whose authority is online: identities of drivers and executors."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sluice.core.clock import utc_now
+from sluice.pki.ca.address import CaAddress
+from sluice.pki.ca.policy import JOB_ROLES
+from sluice.pki.ca.protocol import JOB_PATH, JobRequest
+from sluice.pki.enrolment.client import BOTH, checked_chain
+from sluice.pki.enrolment.exchange import call, mutual_context
+from sluice.pki.errors import CaUnavailable, IssuanceRefused, RateLimited
+from sluice.pki.issuing.issuer import install_chain
+from sluice.pki.issuing.leaf import SignedChain
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.csr import new_csr
+from sluice.pki.x509.keys import DEFAULT_ALGORITHM
+from sluice.pki.x509.profiles import Names
+
+RETRY_SECONDS = 15.0
+"""How long requests are repeated while the authority is away or asks to wait: a restart takes less."""
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 2.0
+
+
+class OnlineIssuer:
+    """A :class:`sluice.pki.issuing.issuer.Issuer` for a JobManager: identities of jobs, signed by the online authority.
+
+    Args:
+        identity: of the JobManager.
+        locate: where the authority is now; asked before each attempt, since it may come back elsewhere.
+        algorithm: of the keys made here.
+        retry_seconds: how long to go on trying while the authority cannot be reached or asks to wait.
+    """
+
+    def __init__(
+        self,
+        identity: TlsIdentity,
+        locate: Callable[[], CaAddress],
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        retry_seconds: float = RETRY_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._identity = identity
+        self._locate = locate
+        self._algorithm = algorithm
+        self._retry_seconds = retry_seconds
+        self._clock = clock
+        self._sleep = sleep
+
+    def issue_to(
+        self,
+        directory: Path,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str] = (),
+        ips: Sequence[str] = (),
+        lifetime: dt.timedelta | None = None,
+        accept: Sequence[str] = (),
+    ) -> None:
+        """As :meth:`sluice.pki.issuing.issuer.DirectoryIssuer.issue_to`; the key is made here and stays here."""
+        key_pem, csr_pem = new_csr(spiffe_id, dns=dns, ips=ips, algorithm=self._algorithm)
+        signed = self.sign_csr(csr_pem, spiffe_id, dns=dns, ips=ips, lifetime=lifetime)
+        install_chain(directory, key_pem, signed, accept=accept, now=utc_now())
+
+    def sign_csr(
+        self,
+        csr_pem: bytes,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str] = (),
+        ips: Sequence[str] = (),
+        lifetime: dt.timedelta | None = None,
+    ) -> SignedChain:
+        """As :meth:`sluice.pki.issuing.issuer.Issuer.sign_csr`.
+
+        Raises:
+            IssuanceRefused: not an identity of a job, or longer than its profile.
+            CertificateRejected: the request does not ask for just this identity.
+            CaUnavailable: the authority stayed away.
+        """
+        if spiffe_id.role not in JOB_ROLES or Names.checked(spiffe_id, dns, ips) != Names.checked(spiffe_id, (), ()):
+            raise IssuanceRefused(
+                f"{spiffe_id} with these names is not issued online", "identities of jobs have no host names"
+            )
+        seconds = 0.0 if lifetime is None else lifetime.total_seconds()
+        body = JobRequest(
+            spiffe_id=str(spiffe_id), csr_pem=csr_pem.decode("ascii", "replace"), lifetime_seconds=seconds
+        )
+        return checked_chain(self._ask_with_retries(body), spiffe_id, BOTH)
+
+    def _ask_with_retries(self, body: JobRequest) -> SignedChain:
+        deadline = self._clock() + self._retry_seconds
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                address = self._locate().mutual
+                return call(address, mutual_context(self._identity), JOB_PATH, body, SignedChain)
+            except (CaUnavailable, RateLimited) as error:
+                wait = max(pause, error.retry_after) if isinstance(error, RateLimited) else pause
+                if self._clock() + wait > deadline:
+                    raise
+            self._sleep(wait)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
