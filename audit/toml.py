@@ -21,4 +21,4 @@ def read_toml(path: Path, kind: type[_T]) -> _T:
     try:
         return msgspec.convert(tomllib.loads(read_bounded(path, MAX_TOML_BYTES).decode()), kind)
     except (StoreError, ValueError, msgspec.ValidationError) as error:
-        raise InputError(f"{path}: {error}", "see docs/reference/audit.md") from error
+        raise InputError(f"{path}: {error}", "see docs/howto/audit.md") from error

@@ -49,7 +49,7 @@ def doctor(
 
     While its processes run, also: does each listener present what its directory has, is everything renewed in time.
     Nothing is changed, and nothing secret is shown or sent. Exit code 0: nothing found; 1: something at least as bad
-    as --fail-on; 2: there is no such home. What each code means is in docs/reference/pki.md.
+    as --fail-on; 2: there is no such home. What each code means is in docs/reference/pki-doctor.md.
     """
     located = Home.at(directory or home)
     if not located.pki.is_dir():

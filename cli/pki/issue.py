@@ -106,7 +106,8 @@ def issue(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Directory to write; default: its place below the home.")] = None,
     inventory: Annotated[
-        Path | None, typer.Option(help="Issue everything that this TOML file lists (see docs/reference/pki.md).")
+        Path | None,
+        typer.Option(help="Issue everything that this TOML file lists (see docs/howto/issue-certificates.md)."),
     ] = None,
     store: Annotated[
         Path | None, typer.Option(help="With --inventory: one file for all identities, instead of a directory each.")

@@ -17,9 +17,10 @@ _INTRODUCTION = """\
 # REST
 
 Every route that the gateway lets through, as `GET /v1/openapi.json` describes it. [The REST API](rest-api.md)
-explains how to use it. The [policy](../howto/access.md#what) decides by operation who may do what. The gateway itself
-answers 401 without a valid credential, 403 when the policy denies the operation, 429 when a rate limit is exceeded,
-and 503 while the auth service is unavailable. Every route may also fail with one of these problems:
+explains how to use it. The [policy](../howto/access.md#write-a-policy) decides by operation who may do what.
+The gateway itself answers 401 without a valid credential, 403 when the policy denies the operation, 429 when a
+rate limit is exceeded, and 503 while the auth service is unavailable. Every route may also fail with one of
+these problems:
 """
 _ANCHOR = re.compile(r"[^a-z0-9_ -]")
 

@@ -101,7 +101,7 @@ def load_policy(path: Path, config: PkiConfig, identities: Path) -> AgentPolicy:
     try:
         content = msgspec.convert(tomllib.loads(read_bounded(path, MAX_POLICY_BYTES).decode()), PolicyFile, strict=True)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise PolicyError(f"{path}: {error}", "see docs/reference/pki.md, Agent") from error
+        raise PolicyError(f"{path}: {error}", "see docs/howto/spiffe-agent.md") from error
     return resolve(content, config, identities)
 
 

@@ -1,7 +1,7 @@
 """The audit as a test suite against any live cluster: ``pytest tests/audit --cluster HOME_OR_URL``.
 
 ``HOME_OR_URL`` is the home of a local cluster, the https:// or http:// address of somebody's edge, or a target file
-(TOML, see docs/reference/audit.md). Without it nothing is collected here.
+(TOML, see docs/howto/audit.md). Without it nothing is collected here.
 """
 
 from __future__ import annotations

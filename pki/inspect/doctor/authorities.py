@@ -111,7 +111,7 @@ def _ends_soon(certificate: x509.Certificate, path: Path, now: dt.datetime) -> l
             path=str(path),
             what=f"this authority ends at {end:%Y-%m-%d %H:%M} UTC",
             why="no certificate that it signs lives longer, and all of them end with it",
-            remedy="replace it: see `Replacing an authority` in docs/reference/pki.md",
+            remedy="replace it: see docs/howto/rotate-authorities.md",
         )
     ]
 

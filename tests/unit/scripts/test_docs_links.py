@@ -15,7 +15,7 @@ HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 NAMED_PAGE = re.compile(r"(?<![\w/.-])docs/[\w./*-]*[\w/*]")
 GENERATED = {"cli.md", "configuration.md", "rest.md", "metrics.md"}
-MAX_LINES = 730
+MAX_LINES = 250
 
 
 def prose(document: Path) -> str:

@@ -488,7 +488,7 @@ def _codes_in_the_source() -> Iterator[str]:
 def test_every_code_has_its_broken_home_and_its_line_in_the_guide() -> None:
     in_source = set(_codes_in_the_source())
     assert {row[0] for row in BROKEN} | TESTED_ELSEWHERE == in_source
-    guide = (Path(__file__).parents[4] / "docs" / "reference" / "pki.md").read_text()
+    guide = (Path(__file__).parents[4] / "docs" / "reference" / "pki-doctor.md").read_text()
     assert [code for code in sorted(in_source) if f"`{code}`" not in guide] == []
 
 

@@ -14,7 +14,8 @@ from sluice.runtime.rest.problems import EVERYWHERE, STATUS, TYPE_PREFIX
 from sluice.runtime.rest.route import Query, Route
 from sluice.runtime.rest_server.routes import HEALTH, ROUTES
 
-DOCUMENTATION = (Path(__file__).parents[4] / "docs" / "reference" / "rest-api.md").read_text(encoding="utf-8")
+REFERENCE = Path(__file__).parents[4] / "docs" / "reference"
+DOCUMENTATION = "".join((REFERENCE / name).read_text(encoding="utf-8") for name in ("rest-api.md", "rest-errors.md"))
 DESCRIPTION: Any = describe(ROUTES, "1.2.3")
 each_route = pytest.mark.parametrize("route", [pytest.param(route, id=route.id) for route in (HEALTH, *ROUTES)])
 
