@@ -35,7 +35,7 @@ from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.identities.join_tokens import MAX_TOKEN_BYTES, mint
 from sluice.pki.ledger.file import ledger_path, read_ledger, verify_ledger
 from sluice.pki.ledger.offline_issuance import Notes
-from sluice.pki.ledger.records import ChainState
+from sluice.pki.ledger.records import parse_state
 from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
 from sluice.pki.x509.keys import DEFAULT_ALGORITHM
 from sluice.pki.x509.profiles import AuthorityKind
@@ -188,7 +188,7 @@ def ledger_verify(
 ) -> None:
     """Check the whole chain; exit code 1 when it is broken, or does not continue the state given by --known."""
     with arguments():
-        earlier = None if known is None else ChainState.parse(known)
+        earlier = None if known is None else parse_state(known)
     pki = Home.at(home).pki
     state = verify_ledger(ledger_path(pki), known=earlier)
     waiting = Notes(pki).waiting()

@@ -16,10 +16,9 @@ from typing import Literal
 
 import msgspec
 
+from sluice.core.append_log import ChainState
 from sluice.gateway.errors import AuditLogError
 
-GENESIS = "0" * 64
-"""``previous`` of the first record."""
 MAX_LINE_BYTES = 16 << 10
 CHECKPOINT_EVERY_RECORDS = 1000
 MAX_UNSIGNED_RECORDS = 4 * CHECKPOINT_EVERY_RECORDS
@@ -100,14 +99,6 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def number(self) -> str:
         """The line, and which of the records that it stands for; no two records have the same."""
         return f"{self.sequence}.{self.part}" if isinstance(self.part, int) else str(self.sequence)
-
-
-@dataclass(frozen=True, slots=True)
-class ChainState:
-    """How far a chain goes: the number of lines, and the digest of the last."""
-
-    count: int = 0
-    digest: str = GENESIS
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from sluice.core.append_log import ChainState, Disk, NotAppended, append_whole
 from sluice.core.files import (
     SECRET_MODE,
     make_private_directory,
@@ -34,7 +35,6 @@ from sluice.gateway.audit_log.chain import (
     AccessPosition,
     AuditRecord,
     ChainReader,
-    ChainState,
     Traffic,
     decode,
     digest_of,
@@ -55,7 +55,6 @@ from sluice.gateway.audit_log.segments import (
 )
 from sluice.gateway.audit_log.traffic import TrafficWriter
 from sluice.gateway.errors import AuditLogError
-from sluice.pki.ledger.file import SystemDisk
 
 _LOG = logging.getLogger(__name__)
 
@@ -64,14 +63,6 @@ MAX_BATCH_RECORDS = 500
 _READ_BACK_BYTES = 64 << 10
 
 Clock = Callable[[], dt.datetime]
-
-
-class AuditDisk(SystemDisk):
-    """What the log asks of the file system: every step after which a crash could leave something behind."""
-
-    def rename(self, old: Path, new: Path) -> None:
-        """Give a file another name (rename(2))."""
-        old.rename(new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +103,7 @@ class AuditLog:
     """
 
     def __init__(
-        self, path: Path, *, clock: Clock = utc_now, limits: Limits | None = None, disk: AuditDisk | None = None
+        self, path: Path, *, clock: Clock = utc_now, limits: Limits | None = None, disk: Disk | None = None
     ) -> None:
         """Open or create the log whose current segment is ``path``, and find where its chain stands."""
         self._path = path
@@ -120,7 +111,7 @@ class AuditLog:
         self._directory = make_private_directory(path.parent)
         self._clock = clock
         self._limits = limits or Limits()
-        self._disk = disk or AuditDisk()
+        self._disk = disk or Disk()
         self._traffic = TrafficWriter(self._directory, self._disk)
         self._mutex = threading.Lock()
         self._descriptor = -1
@@ -388,14 +379,9 @@ class AuditLog:
 
     def _put(self, data: bytes) -> None:
         try:
-            written = self._disk.write(self._descriptor, data)
-            problem = "no space for a whole record" if written != len(data) else ""
-        except OSError as error:
-            problem = error.strerror or str(error)
-        if problem:
-            with contextlib.suppress(AuditLogError):
-                self._truncate(self._size)
-            raise AuditLogError(f"cannot write {self._path}: {problem}", "check the space on the disk")
+            append_whole(self._disk, self._descriptor, data, end=self._size)
+        except NotAppended as error:
+            raise AuditLogError(f"cannot write {self._path}: {error}", "check the space on the disk") from error
 
     def _truncate(self, size: int) -> None:
         try:

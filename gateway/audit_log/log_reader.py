@@ -11,12 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO
 
-from sluice.gateway.audit_log.chain import (
-    MAX_LINE_BYTES,
-    AuditRecord,
-    ChainReader,
-    decode,
-)
+from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AuditRecord, ChainReader, decode
 from sluice.gateway.audit_log.segments import CURRENT, segments
 from sluice.gateway.audit_log.traffic import TrafficReader
 from sluice.gateway.audit_log.verification import told

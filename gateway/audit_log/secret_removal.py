@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from sluice.gateway.audit_log.chain import AuditRecord, ChainState, seal
+from sluice.core.append_log import ChainState
+from sluice.gateway.audit_log.chain import AuditRecord, seal
 from sluice.gateway.credentials.api_tokens import redact
 
 MAX_DETAILS = 16

@@ -18,11 +18,11 @@ import zlib
 from pathlib import Path
 from typing import IO
 
+from sluice.core.append_log import Disk
 from sluice.core.files import SECRET_MODE
 from sluice.gateway.audit_log.chain import AuditRecord, Traffic, digest_of
 from sluice.gateway.audit_log.segments import MAX_READ_BYTES, MAX_SEGMENT_BYTES, compress
 from sluice.gateway.errors import AuditLogError
-from sluice.pki.ledger.file import SystemDisk
 
 MAX_TRAFFIC_BYTES = 2 << 20
 """What one record may stand for."""
@@ -38,7 +38,7 @@ def traffic_file(directory: Path, number: int) -> Path:
 class TrafficWriter:
     """Writes the files, and puts them on the disk; whoever calls :meth:`keep` holds the log's lock."""
 
-    def __init__(self, directory: Path, disk: SystemDisk, *, file_bytes: int = MAX_SEGMENT_BYTES) -> None:
+    def __init__(self, directory: Path, disk: Disk, *, file_bytes: int = MAX_SEGMENT_BYTES) -> None:
         self._directory = directory
         self._disk = disk
         self._file_bytes = file_bytes

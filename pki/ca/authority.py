@@ -15,6 +15,7 @@ from typing import Literal
 from cryptography import x509
 from prometheus_client import Counter
 
+from sluice.core.append_log import ChainState, Disk
 from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, CrlRejected
 from sluice.core.metrics import REGISTRY
@@ -33,15 +34,10 @@ from sluice.pki.errors import CertificateSuperseded, IssuanceRefused
 from sluice.pki.identities.join_tokens import JoinToken, check_token
 from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.leaf import LeafRequest, SignedChain
-from sluice.pki.ledger.file import (
-    Disk,
-    Ledger,
-    ledger_path,
-    rfc3339,
-)
+from sluice.pki.ledger.file import Ledger, ledger_path, rfc3339
 from sluice.pki.ledger.generations import DEFAULT_OVERLAP
 from sluice.pki.ledger.offline_issuance import Notes
-from sluice.pki.ledger.records import ChainState, IssuanceKind, LedgerRecord
+from sluice.pki.ledger.records import IssuanceKind, LedgerRecord
 from sluice.pki.revocation.crl import RevocationList
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.key_identifiers import fingerprint

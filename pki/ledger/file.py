@@ -9,52 +9,15 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import msgspec
 
+from sluice.core.append_log import ChainState, Disk, NotAppended, append_whole
 from sluice.core.files import SECRET_MODE, make_private_directory, sync_directory
 from sluice.pki.errors import LedgerError
 from sluice.pki.ledger.generations import Generations
-from sluice.pki.ledger.records import (
-    MAX_LINE_BYTES,
-    NOTED_KINDS,
-    ChainState,
-    LedgerRecord,
-    read_chain,
-    seal,
-    state_after,
-    verify,
-)
-
-
-class Disk(Protocol):
-    """What the ledger asks of the file system: every step after which a crash could leave something behind."""
-
-    def write(self, descriptor: int, data: bytes) -> int:
-        """Append; returns how many bytes were taken (write(2))."""
-
-    def sync(self, descriptor: int) -> None:
-        """Return when everything written is on the disk (fsync(2))."""
-
-    def truncate(self, descriptor: int, size: int) -> None:
-        """Cut the file to ``size`` bytes (ftruncate(2))."""
-
-
-class SystemDisk:
-    """The real one."""
-
-    def write(self, descriptor: int, data: bytes) -> int:
-        """See :meth:`Disk.write`."""
-        return os.write(descriptor, data)
-
-    def sync(self, descriptor: int) -> None:
-        """See :meth:`Disk.sync`."""
-        os.fsync(descriptor)
-
-    def truncate(self, descriptor: int, size: int) -> None:
-        """See :meth:`Disk.truncate`."""
-        os.ftruncate(descriptor, size)
+from sluice.pki.ledger.records import MAX_LINE_BYTES, NOTED_KINDS, LedgerRecord, read_chain, seal, state_after, verify
 
 
 class Ledger:
@@ -72,7 +35,7 @@ class Ledger:
         make_private_directory(path.parent)
         self._path = path
         self._clock = clock
-        self._disk = disk or SystemDisk()
+        self._disk = disk or Disk()
         self._state = ChainState()
         self._used_tokens: set[str] = set()
         self._noted: set[str] = set()
@@ -136,15 +99,11 @@ class Ledger:
         os.close(self._descriptor)
 
     def _write(self, line: bytes) -> None:
-        size = os.fstat(self._descriptor).st_size
         try:
-            written = self._disk.write(self._descriptor, line)
-            problem = "no space for a whole record" if written != len(line) else ""
-        except OSError as error:
-            problem = error.strerror or str(error)
-        if problem:
-            self._take_back(size)
-            raise LedgerError(f"cannot write {self._path}: {problem}", "check the space on the disk")
+            append_whole(self._disk, self._descriptor, line, end=os.fstat(self._descriptor).st_size)
+        except NotAppended as error:
+            self._broken = not error.repaired or not self._synced()
+            raise LedgerError(f"cannot write {self._path}: {error}", "check the space on the disk") from error
         try:
             self._disk.sync(self._descriptor)
         except OSError as error:
@@ -152,12 +111,12 @@ class Ledger:
             self._broken = True
             raise LedgerError(f"cannot flush {self._path}: {error.strerror or error}", "check the disk") from error
 
-    def _take_back(self, size: int) -> None:
+    def _synced(self) -> bool:
         try:
-            self._disk.truncate(self._descriptor, size)
             self._disk.sync(self._descriptor)
         except OSError:
-            self._broken = True
+            return False
+        return True
 
     def _take(self, record: LedgerRecord) -> None:
         self._state = state_after(record)

@@ -26,12 +26,7 @@ from sluice.core.files import (
     write_secret,
 )
 from sluice.pki.ledger.file import Ledger, ledger_path, rfc3339
-from sluice.pki.ledger.records import (
-    MAX_LINE_BYTES,
-    NOTED_KINDS,
-    LedgerRecord,
-    NotedKind,
-)
+from sluice.pki.ledger.records import MAX_LINE_BYTES, NOTED_KINDS, LedgerRecord, NotedKind
 from sluice.pki.x509.key_identifiers import fingerprint
 from sluice.pki.x509.parse_errors import DAMAGED_JSON
 

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
+from sluice.core.append_log import ChainState
 from sluice.pki.errors import LedgerError
 from sluice.pki.x509.parse_errors import DAMAGED_JSON
 from sluice.pki.x509.profiles import AuthorityKind
 
-GENESIS = "0" * 64
-"""``previous`` of the first record."""
 MAX_LINE_BYTES = 8 << 10
 """Longest line of a ledger, in bytes with its newline."""
 
@@ -66,23 +64,14 @@ def side_of(record: LedgerRecord) -> AuthorityKind | None:
     return AuthorityKind.EDGE if record.kind in EDGE_KINDS else AuthorityKind.INTERNAL
 
 
-@dataclass(frozen=True, slots=True)
-class ChainState:
-    """How far a chain goes: the number of records, and the digest of the last."""
-
-    count: int = 0
-    digest: str = GENESIS
-
-    def __str__(self) -> str:
-        return f"{self.count}:{self.digest}"
-
-    @classmethod
-    def parse(cls, text: str) -> ChainState:
-        """The inverse of ``str``; raises :class:`LedgerError`."""
-        count, _, digest = text.partition(":")
-        if not (count.isascii() and count.isdigit() and len(count) <= 12) or len(digest) != len(GENESIS):
-            raise LedgerError(f"{text[:100]!r} is not the state of a ledger", "use COUNT:DIGEST as `verify` prints it")
-        return cls(int(count), digest)
+def parse_state(text: str) -> ChainState:
+    """The state that ``COUNT:DIGEST`` says; raises :class:`LedgerError`."""
+    try:
+        return ChainState.parse(text)
+    except ValueError as error:
+        raise LedgerError(
+            f"{text[:100]!r} is not the state of a ledger", "use COUNT:DIGEST as `verify` prints it"
+        ) from error
 
 
 def seal(record: LedgerRecord, state: ChainState) -> tuple[bytes, LedgerRecord]:

@@ -2,7 +2,7 @@
 
     python audit_crash.py DIRECTORY
 
-The log's own ``AuditDisk`` kills the process (SIGKILL) before, in the middle of, or after its
+The log's own ``Disk`` kills the process (SIGKILL) before, in the middle of, or after its
 n-th step. What was acknowledged goes through a pipe. Prints one JSON object per crash.
 """
 
@@ -11,64 +11,22 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import sys
+from functools import partial
 from pathlib import Path
 
+from sluice.core.append_log import Disk
 from sluice.gateway.audit_log.chain import AccessPosition, AuditRecord
-from sluice.gateway.audit_log.log import AuditDisk, AuditLog, Limits
+from sluice.gateway.audit_log.log import AuditLog, Limits
 from sluice.gateway.audit_log.segments import CURRENT
 from sluice.gateway.audit_log.verification import read_records, verify_log
+from tests.deadly_disk import WHEN, DeadlyDisk, killed
 
 LIMITS = Limits(checkpoint_records=4, segment_bytes=2500)
-WHEN = ("before", "torn", "after")
 RECORDS = 8
 
 
-class DeadlyDisk(AuditDisk):
-    """Kills its process around the ``fatal``-th step."""
-
-    def __init__(self, fatal: int, when: str) -> None:
-        self._steps = itertools.count(1)
-        self._fatal = fatal
-        self._when = when
-
-    def write(self, descriptor: int, data: bytes) -> int:
-        """Write all, half, or nothing."""
-        fatal = next(self._steps) == self._fatal
-        if fatal and self._when != "before":
-            super().write(descriptor, data[: len(data) // 2] if self._when == "torn" else data)
-        self._die(fatal)
-        return super().write(descriptor, data)
-
-    def sync(self, descriptor: int) -> None:
-        """Sync, or not."""
-        self._die(next(self._steps) == self._fatal)
-        super().sync(descriptor)
-
-    def truncate(self, descriptor: int, size: int) -> None:
-        """Cut, or not."""
-        fatal = next(self._steps) == self._fatal
-        if fatal and self._when == "after":
-            super().truncate(descriptor, size)
-        self._die(fatal)
-        super().truncate(descriptor, size)
-
-    def rename(self, old: Path, new: Path) -> None:
-        """Rename, or not."""
-        fatal = next(self._steps) == self._fatal
-        if fatal and self._when == "after":
-            super().rename(old, new)
-        self._die(fatal)
-        super().rename(old, new)
-
-    @staticmethod
-    def _die(fatal: bool) -> None:
-        if fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def write_and_die(path: Path, disk: AuditDisk, first: int, leaving: int) -> None:
+def write_and_die(path: Path, disk: Disk, first: int, leaving: int) -> None:
     """Append records, acts and lines of an access log; each number is told when it is on record."""
     log = AuditLog(path, limits=LIMITS, disk=disk)
     for number in range(first, first + RECORDS):
@@ -84,25 +42,6 @@ def write_and_die(path: Path, disk: AuditDisk, first: int, leaving: int) -> None
         if number % 3 == 0:
             log.maintain()
     log.close()
-
-
-def killed(path: Path, disk: AuditDisk, first: int) -> tuple[bool, list[int]]:
-    """Run in a child; whether it was killed, and what it had acknowledged by then."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            write_and_die(path, disk, first, writing)
-        except BaseException:  # noqa: BLE001  the child must end here and not run the parent's code
-            os._exit(1)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        told = [int(word) for word in pipe.read().split()]
-    _, status = os.waitpid(child, 0)
-    if not os.WIFSIGNALED(status) and os.WEXITSTATUS(status) != 0:
-        raise SystemExit("the writer failed")
-    return os.WIFSIGNALED(status), told
 
 
 def numbers(directory: Path) -> list[int]:
@@ -122,10 +61,10 @@ def main(directory: Path) -> None:
         for step in itertools.count(1):
             path = directory / f"{when}-{step}" / CURRENT
             told: list[int] = []
-            died, acknowledged = killed(path, DeadlyDisk(step, when), 0)
-            told += acknowledged
-            again, acknowledged = killed(path, DeadlyDisk(step, when), RECORDS)
-            told += acknowledged
+            died, acknowledged = killed(partial(write_and_die, path, DeadlyDisk(step, when), 0))
+            told += map(int, acknowledged)
+            again, acknowledged = killed(partial(write_and_die, path, DeadlyDisk(step, when), RECORDS))
+            told += map(int, acknowledged)
             log = AuditLog(path, limits=LIMITS)
             log.append(AuditRecord(event="decision", path=f"/{2 * RECORDS}"))
             told.append(2 * RECORDS)

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.deadly_disk import crash_reports
+
 SCRIPT = Path(__file__).with_name("audit_crash.py")
-ROOT = Path(__file__).parents[3]
 
 
 def test_log_killed_at_every_step_has_everything_that_was_acknowledged(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(tmp_path)],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    reports = crash_reports(SCRIPT, tmp_path)
     assert sum(report["died"] for report in reports) >= 3 * 12, "the crashes did not hit the steps"
     for report in reports:
         what = (report["when"], report["step"])

@@ -15,12 +15,7 @@ from sluice.core.home import Home
 from sluice.gateway.audit_log import maintenance as audit_keeper
 from sluice.gateway.audit_log.access_log_reader import access_file
 from sluice.gateway.audit_log.chain import AuditRecord
-from sluice.gateway.audit_log.log import (
-    AuditLog,
-    Limits,
-    audit_directory,
-    audit_file,
-)
+from sluice.gateway.audit_log.log import AuditLog, Limits, audit_directory, audit_file
 from sluice.gateway.audit_log.maintenance import keeping
 from sluice.gateway.audit_log.segments import CHECKPOINT, segments
 from sluice.gateway.audit_log.verification import read_records, verify_log

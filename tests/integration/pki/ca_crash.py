@@ -12,12 +12,13 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
 
+from sluice.core.append_log import Disk
 from sluice.core.clock import utc_now
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.ca.authority import OnlineAuthority
@@ -27,66 +28,20 @@ from sluice.pki.errors import EnrolmentRefused
 from sluice.pki.identities.join_tokens import mint
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.issuing.leaf import SignedChain
-from sluice.pki.ledger.file import (
-    SystemDisk,
-    ledger_path,
-    read_ledger,
-    verify_ledger,
-)
+from sluice.pki.ledger.file import ledger_path, read_ledger, verify_ledger
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.key_identifiers import fingerprint
 from sluice.pki.x509.profiles import AuthorityKind
+from tests.deadly_disk import WHEN, DeadlyDisk, killed
 
 CONFIG = PkiConfig()
 WORKER = SpiffeId.process(CONFIG.trust_domain, Role.TASKMANAGER, "tm-1")
 MASTER = SpiffeId.process(CONFIG.trust_domain, Role.JOBMANAGER, "jm-1")
 DRIVER = SpiffeId.driver(CONFIG.trust_domain, "a" * 32)
-WHEN = ("before", "torn", "after")
 
 
-class DeadlyDisk(SystemDisk):
-    """Kills its process around the ``fatal``-th step."""
-
-    def __init__(self, fatal: int, when: str) -> None:
-        self._steps = itertools.count(1)
-        self._fatal = fatal
-        self._when = when
-
-    def write(self, descriptor: int, data: bytes) -> int:
-        """Write all, half, or nothing."""
-        fatal = self._is_fatal()
-        if fatal and self._when != "before":
-            super().write(descriptor, data[: len(data) // 2] if self._when == "torn" else data)
-        self._die(fatal)
-        return super().write(descriptor, data)
-
-    def sync(self, descriptor: int) -> None:
-        """Sync, or not."""
-        fatal = self._is_fatal()
-        if fatal and self._when == "after":
-            super().sync(descriptor)
-        self._die(fatal)
-        super().sync(descriptor)
-
-    def truncate(self, descriptor: int, size: int) -> None:
-        """Cut, or not."""
-        fatal = self._is_fatal()
-        if fatal and self._when == "after":
-            super().truncate(descriptor, size)
-        self._die(fatal)
-        super().truncate(descriptor, size)
-
-    def _is_fatal(self) -> bool:
-        return next(self._steps) == self._fatal
-
-    @staticmethod
-    def _die(fatal: bool) -> None:
-        if fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def serve_and_die(pki: Path, token: str | None, disk: SystemDisk, leaving: int) -> None:
+def serve_and_die(pki: Path, token: str | None, disk: Disk, leaving: int) -> None:
     """All that the authority does in its life; each certificate that leaves is written to the pipe ``leaving``.
 
     Without a token it only starts, and repairs.
@@ -104,25 +59,6 @@ def serve_and_die(pki: Path, token: str | None, disk: SystemDisk, leaving: int) 
     worker = leave(authority.enrol(token, new_csr(WORKER)[1]))
     leave(authority.renew(worker, new_csr(WORKER)[1]))
     authority.close()
-
-
-def killed(pki: Path, token: str | None, disk: SystemDisk) -> tuple[bool, list[str]]:
-    """Run in a child; whether it was killed, and what had left it by then."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            serve_and_die(pki, token, disk, writing)
-        except BaseException:  # noqa: BLE001  the child must end here and not run the parent's code
-            os._exit(1)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        left = pipe.read().split()
-    _, status = os.waitpid(child, 0)
-    if not os.WIFSIGNALED(status) and os.WEXITSTATUS(status) != 0:
-        raise SystemExit("the authority failed")
-    return os.WIFSIGNALED(status), left
 
 
 def uses(pki: Path, token: str) -> int:
@@ -151,11 +87,13 @@ def main(directory: Path) -> None:
             (pki / "authorities").symlink_to(template / "authorities")
             record, token = mint(WORKER, certificate, now=utc_now())
             TokenStore(pki).add(record, now=utc_now())
-            died, left = killed(pki, token, DeadlyDisk(step, when))
+            died, left = killed(partial(serve_and_die, pki, token, DeadlyDisk(step, when)))
             repairs = 0
             if died and when == "torn" and step % 4 == 0:
                 # The repair is killed at each of its own steps too.
-                repairs = sum(killed(pki, None, DeadlyDisk(again, "torn"))[0] for again in range(1, 7))
+                repairs = sum(
+                    killed(partial(serve_and_die, pki, None, DeadlyDisk(again, "torn")))[0] for again in range(1, 7)
+                )
             granted = uses(pki, token)
             state = verify_ledger(ledger_path(pki))
             records = list(read_ledger(ledger_path(pki)))

@@ -10,18 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sluice.core.append_log import ChainState
 from sluice.gateway.audit_log.access_lines import (
     MALFORMED,
     MAX_ACCESS_LINE_BYTES,
     record_of,
     records_of,
 )
-from sluice.gateway.audit_log.chain import (
-    MAX_LINE_BYTES,
-    AuditRecord,
-    ChainState,
-    seal,
-)
+from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AuditRecord, seal
 from sluice.gateway.audit_log.secret_removal import record_without_secrets
 
 LINE = {

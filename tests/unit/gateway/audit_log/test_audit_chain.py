@@ -7,12 +7,11 @@ from collections.abc import Callable
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from sluice.core.append_log import GENESIS, ChainState
 from sluice.gateway.audit_log.chain import (
-    GENESIS,
     MAX_UNSIGNED_RECORDS,
     AuditRecord,
     ChainReader,
-    ChainState,
     kept_checkpoint,
     seal,
     seal_checkpoint,

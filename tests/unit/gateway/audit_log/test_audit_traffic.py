@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.append_log import Disk
 from sluice.gateway.audit_log import traffic as audit_traffic
 from sluice.gateway.audit_log.chain import AccessPosition, AuditRecord
-from sluice.gateway.audit_log.log import AuditDisk, AuditLog
+from sluice.gateway.audit_log.log import AuditLog
 from sluice.gateway.audit_log.traffic import MAX_TRAFFIC_BYTES, TrafficWriter
 from sluice.gateway.audit_log.verification import read_records, verify_log
 from sluice.gateway.errors import AuditLogError
@@ -27,7 +28,7 @@ class Kept:
 
     def open(self) -> AuditLog:
         log = AuditLog(self.path)
-        log._traffic = TrafficWriter(self.directory, AuditDisk(), file_bytes=200)
+        log._traffic = TrafficWriter(self.directory, Disk(), file_bytes=200)
         return log
 
     def take(self, first: int, count: int = 5) -> None:
@@ -145,7 +146,7 @@ def test_end_that_was_removed_stops_the_writer(kept: Kept) -> None:
 
 
 def test_disk_without_space_keeps_nothing(tmp_path: Path) -> None:
-    class FullDisk(AuditDisk):
+    class FullDisk(Disk):
         def write(self, descriptor: int, data: bytes) -> int:
             return super().write(descriptor, data[: len(data) // 2])
 
@@ -158,7 +159,7 @@ def test_disk_without_space_keeps_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [0, MAX_TRAFFIC_BYTES + 1])
 def test_batches_are_bounded(tmp_path: Path, size: int) -> None:
     with pytest.raises(AuditLogError, match="at once"):
-        TrafficWriter(tmp_path, AuditDisk()).keep(b"x" * size, "digest", after=None)
+        TrafficWriter(tmp_path, Disk()).keep(b"x" * size, "digest", after=None)
 
 
 def test_what_a_record_claims_is_bounded(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.append_log import Disk
 from sluice.core.home import Home
 from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AuditRecord
-from sluice.gateway.audit_log.log import AuditDisk, AuditLog, audit_file
+from sluice.gateway.audit_log.log import AuditLog, audit_file
 from sluice.gateway.audit_log.segments import LOCK
 from sluice.gateway.audit_log.verification import verify_log
 from sluice.gateway.audit_log.writer import AuditWriter
@@ -30,7 +31,7 @@ def record(number: int, **fields: str) -> AuditRecord:
     return AuditRecord(event="decision", request_id=f"r-{number}", decision="allow", status=200, **fields)  # type: ignore[arg-type]
 
 
-class SlowDisk(AuditDisk):
+class SlowDisk(Disk):
     """Writes when it is let; says when somebody waits for it."""
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class SlowDisk(AuditDisk):
 
 
 @contextlib.asynccontextmanager
-async def writing(home: Home, disk: AuditDisk | None = None, limit: int = 100) -> AsyncIterator[AuditWriter]:
+async def writing(home: Home, disk: Disk | None = None, limit: int = 100) -> AsyncIterator[AuditWriter]:
     with contextlib.closing(AuditLog(audit_file(home), disk=disk)) as log:
         writer = AuditWriter(log, limit=limit)
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from sluice.core.append_log import Disk
 from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, StoreError
 from sluice.pki.authorities.store import AuthorityStore
@@ -19,7 +20,7 @@ from sluice.pki.errors import EnrolmentRefused, LedgerError
 from sluice.pki.identities.join_tokens import mint
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.issuing.leaf import SignedChain
-from sluice.pki.ledger.file import SystemDisk, ledger_path, read_ledger
+from sluice.pki.ledger.file import ledger_path, read_ledger
 from sluice.pki.ledger.records import LedgerRecord, read_chain
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
@@ -33,7 +34,7 @@ MASTER = SpiffeId.process("td", Role.JOBMANAGER, "jm-1")
 DRIVER = SpiffeId.driver("td", "a" * 32)
 
 
-class CautiousDisk(SystemDisk):
+class CautiousDisk(Disk):
     """Remembers what would be left after a power failure: what was synced, and nothing else."""
 
     def __init__(self) -> None:
@@ -127,7 +128,7 @@ def test_bad_request_does_not_use_the_token_up(pki: Path) -> None:
     assert len(list(read_ledger(ledger_path(pki)))) == 1
 
 
-class NoDisk(SystemDisk):
+class NoDisk(Disk):
     """Full from the beginning."""
 
     def write(self, descriptor: int, data: bytes) -> int:

@@ -12,22 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sluice.core.append_log import ChainState, Disk
 from sluice.pki.errors import LedgerError
-from sluice.pki.ledger.file import (
-    Ledger,
-    SystemDisk,
-    read_ledger,
-    verify_ledger,
-)
-from sluice.pki.ledger.records import (
-    MAX_LINE_BYTES,
-    ChainState,
-    LedgerRecord,
-    read_chain,
-    seal,
-    state_after,
-    verify,
-)
+from sluice.pki.ledger.file import Ledger, read_ledger, verify_ledger
+from sluice.pki.ledger.records import MAX_LINE_BYTES, LedgerRecord, parse_state, read_chain, seal, state_after, verify
 
 NOW = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
 
@@ -60,7 +48,7 @@ def at_noon() -> dt.datetime:
     return NOW
 
 
-def opened(path: Path, disk: SystemDisk | None = None) -> Ledger:
+def opened(path: Path, disk: Disk | None = None) -> Ledger:
     return Ledger(path, clock=at_noon, disk=disk)
 
 
@@ -99,7 +87,7 @@ def test_lines_removed_repeated_or_moved_are_found(items: list[LedgerRecord], da
 def test_a_cut_off_end_is_found_by_who_remembers_the_state() -> None:
     lines = chain([issued(n) for n in range(4)])
     early, late = verify(lines[:2]), verify(lines)
-    assert verify(lines, known=ChainState.parse(str(early))) == late
+    assert verify(lines, known=parse_state(str(early))) == late
     assert verify(lines[:2]) == early, "the chain alone cannot tell"
     with pytest.raises(LedgerError, match="cut off"):
         verify(lines[:2], known=late)
@@ -108,7 +96,7 @@ def test_a_cut_off_end_is_found_by_who_remembers_the_state() -> None:
 @pytest.mark.parametrize("text", ["", "4", "4:", "x:" + "0" * 64, "-1:" + "0" * 64, "²:" + "0" * 64, "4:00"])
 def test_what_is_no_state_is_refused(text: str) -> None:
     with pytest.raises(LedgerError, match="not the state"):
-        ChainState.parse(text)
+        parse_state(text)
 
 
 def test_record_that_is_too_long_is_not_sealed() -> None:
@@ -173,7 +161,7 @@ def test_endless_line_is_not_taken_for_a_torn_tail(tmp_path: Path) -> None:
         opened(path)
 
 
-class FullDisk(SystemDisk):
+class FullDisk(Disk):
     """Takes ``room`` more bytes; syncs while ``syncs`` is true."""
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from cryptography import x509
 
+from sluice.core.append_log import Disk
 from sluice.core.clock import utc_now
 from sluice.core.errors import StoreError
 from sluice.core.home import Home
@@ -25,12 +26,7 @@ from sluice.pki.issuing.bulk import (
 from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.issuing.leaf import LeafRequest
-from sluice.pki.ledger.file import (
-    Ledger,
-    SystemDisk,
-    ledger_path,
-    read_ledger,
-)
+from sluice.pki.ledger.file import Ledger, ledger_path, read_ledger
 from sluice.pki.ledger.issued import living
 from sluice.pki.ledger.offline_issuance import Notes, note_of
 from sluice.pki.ledger.records import LedgerRecord
@@ -115,7 +111,7 @@ def test_a_certificate_that_cannot_be_noted_does_not_leave(home: Home, tmp_path:
     assert not (tmp_path / "tm-1").exists()
 
 
-class DiesAfterSync(SystemDisk):
+class DiesAfterSync(Disk):
     """Is killed when the records are on the disk, before anything else happens."""
 
     def sync(self, descriptor: int) -> None:
