@@ -81,10 +81,10 @@ async def serve_sluice(directory: Path) -> None:
         if json.loads(line).get("release"):
             await worker.release_job(JOB)
             worker.allow_job(JOB, KEY)
-        statistics = worker.statistics()
+        report = worker.report()
         say(
             cpu=cpu_seconds(),
-            memory_peak_bytes=statistics.memory_peak_bytes,
+            memory_peak_bytes=report.memory_peak,
             rss_peak_kib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         )
     await worker.stop()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import importlib.metadata
 import logging
 import os
-import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -40,14 +38,6 @@ from sluice.runtime.node.addresses import (
 from sluice.runtime.node.leader_link import LeaderLink
 from sluice.runtime.rpc import RpcService
 from sluice.runtime.shuffle.config import ShuffleConfig
-from sluice.runtime.shuffle.control_plane.messages import (
-    DiskReport,
-    HandOver,
-    JobReport,
-    WorkerReport,
-)
-from sluice.runtime.shuffle.control_plane.statistics import DiskStatistics, JobStatistics, WorkerStatistics
-from sluice.runtime.shuffle.data_plane.errors import ShuffleError
 from sluice.runtime.shuffle.manager_finder import shuffle_manager_finder
 from sluice.runtime.shuffle.worker.config import SECRET_BYTES, WorkerConfig
 from sluice.runtime.shuffle.worker.registration import RegisteringWorker, ServedWorker, WorkerEndpoint
@@ -56,8 +46,6 @@ from sluice.runtime.shuffle.worker.worker import ShuffleWorker
 _LOG = logging.getLogger(__name__)
 
 MAX_PORT_BYTES = 16
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""The same in all containers of a machine, and on no other."""
 
 
 async def run_shuffle_worker(home: Home, config: ShuffleConfig, name: str) -> None:
@@ -79,9 +67,7 @@ async def run_shuffle_worker(home: Home, config: ShuffleConfig, name: str) -> No
         stack.push_async_callback(worker.stop)
         remember_port(home, name, address[1])
         _LOG.info("ShuffleWorker %s serves the data channel at %s:%d", identity.spiffe_id, *address)
-        linked = await stack.enter_async_context(
-            registered_worker(home, config, identity, ManagedWorker(worker), address)
-        )
+        linked = await stack.enter_async_context(registered_worker(home, config, identity, worker, address))
         await linked
 
 
@@ -130,112 +116,6 @@ def _at_rest_secret(home: Home, name: str) -> bytes:
     if not path.exists():
         write_secret(path, os.urandom(SECRET_BYTES))
     return read_secret(path, SECRET_BYTES)
-
-
-class ManagedWorker:
-    """A worker as its manager sees it (:class:`sluice.runtime.shuffle.worker.registration.ServedWorker`)."""
-
-    def __init__(self, worker: ShuffleWorker) -> None:
-        self._worker = worker
-
-    @property
-    def draining(self) -> bool:
-        """See :class:`ServedWorker`."""
-        return self._worker.draining
-
-    def jobs(self) -> tuple[str, ...]:
-        """See :class:`ServedWorker`."""
-        return self._worker.jobs()
-
-    def kept_shuffles(self, job_id: str) -> tuple[int, ...]:
-        """See :class:`ServedWorker`."""
-        return self._worker.kept_shuffles(job_id)
-
-    async def allow_job(self, job_id: str, integrity_key: bytes) -> None:
-        """See :class:`ServedWorker`. A job with another key than before has begun anew, as its lease was over."""
-        try:
-            self._worker.allow_job(job_id, integrity_key)
-        except ShuffleError:
-            await self._worker.release_job(job_id)
-            self._worker.allow_job(job_id, integrity_key)
-
-    async def release_job(self, job_id: str) -> None:
-        """See :class:`ServedWorker`."""
-        await self._worker.release_job(job_id)
-
-    async def release_shuffle(self, job_id: str, shuffle: int) -> None:
-        """See :class:`ServedWorker`."""
-        await self._worker.release_shuffle(job_id, shuffle)
-
-    def drain(self, wanted: bool) -> None:
-        """See :class:`ServedWorker`."""
-        if wanted:
-            self._worker.drain()
-        else:
-            self._worker.undrain()
-
-    def expect(self, job_id: str, worker: str) -> None:
-        """See :class:`ServedWorker`."""
-        self._worker.expect(job_id, worker)
-
-    def hand_over(self, order: HandOver) -> int:
-        """See :class:`ServedWorker`."""
-        return self._worker.hand_over(order.job_id, order.shuffle_number, order.to)
-
-    async def report(self) -> WorkerReport:
-        """See :class:`ServedWorker`."""
-        return await asyncio.to_thread(report_of, self._worker.statistics())
-
-
-def report_of(statistics: WorkerStatistics) -> WorkerReport:
-    """What the manager is told. Looks at the disks, which may take long."""
-    return WorkerReport(
-        memory_used=statistics.memory_bytes,
-        memory_peak=statistics.memory_peak_bytes,
-        memory_limit=statistics.memory_capacity_bytes,
-        metadata_used=statistics.metadata_bytes,
-        metadata_limit=statistics.metadata_capacity_bytes,
-        disks=tuple(_disk(each) for each in statistics.disks),
-        jobs=tuple(_job(each) for each in statistics.jobs),
-        connections=statistics.connections,
-        refused_connections=statistics.refused_connections,
-        written_bytes=statistics.written_bytes,
-        spilled_bytes=statistics.spilled_bytes,
-        waits=statistics.back_pressure_waits,
-        waiting_seconds=statistics.back_pressure_seconds,
-        draining=statistics.draining,
-        policy=statistics.policy,
-        followed=statistics.followed,
-    )
-
-
-def _disk(disk: DiskStatistics) -> DiskReport:
-    try:
-        total, device = shutil.disk_usage(disk.path).total, _device(Path(disk.path))
-    except OSError as error:
-        return DiskReport(path=disk.path, total=0, free=0, usable=False, error=str(error))
-    return DiskReport(path=disk.path, total=total, free=disk.free_bytes, usable=disk.usable, device=device)
-
-
-def _device(path: Path) -> str:
-    """The file system of a directory: of this machine, also when workers are in containers of their own."""
-    return hashlib.sha256(f"{_BOOT_ID.read_text()}{path.stat().st_dev}".encode()).hexdigest()[:16]
-
-
-def _job(job: JobStatistics) -> JobReport:
-    return JobReport(
-        job_id=job.job_id,
-        bytes=job.memory_bytes + job.disk_bytes + job.metadata_bytes,
-        pushed_bytes=job.pushed_bytes,
-        fetched_bytes=job.fetched_bytes,
-        maps=job.committed_maps,
-        refused=job.refused,
-        commit_latency=job.commit_latency,
-        fetch_latency=job.fetch_latency,
-        spilled_bytes=job.spilled_bytes,
-        waits=job.back_pressure_waits,
-        waiting_seconds=job.back_pressure_seconds,
-    )
 
 
 @asynccontextmanager

@@ -5,20 +5,29 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
+import msgspec
+
 from sluice.runtime.messages import Message, WorkerAddress
-from sluice.runtime.shuffle.control_plane.statistics import LATENCY_BOUNDS_SECONDS, Histogram
 
 INTEGRITY_KEY_BYTES = 8
 """Length of the key that the check values of a job's data are made with."""
 
+LATENCY_BOUNDS_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Upper bounds of the buckets of a latency histogram; one more bucket counts what took longer."""
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """Latencies: ``counts[i]`` were at most ``LATENCY_BOUNDS_SECONDS[i]``, the last count is of longer ones."""
+
+    counts: tuple[int, ...]
+    total_seconds: float
+
+    def __add__(self, other: Histogram) -> Histogram:
+        counts = tuple(map(sum, zip(self.counts, other.counts, strict=False)))
+        return Histogram(counts, self.total_seconds + other.total_seconds)
+
+
 NOTHING_MEASURED = Histogram(counts=(0,) * (len(LATENCY_BOUNDS_SECONDS) + 1), total_seconds=0.0)
-
-
-def sum_of(histograms: Iterable[Histogram]) -> Histogram:
-    """All measurements of these."""
-    whole = tuple(histograms)
-    counts = tuple(map(sum, zip(NOTHING_MEASURED.counts, *(each.counts for each in whole), strict=False)))
-    return Histogram(counts=counts, total_seconds=sum(each.total_seconds for each in whole))
 
 
 # --- worker -> manager ------------------------------------------------------------------------------
@@ -103,6 +112,8 @@ def free_space(disks: Iterable[DiskReport]) -> int:
 class JobReport(Message, frozen=True):
     """What one worker keeps of one job (``bytes``, in memory and on disk), and what it did since its process began.
 
+    Reports of several workers add up.
+
     ``maps`` were committed; ``refused`` requests were answered with an error. Latencies are from the arrival of a
     commit to its answer, and from that of a fetch to its last byte. ``spilled_bytes`` were written because memory was
     short, ``waits`` and ``waiting_seconds`` are how often and how long in all its writers were held back.
@@ -119,6 +130,10 @@ class JobReport(Message, frozen=True):
     spilled_bytes: int = 0
     waits: int = 0
     waiting_seconds: float = 0.0
+
+    def __add__(self, other: JobReport) -> JobReport:
+        names = (name for name in JobReport.__struct_fields__ if name != "job_id")
+        return msgspec.structs.replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 class WorkerReport(Message, frozen=True):
@@ -209,26 +224,14 @@ class WorkerView(Message, frozen=True):
     report: WorkerReport
 
 
-class ShuffleJobView(Message, frozen=True):
-    """A job in the service, summed over all workers that are there, replicas counted.
+class ShuffleJobView(JobReport, frozen=True, kw_only=True):
+    """A job in the service: the sum of what the connected workers report, each replica counted.
 
-    ``bytes`` are kept now, the rest was counted since the workers' processes began; ``shuffles`` are live, and
-    ``lease_left`` is in seconds.
+    ``shuffles`` are live, and ``lease_left`` is in seconds.
     """
 
-    job_id: str
     shuffles: int
     lease_left: float
-    bytes: int
-    pushed_bytes: int
-    fetched_bytes: int
-    maps: int
-    refused: int
-    commit_latency: Histogram
-    fetch_latency: Histogram
-    spilled_bytes: int = 0
-    waits: int = 0
-    waiting_seconds: float = 0.0
 
 
 class ShuffleOverview(Message, frozen=True):

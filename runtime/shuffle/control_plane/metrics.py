@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from sluice.runtime.shuffle.control_plane.messages import JobReport, ShuffleOverview, WorkerReport
-from sluice.runtime.shuffle.control_plane.statistics import LATENCY_BOUNDS_SECONDS, Histogram
+from sluice.runtime.shuffle.control_plane.messages import (
+    LATENCY_BOUNDS_SECONDS,
+    Histogram,
+    JobReport,
+    ShuffleOverview,
+    WorkerReport,
+)
 
 
 def shuffle_metrics(overview: ShuffleOverview) -> Iterator[Metric]:

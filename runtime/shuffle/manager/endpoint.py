@@ -34,6 +34,7 @@ from sluice.runtime.shuffle.control_plane.gateways import (
 )
 from sluice.runtime.shuffle.control_plane.messages import (
     INTEGRITY_KEY_BYTES,
+    JobReport,
     LiveJob,
     ShuffleJobView,
     ShuffleOverview,
@@ -44,7 +45,6 @@ from sluice.runtime.shuffle.control_plane.messages import (
     WorkerReport,
     WorkerState,
     WorkerView,
-    sum_of,
 )
 from sluice.runtime.shuffle.manager.hand_overs import HandOvers, WorkerLink
 from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
@@ -432,27 +432,12 @@ class ShuffleManager(FencedRpcEndpoint):
         )
 
     def _shown_job(self, job: Job) -> ShuffleJobView:
-        reports = [
-            each
-            for worker in self._workers.all
-            if worker.connected
-            for each in worker.report.jobs
-            if each.job_id == job.job_id
-        ]
+        connected = [worker for worker in self._workers.all if worker.connected]
+        reports = [each for worker in connected for each in worker.report.jobs if each.job_id == job.job_id]
         return ShuffleJobView(
-            job_id=job.job_id,
+            **msgspec.structs.asdict(sum(reports, start=JobReport(job_id=job.job_id, bytes=0))),
             shuffles=len(job.shuffles),
             lease_left=round(self._jobs.lease_left(job), 1),
-            bytes=sum(each.bytes for each in reports),
-            pushed_bytes=sum(each.pushed_bytes for each in reports),
-            fetched_bytes=sum(each.fetched_bytes for each in reports),
-            maps=sum(each.maps for each in reports),
-            refused=sum(each.refused for each in reports),
-            commit_latency=sum_of(each.commit_latency for each in reports),
-            fetch_latency=sum_of(each.fetch_latency for each in reports),
-            spilled_bytes=sum(each.spilled_bytes for each in reports),
-            waits=sum(each.waits for each in reports),
-            waiting_seconds=sum(each.waiting_seconds for each in reports),
         )
 
     def _shown(self, worker: Worker, state: WorkerState, reason: str, visible: set[str]) -> WorkerView:

@@ -28,7 +28,7 @@ from sluice.runtime.shuffle.worker.worker import ShuffleWorker
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until standard input ends.
 
-    A line ``release JOB SHUFFLE`` there forgets that shuffle; any other is answered with the statistics as JSON.
+    A line ``release JOB SHUFFLE`` there forgets that shuffle; any other is answered with the worker's report as JSON.
     """
     parser = argparse.ArgumentParser(prog="python -m sluice.runtime.shuffle.worker", description=__doc__)
     parser.add_argument("--identity", type=Path, required=True, help="identity directory of role shuffle-worker")
@@ -72,7 +72,7 @@ async def _serve(worker: ShuffleWorker, host: str, port: int) -> None:
                 case ["release", job_id, shuffle]:
                     await worker.release_shuffle(job_id, int(shuffle))
                 case _:
-                    _say(msgspec.json.encode(worker.statistics()).decode())
+                    _say(msgspec.json.encode(worker.report()).decode())
     finally:
         await worker.stop()
 

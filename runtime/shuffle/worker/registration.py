@@ -6,10 +6,12 @@ registers again it learns which of them are over meanwhile, and removes their da
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from typing import Protocol
 
+from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint
 from sluice.runtime.shuffle.control_plane.gateways import (
     SHUFFLE_MANAGER,
@@ -24,12 +26,13 @@ from sluice.runtime.shuffle.control_plane.messages import (
     WorkerRegistration,
     WorkerReport,
 )
+from sluice.runtime.shuffle.data_plane.errors import ShuffleError
 
 _LOG = logging.getLogger(__name__)
 
 
 class ServedWorker(Protocol):
-    """What the control plane needs of a worker (``ManagedWorker`` is one)."""
+    """What the control plane needs of a worker: :class:`ShuffleWorker` is one."""
 
     @property
     def draining(self) -> bool:
@@ -44,8 +47,12 @@ class ServedWorker(Protocol):
         """The shuffles of a job that it has data of."""
         ...
 
-    async def allow_job(self, job_id: str, integrity_key: bytes) -> None:
-        """Serve the driver and executors of this job from now on; told again it does nothing."""
+    def allow_job(self, job_id: str, integrity_key: bytes) -> None:
+        """Serve the driver and executors of this job from now on; repeated calls change nothing.
+
+        Raises:
+            ShuffleError: the job is served with another key.
+        """
         ...
 
     async def release_job(self, job_id: str) -> None:
@@ -60,16 +67,16 @@ class ServedWorker(Protocol):
         """Let another worker hand over what it has of a job."""
         ...
 
-    def hand_over(self, order: HandOver) -> int:
-        """Go on handing a shuffle over; how many maps are left."""
+    def hand_over(self, job_id: str, shuffle: int, to: WorkerAddress) -> int:
+        """Continue to hand a shuffle over to another worker; returns how many maps are left."""
         ...
 
     def drain(self, wanted: bool) -> None:
         """Take nothing new, or take part again."""
         ...
 
-    async def report(self) -> WorkerReport:
-        """As it is now."""
+    def report(self) -> WorkerReport:
+        """The worker's state now; may take long."""
         ...
 
 
@@ -89,7 +96,7 @@ class WorkerEndpoint(RpcEndpoint):
     async def allow_job(self, job: LiveJob) -> None:
         """See :class:`ShuffleWorkerGateway`."""
         self._allowed_lately.add(job.job_id)
-        return self.deferred(self._worker.allow_job(job.job_id, job.integrity_key))
+        return self.deferred(self._allow(job))
 
     async def release_job(self, job_id: str) -> None:
         """See :class:`ShuffleWorkerGateway`."""
@@ -109,7 +116,7 @@ class WorkerEndpoint(RpcEndpoint):
 
     async def hand_over(self, order: HandOver) -> int:
         """See :class:`ShuffleWorkerGateway`."""
-        return self._worker.hand_over(order)
+        return self._worker.hand_over(order.job_id, order.shuffle_number, order.to)
 
     async def drain(self, wanted: bool) -> None:
         """See :class:`ShuffleWorkerGateway`."""
@@ -119,10 +126,18 @@ class WorkerEndpoint(RpcEndpoint):
         """Of the jobs that were ``asked`` about, those are over that are not ``live``, and were not allowed since."""
         for job in live:
             self._allowed_lately.add(job.job_id)
-            await self._worker.allow_job(job.job_id, job.integrity_key)
+            await self._allow(job)
         for job_id in sorted(set(asked) - self._allowed_lately):
             _LOG.info("job %s is over: its data is removed", job_id)
             await self._worker.release_job(job_id)
+
+    async def _allow(self, job: LiveJob) -> None:
+        try:
+            self._worker.allow_job(job.job_id, job.integrity_key)
+        except ShuffleError:
+            # Its lease had expired and it began again, with a new key: the data under the old key cannot be read.
+            await self._worker.release_job(job.job_id)
+            self._worker.allow_job(job.job_id, job.integrity_key)
 
 
 class RegisteringWorker:
@@ -164,7 +179,7 @@ class RegisteringWorker:
     async def heartbeat(self, peer: RemotePeer, token: bytes) -> None:
         """Report memory, disks and jobs."""
         gateway = peer.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER, token=token)
-        await gateway.heartbeat(await self._worker.report())
+        await gateway.heartbeat(await asyncio.to_thread(self._worker.report))
 
     async def disconnected(self) -> None:
         """Go on serving."""

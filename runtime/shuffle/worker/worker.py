@@ -10,7 +10,7 @@ import logging
 
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.messages import WorkerAddress
-from sluice.runtime.shuffle.control_plane.statistics import DiskStatistics, WorkerStatistics
+from sluice.runtime.shuffle.control_plane.messages import WorkerReport
 from sluice.runtime.shuffle.worker.config import WorkerConfig
 from sluice.runtime.shuffle.worker.connections.server import DataServer
 from sluice.runtime.shuffle.worker.hand_over import HandOvers
@@ -97,36 +97,30 @@ class ShuffleWorker:
         """Whether it takes no new maps."""
         return self._store.draining
 
-    def drain(self) -> None:
-        """Take no new maps from now on; those that have begun may end, and readers are served."""
-        self._store.draining = True
-        _LOG.info("%s takes no new maps", self.name)
+    def drain(self, wanted: bool) -> None:
+        """Take no new maps from now on (those that have begun may end, and readers are served), or take them again."""
+        self._store.draining = wanted
+        _LOG.info("%s takes %s maps", self.name, "no new" if wanted else "new")
 
-    def undrain(self) -> None:
-        """Take new maps again."""
-        self._store.draining = False
-
-    def statistics(self) -> WorkerStatistics:
-        """As they are now."""
+    def report(self) -> WorkerReport:
+        """The worker's state now. Asks the file systems, which may take long."""
         store, pool = self._store, self._store.pool
-        return WorkerStatistics(
-            name=self.name,
-            policy=store.config.policy.value,
-            draining=store.draining,
+        return WorkerReport(
+            memory_used=pool.used_bytes,
+            memory_peak=pool.peak_bytes,
+            memory_limit=pool.capacity_bytes,
+            metadata_used=store.metadata.used + store.connections.used,
+            metadata_limit=store.metadata.capacity + store.connections.capacity,
+            disks=store.disks.reports(),
+            jobs=tuple(job.report() for job in store.jobs()),
             connections=self._server.connections,
             refused_connections=self._server.refused,
-            memory_bytes=pool.used_bytes,
-            memory_peak_bytes=pool.peak_bytes,
-            memory_capacity_bytes=pool.capacity_bytes,
-            metadata_bytes=store.metadata.used + store.connections.used,
-            metadata_capacity_bytes=store.metadata.capacity + store.connections.capacity,
             written_bytes=store.written_bytes,
-            written_runs=store.written_runs,
             spilled_bytes=store.spilled_bytes,
-            back_pressure_waits=pool.waits,
-            back_pressure_seconds=pool.waited_seconds,
-            disks=tuple(DiskStatistics(str(path), usable, free) for path, usable, free in store.disks.states()),
-            jobs=tuple(job.statistics() for job in store.jobs()),
+            waits=pool.waits,
+            waiting_seconds=pool.waited_seconds,
+            draining=store.draining,
+            policy=store.config.policy.value,
             followed=sum(
                 data.announced.parties(store.config.follow_seconds) > 0
                 for job in store.jobs()

@@ -14,7 +14,7 @@ import pytest
 from sluice.core.files import SECRET_MODE
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.shuffle.client.client import ShuffleClient, WorkerAddress
-from sluice.runtime.shuffle.control_plane.statistics import WorkerStatistics
+from sluice.runtime.shuffle.control_plane.messages import WorkerReport
 from sluice.runtime.shuffle.data_plane.errors import (
     Draining,
     MapUnknown,
@@ -113,8 +113,8 @@ async def test_a_draining_worker_ends_what_it_began_and_takes_nothing_new(
         begun = executor.writer(SHUFFLE, 1, map_index=0)
         await begun.write(0, b"before")
         await begun.flush()
-        await _pushed(worker.worker.statistics, 6)
-        worker.worker.drain()
+        await _pushed(worker.worker.report, 6)
+        worker.worker.drain(True)
         await begun.write(0, b"after")
         where = await begun.commit()
         late = executor.writer(SHUFFLE, 2, map_index=0)
@@ -141,7 +141,7 @@ async def test_a_job_cannot_have_more_than_its_quota(
             await more.commit()
 
 
-async def _pushed(statistics: Callable[[], WorkerStatistics], size: int) -> None:
+async def _pushed(report: Callable[[], WorkerReport], size: int) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while sum(job.pushed_bytes for job in statistics().jobs) < size:  # noqa: ASYNC110  threads change it
+        while sum(job.pushed_bytes for job in report().jobs) < size:  # noqa: ASYNC110  threads change it
             await asyncio.sleep(0.01)

@@ -183,10 +183,10 @@ async def test_a_peer_of_another_role_is_refused(start_worker: StartWorker, pki:
 
     assert await asyncio.to_thread(ask)
     deadline = time.monotonic() + 10  # the peer hears it first
-    while not worker.worker.statistics().refused_connections:
+    while not worker.worker.report().refused_connections:
         assert time.monotonic() < deadline, "the refusal was not counted"
         await asyncio.sleep(0.01)
-    assert worker.worker.statistics().refused_connections == 1
+    assert worker.worker.report().refused_connections == 1
 
 
 async def test_a_damaged_segment_fails_its_map_and_no_other(
@@ -309,7 +309,7 @@ async def test_a_reader_that_does_not_read_is_ended_and_others_are_served(
             slow.send(fetch_frame(SHUFFLE, [MAP], 0, 1))
             received = [len(each.data) async for each in executor.read(SHUFFLE, where, [MAP], 0, 1)]
             assert sum(received) == 16 << 20
-            await _until(lambda: worker.worker.statistics().connections == 2)
+            await _until(lambda: worker.worker.report().connections == 2)
             assert await asyncio.to_thread(slow.ended)
 
 
@@ -428,8 +428,8 @@ async def test_a_job_that_sends_slowly_leaves_memory_to_others(
     for peer in slow:
         await asyncio.to_thread(peer.hello, "push")
         peer.send(begun)
-    await _until(lambda: worker.worker.statistics().back_pressure_waits > 0)
-    assert worker.worker.statistics().memory_bytes <= MIN_MEMORY_BYTES // 2 + SLAB_BYTES
+    await _until(lambda: worker.worker.report().waits > 0)
+    assert worker.worker.report().memory_used <= MIN_MEMORY_BYTES // 2 + SLAB_BYTES
     async with client(identities, worker) as executor:
         writer = executor.writer(SHUFFLE, MAP, map_index=0)
         for _ in range(20):
@@ -477,5 +477,5 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 async def _idle(worker: Running) -> None:
     """All connections have ended and nothing holds memory."""
-    await _until(lambda: worker.worker.statistics().connections == 0)
+    await _until(lambda: worker.worker.report().connections == 0)
     await _until(lambda: worker.worker._store.pool._reading == {})

@@ -17,7 +17,7 @@ import pytest
 from sluice.core.files import SECRET_MODE
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.shuffle.control_plane.statistics import JobStatistics, WorkerStatistics
+from sluice.runtime.shuffle.control_plane.messages import JobReport, WorkerReport
 from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
 from sluice.runtime.shuffle.data_plane.frames import FrameType, Header
 from sluice.runtime.shuffle.worker.config import MIN_MEMORY_BYTES, MIN_METADATA_BYTES
@@ -44,17 +44,17 @@ class WorkerProcess:
     process: subprocess.Popen[str]
     port: int
 
-    def statistics(self) -> WorkerStatistics:
+    def report(self) -> WorkerReport:
         """As it gives them."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        return msgspec.json.decode(self.process.stdout.readline(), type=WorkerStatistics)
+        return msgspec.json.decode(self.process.stdout.readline(), type=WorkerReport)
 
-    def job(self, job_id: str) -> JobStatistics:
+    def job(self, job_id: str) -> JobReport:
         """Of one job."""
-        return next(job for job in self.statistics().jobs if job.job_id == job_id)
+        return next(job for job in self.report().jobs if job.job_id == job_id)
 
     @property
     def memory_bytes(self) -> int:
@@ -175,9 +175,9 @@ def test_nobody_makes_a_worker_keep_more_than_it_may(
         for direction, variants in (("push", PUSHES), ("fetch", FETCHES)):
             for frames in variants:
                 attack(worker, pki, frames, direction=direction)
-                statistics = worker.statistics()
-                assert statistics.metadata_bytes <= statistics.metadata_capacity_bytes == MIN_METADATA_BYTES
-                assert statistics.memory_bytes <= MIN_MEMORY_BYTES
+                report = worker.report()
+                assert report.metadata_used <= report.metadata_limit == MIN_METADATA_BYTES
+                assert report.memory_used <= MIN_MEMORY_BYTES
                 assert worker.memory_bytes - begin <= MIN_MEMORY_BYTES + MIN_METADATA_BYTES + SLACK_BYTES
         write_and_read(worker, pki)
 
@@ -191,7 +191,7 @@ def test_what_is_known_of_data_counts_towards_a_jobs_quota(
         for frames in PUSHES:
             attack(worker, pki, frames, direction="push")
             job = worker.job(JOBS[frames.__name__])
-            assert job.memory_bytes + job.disk_bytes + job.metadata_bytes <= QUOTA_BYTES + RECORDS_BYTES
+            assert job.bytes <= QUOTA_BYTES + RECORDS_BYTES
             assert job.refused > 0
         write_and_read(worker, pki)
 
@@ -214,7 +214,7 @@ async def test_reads_that_find_no_room_wait_for_each_other(
             writer.send(commit_frame(1, map_id, rows, rows))
             writer.answer_of(FrameType.COMMIT_OK)
         reader.send(*(fetch_frame(1, list(maps), 0, rows, request=each, credit=1) for each in reads))
-        starved = worker.worker.statistics().metadata_bytes
+        starved = worker.worker.report().metadata_used
         reader.send(*(Header(FrameType.CREDIT, request=each, extra=1 << 20).pack() for each in reads))
         ended: dict[int, int] = {}
         while len(ended) < len(reads):

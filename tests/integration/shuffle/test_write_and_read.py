@@ -89,11 +89,11 @@ async def test_more_than_the_memory_is_spilled_and_comes_back(
     async with client(identities, worker) as executor:
         written, where = await write_map(executor, 1, sizes(1, 60, 4, 2 << 20))
         assert as_written(await read(executor, where, [1], 0, 4)) == written
-    statistics = worker.worker.statistics()
-    assert sum(map(len, written.values())) > statistics.memory_capacity_bytes
-    assert statistics.memory_peak_bytes <= statistics.memory_capacity_bytes
-    assert statistics.spilled_bytes > 0
-    assert statistics.memory_bytes == 0
+    report = worker.worker.report()
+    assert sum(map(len, written.values())) > report.memory_limit
+    assert report.memory_peak <= report.memory_limit
+    assert report.spilled_bytes > 0
+    assert report.memory_used == 0
 
 
 async def test_what_is_enough_for_a_run_is_written_before_the_commit(
@@ -105,7 +105,7 @@ async def test_what_is_enough_for_a_run_is_written_before_the_commit(
         for number in range(8):
             await writer.write(number % 4, bytes([number]) * (2 << 20))
         deadline = time.monotonic() + 30
-        while not worker.worker.statistics().written_runs:
+        while not worker.worker.report().written_bytes:
             assert time.monotonic() < deadline, "nothing was written"
             await asyncio.sleep(0.01)
         where = await writer.commit()

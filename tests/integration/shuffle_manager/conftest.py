@@ -15,13 +15,13 @@ from sluice.core.home import Home
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.config import RuntimeConfig
+from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.processes.shuffle_manager import shuffle_manager
 from sluice.runtime.processes.shuffle_worker import registered_worker
 from sluice.runtime.rpc import RpcService
 from sluice.runtime.shuffle.config import ShuffleConfig
 from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
 from sluice.runtime.shuffle.control_plane.messages import (
-    HandOver,
     JobReport,
     ShuffleOverview,
     WorkerReport,
@@ -60,7 +60,7 @@ class NotedWorker:
     allowed: dict[str, bytes] = field(default_factory=dict)
     draining: bool = False
     expected: set[tuple[str, str]] = field(default_factory=set)
-    handed_over: list[HandOver] = field(default_factory=list)
+    handed_over: list[tuple[str, int, str]] = field(default_factory=list)
 
     def jobs(self) -> tuple[str, ...]:
         """Jobs that may write, and jobs with data."""
@@ -70,7 +70,7 @@ class NotedWorker:
         """What was noted."""
         return tuple(sorted(self.kept.get(job_id, ())))
 
-    async def allow_job(self, job_id: str, integrity_key: bytes) -> None:
+    def allow_job(self, job_id: str, integrity_key: bytes) -> None:
         """Note it."""
         self.allowed[job_id] = integrity_key
 
@@ -87,16 +87,16 @@ class NotedWorker:
         """Note it."""
         self.expected.add((job_id, worker))
 
-    def hand_over(self, order: HandOver) -> int:
+    def hand_over(self, job_id: str, shuffle: int, to: WorkerAddress) -> int:
         """Note it; nothing is left."""
-        self.handed_over.append(order)
+        self.handed_over.append((job_id, shuffle, to.name))
         return 0
 
     def drain(self, wanted: bool) -> None:
         """Note it."""
         self.draining = wanted
 
-    async def report(self) -> WorkerReport:
+    def report(self) -> WorkerReport:
         """A thousand bytes a shuffle."""
         jobs = tuple(JobReport(job_id=job, bytes=1000 * len(ids)) for job, ids in self.kept.items())
         return WorkerReport(jobs=jobs, draining=self.draining)

@@ -216,7 +216,7 @@ async def test_who_pretends_to_be_the_successor_is_not_spoken_to(
             with pytest.raises(ShuffleUnavailable):
                 await producer.complete()
             assert impostor.kept_shuffles(JOB) == ()
-            assert impostor.statistics().jobs[0].pushed_segments == 0
+            assert impostor.report().jobs[0].pushed_bytes == 0
         finally:
             await impostor.stop()
 
@@ -227,7 +227,7 @@ async def test_who_pretends_to_be_the_successor_is_not_spoken_to(
 async def given(source: Running, to: Running) -> AsyncIterator[int]:
     """What is left, each time that the manager looks."""
     to.worker.expect(JOB, source.worker.name)
-    source.worker.drain()
+    source.worker.drain(True)
     async with asyncio.timeout(BOUND_SECONDS):
         while True:
             yield source.worker.hand_over(JOB, SHUFFLE, to.address)
@@ -267,7 +267,7 @@ async def test_what_was_begun_and_commits_late_is_announced_at_the_successor_alo
             await reader.until(written)
             await until_settled(first, second)
         assert await reader.end() == written
-    assert second.worker.statistics().jobs[0].committed_maps == 3
+    assert second.worker.report().jobs[0].maps == 3
 
 
 async def test_writers_that_never_pause_are_slowed_down_until_it_has_moved(
@@ -289,7 +289,7 @@ async def test_writers_that_never_pause_are_slowed_down_until_it_has_moved(
             await until_settled(first, second)
             await asyncio.gather(*writers)
         assert await reader.end() == written
-    assert second.worker.statistics().jobs[0].committed_maps == len({map_id for _, map_id, _ in written})
+    assert second.worker.report().jobs[0].maps == len({map_id for _, map_id, _ in written})
 
 
 async def test_a_successor_that_cannot_be_reached_changes_nothing(
@@ -297,7 +297,7 @@ async def test_a_successor_that_cannot_be_reached_changes_nothing(
 ) -> None:
     first, second = [await start_worker(name, policy=Policy.PIPELINED) for name in ("w-1", "w-2")]
     await second.worker.stop()
-    first.worker.drain()
+    first.worker.drain(True)
     async with client(identities, first) as job, reading(job) as (reader,):
         async with Producer(job, SHUFFLE) as producer:
             written = await write(producer.writer(0, 10), 10)
@@ -354,7 +354,7 @@ async def test_what_was_given_away_is_not_taken_from_a_third_worker(
     async with client(identities, first) as job:
         await write(AnnouncedWriter(job, SHUFFLE, 0, 10), 10)
         await until_settled(first, second)
-    first.worker.undrain()
+    first.worker.drain(False)
     first.worker.expect(JOB, "w-2")
     connection = await WorkerConnection.open(identities["w-2"], first.address, "push", JOB)
     try:

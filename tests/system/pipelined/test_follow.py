@@ -154,8 +154,8 @@ async def test_what_is_followed_comes_from_memory_and_no_disk_sees_it(
             await writer.commit()
             await reader.until(written)
         assert await reader.end() == written
-    statistics = worker.worker.statistics()
-    assert statistics.written_bytes == 0
+    report = worker.worker.report()
+    assert report.written_bytes == 0
     assert [path for path in worker.config.directories[0].rglob("*") if path.is_file()] == []
 
 
@@ -178,12 +178,12 @@ async def test_memory_stays_in_its_bounds_whatever_readers_do(
                         await fill(writer, 10 + index, [size // 64] * 64)
                         await writer.commit()
             await reader.end()
-    statistics = worker.worker.statistics()
-    assert sum(len(segment.data) for segment in reader.found) == maps * size > statistics.memory_capacity_bytes
+    report = worker.worker.report()
+    assert sum(len(segment.data) for segment in reader.found) == maps * size > report.memory_limit
     assert len(reader.read) == maps * 64
-    assert statistics.memory_peak_bytes <= statistics.memory_capacity_bytes
-    assert statistics.spilled_bytes == statistics.jobs[0].spilled_bytes > 0
-    assert statistics.back_pressure_waits == statistics.jobs[0].back_pressure_waits
+    assert report.memory_peak <= report.memory_limit
+    assert report.spilled_bytes == report.jobs[0].spilled_bytes > 0
+    assert report.waits == report.jobs[0].waits
 
 
 async def test_a_zombie_attempt_is_never_read(start_worker: StartWorker, identities: dict[str, TlsIdentity]) -> None:
@@ -223,7 +223,7 @@ async def test_readers_hear_why_a_producer_gave_up(
                 await late.end()
         with pytest.raises(ProducerAborted):
             await write(AnnouncedWriter(job, SHUFFLE, 1, 11), 11)
-        assert worker.worker.statistics().memory_bytes == 0
+        assert worker.worker.report().memory_used == 0
 
 
 async def test_a_writer_that_vanishes_and_a_shuffle_that_nobody_writes_end_in_bounded_time(
@@ -378,7 +378,7 @@ async def test_release_ends_those_who_follow(start_worker: StartWorker, identiti
 async def reader_is_there(worker: Running) -> None:
     async with asyncio.timeout(BOUND_SECONDS):
         while True:
-            if worker.worker.statistics().connections:
+            if worker.worker.report().connections:
                 return
             await asyncio.sleep(0.02)
 

@@ -53,5 +53,5 @@ async def test_the_next_manager_drains_what_it_has_never_placed(service: Service
     await service.start_worker("w-2")
     await link.drain("w-1")
     await service.until_state(link, "w-1", WorkerState.DRAINED)
-    assert {(each.shuffle_number, each.to.name) for each in worker.handed_over} == {(2, "w-2")}
+    assert set(worker.handed_over) == {(JOB, 2, "w-2")}
     assert (await link.locate(JOB, 2, ["w-1"]))[0].address.name == "w-2"

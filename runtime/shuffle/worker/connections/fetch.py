@@ -266,7 +266,7 @@ class FetchConnection:
         view[:HEADER_BYTES] = answer.pack()
         view[HEADER_BYTES:table] = at.entries[row * DATA_ENTRY.itemsize : end * DATA_ENTRY.itemsize]
         self._session.send(view)
-        self._job.counters.fetched(size, count)
+        self._job.counters.fetched(size)
         fetch.row = end
         fetch.segments += count
         fetch.size += size

@@ -156,7 +156,7 @@ class PushConnection:
             data.abort(header.map_id)
             self._refuse(error, header)
         else:
-            self._job.counters.pushed(lease.size, header.count)
+            self._job.counters.pushed(lease.size)
 
     def _refuse(self, error: ShuffleError, header: Header) -> None:
         error.map_id = header.map_id

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sluice.core.files import make_private_directory
+from sluice.runtime.shuffle.control_plane.messages import DiskReport
 from sluice.runtime.shuffle.data_plane.errors import DiskFailed
 
 _LOG = logging.getLogger(__name__)
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""The same in all containers of a machine, and different on every other machine."""
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -92,6 +97,19 @@ class Disks:
         what = "is full" if error.errno in FULL else "failed"
         _LOG.error("disk %s %s: %s; not used for %.0f s", disk.path, what, error.strerror or error, self._retry)
 
-    def states(self) -> list[tuple[Path, bool, int]]:
-        """Of each disk: where, whether it takes data, and its free bytes."""
-        return [(disk.path, self.usable(disk), self._free_bytes(disk)) for disk in self.all]
+    def reports(self) -> tuple[DiskReport, ...]:
+        """The state of each disk. Asks the file systems, which may take long."""
+        return tuple(self._report(disk) for disk in self.all)
+
+    def _report(self, disk: Disk) -> DiskReport:
+        path = str(disk.path)
+        try:
+            total, device = shutil.disk_usage(path).total, _device(disk.path)
+        except OSError as error:
+            return DiskReport(path=path, total=0, free=0, usable=False, error=str(error))
+        return DiskReport(path=path, total=total, free=self._free_bytes(disk), usable=self.usable(disk), device=device)
+
+
+def _device(path: Path) -> str:
+    """Identifies the file system of a directory, also to workers in other containers of this machine."""
+    return hashlib.sha256(f"{_BOOT_ID.read_text()}{path.stat().st_dev}".encode()).hexdigest()[:16]

@@ -11,7 +11,7 @@ import shutil
 import threading
 from dataclasses import dataclass
 
-from sluice.runtime.shuffle.control_plane.statistics import JobCounters, JobStatistics
+from sluice.runtime.shuffle.control_plane.messages import JobReport
 from sluice.runtime.shuffle.data_plane.check_values import KEY_BYTES, SegmentChecks
 from sluice.runtime.shuffle.data_plane.errors import (
     DiskFailed,
@@ -30,6 +30,7 @@ from sluice.runtime.shuffle.worker.storage.budget import (
     Holding,
 )
 from sluice.runtime.shuffle.worker.storage.disks import Disks
+from sluice.runtime.shuffle.worker.storage.job_counters import JobCounters
 from sluice.runtime.shuffle.worker.storage.shuffle_data import ShuffleData
 from sluice.runtime.shuffle.worker.storage.slab_pool import SlabPool
 from sluice.runtime.shuffle.worker.storage.spare_files import SpareFiles, remove_left_over
@@ -158,30 +159,10 @@ class Job:
         for each in every:
             each.remove()
 
-    def statistics(self) -> JobStatistics:
-        """As they are now."""
-        shuffles = self.shuffles()
-        counters = self.counters
-        with counters.lock:
-            return JobStatistics(
-                job_id=self.job_id,
-                pushed_bytes=counters.pushed_bytes,
-                pushed_segments=counters.pushed_segments,
-                committed_maps=counters.committed_maps,
-                fetched_bytes=counters.fetched_bytes,
-                fetched_segments=counters.fetched_segments,
-                fetches=counters.fetches,
-                refused=counters.refused,
-                memory_bytes=sum(data.memory_bytes for data in shuffles),
-                disk_bytes=sum(data.disk_bytes for data in shuffles),
-                metadata_bytes=self.metadata.used,
-                connection_bytes=self.connections.used,
-                commit_latency=counters.commits.histogram(),
-                fetch_latency=counters.fetching.histogram(),
-                spilled_bytes=counters.spilled_bytes,
-                back_pressure_waits=counters.waits,
-                back_pressure_seconds=counters.waited_seconds,
-            )
+    def report(self) -> JobReport:
+        """What is kept of the job now, and what was counted since the worker started."""
+        kept = sum(data.memory_bytes + data.disk_bytes for data in self.shuffles())
+        return self.counters.report(self.job_id, kept + self.metadata.used)
 
 
 class ShuffleStore:
@@ -207,7 +188,6 @@ class ShuffleStore:
         self._spares = SpareFiles(config.spare_bytes)
         self.draining = False
         self.written_bytes = 0
-        self.written_runs = 0
         self.spilled_bytes = 0
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
@@ -290,7 +270,6 @@ class ShuffleStore:
     def _written(self, size: int) -> None:
         with self._lock:
             self.written_bytes += size
-            self.written_runs += 1
 
     def _recover(self) -> None:
         """Find ``<disk>/<job>/<shuffle>`` on all disks."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
-from sluice.runtime.processes.shuffle_worker import _disk
 from sluice.runtime.shuffle.control_plane.messages import DiskReport, free_space
-from sluice.runtime.shuffle.control_plane.statistics import DiskStatistics
+from sluice.runtime.shuffle.worker.storage.disks import Disks
 
 
 def disk(free: int, device: str = "", *, usable: bool = True) -> DiskReport:
@@ -26,8 +26,8 @@ def test_directories_of_one_file_system_are_on_the_same_device(tmp_path: Path) -
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
-    reports = [_disk(DiskStatistics(str(path), usable=True, free_bytes=10)) for path in (first, second)]
+    reports = Disks([first, second], 0, 60.0, free_bytes=lambda _: 10).reports()
     assert reports[0].device == reports[1].device != ""
     assert free_space(reports) == 10
-    elsewhere = _disk(DiskStatistics("/proc", usable=True, free_bytes=0))
-    assert elsewhere.device not in {"", reports[0].device}
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:  # another file system
+        assert Disks([Path(elsewhere)], 0, 60.0).reports()[0].device not in {"", reports[0].device}

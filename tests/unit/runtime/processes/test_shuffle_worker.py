@@ -11,13 +11,14 @@ import pytest
 from sluice.core.home import Home
 from sluice.pki.spiffe_id import Role
 from sluice.runtime.processes.shuffle_worker import (
-    ManagedWorker,
     last_port,
     remember_port,
     worker_config,
 )
 from sluice.runtime.shuffle.config import ShuffleConfig, check_shuffle
 from sluice.runtime.shuffle.control_plane.errors import ShuffleMisconfigured
+from sluice.runtime.shuffle.control_plane.messages import LiveJob
+from sluice.runtime.shuffle.worker.registration import WorkerEndpoint
 from sluice.runtime.shuffle.worker.worker import ShuffleWorker
 from tests.hostile import TestPki
 
@@ -26,32 +27,32 @@ CONFIG = ShuffleConfig(enabled=True, memory_mb=32, disk_reserve_mb=1, job_quota_
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> ManagedWorker:
+def worker(tmp_path: Path) -> ShuffleWorker:
     """Not started: what it keeps is on no disk."""
     config = worker_config(Home.at(tmp_path / "home").create(), CONFIG, "w-1")
-    return ManagedWorker(ShuffleWorker(config, TestPki(tmp_path).process(Role.SHUFFLE_WORKER, "w-1")))
+    return ShuffleWorker(config, TestPki(tmp_path).process(Role.SHUFFLE_WORKER, "w-1"))
 
 
-async def test_a_job_that_begins_anew_has_another_key(worker: ManagedWorker) -> None:
-    await worker.allow_job(JOB, b"01234567")
-    await worker.allow_job(JOB, b"01234567")
-    await worker.allow_job(JOB, b"76543210")
+async def test_a_job_that_begins_anew_has_another_key(worker: ShuffleWorker) -> None:
+    endpoint = WorkerEndpoint(worker)
+    for key in (b"01234567", b"01234567", b"76543210"):
+        await endpoint.reconcile((), (LiveJob(job_id=JOB, integrity_key=key),))
     assert worker.jobs() == (JOB,)
     await worker.release_job(JOB)
     assert worker.jobs() == ()
 
 
-async def test_the_report_has_what_the_manager_decides_by(worker: ManagedWorker) -> None:
-    await worker.allow_job(JOB, b"01234567")
+def test_the_report_has_what_the_manager_decides_by(worker: ShuffleWorker) -> None:
+    worker.allow_job(JOB, b"01234567")
     worker.drain(True)
-    report = await worker.report()
+    report = worker.report()
     assert [(job.job_id, job.bytes) for job in report.jobs] == [(JOB, 0)]
     assert report.draining
     assert report.memory_limit >= 32 << 20
     (disk,) = report.disks
     assert 0 < disk.free <= disk.total
     worker.drain(False)
-    assert not (await worker.report()).draining
+    assert not worker.report().draining
 
 
 def test_each_worker_has_a_folder_of_its_own_on_each_disk(tmp_path: Path) -> None:

@@ -26,15 +26,14 @@ from sluice.runtime.shuffle.control_plane.errors import ShuffleNotEnabled, Worke
 from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
 from sluice.runtime.shuffle.control_plane.messages import (
     NOTHING_MEASURED,
+    Histogram,
     JobReport,
     ShuffleJobView,
     ShuffleOverview,
     WorkerReport,
     WorkerState,
     WorkerView,
-    sum_of,
 )
-from sluice.runtime.shuffle.control_plane.statistics import Histogram
 
 JOB, QUIET = "a" * 32, "b" * 32
 SHOWN = ShuffleJobView(
@@ -150,5 +149,5 @@ async def test_a_cluster_without_the_service() -> None:
 
 def test_histograms_are_added() -> None:
     one = Histogram(counts=(1, *NOTHING_MEASURED.counts[1:]), total_seconds=0.5)
-    assert sum_of([]) == NOTHING_MEASURED
-    assert sum_of([one, one]) == Histogram(counts=(2, *NOTHING_MEASURED.counts[1:]), total_seconds=1.0)
+    assert one + NOTHING_MEASURED == one
+    assert one + one == Histogram(counts=(2, *NOTHING_MEASURED.counts[1:]), total_seconds=1.0)

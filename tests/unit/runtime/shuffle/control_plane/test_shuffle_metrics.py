@@ -6,27 +6,28 @@ from sluice.core.metrics import exposition, merge
 from sluice.runtime.shuffle.control_plane.messages import (
     NOTHING_MEASURED,
     DiskReport,
-    JobReport,
     ShuffleOverview,
     WorkerReport,
     WorkerState,
     WorkerView,
 )
 from sluice.runtime.shuffle.control_plane.metrics import shuffle_metrics
-from sluice.runtime.shuffle.control_plane.statistics import LatencyCounter
+from sluice.runtime.shuffle.worker.storage.job_counters import JobCounters
 
 JOB = "a" * 32
 
 
 def overview() -> ShuffleOverview:
     """Two workers, of which one has had a job."""
-    commits = LatencyCounter()
+    counters = JobCounters()
     for seconds in (0.0005, 0.004, 0.004, 99.0):
-        commits.note(seconds)
-    job = JobReport(
-        job_id=JOB, bytes=70, pushed_bytes=90, fetched_bytes=50, maps=4, refused=1, commit_latency=commits.histogram(),
-        spilled_bytes=30, waits=1, waiting_seconds=0.125,
-    )  # fmt: skip
+        counters.committed(seconds)
+    counters.pushed(90)
+    counters.fetched(50)
+    counters.refuse()
+    counters.spilled(30)
+    counters.held_back(0.125)
+    job = counters.report(JOB, 70)
     busy = WorkerReport(
         memory_used=64,
         memory_limit=128,

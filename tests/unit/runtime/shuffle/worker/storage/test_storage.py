@@ -303,9 +303,9 @@ def test_a_full_disk_is_left_for_another(tmp_path: Path, *, write_through: bool)
     store.push(1, [(0, 0, b"abc"), (1, 1, b"def")], write_through=write_through)
     store.commit(1)
     assert dict(store.read(0, 2, [1])) == store.expected(0, 2, [1])
-    assert [usable for _, usable, _ in store.disks.states()] == [False, True]
+    assert [disk.usable for disk in store.disks.reports()] == [False, True]
     store.now = 61.0
-    assert [usable for _, usable, _ in store.disks.states()] == [True, True]
+    assert [disk.usable for disk in store.disks.reports()] == [True, True]
 
 
 def test_a_shuffle_on_two_disks_is_recovered_from_both(tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""What a worker counts of each job."""
+
+from __future__ import annotations
+
+import bisect
+import threading
+
+from sluice.runtime.shuffle.control_plane.messages import LATENCY_BOUNDS_SECONDS, Histogram, JobReport
+
+
+class _Latencies:
+    def __init__(self) -> None:
+        self._counts = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
+        self._total = 0.0
+
+    def note(self, seconds: float) -> None:
+        self._counts[bisect.bisect_left(LATENCY_BOUNDS_SECONDS, seconds)] += 1
+        self._total += seconds
+
+    def histogram(self) -> Histogram:
+        return Histogram(tuple(self._counts), self._total)
+
+
+class JobCounters:
+    """Counts of one job since the worker started; safe for use by many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pushed_bytes = 0
+        self._fetched_bytes = 0
+        self._maps = 0
+        self._refused = 0
+        self._spilled_bytes = 0
+        self._waits = 0
+        self._waiting_seconds = 0.0
+        self._commits = _Latencies()
+        self._fetches = _Latencies()
+
+    def pushed(self, size: int) -> None:
+        """A frame was received."""
+        with self._lock:
+            self._pushed_bytes += size
+
+    def held_back(self, seconds: float) -> None:
+        """A frame had to wait for memory."""
+        with self._lock:
+            self._waits += 1
+            self._waiting_seconds += seconds
+
+    def spilled(self, size: int) -> None:
+        """Data were written out because memory was short."""
+        with self._lock:
+            self._spilled_bytes += size
+
+    def fetched(self, size: int) -> None:
+        """A frame was sent."""
+        with self._lock:
+            self._fetched_bytes += size
+
+    def committed(self, seconds: float) -> None:
+        """A map was committed, ``seconds`` after the request arrived."""
+        with self._lock:
+            self._maps += 1
+            self._commits.note(seconds)
+
+    def fetch_ended(self, seconds: float) -> None:
+        """A fetch was answered completely, ``seconds`` after it arrived."""
+        with self._lock:
+            self._fetches.note(seconds)
+
+    def refuse(self) -> None:
+        """A request was answered with an error."""
+        with self._lock:
+            self._refused += 1
+
+    def report(self, job_id: str, kept_bytes: int) -> JobReport:
+        """The counts as they are now, of a job that keeps ``kept_bytes`` here."""
+        with self._lock:
+            return JobReport(
+                job_id=job_id,
+                bytes=kept_bytes,
+                pushed_bytes=self._pushed_bytes,
+                fetched_bytes=self._fetched_bytes,
+                maps=self._maps,
+                refused=self._refused,
+                commit_latency=self._commits.histogram(),
+                fetch_latency=self._fetches.histogram(),
+                spilled_bytes=self._spilled_bytes,
+                waits=self._waits,
+                waiting_seconds=self._waiting_seconds,
+            )
