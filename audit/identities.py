@@ -27,7 +27,7 @@ from sluice.pki.channels import MAY_CONNECT, Channel
 from sluice.pki.config import PkiConfig
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import push_crls
-from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.revocation.store import RevocationStore, RevocationTarget
 from sluice.pki.spiffe_id import Role
 from sluice.pki.x509.profiles import ISSUING, AuthorityKind
 
@@ -95,7 +95,9 @@ class HomeIdentities:
     def revoke(self, credential: Credential) -> None:
         """See :class:`sluice.audit.subject.Identities`."""
         with self._lock:
-            self._revocations.revoke(self._kind_of(credential), [Target.of(credential.chain[0])], Reason.SUPERSEDED)
+            self._revocations.revoke(
+                self._kind_of(credential), [RevocationTarget.of(credential.chain[0])], Reason.SUPERSEDED
+            )
             push_crls(self.home, self._revocations.lists(), self.clock())
 
     def _kind_of(self, credential: Credential) -> AuthorityKind:

@@ -46,7 +46,7 @@ from sluice.pki.issuing.leaf import names_of, renewal_request
 from sluice.pki.revocation.crl_files import identity_directories, push_crls
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.trust.anchor_files import push_trust
-from sluice.pki.trust.in_use import is_running
+from sluice.pki.trust.reports import is_running
 from sluice.pki.x509.key_identifiers import issuer_id, key_id
 from sluice.pki.x509.peer_identity import certified_identity
 from sluice.pki.x509.profiles import (

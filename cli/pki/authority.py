@@ -31,7 +31,7 @@ from sluice.core.home import Home
 from sluice.pki.authorities.offline import check_signed, request_authority, sign_authority
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.identities.directory import read_certificates
-from sluice.pki.ledger.offline_issuance import Notes, note_of
+from sluice.pki.ledger.offline_issuance import IssuanceNotes, issuance_note
 from sluice.pki.x509.csr import MAX_CSR_BYTES
 from sluice.pki.x509.keys import key_from_pem, key_to_pem
 from sluice.pki.x509.passphrase import read_passphrase
@@ -97,7 +97,9 @@ def sign(
     root = AuthorityStore(located.pki).load(AuthorityKind.ROOT, passphrase)
     signed = sign_authority(read_bounded(request, MAX_CSR_BYTES), kind, root, configuration.pki, utc_now())
     certificate = x509.load_pem_x509_certificates(signed)[0]
-    Notes(located.pki).write([note_of(certificate, f"spiffe://{configuration.pki.trust_domain}", "authority")])
+    IssuanceNotes(located.pki).write(
+        [issuance_note(certificate, f"spiffe://{configuration.pki.trust_domain}", "authority")]
+    )
     write_public(output, signed)
     fingerprint = root.certificate.fingerprint(hashes.SHA256()).hex()
     if as_json:

@@ -34,7 +34,7 @@ from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.identities.join_tokens import MAX_TOKEN_BYTES, mint
 from sluice.pki.ledger.file import ledger_path, read_ledger, verify_ledger
-from sluice.pki.ledger.offline_issuance import Notes
+from sluice.pki.ledger.offline_issuance import IssuanceNotes
 from sluice.pki.ledger.records import parse_state
 from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
 from sluice.pki.x509.keys import DEFAULT_ALGORITHM
@@ -191,7 +191,7 @@ def ledger_verify(
         earlier = None if known is None else parse_state(known)
     pki = Home.at(home).pki
     state = verify_ledger(ledger_path(pki), known=earlier)
-    waiting = Notes(pki).waiting()
+    waiting = IssuanceNotes(pki).waiting()
     if as_json:
         document = {"records": state.count, "digest": state.digest, "state": str(state), "waiting": waiting}
         typer.echo(json.dumps(document))

@@ -13,11 +13,11 @@ from sluice.cli.errors import RefusedError
 from sluice.core.errors import SluiceError
 from sluice.core.home import Home
 from sluice.gateway.credentials.revocations import FOREVER, Revocations
-from sluice.pki.ca.revocable import fingerprints
-from sluice.pki.revocation.store import Target
+from sluice.pki.ca.revocable_certificates import fingerprints
+from sluice.pki.revocation.store import RevocationTarget
 
 
-def end_at_the_gateway(home: Home, targets: Iterable[Target], directory: Path | None = None) -> None:
+def end_at_the_gateway(home: Home, targets: Iterable[RevocationTarget], directory: Path | None = None) -> None:
     """Add the certificates of ``targets`` to the gateway's set of revoked ids; ``directory`` may hold one of them."""
     wanted = {target.serial: target for target in targets}
     if not wanted:

@@ -57,7 +57,7 @@ from sluice.pki.issuing.inventory import MAX_INVENTORY_BYTES, parse_inventory
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.issuing.leaf import LeafRequest
 from sluice.pki.revocation.crl_files import install_crls
-from sluice.pki.revocation.outside import Outside
+from sluice.pki.revocation.exported_certificates import ExportedCertificates
 from sluice.pki.revocation.store import RevocationStore
 from sluice.pki.x509.csr import MAX_CSR_BYTES, check_csr
 from sluice.pki.x509.profiles import (
@@ -170,7 +170,7 @@ def issue(
         (outcome,) = issue_all((wanted,), destination, engine, force=force, reinstate=True)
     if outcome.action is not Action.KEPT:
         leaf = read_certificates(directory / "chain.pem")[0]
-        Outside(located.pki).remember(leaf, str(spiffe_id), profile.authority, directory, utc_now())
+        ExportedCertificates(located.pki).remember(leaf, str(spiffe_id), profile.authority, directory, utc_now())
         serial = f"{leaf.serial_number:x}"
         acts.record(
             located,
@@ -214,7 +214,7 @@ def unpack(
     ca_pem = to_pem(*anchors) if anchors else material.ca_pem
     write_identity(out, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=ca_pem, accept=accept)
     if anchors:
-        Outside(located.pki).remember(material.leaf, str(spiffe_id), kind, out, utc_now())
+        ExportedCertificates(located.pki).remember(material.leaf, str(spiffe_id), kind, out, utc_now())
     if lists := revocations.of(kind, anchors):
         install_crls(out, b"".join(each.pem for each in lists), utc_now())
     if as_json:
@@ -310,7 +310,7 @@ def _issue_inventory(
         if opened is not None and (counts[Action.ISSUED] or counts[Action.RENEWED]):
             opened.commit()
         if store is not None:
-            Outside(home.pki).remember_store(store)
+            ExportedCertificates(home.pki).remember_store(store)
     if counts[Action.ISSUED] or counts[Action.RENEWED]:
         acts.record(
             home, "certificate.issued", {"inventory": file.name, **{str(action): counts[action] for action in Action}}

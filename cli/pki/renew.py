@@ -34,7 +34,7 @@ from sluice.pki.identities.directory import (
 )
 from sluice.pki.identities.due import kept_because
 from sluice.pki.identities.renewal import renewal_reason
-from sluice.pki.identities.threshold import HALF, Threshold, needs_renewal
+from sluice.pki.identities.renewal_threshold import HALF, Threshold, needs_renewal
 from sluice.pki.inspect.live.address import Address, looks_like_address
 from sluice.pki.inspect.live.report import presented_chain
 from sluice.pki.issuing.bulk import (
@@ -46,7 +46,7 @@ from sluice.pki.issuing.bulk import (
 )
 from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.leaf import renewal_request
-from sluice.pki.revocation.outside import Outside
+from sluice.pki.revocation.exported_certificates import ExportedCertificates
 from sluice.pki.x509.profiles import changed_lifetime
 
 app = typer.Typer(rich_markup_mode=None)
@@ -219,7 +219,9 @@ def _renew_here(
         (outcome,) = issue_all(requests, destination, engine, force=force)
         if outcome.action is Action.RENEWED:
             leaf = read_certificates(place / CHAIN_FILE)[0]
-            Outside(home.pki).remember(leaf, str(outcome.spiffe_id), successor.profile.authority, place, utc_now())
+            ExportedCertificates(home.pki).remember(
+                leaf, str(outcome.spiffe_id), successor.profile.authority, place, utc_now()
+            )
         outcomes.append((place, outcome, _lifetime_changed(material.leaf, place)))
     return outcomes
 

@@ -30,11 +30,11 @@ from sluice.core.files import write_public
 from sluice.core.home import Home
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.authorities.trusted_authorities import TrustStore
-from sluice.pki.ca.revocable import Found, in_directory, in_home
+from sluice.pki.ca.revocable_certificates import Found, in_directory, in_home
 from sluice.pki.config import PkiConfig
 from sluice.pki.revocation.crl import Reason, RevocationList
 from sluice.pki.revocation.crl_files import push_crls
-from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.revocation.store import RevocationStore, RevocationTarget
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.x509.passphrase import read_passphrase
 from sluice.pki.x509.profiles import ISSUING, AuthorityKind
@@ -242,7 +242,7 @@ def export(
 
 def _resolve(
     home: Home, config: PkiConfig, target: str, authority: AuthorityKind | None
-) -> dict[AuthorityKind, list[Target]]:
+) -> dict[AuthorityKind, list[RevocationTarget]]:
     """Which certificates ``target`` means, by the authority that signed them."""
     now = utc_now()
     found: Iterable[Found]
@@ -252,7 +252,7 @@ def _resolve(
         found = in_home(home, now, serial=int(target, 16))
     else:
         found = in_home(home, now, identity=_identity(target, config.trust_domain))
-    targets: dict[AuthorityKind, list[Target]] = {}
+    targets: dict[AuthorityKind, list[RevocationTarget]] = {}
     for kind, each in found:
         targets.setdefault(kind, []).append(each)
     if not targets and _SERIAL.fullmatch(target):
@@ -268,14 +268,14 @@ def _passphrase(kind: AuthorityKind, file: Path | None) -> bytes | None:
     return read_passphrase(file, getpass.getpass, new=False)
 
 
-def _by_serial(home: Home, serial: int, authority: AuthorityKind | None) -> dict[AuthorityKind, list[Target]]:
+def _by_serial(home: Home, serial: int, authority: AuthorityKind | None) -> dict[AuthorityKind, list[RevocationTarget]]:
     store = AuthorityStore(home.pki)
     for kind in ISSUING:
         if store.exists(kind) and (certificate := store.certificate(kind)).serial_number == serial:
-            return {AuthorityKind.ROOT: [Target.of(certificate)]}
+            return {AuthorityKind.ROOT: [RevocationTarget.of(certificate)]}
     if authority is None:
         raise RefusedError(f"no certificate with serial {serial:x} is known here", "say who signed it: --authority")
-    return {authority: [Target(serial)]}
+    return {authority: [RevocationTarget(serial)]}
 
 
 def _identity(text: str, trust_domain: str) -> SpiffeId:

@@ -27,10 +27,10 @@ from sluice.cli.pki.arguments import identity_argument, print_json
 from sluice.cli.progress import Bar, bar
 from sluice.core.home import Home
 from sluice.pki.authorities.rotation_phases import (
-    Holder,
     Laggard,
     Phase,
     Rotation,
+    TrustHolder,
 )
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.authorities.trusted_authorities import TrustStore, bundle_file
@@ -296,7 +296,7 @@ def _labels(home: Home, rotation: Rotation | None) -> dict[str, str]:
     return labels
 
 
-def _describe(holder: Holder, labels: dict[str, str], why: str) -> dict[str, Any]:
+def _describe(holder: TrustHolder, labels: dict[str, str], why: str) -> dict[str, Any]:
     return {
         "source": holder.source,
         "identity": holder.identity,

@@ -17,9 +17,9 @@ from sluice.gateway.config import EDGE_NAME, ENVOY_NAME
 from sluice.pki.agent.policy import AgentPolicy, ManagedIdentity
 from sluice.pki.ca.address import CaAddress, parse_address, parse_ca
 from sluice.pki.config import PkiConfig
+from sluice.pki.enrolment.enrolling_issuer import EdgeEnrollingIssuer, EnrollingIssuer
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
-from sluice.pki.enrolment.keeper import CaKeeper, Kept
-from sluice.pki.enrolment.member import EdgeMemberIssuer, MemberIssuer
+from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind, Names
 
@@ -137,17 +137,23 @@ def agent_tokens(texts: Sequence[str], policy: AgentPolicy, trust_domain: str) -
     return tokens
 
 
-def own_identity(home: Home, config: PkiConfig, join: Joining | None, role: Role, name: str) -> list[Kept]:
+def own_identity(home: Home, config: PkiConfig, join: Joining | None, role: Role, name: str) -> list[EnrolledIdentity]:
     """The internal identity of a process that joins, at its place below ``home``; none when it does not join."""
     if join is None:
         return []
     spiffe_id = SpiffeId.process(config.trust_domain, role, name)
     names = Names.checked(spiffe_id, join.dns, join.ips)
     identity = ManagedIdentity(spiffe_id, home.identity(role, name), dns=names.dns, ips=names.ips)
-    return [Kept(identity, MemberIssuer(join.locate, _tokens(spiffe_id, join.token), algorithm=config.key_algorithm))]
+    return [
+        EnrolledIdentity(
+            identity, EnrollingIssuer(join.locate, _tokens(spiffe_id, join.token), algorithm=config.key_algorithm)
+        )
+    ]
 
 
-def gateway_identities(home: Home, config: PkiConfig, join: Joining | None, edge_token_file: Path | None) -> list[Kept]:
+def gateway_identities(
+    home: Home, config: PkiConfig, join: Joining | None, edge_token_file: Path | None
+) -> list[EnrolledIdentity]:
     """What Envoy needs when it joins: its internal identity, which dials only, and its public certificate."""
     if join is None:
         return []
@@ -155,17 +161,17 @@ def gateway_identities(home: Home, config: PkiConfig, join: Joining | None, edge
     spiffe_id = SpiffeId.process(config.trust_domain, Role.GATEWAY, EDGE_NAME)
     names = Names.checked(spiffe_id, join.dns, join.ips)
     public = ManagedIdentity(spiffe_id, home.identity(Role.GATEWAY, EDGE_NAME), dns=names.dns, ips=names.ips)
-    issuer = EdgeMemberIssuer(
+    issuer = EdgeEnrollingIssuer(
         inside[0].identity.directory,
         join.locate,
         _tokens(spiffe_id, edge_token_file),
         algorithm=config.key_algorithm,
     )
-    return [*inside, Kept(public, issuer, AuthorityKind.EDGE)]
+    return [*inside, EnrolledIdentity(public, issuer, AuthorityKind.EDGE)]
 
 
 async def joined(
-    home: Home, join: Joining | None, kept: Sequence[Kept], main: Callable[[], Coroutine[Any, Any, None]]
+    home: Home, join: Joining | None, kept: Sequence[EnrolledIdentity], main: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
     """Get the identities of ``kept``, then run ``main`` with them, keeping them fresh as long as it runs.
 
@@ -175,7 +181,7 @@ async def joined(
         await main()
         return
     home.create()
-    keeper = CaKeeper(home, join.locate, kept)
+    keeper = RenewalService(home, join.locate, kept)
     try:
         await keeper.start()
         await run_beside(keeper.run(), main())

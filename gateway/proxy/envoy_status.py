@@ -28,9 +28,9 @@ from sluice.gateway.upstreams import (
     TRUST_SECRET,
 )
 from sluice.pki.authorities.signing import to_pem
-from sluice.pki.trust.in_use import (
+from sluice.pki.trust.reports import (
     DIRECTORY,
-    InUse,
+    TrustReport,
     remove_report,
     write_report,
 )
@@ -60,11 +60,11 @@ def has_loaded(given: Given, secrets: object, certificates: object) -> bool:
     return trusted == to_pem(*given.anchors) and lists == b"".join(each.pem for each in given.lists)
 
 
-def report_of(given: Given, pid: int, started: float, loaded_at: dt.datetime) -> InUse:
+def report_of(given: Given, pid: int, started: float, loaded_at: dt.datetime) -> TrustReport:
     """The report of the Envoy with this pid, which has loaded ``given``."""
     material = given.material
     numbers = {each.issuer_key: each.number for each in given.lists}
-    return InUse(
+    return TrustReport(
         pid=pid,
         started=started,
         identity=str(material.spiffe_id),
@@ -88,7 +88,7 @@ class UseReports:
         self._envoy = envoy
         self._started = psutil.Process(envoy.pid).create_time()
         self._awaited: dict[SecretFeed, Given] = {}
-        self._written: dict[SecretFeed, InUse] = {}
+        self._written: dict[SecretFeed, TrustReport] = {}
         self._told = ""
 
     def await_loading(self, feed: SecretFeed, given: Given) -> None:
@@ -120,7 +120,7 @@ class UseReports:
         for feed in self._written:
             remove_report(feed.directory, self._envoy.pid)
 
-    def _write(self, feed: SecretFeed, report: InUse) -> None:
+    def _write(self, feed: SecretFeed, report: TrustReport) -> None:
         write_report(feed.directory, report)
         self._written[feed] = report
 

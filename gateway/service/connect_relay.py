@@ -25,7 +25,7 @@ from sluice.pki.assertions.open_streams import OpenStreams
 from sluice.pki.assertions.tokens import CONNECT_AUDIENCE, PASS_AUDIENCE, AssertionVerifier
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.trust.reporter import reporting
 
 _LOG = logging.getLogger(__name__)
 

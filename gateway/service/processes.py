@@ -63,7 +63,7 @@ from sluice.pki.channels import Channel, client_policy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.tls.listener import MutualTlsListener
-from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.trust.reporter import reporting
 
 __all__ = ["auth_announcement", "edge_directory", "route_file", "run_auth", "run_envoy"]
 

@@ -17,7 +17,7 @@ from sluice.pki.authorities.trusted_authorities import TrustStore
 from sluice.pki.ca.refusals import needing_attention
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_identity
-from sluice.pki.ledger.issued import living
+from sluice.pki.ledger.unexpired import unexpired_certificates
 from sluice.pki.revocation.crl_files import identity_directories
 from sluice.pki.revocation.store import RevocationStore
 from sluice.pki.tls.connections import key_name
@@ -157,7 +157,7 @@ def _leaves(home: Home, revocations: RevocationStore, now: float, problems: list
             tone="bad" if revoked else expiry_tone(begun, ends, now),
         )
     try:
-        for kind, target in living(home.pki, dt.datetime.fromtimestamp(now, dt.UTC)):
+        for kind, target in unexpired_certificates(home.pki, dt.datetime.fromtimestamp(now, dt.UTC)):
             if target.serial in found or target.not_after is None:
                 continue
             revoked = _is_revoked(revocations, kind, target.serial)

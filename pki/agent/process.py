@@ -13,15 +13,15 @@ from pathlib import Path
 from sluice.core.clock import Clock, utc_now
 from sluice.core.errors import StoreError
 from sluice.core.grpc import Caller, GrpcServer
-from sluice.pki.agent.board import Board
 from sluice.pki.agent.endpoint import bind_socket
 from sluice.pki.agent.jwt_keys import JwtAuthority
-from sluice.pki.agent.keeper import Keeper, keep_forever
 from sluice.pki.agent.policy import AgentPolicy
+from sluice.pki.agent.published_identities import PublishedIdentities
+from sluice.pki.agent.renewer import IdentityRenewer, renew_forever
 from sluice.pki.agent.sds import SecretDiscovery
 from sluice.pki.agent.workload_api import WorkloadApi
 from sluice.pki.issuing.issuer import DirectoryIssuer
-from sluice.pki.trust.in_use_reporter import Reporter
+from sluice.pki.trust.reporter import Reporter
 
 _LOG = logging.getLogger(__name__)
 _SYSTEM_RANDOM = random.SystemRandom()
@@ -51,12 +51,12 @@ class Agent:
         self._policy = policy
         self._jwt = jwt
         self._socket_path = socket_path
-        self._board = Board(clock)
+        self._board = PublishedIdentities(clock)
         # A thread for each identity: an issuer that does not answer for one must not keep the others waiting.
         self._threads = ThreadPoolExecutor(max(1, len(policy.identities)), thread_name_prefix="issue")
         self._reporters = [Reporter(identity.directory, "agent") for identity in policy.identities]
         self.keepers = [
-            Keeper(identity, issuer, self._board, clock, draw, threads=self._threads, reporter=reporter)
+            IdentityRenewer(identity, issuer, self._board, clock, draw, threads=self._threads, reporter=reporter)
             for identity, reporter in zip(policy.identities, self._reporters, strict=True)
         ]
         self.server = GrpcServer(
@@ -94,7 +94,7 @@ class Agent:
         """Keep everything fresh until cancelled; an identity whose renewal hangs delays no other."""
         async with asyncio.TaskGroup() as tasks:
             for keeper in self.keepers:
-                tasks.create_task(keep_forever(keeper, POLL_SECONDS))
+                tasks.create_task(renew_forever(keeper, POLL_SECONDS))
             tasks.create_task(self._refresh_forever())
 
     async def close(self) -> None:

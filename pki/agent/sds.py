@@ -19,8 +19,8 @@ from sluice.core.xds.resources import Resources
 from sluice.core.xds.secrets import certificate_secret, trust_secret
 from sluice.core.xds.stream import SECRET_SERVICE, decoded, serve_stream
 from sluice.core.xds.subscription import Heard, Subscription, response
-from sluice.pki.agent.board import Board
 from sluice.pki.agent.policy import AgentPolicy, ManagedIdentity
+from sluice.pki.agent.published_identities import PublishedIdentities
 from sluice.pki.authorities.signing import to_pem
 
 _LOG = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ DEFAULT_BUNDLE = "ROOTCA"
 class SecretDiscovery:
     """Hands to each Envoy the secrets that the policy gives its user."""
 
-    def __init__(self, policy: AgentPolicy, board: Board, trust_domain: str) -> None:
+    def __init__(self, policy: AgentPolicy, board: PublishedIdentities, trust_domain: str) -> None:
         self._policy = policy
         self._board = board
         self._domain = f"spiffe://{trust_domain}"
@@ -71,7 +71,7 @@ class SecretDiscovery:
 class _CallersSecrets:
     """The secrets of one caller's identities."""
 
-    board: Board
+    board: PublishedIdentities
     domain: str
     identities: tuple[ManagedIdentity, ...]
     caller: Caller

@@ -11,7 +11,6 @@ from grpclib.const import Status
 
 from sluice.core.errors import InvalidIdentity
 from sluice.core.grpc import Call, CallRefused, Method
-from sluice.pki.agent.board import Board
 from sluice.pki.agent.jwt_keys import JwtAuthority
 from sluice.pki.agent.jwt_svid import TokenRejected
 from sluice.pki.agent.messages import (
@@ -27,6 +26,7 @@ from sluice.pki.agent.messages import (
     encode,
 )
 from sluice.pki.agent.policy import MAX_AUDIENCES, AgentPolicy, ManagedIdentity
+from sluice.pki.agent.published_identities import PublishedIdentities
 from sluice.pki.identities.directory import IdentityMaterial
 
 MAX_REQUEST_BYTES = 64 << 10
@@ -37,7 +37,7 @@ SECURITY_HEADER = ("workload.spiffe.io", "true")
 class WorkloadApi:
     """Hands to each caller the identities that the policy gives its user."""
 
-    def __init__(self, policy: AgentPolicy, board: Board, jwt: JwtAuthority, trust_domain: str) -> None:
+    def __init__(self, policy: AgentPolicy, board: PublishedIdentities, jwt: JwtAuthority, trust_domain: str) -> None:
         self._policy = policy
         self._board = board
         self._jwt = jwt

@@ -141,7 +141,7 @@ class Source(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class TrustHolder:
     """Somebody who has a certificate: a running process by its report, an identity directory, or a ledger entry.
 
     A process reports here, or to the online authority from another machine (a follower): then ``place`` is that
@@ -165,7 +165,7 @@ class Holder:
 class Laggard:
     """A holder that keeps a rotation from going on, and why."""
 
-    holder: Holder
+    holder: TrustHolder
     why: str
 
     def __str__(self) -> str:
@@ -176,28 +176,28 @@ class Laggard:
         return f"{who}{where}: {self.why}"
 
 
-def lacking(holders: Iterable[Holder], sides: Collection[Generations], wanted: Keep) -> tuple[Laggard, ...]:
+def lacking(holders: Iterable[TrustHolder], sides: Collection[Generations], wanted: Keep) -> tuple[Laggard, ...]:
     """Who does not trust the generation ``wanted`` of its side."""
     return _judged(holders, sides, lambda holder, side: _lacks(holder, side.of(wanted)))
 
 
-def presenting(holders: Iterable[Holder], sides: Collection[Generations], unwanted: Keep) -> tuple[Laggard, ...]:
+def presenting(holders: Iterable[TrustHolder], sides: Collection[Generations], unwanted: Keep) -> tuple[Laggard, ...]:
     """Who has a leaf of the generation ``unwanted`` that still counts."""
     return _judged(holders, sides, lambda holder, side: _presents(holder, side.of(unwanted)))
 
 
-def trusting(holders: Iterable[Holder], sides: Collection[Generations], unwanted: Keep) -> tuple[Laggard, ...]:
+def trusting(holders: Iterable[TrustHolder], sides: Collection[Generations], unwanted: Keep) -> tuple[Laggard, ...]:
     """Who still trusts the generation ``unwanted``."""
     return _judged(holders, sides, lambda holder, side: _trusts(holder, side.of(unwanted)))
 
 
-def _lacks(holder: Holder, wanted: str) -> str:
+def _lacks(holder: TrustHolder, wanted: str) -> str:
     if holder.source is Source.LEDGER or wanted in holder.anchors:
         return ""
     return "it does not trust the new authority yet"
 
 
-def _presents(holder: Holder, unwanted: str) -> str:
+def _presents(holder: TrustHolder, unwanted: str) -> str:
     if not holder.usable or holder.issuer != unwanted:
         return ""
     if holder.source in {Source.PROCESS, Source.FOLLOWER}:
@@ -205,11 +205,11 @@ def _presents(holder: Holder, unwanted: str) -> str:
     return "its certificate is of the authority that is to go, and still valid"
 
 
-def _trusts(holder: Holder, unwanted: str) -> str:
+def _trusts(holder: TrustHolder, unwanted: str) -> str:
     return "it still trusts the authority that is to go" if unwanted in holder.anchors else ""
 
 
-def _judged(holders: Iterable[Holder], sides: Collection[Generations], why: _Judge) -> tuple[Laggard, ...]:
+def _judged(holders: Iterable[TrustHolder], sides: Collection[Generations], why: _Judge) -> tuple[Laggard, ...]:
     found: list[Laggard] = []
     for holder in holders:
         if holder.problem:
@@ -221,7 +221,7 @@ def _judged(holders: Iterable[Holder], sides: Collection[Generations], why: _Jud
 
 
 class _Judge(Protocol):
-    def __call__(self, holder: Holder, side: Generations, /) -> str: ...
+    def __call__(self, holder: TrustHolder, side: Generations, /) -> str: ...
 
 
 def left_out(laggards: Sequence[Laggard], names: Collection[str]) -> tuple[Laggard, ...]:
@@ -229,7 +229,7 @@ def left_out(laggards: Sequence[Laggard], names: Collection[str]) -> tuple[Lagga
     return tuple(each for each in laggards if each.holder.identity not in names)
 
 
-def unknown_names(holders: Iterable[Holder], names: Collection[str]) -> tuple[str, ...]:
+def unknown_names(holders: Iterable[TrustHolder], names: Collection[str]) -> tuple[str, ...]:
     """Names of nobody: most likely mistyped."""
     known = {holder.identity for holder in holders}
     return tuple(name for name in names if name not in known)

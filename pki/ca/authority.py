@@ -36,7 +36,7 @@ from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.leaf import LeafRequest, SignedChain
 from sluice.pki.ledger.file import Ledger, ledger_path, rfc3339
 from sluice.pki.ledger.generations import DEFAULT_OVERLAP
-from sluice.pki.ledger.offline_issuance import Notes
+from sluice.pki.ledger.offline_issuance import IssuanceNotes
 from sluice.pki.ledger.records import IssuanceKind, LedgerRecord
 from sluice.pki.revocation.crl import RevocationList
 from sluice.pki.spiffe_id import Role, SpiffeId
@@ -88,7 +88,7 @@ class OnlineAuthority:
         self._ledger = self._engine.ledger = Ledger(ledger_path(pki), clock=clock, disk=disk)
         self._store, self._trust = self._engine.authorities, self._engine.trust
         self._revocations = self._engine.revocations
-        self._notes = Notes(pki)
+        self._notes = IssuanceNotes(pki)
         self._refusals = Refusals(pki)
         self._overlap = overlap
 

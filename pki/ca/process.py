@@ -16,16 +16,16 @@ from sluice.core.tasks import repeat
 from sluice.pki.ca.address import CaAddress, publish_ca, withdraw_ca
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.config import CaConfig
-from sluice.pki.ca.follower_file import FollowerFile
 from sluice.pki.ca.revoker import Revoker
 from sluice.pki.ca.server import CaServer
+from sluice.pki.ca.subscriber_file import SubscriberFile
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.renewal import renewal_reason
 from sluice.pki.revocation.crl_files import push_crls
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.connections import ConnectionLog
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.trust.reporter import reporting
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,14 +76,14 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         refresh_lists()
         identity = TlsIdentity(directory)
         await stack.enter_async_context(reporting(identity, "ca"))
-        following = FollowerFile(home.pki)
+        following = SubscriberFile(home.pki)
         following.keep(at_once=True)
         stack.callback(_keep_at_the_end, following)
         server = CaServer(
             identity,
             authority,
             connections=ConnectionLog(),
-            followers=following.followers,
+            subscribers=following.subscribers,
             revoker=Revoker(home, pki),
         )
         stack.push_async_callback(server.close)
@@ -104,7 +104,7 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         _LOG.info("CA %s stops; the ledger stands at %s", spiffe_id, authority.state)
 
 
-def _keep_at_the_end(following: FollowerFile) -> None:
+def _keep_at_the_end(following: SubscriberFile) -> None:
     try:
         following.keep(at_once=True)
     except (PkiError, OSError) as error:
@@ -112,5 +112,5 @@ def _keep_at_the_end(following: FollowerFile) -> None:
 
 
 async def _repeat_forever(server: CaServer, duty: Callable[[], object], seconds: float) -> None:
-    failure = "the CA's identity, its revocation lists, its ledger or its followers stay as they are; trying again"
+    failure = "the CA's identity, its revocation lists, its ledger or its subscribers stay as they are; trying again"
     await repeat(functools.partial(server.call, duty), seconds, failure)

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from sluice.pki.revocation.crl import Reason
-from sluice.pki.trust.in_use import InUse
+from sluice.pki.trust.reports import TrustReport
 from sluice.pki.x509.profiles import AuthorityKind
 
 AUTHORITY_PATH = "/v1/authority"
@@ -100,7 +100,7 @@ class TrustRequest(_Body, frozen=True):
     """
 
     known: Annotated[str, msgspec.Meta(max_length=MAX_VERSION_CHARACTERS)] = ""
-    in_use: Annotated[tuple[InUse, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
+    in_use: Annotated[tuple[TrustReport, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
     unreadable: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] = 0
 
 
@@ -125,7 +125,7 @@ class TrustAnswer(_Body, frozen=True):
     edge: TrustSide | None = None
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Why not: ``title`` is the name of the error."""
 
     status: int

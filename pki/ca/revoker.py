@@ -14,7 +14,7 @@ from sluice.core.clock import utc_now
 from sluice.core.errors import PeerRefused
 from sluice.core.home import Home
 from sluice.pki.ca.protocol import RevokedAnswer
-from sluice.pki.ca.revocable import fingerprints, in_home
+from sluice.pki.ca.revocable_certificates import fingerprints, in_home
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateUnknown, IssuanceRefused
 from sluice.pki.revocation.crl import Reason

@@ -39,7 +39,6 @@ from sluice.core.errors import (
 from sluice.core.http_body import BodyTooLarge, read_body
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.enrolment_listener import EnrolmentListener
-from sluice.pki.ca.followers import Followers
 from sluice.pki.ca.protocol import (
     ALPN,
     AUTHORITY_PATH,
@@ -55,8 +54,8 @@ from sluice.pki.ca.protocol import (
     AuthorityAnswer,
     EdgeRenewRequest,
     EnrolRequest,
+    ErrorAnswer,
     JobRequest,
-    Problem,
     RenewRequest,
     RevokedAnswer,
     RevokeRequest,
@@ -65,6 +64,7 @@ from sluice.pki.ca.protocol import (
 )
 from sluice.pki.ca.rate_limit import RateLimiter
 from sluice.pki.ca.revoker import Revoker
+from sluice.pki.ca.trust_subscribers import TrustSubscribers
 from sluice.pki.ca.trust_watch import TrustWatch, View
 from sluice.pki.channels import Channel, client_policy
 from sluice.pki.errors import (
@@ -125,7 +125,7 @@ class _MalformedRequest(PkiError):
 class CaServer:
     """Serves one :class:`OnlineAuthority`.
 
-    ``clock`` (monotonic seconds) counts for the rate limits; ``followers`` is told who asks for trust. Without
+    ``clock`` (monotonic seconds) counts for the rate limits; ``subscribers`` is told who asks for trust. Without
     ``revoker`` nothing is revoked from here.
     """
 
@@ -135,7 +135,7 @@ class CaServer:
         authority: OnlineAuthority,
         *,
         connections: ConnectionLog | None = None,
-        followers: Followers | None = None,
+        subscribers: TrustSubscribers | None = None,
         revoker: Revoker | None = None,
         clock: Callable[[], float] = time.monotonic,
         trust_wait_seconds: float = TRUST_WAIT_SECONDS,
@@ -148,7 +148,7 @@ class CaServer:
         self._per_jobmanager = _limiter(JOB_IDENTITIES_PER_JOBMANAGER, clock)
         self._per_listener = _limiter(TRUST_PER_IDENTITY, clock)
         self._per_revoker = _limiter(REVOCATIONS_PER_IDENTITY, clock)
-        self._followers = followers if followers is not None else Followers()
+        self._followers = subscribers if subscribers is not None else TrustSubscribers()
         self._trust = TrustWatch(self._read_trust, wait_seconds=trust_wait_seconds)
         self._mutual_http = web.Server(self._mutual_door, access_log=None, keepalive_timeout=IDLE_SECONDS)
         self._mutual = MutualTlsListener(
@@ -340,11 +340,11 @@ async def _answer(request: web.BaseRequest, routes: dict[tuple[str, str], _Handl
         return _json(problem.status, problem)
 
 
-def _problem(error: SluiceError) -> Problem:
+def _problem(error: SluiceError) -> ErrorAnswer:
     status = error.status if isinstance(error, _MalformedRequest) else _STATUS.get(type(error), 500)
     if status == 500:
-        return Problem(status=500, title="InternalError", detail="see the log of the CA")
-    return Problem(
+        return ErrorAnswer(status=500, title="InternalError", detail="see the log of the CA")
+    return ErrorAnswer(
         status=status,
         title=type(error).__name__.lstrip("_"),
         detail=error.what,
@@ -355,7 +355,7 @@ def _problem(error: SluiceError) -> Problem:
 
 def _json(status: int, body: msgspec.Struct | bytes) -> web.Response:
     headers = {"cache-control": "no-store"}
-    if isinstance(body, Problem) and body.retry_after:
+    if isinstance(body, ErrorAnswer) and body.retry_after:
         headers["retry-after"] = str(math.ceil(body.retry_after))
     encoded = body if isinstance(body, bytes) else msgspec.json.encode(body)
     return web.Response(status=status, body=encoded, content_type="application/json", headers=headers)

@@ -13,7 +13,7 @@ import msgspec
 from sluice.core.errors import CertificateRejected, PeerRefused, PkiError
 from sluice.core.http_body import BodyTooLarge, read_body
 from sluice.pki.ca.address import Address
-from sluice.pki.ca.protocol import ALPN, MAX_ANSWER_BYTES, Problem
+from sluice.pki.ca.protocol import ALPN, MAX_ANSWER_BYTES, ErrorAnswer
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.errors import (
     CaUnavailable,
@@ -115,13 +115,13 @@ async def exchange(  # noqa: PLR0917  in the order of the wire: where, how, what
     try:
         if status in {200, 201}:
             return msgspec.json.decode(data, type=answer)
-        problem = msgspec.json.decode(data, type=Problem)
+        problem = msgspec.json.decode(data, type=ErrorAnswer)
     except DAMAGED_JSON as error:
         raise CaUnavailable(f"what answers at {host}:{port} is no CA (status {status})") from error
     raise _error(problem)
 
 
-def _error(problem: Problem) -> PkiError:
+def _error(problem: ErrorAnswer) -> PkiError:
     """The error that the online authority answered with, as it raised it."""
     if problem.status == 429:
         return RateLimited(problem.detail, max(0.0, min(problem.retry_after, LONGEST_RETRY_AFTER_SECONDS)))

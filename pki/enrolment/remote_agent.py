@@ -11,9 +11,9 @@ from sluice.pki.agent.jwt_keys import JwtAuthority
 from sluice.pki.agent.policy import AgentPolicy, PolicyError
 from sluice.pki.agent.process import Agent, run_agent
 from sluice.pki.config import PkiConfig
+from sluice.pki.enrolment.enrolling_issuer import EnrollingIssuer, Locate
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
-from sluice.pki.enrolment.member import Locate, MemberIssuer
-from sluice.pki.enrolment.trust_follower import TrustFollower
+from sluice.pki.enrolment.trust_subscription import TrustSubscription
 from sluice.pki.identities.join_tokens import ENROLLABLE
 from sluice.pki.spiffe_id import SpiffeId
 
@@ -37,10 +37,10 @@ async def joined_agent(  # noqa: PLR0917  where, from whom, what, and how it is 
     """
     check_joinable(policy)
     directories = [one.directory for one in policy.identities]
-    follower = TrustFollower(home, locate, directories[0], directories)
+    follower = TrustSubscription(home, locate, directories[0], directories)
     agent = Agent(
         policy,
-        MemberIssuer(locate, tokens, algorithm=config.key_algorithm),
+        EnrollingIssuer(locate, tokens, algorithm=config.key_algorithm),
         jwt,
         config.trust_domain,
         socket_path,

@@ -21,7 +21,7 @@ from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import write_identity
 from sluice.pki.issuing.leaf import IssuedLeaf, LeafRequest, SignedChain
 from sluice.pki.ledger.file import Ledger
-from sluice.pki.ledger.offline_issuance import Notes, note_of
+from sluice.pki.ledger.offline_issuance import IssuanceNotes, issuance_note
 from sluice.pki.ledger.records import LedgerRecord, NotedKind
 from sluice.pki.revocation.crl_files import install_crls
 from sluice.pki.revocation.store import RevocationStore
@@ -56,7 +56,7 @@ class IssuingEngine:
         self._backdate = dt.timedelta(minutes=config.backdate_minutes)
         self.ledger: Ledger | None = None
         """Where issued leaves are recorded; None: noted beside the ledger of another process, if there is one."""
-        self._notes = Notes(pki)
+        self._notes = IssuanceNotes(pki)
         self._read_once = read_once
         self._signing: dict[AuthorityKind, tuple[Authority, tuple[x509.Certificate, ...]]] = {}
 
@@ -192,7 +192,7 @@ class IssuingEngine:
 def _record(issued: IssuedLeaf) -> LedgerRecord:
     request = issued.request
     local: NotedKind = "edge-local" if issued.authority.kind is AuthorityKind.EDGE else "local"
-    record = note_of(issued.leaf, str(request.names.spiffe_id), local)
+    record = issuance_note(issued.leaf, str(request.names.spiffe_id), local)
     if not request.kind:
         return record
     return msgspec.structs.replace(record, kind=request.kind, requester=request.requester, token=request.token)

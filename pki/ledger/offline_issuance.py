@@ -37,7 +37,7 @@ MAX_RECORDS = 1000
 MAX_NOTE_BYTES = MAX_RECORDS * MAX_LINE_BYTES
 
 
-def note_of(certificate: x509.Certificate, identity: str, kind: NotedKind) -> LedgerRecord:
+def issuance_note(certificate: x509.Certificate, identity: str, kind: NotedKind) -> LedgerRecord:
     """What the ledger will say of ``certificate``; the requester is the user who had the authority's key."""
     return LedgerRecord(
         event="issued",
@@ -50,7 +50,7 @@ def note_of(certificate: x509.Certificate, identity: str, kind: NotedKind) -> Le
     )
 
 
-class Notes:
+class IssuanceNotes:
     """The notes beside the ledger of the authorities below ``pki``; nothing is noted where there is no ledger."""
 
     def __init__(self, pki: Path) -> None:
@@ -114,7 +114,7 @@ def _read(path: Path) -> list[LedgerRecord]:
             record = msgspec.json.decode(line, type=LedgerRecord)
         except DAMAGED_JSON as error:
             raise StoreError(f"{path} is damaged: {error}") from error
-        # Only what note_of makes: a note passes for nothing that the online authority did itself.
+        # Only what issuance_note makes: a note passes for nothing that the online authority did itself.
         honest = record.event == "issued" and record.kind in NOTED_KINDS and record.requester.startswith("uid:")
         if not honest or record.token or record.sequence or record.previous or record.digest:
             raise StoreError(f"{path} holds something else than notes of certificates")

@@ -40,7 +40,7 @@ from sluice.pki.revocation.crl import (
     is_delta,
     load_crls,
 )
-from sluice.pki.revocation.outside import Outside
+from sluice.pki.revocation.exported_certificates import ExportedCertificates
 from sluice.pki.spiffe_id import Role
 
 _LOG = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ def push_crls(home: Home, lists: Sequence[RevocationList], now: dt.datetime) -> 
     """
     changed, failed = [], []
     try:
-        outside = Outside(home.pki).directories()
+        outside = ExportedCertificates(home.pki).directories()
     except StoreError as error:
         outside, failed = [], [str(error)]
     for directory in (*identity_directories(home), *outside):

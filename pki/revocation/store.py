@@ -77,7 +77,7 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RevocationTarget:
     """A certificate to be revoked; all but its serial as far as it is known (``issuer`` is a key identifier)."""
 
     serial: int
@@ -87,7 +87,7 @@ class Target:
     sha256: str = ""
 
     @classmethod
-    def of(cls, certificate: x509.Certificate, identity: str = "") -> Target:
+    def of(cls, certificate: x509.Certificate, identity: str = "") -> RevocationTarget:
         """The certificate itself is at hand."""
         return cls(
             certificate.serial_number,
@@ -112,7 +112,12 @@ class RevocationStore:
         self._list_files: dict[x509.Certificate, Path] = {}
 
     def revoke(
-        self, kind: AuthorityKind, targets: Iterable[Target], reason: Reason, *, passphrase: bytes | None = None
+        self,
+        kind: AuthorityKind,
+        targets: Iterable[RevocationTarget],
+        reason: Reason,
+        *,
+        passphrase: bytes | None = None,
     ) -> tuple[Revocation, ...]:
         """Record that ``kind`` revokes ``targets`` and sign its next list; returns those not revoked before.
 
@@ -136,7 +141,9 @@ class RevocationStore:
                     added.setdefault(entry.number, entry)
         return tuple(added.values())
 
-    def _revoke(self, authority: Authority, targets: Sequence[Target], reason: Reason) -> tuple[Revocation, ...]:
+    def _revoke(
+        self, authority: Authority, targets: Sequence[RevocationTarget], reason: Reason
+    ) -> tuple[Revocation, ...]:
         now = self._clock()
         directory = self._prepare(authority)
         with locked(directory):
@@ -383,7 +390,7 @@ def _write(directory: Path, record: _Record) -> None:
     write_secret(directory / RECORD_FILE, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
 
-def _checked(target: Target) -> Target:
+def _checked(target: RevocationTarget) -> RevocationTarget:
     if target.serial <= 0 or target.serial.bit_length() > MAX_SERIAL_BITS:
         raise CertificateRejected(f"{target.serial:x} is not the serial number of a certificate")
     return target

@@ -15,13 +15,13 @@ from sluice.core.errors import StoreError
 from sluice.core.home import Home
 from sluice.pki.authorities.rotation_phases import (
     Generations,
-    Holder,
     Keep,
     Laggard,
     PeersLag,
     Phase,
     Rotation,
     RotationRefused,
+    TrustHolder,
     Verb,
     check_verb,
     lacking,
@@ -37,7 +37,7 @@ from sluice.pki.revocation.crl_files import push_crls
 from sluice.pki.revocation.store import RevocationStore
 from sluice.pki.rotation.view import holders, remembered
 from sluice.pki.trust.anchor_files import push_trust
-from sluice.pki.trust.in_use import Alive, is_running
+from sluice.pki.trust.reports import Alive, is_running
 from sluice.pki.x509.profiles import ISSUING, AuthorityKind
 
 Patience = Callable[[Sequence[Laggard]], bool]
@@ -84,7 +84,7 @@ class Rotator:
         """What is under way, and how far it is."""
         return self._store.read()
 
-    def holders(self) -> tuple[Holder, ...]:
+    def holders(self) -> tuple[TrustHolder, ...]:
         """Who trusts and presents what."""
         return holders(self._home, self._clock(), alive=self._alive, revoked=self._revoked())
 
@@ -249,7 +249,7 @@ class Rotator:
         elsewhere = self._elsewhere(rotation, unwanted, seen)
         return presenting((*seen, *elsewhere), _sides(rotation), unwanted)
 
-    def _elsewhere(self, rotation: Rotation, unwanted: Keep, seen: tuple[Holder, ...]) -> tuple[Holder, ...]:
+    def _elsewhere(self, rotation: Rotation, unwanted: Keep, seen: tuple[TrustHolder, ...]) -> tuple[TrustHolder, ...]:
         return remembered(self._home, rotation, unwanted, seen, self._clock(), self._revoked())
 
     def _revoked(self) -> frozenset[int]:

@@ -13,20 +13,20 @@ from pathlib import Path
 from sluice.core.errors import InvalidIdentity, PkiError, StoreError
 from sluice.core.home import Home
 from sluice.pki.authorities.rotation_phases import (
-    Holder,
     Keep,
     Rotation,
     Source,
+    TrustHolder,
 )
-from sluice.pki.ca.follower_file import followers_path, read_followers
+from sluice.pki.ca.subscriber_file import read_subscribers, subscribers_path
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.ledger.file import ledger_path, read_ledger
 from sluice.pki.ledger.records import NOTED_KINDS, LedgerRecord, side_of
 from sluice.pki.revocation.crl_files import identity_directories
-from sluice.pki.rotation.followers import follower_holders
+from sluice.pki.rotation.subscribers import subscriber_holders
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.trust.anchor_files import sides_of
-from sluice.pki.trust.in_use import Alive, is_running, read_reports
+from sluice.pki.trust.reports import Alive, is_running, read_reports
 from sluice.pki.x509.key_identifiers import issuer_id, key_id
 
 RECORD_PRECISION = dt.timedelta(milliseconds=1)
@@ -35,13 +35,13 @@ RECORD_PRECISION = dt.timedelta(milliseconds=1)
 
 def holders(
     home: Home, now: dt.datetime, *, alive: Alive = is_running, revoked: Collection[int] = frozenset()
-) -> tuple[Holder, ...]:
+) -> tuple[TrustHolder, ...]:
     """All identity directories of ``home`` and the processes that report there, and all that follow from elsewhere.
 
     ``revoked``: serial numbers that count no more.
     """
     known = frozenset(identifier for side in sides_of(home.pki) for identifier in side.known)
-    found: list[Holder] = []
+    found: list[TrustHolder] = []
     for directory in identity_directories(home):
         files = _files(home, directory, now)
         if files is None:
@@ -52,11 +52,11 @@ def holders(
     return tuple(found)
 
 
-def _files(home: Home, directory: Path, now: dt.datetime) -> Holder | None:
+def _files(home: Home, directory: Path, now: dt.datetime) -> TrustHolder | None:
     place = _place(home, directory)
     try:
         material, _ = read_identity(directory)
-        return Holder(
+        return TrustHolder(
             Source.FILES,
             str(material.spiffe_id),
             place,
@@ -67,18 +67,18 @@ def _files(home: Home, directory: Path, now: dt.datetime) -> Holder | None:
     except (PkiError, ValueError) as error:
         if not directory.exists():
             return None  # a job's directory goes with the job
-        return Holder(Source.FILES, place, place, problem=f"the identity cannot be read: {error}")
+        return TrustHolder(Source.FILES, place, place, problem=f"the identity cannot be read: {error}")
 
 
-def _processes(home: Home, directory: Path, identity: str, alive: Alive) -> Iterator[Holder]:
+def _processes(home: Home, directory: Path, identity: str, alive: Alive) -> Iterator[TrustHolder]:
     place = _place(home, directory)
     try:
         reports, unreadable = read_reports(directory, alive=alive)
     except StoreError as error:
-        yield Holder(Source.PROCESS, identity, place, problem=error.what)
+        yield TrustHolder(Source.PROCESS, identity, place, problem=error.what)
         return
     for report in reports:
-        yield Holder(
+        yield TrustHolder(
             Source.PROCESS,
             report.identity,
             place,
@@ -89,20 +89,20 @@ def _processes(home: Home, directory: Path, identity: str, alive: Alive) -> Iter
             crls=tuple(report.crls.items()),
         )
     for bad in unreadable:
-        yield Holder(Source.PROCESS, identity, place, pid=bad.pid, problem=bad.why)
+        yield TrustHolder(Source.PROCESS, identity, place, pid=bad.pid, problem=bad.why)
 
 
-def _followers(home: Home, now: dt.datetime, revoked: Collection[int]) -> Iterator[Holder]:
-    place = _place(home, followers_path(home.pki))
+def _followers(home: Home, now: dt.datetime, revoked: Collection[int]) -> Iterator[TrustHolder]:
+    place = _place(home, subscribers_path(home.pki))
     try:
-        record = read_followers(home.pki)
+        record = read_subscribers(home.pki)
     except StoreError as error:
-        yield Holder(Source.FOLLOWER, place, place, problem=error.what)
+        yield TrustHolder(Source.FOLLOWER, place, place, problem=error.what)
         return
-    yield from follower_holders(record, now, place, revoked)
+    yield from subscriber_holders(record, now, place, revoked)
 
 
-def _known(holder: Holder, known: frozenset[str]) -> Holder:
+def _known(holder: TrustHolder, known: frozenset[str]) -> TrustHolder:
     """What neither trusts nor presents any authority of this home cannot be judged, unless it has expired anyway."""
     if holder.problem or not holder.usable or known & {holder.issuer, *holder.anchors}:
         return holder
@@ -113,10 +113,10 @@ def remembered(  # noqa: PLR0917  where, what, and what is known besides
     home: Home,
     rotation: Rotation,
     unwanted: Keep,
-    seen: tuple[Holder, ...],
+    seen: tuple[TrustHolder, ...],
     now: dt.datetime,
     revoked: Collection[int] = frozenset(),
-) -> tuple[Holder, ...]:
+) -> tuple[TrustHolder, ...]:
     """Identities elsewhere whose last certificate, by the ledger, is of the generation ``unwanted`` and still counts.
 
     What has a directory here or follows from elsewhere is judged by that; what was revoked, or is known here to have
@@ -135,7 +135,7 @@ def remembered(  # noqa: PLR0917  where, what, and what is known besides
         and int(record.serial, 16) not in revoked
     }
     return tuple(
-        Holder(
+        TrustHolder(
             Source.LEDGER, identity, f"ledger record {record.sequence}", issuer=rotation.generations[side].of(unwanted)
         )
         for (side, identity), record in latest.items()

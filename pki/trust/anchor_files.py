@@ -28,14 +28,14 @@ from sluice.pki.x509.profiles import ISSUING
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class TrustedSide:
     """What identities of one side are to trust; ``known``: every generation of it, those that go included."""
 
     bundle: tuple[x509.Certificate, ...]
     known: frozenset[str]
 
 
-def sides_of(pki: Path) -> tuple[Side, ...]:
+def sides_of(pki: Path) -> tuple[TrustedSide, ...]:
     """The internal and the edge side as they are now."""
     rotation, trust = read_rotation(pki), TrustStore(pki)
     sides = []
@@ -46,11 +46,11 @@ def sides_of(pki: Path) -> tuple[Side, ...]:
         known = {key_id(anchor) for anchor in bundle}
         if rotation is not None and (both := rotation.generations.get(kind)) is not None:
             known |= {both.old, both.new}
-        sides.append(Side(bundle, frozenset(known)))
+        sides.append(TrustedSide(bundle, frozenset(known)))
     return tuple(sides)
 
 
-def install_trust(directory: Path, side: Side) -> bool:
+def update_anchors(directory: Path, side: TrustedSide) -> bool:
     """Bring ``ca.pem`` of an identity directory up to date; returns whether anything changed.
 
     An identity of another side stays as it is, and so do anchors that somebody has added by hand.
@@ -67,7 +67,7 @@ def install_trust(directory: Path, side: Side) -> bool:
     return True
 
 
-def push_trust(home: Home, sides: Sequence[Side] | None = None) -> tuple[list[Path], list[str]]:
+def push_trust(home: Home, sides: Sequence[TrustedSide] | None = None) -> tuple[list[Path], list[str]]:
     """Bring every identity directory of ``home`` up to date; returns those that changed, and what went wrong.
 
     Revocation lists come after it (``push_crls``): a list is taken only of an issuer that is trusted.
@@ -77,7 +77,7 @@ def push_trust(home: Home, sides: Sequence[Side] | None = None) -> tuple[list[Pa
     for directory in identity_directories(home):
         for side in wanted:
             try:
-                if install_trust(directory, side):
+                if update_anchors(directory, side):
                     changed.append(directory)
             except StoreError as error:
                 if directory.exists():  # a job's directory may have gone meanwhile

@@ -57,7 +57,7 @@ class TrustBundle:
         return cls(tuple(anchors), ca_pem, tuple(each.public_bytes(Encoding.PEM) for each in lists))
 
 
-def install_trust(directory: Path, bundle: TrustBundle) -> bool:
+def replace_anchors(directory: Path, bundle: TrustBundle) -> bool:
     """Put the anchors of ``bundle`` into an identity directory; returns whether anything changed.
 
     Raises:
@@ -135,7 +135,7 @@ class TrustPusher:
         for bundle in self._bundles:
             if present & set(bundle.anchors):
                 # 1. Trust first: a list counts only beside the anchor that signed it.
-                changed = install_trust(directory, bundle)
+                changed = replace_anchors(directory, bundle)
                 # 2. Each list by itself: a bad one keeps no other out.
                 return _install_lists(directory, bundle.lists, now) or changed
         if self._bundles and directory in self._directories:

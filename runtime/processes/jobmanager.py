@@ -31,7 +31,7 @@ from sluice.pki.issuing.issuer import Issuer
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.connections import ConnectionLog
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.trust.reporter import reporting
 from sluice.runtime.blob.server import BlobServer
 from sluice.runtime.blob.store import BlobStore
 from sluice.runtime.blob.uploads import sweeping

@@ -18,7 +18,7 @@ from sluice.core.metrics import collecting
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.connections import ConnectionLog
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.trust.reporter import reporting
 from sluice.runtime.config import RuntimeConfig
 from sluice.runtime.ha.config import HaConfig
 from sluice.runtime.ha.embedded import EmbeddedElection

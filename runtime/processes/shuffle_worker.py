@@ -27,7 +27,7 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.bulk import serving_engine
 from sluice.pki.tls.connections import ConnectionLog
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.trust.reporter import reporting
 from sluice.runtime.node.addresses import (
     SHUFFLE_WORKER,
     ShuffleRegistration,

@@ -17,7 +17,7 @@ from sluice.core.tasks import end_tasks
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.connections import ConnectionLog
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.trust.reporter import reporting
 from sluice.runtime.config import RuntimeConfig
 from sluice.runtime.messages import TaskManagerRegistration
 from sluice.runtime.node.addresses import (

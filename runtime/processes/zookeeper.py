@@ -26,7 +26,7 @@ from sluice.pki.export.programs.catalogue import Program, export_for
 from sluice.pki.export.programs.zookeeper import SECURE_CLIENT_PORT
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.trust.reporter import reporting
 from sluice.runtime.ha.errors import HaError, HaMisconfigured
 from sluice.runtime.node.addresses import (
     ZooKeeperAddress,

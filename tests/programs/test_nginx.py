@@ -14,7 +14,7 @@ from sluice.core.clock import utc_now
 from sluice.pki.export.programs.catalogue import Program, export_for
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.revocation.crl import Reason
-from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.revocation.store import RevocationStore, RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import HOSTILE_CLIENTS, TRUST_DOMAIN, Hostile, TestPki
@@ -115,7 +115,7 @@ def test_a_revoked_certificate_is_refused(pki: TestPki, start: Start, tmp_path: 
     staying, leaving = (pki.directory(TASKMANAGER) for _ in range(2))
     revocations = RevocationStore(pki.home.pki, pki.config, clock=utc_now)
     leaf = read_identity(leaving)[0].leaf
-    revocations.revoke(AuthorityKind.INTERNAL, [Target.of(leaf)], Reason.SUPERSEDED)
+    revocations.revoke(AuthorityKind.INTERNAL, [RevocationTarget.of(leaf)], Reason.SUPERSEDED)
     identity = pki.directory(GATEWAY)
     assert (identity / "crl.pem").exists()
     export_for(Program.NGINX, identity, tmp_path / "out", now=utc_now())

@@ -21,7 +21,7 @@ from sluice.core.errors import SluiceError
 from sluice.core.tasks import end_tasks
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.trust.reporter import reporting
 from sluice.runtime.blob.client import fetch_blob
 from sluice.runtime.gateways import (
     DRIVER,

@@ -21,7 +21,7 @@ from sluice.pki.config import PkiConfig
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import install_crls
-from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.revocation.store import RevocationStore, RevocationTarget
 from sluice.pki.x509.profiles import AuthorityKind
 
 TRUST_DOMAIN = "sluice.local"
@@ -78,7 +78,7 @@ class RunningAgent:
     def revoke(self, *certificates: x509.Certificate) -> None:
         """Revoke what the internal authority issued, and bring the list into the agent's directories."""
         store = RevocationStore(self.pki, self.config, clock=self.clock)
-        store.revoke(AuthorityKind.INTERNAL, [Target.of(one) for one in certificates], Reason.SUPERSEDED)
+        store.revoke(AuthorityKind.INTERNAL, [RevocationTarget.of(one) for one in certificates], Reason.SUPERSEDED)
         store.refresh(AuthorityKind.INTERNAL)
         found = store.current(AuthorityKind.INTERNAL)
         assert found is not None

@@ -32,7 +32,7 @@ from sluice.pki.identities.directory import read_identity, write_identity
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import install_crls
-from sluice.pki.revocation.store import Target
+from sluice.pki.revocation.store import RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.connections import ConnectionLog
 from sluice.pki.tls.contexts import TlsIdentity
@@ -74,7 +74,7 @@ class Generation:
         return found.pem
 
     def revoke(self, serial: int) -> None:
-        self.issuer.revocations.revoke(AuthorityKind.INTERNAL, [Target(serial)], Reason.SUPERSEDED)
+        self.issuer.revocations.revoke(AuthorityKind.INTERNAL, [RevocationTarget(serial)], Reason.SUPERSEDED)
 
 
 def install(directory: Path, spiffe_id: SpiffeId, signer: Generation, trusted: Sequence[Generation]) -> int:

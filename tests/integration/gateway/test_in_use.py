@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes
 from sluice.core.home import Home
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.revocation.crl import load_crls
-from sluice.pki.trust.in_use import InUse, read_reports
+from sluice.pki.trust.reports import TrustReport, read_reports
 from sluice.pki.x509.key_identifiers import issuer_id, key_id
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, eventually
 from tests.integration.gateway.network import ENVOY, Generation, NetworkGateway, install
@@ -42,7 +42,7 @@ def network(
         shutil.rmtree(directory)
 
 
-def reported(directory: Path) -> InUse | None:
+def reported(directory: Path) -> TrustReport | None:
     reports, unreadable = read_reports(directory)
     assert unreadable == []
     assert len(reports) <= 1

@@ -19,7 +19,7 @@ from sluice.pki.channels import Channel, client_policy, server_policy
 from sluice.pki.identities.directory import read_certificates
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import install_crls
-from sluice.pki.revocation.store import Target
+from sluice.pki.revocation.store import RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.bulk import (
     BulkStream,
@@ -203,7 +203,7 @@ def test_a_revoked_client_is_refused_and_its_open_stream_knows(
     revoked = pki.identity(SpiffeId.executor(TRUST_DOMAIN, JOB, 7 + list(Engine).index(engine)))
     with connected(pool, acceptor(worker, engine), connector(revoked, engine)) as (server, _client):
         leaf = read_certificates(revoked.directory / "chain.pem")[0]
-        target = Target.of(leaf, str(revoked.spiffe_id))
+        target = RevocationTarget.of(leaf, str(revoked.spiffe_id))
         pki.issuer.revocations.revoke(AuthorityKind.INTERNAL, [target], Reason.KEY_COMPROMISE)
         current = pki.issuer.revocations.current(AuthorityKind.INTERNAL)
         assert current is not None

@@ -28,7 +28,7 @@ from sluice.pki.identities.directory import IdentityMaterial, read_identity
 from sluice.pki.identities.due import purposes_of
 from sluice.pki.identities.join_tokens import mint
 from sluice.pki.revocation.crl import Reason
-from sluice.pki.revocation.store import Target
+from sluice.pki.revocation.store import RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.keys import generate_key
@@ -198,11 +198,11 @@ async def test_no_other_role_renews_a_public_certificate(
 
 async def test_a_revoked_public_certificate_is_not_renewed(pki: TestPki, ca: CaAddress, tmp_path: Path) -> None:
     own = await enrolled(pki, ca, tmp_path / "edge")
-    pki.issuer.revocations.revoke(AuthorityKind.EDGE, [Target.of(own.leaf, str(EDGE))], Reason.SUPERSEDED)
+    pki.issuer.revocations.revoke(AuthorityKind.EDGE, [RevocationTarget.of(own.leaf, str(EDGE))], Reason.SUPERSEDED)
     with pytest.raises(IssuanceRefused, match="revoked"):
         await off_loop(renew_edge, tmp_path / "edge", pki.identity(GATEWAY), ca.mutual)
     pki.issuer.revocations.revoke(
-        AuthorityKind.EDGE, [Target(12345, str(EDGE), own.leaf.not_valid_after_utc)], Reason.KEY_COMPROMISE
+        AuthorityKind.EDGE, [RevocationTarget(12345, str(EDGE), own.leaf.not_valid_after_utc)], Reason.KEY_COMPROMISE
     )
     with pytest.raises(PkiError, match="was revoked"):
         await enrolled(pki, ca, tmp_path / "again")

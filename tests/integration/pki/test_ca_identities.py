@@ -26,7 +26,7 @@ from sluice.pki.identities.join_tokens import mint
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import CRL_FILE
-from sluice.pki.revocation.store import Target
+from sluice.pki.revocation.store import RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.x509.profiles import AuthorityKind
@@ -109,7 +109,7 @@ def revoke(home: Home, spiffe_id: SpiffeId, reason: Reason) -> None:
     """Revoke the present certificate of a process, and bring the list to everybody."""
     leaf = read_certificates(home.identity(spiffe_id.role, spiffe_id.name) / CHAIN_FILE)[0]
     revocations = LocalIssuer(home, CONFIGURATION.pki).revocations
-    revocations.revoke(AuthorityKind.INTERNAL, [Target.of(leaf, str(spiffe_id))], reason)
+    revocations.revoke(AuthorityKind.INTERNAL, [RevocationTarget.of(leaf, str(spiffe_id))], reason)
     assert refresh_lists(home, CONFIGURATION) == []
 
 

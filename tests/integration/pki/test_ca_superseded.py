@@ -23,8 +23,8 @@ from sluice.pki.ca.server import CaServer
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.enrolment import client
+from sluice.pki.enrolment.enrolling_issuer import EdgeEnrollingIssuer, EnrollingIssuer
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
-from sluice.pki.enrolment.member import EdgeMemberIssuer, MemberIssuer
 from sluice.pki.enrolment.online_issuer import OnlineIssuer
 from sluice.pki.errors import CertificateSuperseded
 from sluice.pki.identities.directory import CHAIN_FILE, read_certificates, read_identity
@@ -155,7 +155,7 @@ async def test_member_that_lost_its_newest_certificate_enrols_again_with_a_token
     own, restored = await asyncio.to_thread(world.copied, WORKER)
     world.ahead = HOUR
     token = JoinTokenFile(tmp_path / "token")
-    issuer = MemberIssuer(lambda: world.address, {WORKER: token})
+    issuer = EnrollingIssuer(lambda: world.address, {WORKER: token})
     with pytest.raises(CertificateSuperseded):
         await asyncio.to_thread(issuer.issue_to, restored, WORKER)
     world.token(WORKER, token.path)
@@ -171,7 +171,7 @@ async def test_gateways_issuer_does_not_take_a_refusal_for_a_missing_token(world
     internal, public = world.issue(GATEWAY), world.issue_public()
     copy = Path(shutil.copytree(public, tmp_path / "copy"))
     spiffe_id = read_identity(public)[0].spiffe_id
-    issuer = EdgeMemberIssuer(internal, lambda: world.address, {})
+    issuer = EdgeEnrollingIssuer(internal, lambda: world.address, {})
     await asyncio.to_thread(issuer.issue_to, public, spiffe_id)
     world.ahead = HOUR
     with pytest.raises(CertificateSuperseded):

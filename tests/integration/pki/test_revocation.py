@@ -22,7 +22,7 @@ from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.crl import EXPIRY_GRACE, Reason
 from sluice.pki.revocation.crl_files import CRL_FILE, install_crls
 from sluice.pki.revocation.revoked_peers import RevokedPeers
-from sluice.pki.revocation.store import Target
+from sluice.pki.revocation.store import RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.connection_guard import ConnectionGuard
 from sluice.pki.tls.contexts import TlsIdentity
@@ -39,7 +39,7 @@ POLICY = server_policy(Channel.RPC, TRUST_DOMAIN)
 def revoke(pki: TestPki, revoked: TlsIdentity, *told: TlsIdentity, reason: Reason = Reason.KEY_COMPROMISE) -> None:
     """Revoke an identity and tell the processes ``told``; the revoked one is not told."""
     leaf = read_certificates(revoked.directory / "chain.pem")[0]
-    pki.issuer.revocations.revoke(INTERNAL, [Target.of(leaf, str(revoked.spiffe_id))], reason)
+    pki.issuer.revocations.revoke(INTERNAL, [RevocationTarget.of(leaf, str(revoked.spiffe_id))], reason)
     for identity in told:
         install_crls(identity.directory, current_list(pki.issuer), utc_now())
 
@@ -257,7 +257,7 @@ def test_every_kind_of_bad_list_is_refused_by_the_process_itself(
 ) -> None:
     """Put there by somebody else than :func:`install_crls`, which would have refused it."""
     watched = Watched(pki)
-    pki.issuer.revocations.revoke(INTERNAL, [Target.of(watched.leaf)], Reason.UNSPECIFIED)
+    pki.issuer.revocations.revoke(INTERNAL, [RevocationTarget.of(watched.leaf)], Reason.UNSPECIFIED)
     watched.path.write_bytes(current_list(pki.issuer))
     watched.ticks = 1
     assert watched.peers.look() == 1
@@ -310,7 +310,7 @@ def test_older_list_of_the_same_authority_is_not_taken(pki: TestPki) -> None:
     older = _refreshed(pki.issuer, INTERNAL)
     watched = Watched(pki)
     leaf = watched.leaf
-    pki.issuer.revocations.revoke(INTERNAL, [Target.of(leaf)], Reason.UNSPECIFIED)
+    pki.issuer.revocations.revoke(INTERNAL, [RevocationTarget.of(leaf)], Reason.UNSPECIFIED)
     for content in (current_list(pki.issuer), older):
         watched.path.write_bytes(content)
         watched.ticks += 1

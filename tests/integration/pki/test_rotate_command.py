@@ -15,8 +15,8 @@ from sluice.client.access import edge_bundle
 from sluice.core.errors import StoreError
 from sluice.core.home import Home
 from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.ca.follower_file import FollowerFile
 from sluice.pki.ca.protocol import TrustRequest
+from sluice.pki.ca.subscriber_file import SubscriberFile
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import (
     CHAIN_FILE,
@@ -28,7 +28,7 @@ from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.tls.edge_client import EdgeTrust
-from sluice.pki.trust.in_use import InUse
+from sluice.pki.trust.reports import TrustReport
 from sluice.pki.x509.key_identifiers import issuer_id, key_id
 from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN
@@ -122,8 +122,8 @@ def test_who_follows_from_another_machine_is_shown_and_waited_for(home: Home, sl
     directory = home.root.parent / "remote"
     LocalIssuer(home, PkiConfig()).issue_to(directory, remote)
     material, _ = read_identity(directory)
-    file = FollowerFile(home.pki)
-    report = InUse(
+    file = SubscriberFile(home.pki)
+    report = TrustReport(
         pid=4711,
         started=1.0,
         identity=str(remote),
@@ -134,7 +134,7 @@ def test_who_follows_from_another_machine_is_shown_and_waited_for(home: Home, sl
         crls={},
         loaded_at=dt.datetime.now(dt.UTC),
     )
-    file.followers.heard(remote, material.leaf, "192.0.2.7", TrustRequest(in_use=(report,)))
+    file.subscribers.heard(remote, material.leaf, "192.0.2.7", TrustRequest(in_use=(report,)))
     file.keep()
     assert sluice_pki("rotate", "prepare", "internal").code == 0
     [shown] = [each for each in status(sluice_pki)["holders"] if each["source"] == "follower"]

@@ -22,9 +22,9 @@ from sluice.pki.ca.config import CaConfig
 from sluice.pki.ca.process import online_ca
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.channels import Channel, client_policy, server_policy
+from sluice.pki.enrolment.enrolling_issuer import EnrollingIssuer
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
-from sluice.pki.enrolment.keeper import CaKeeper, Kept
-from sluice.pki.enrolment.member import MemberIssuer
+from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService
 from sluice.pki.identities.directory import CA_FILE, CHAIN_FILE, read_certificates
 from sluice.pki.identities.join_tokens import mint
 from sluice.pki.spiffe_id import Role, SpiffeId
@@ -49,8 +49,10 @@ class Machine:
         self.directory = self.home.identity(spiffe_id.role, spiffe_id.name)
         self.token = root / "token"
         write_secret(self.token, new_token(pki, spiffe_id).encode())
-        issuer = MemberIssuer(lambda: address, {spiffe_id: JoinTokenFile(self.token)})
-        self.keeper = CaKeeper(self.home, lambda: address, [Kept(ManagedIdentity(spiffe_id, self.directory), issuer)])
+        issuer = EnrollingIssuer(lambda: address, {spiffe_id: JoinTokenFile(self.token)})
+        self.keeper = RenewalService(
+            self.home, lambda: address, [EnrolledIdentity(ManagedIdentity(spiffe_id, self.directory), issuer)]
+        )
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from sluice.gateway.proxy.envoy_process import EnvoyProcess
 from sluice.pki.export.programs.catalogue import Program, export_for
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.revocation.crl import Reason
-from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.revocation.store import RevocationStore, RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import HOSTILE_CLIENTS, TRUST_DOMAIN, Hostile, TestPki
@@ -157,7 +157,9 @@ async def test_a_renewed_export_counts_without_a_restart(edge: Edge) -> None:
     assert b"served" in await edge.asked_by(client_context(leaving))
     revoked = read_identity(leaving)[0]
     revocations = RevocationStore(edge.pki.home.pki, edge.pki.config, clock=utc_now)
-    revocations.revoke(AuthorityKind.INTERNAL, [Target.of(revoked.leaf, str(revoked.spiffe_id))], Reason.KEY_COMPROMISE)
+    revocations.revoke(
+        AuthorityKind.INTERNAL, [RevocationTarget.of(revoked.leaf, str(revoked.spiffe_id))], Reason.KEY_COMPROMISE
+    )
     edge.pki.issuer.issue_to(edge.identity, GATEWAY, dns=["localhost"])
     assert (edge.identity / "crl.pem").exists()
     export_for(Program.ENVOY, edge.identity, edge.place, now=utc_now(), peers=PEERS)

@@ -28,8 +28,8 @@ from sluice.pki.authorities.rotation_store import RotationStore
 from sluice.pki.rotation.rotator import Rotator
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.in_use import read_reports
-from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.trust.reporter import reporting
+from sluice.pki.trust.reports import read_reports
 from sluice.pki.x509.key_identifiers import issuer_id, key_id
 from sluice.pki.x509.profiles import AuthorityKind
 from sluice.runtime.rpc import PeerUnreachable, RpcService
@@ -42,7 +42,7 @@ DEADLINE_SECONDS = 60.0
 REPOSITORY = Path(__file__).resolve().parents[3]
 FOLLOWER = """
 import asyncio, pathlib, sys
-from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.trust.reporter import reporting
 from sluice.pki.tls.contexts import TlsIdentity
 
 async def main():

@@ -28,17 +28,17 @@ from sluice.pki.authorities.rotation_phases import (
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.ca.address import CaAddress
 from sluice.pki.ca.config import CaConfig
-from sluice.pki.ca.follower_file import read_followers
 from sluice.pki.ca.process import online_ca
+from sluice.pki.ca.subscriber_file import read_subscribers
 from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.enrolment.enrolling_issuer import EnrollingIssuer
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
-from sluice.pki.enrolment.keeper import CaKeeper, Kept
-from sluice.pki.enrolment.member import MemberIssuer
+from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService
 from sluice.pki.identities.join_tokens import mint
 from sluice.pki.rotation.rotator import Rotator
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.trust.reporter import reporting
 from sluice.pki.x509.key_identifiers import issuer_id, key_id
 from sluice.pki.x509.profiles import AuthorityKind
 from sluice.runtime.rpc import RpcService
@@ -82,9 +82,9 @@ class World:
             )
             TokenStore(self.home.pki).add(record, now=utc_now())
             write_secret(self.token, text.encode())
-        issuer = MemberIssuer(lambda: ca, {WORKER: JoinTokenFile(self.token)})
+        issuer = EnrollingIssuer(lambda: ca, {WORKER: JoinTokenFile(self.token)})
         managed = ManagedIdentity(WORKER, self.directory, ips=("127.0.0.1",))
-        keeper = CaKeeper(self.elsewhere, lambda: ca, [Kept(managed, issuer)])
+        keeper = RenewalService(self.elsewhere, lambda: ca, [EnrolledIdentity(managed, issuer)])
         await keeper.start()
         task = asyncio.create_task(keeper.run())
         try:
@@ -114,13 +114,15 @@ class World:
         await until(lambda: self.connected >= goal or bool(self.failures), "connections")
         assert self.failures == []
 
-    def followers(self) -> list[Laggard]:
+    def subscribers(self) -> list[Laggard]:
         """Those elsewhere for whom the next verb waits."""
         return [each for each in self.rotator.waiting_for() if each.holder.source is Source.FOLLOWER]
 
     async def told(self) -> None:
         """Wait until the worker has told what it holds."""
-        await until(lambda: any(each.in_use for each in read_followers(self.home.pki).followers), "its first report")
+        await until(
+            lambda: any(each.in_use for each in read_subscribers(self.home.pki).subscribers), "its first report"
+        )
 
 
 @pytest.fixture
@@ -155,7 +157,7 @@ async def test_connections_to_another_machine_never_fail_in_any_phase(world: Wor
             await world.flows()
             await world.told()
             await asyncio.to_thread(world.rotator.prepare, INTERNAL)
-            assert [each.why for each in world.followers()] == ["it does not trust the new authority yet"]
+            assert [each.why for each in world.subscribers()] == ["it does not trust the new authority yet"]
             with pytest.raises(PeersLag):
                 await asyncio.to_thread(world.rotator.activate, INTERNAL)
             assert world.rotator.state()[1] is Phase.PREPARED
@@ -196,7 +198,7 @@ async def test_a_process_elsewhere_that_does_not_follow_keeps_the_phase_also_whe
     path = world.home.pki / "ca" / "followers.json"
     assert path.stat().st_mode & 0o777 == 0o600
     async with online_ca(world.home, world.pki.config, CaConfig()):
-        assert [each.holder.identity for each in world.followers()] == [str(WORKER)]
+        assert [each.holder.identity for each in world.subscribers()] == [str(WORKER)]
         with pytest.raises(PeersLag):
             await asyncio.to_thread(
                 world.rotator.activate, INTERNAL, patience=lambda late: len(late) > 1 and rounds(late)

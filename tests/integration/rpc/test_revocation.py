@@ -11,7 +11,7 @@ from sluice.core.errors import PeerRefused
 from sluice.pki.identities.directory import read_certificates
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import install_crls
-from sluice.pki.revocation.store import Target
+from sluice.pki.revocation.store import RevocationTarget
 from sluice.pki.x509.profiles import AuthorityKind
 from sluice.runtime.rpc import PeerUnreachable, RpcError
 from sluice.runtime.rpc.service import RpcService
@@ -22,7 +22,7 @@ from tests.integration.rpc.world import Pair, eventually, taskmanager
 def revoke(pki: TestPki, bad: RpcService, told: RpcService) -> None:
     """Only the process at the other end is told."""
     leaf = read_certificates(bad.identity.directory / "chain.pem")[0]
-    pki.issuer.revocations.revoke(AuthorityKind.INTERNAL, [Target.of(leaf)], Reason.KEY_COMPROMISE)
+    pki.issuer.revocations.revoke(AuthorityKind.INTERNAL, [RevocationTarget.of(leaf)], Reason.KEY_COMPROMISE)
     current = pki.issuer.revocations.current(AuthorityKind.INTERNAL)
     assert current is not None
     install_crls(told.identity.directory, current.pem, utc_now())

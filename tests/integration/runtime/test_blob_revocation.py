@@ -12,7 +12,7 @@ from sluice.pki.channels import Channel, server_policy
 from sluice.pki.identities.directory import read_certificates
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import install_crls
-from sluice.pki.revocation.store import Target
+from sluice.pki.revocation.store import RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.x509.profiles import AuthorityKind
@@ -29,7 +29,7 @@ INTERNAL = AuthorityKind.INTERNAL
 
 def revoke(pki: TestPki, bad: TlsIdentity, told: TlsIdentity) -> None:
     leaf = read_certificates(bad.directory / "chain.pem")[0]
-    pki.issuer.revocations.revoke(INTERNAL, [Target.of(leaf)], Reason.KEY_COMPROMISE)
+    pki.issuer.revocations.revoke(INTERNAL, [RevocationTarget.of(leaf)], Reason.KEY_COMPROMISE)
     current = pki.issuer.revocations.current(INTERNAL)
     assert current is not None
     install_crls(told.directory, current.pem, utc_now())

@@ -447,7 +447,7 @@ async def test_a_revoked_executor_loses_its_connection(
     from sluice.pki.identities.directory import read_certificates
     from sluice.pki.revocation.crl import Reason
     from sluice.pki.revocation.crl_files import install_crls
-    from sluice.pki.revocation.store import Target
+    from sluice.pki.revocation.store import RevocationTarget
     from sluice.pki.x509.profiles import AuthorityKind
 
     worker = await start_worker()
@@ -460,7 +460,7 @@ async def test_a_revoked_executor_loses_its_connection(
 
     peer = await asyncio.to_thread(connect)
     leaf = read_certificates(revoked.directory / "chain.pem")[0]
-    target = Target.of(leaf, str(revoked.spiffe_id))
+    target = RevocationTarget.of(leaf, str(revoked.spiffe_id))
     pki.issuer.revocations.revoke(AuthorityKind.INTERNAL, [target], Reason.KEY_COMPROMISE)
     current = pki.issuer.revocations.current(AuthorityKind.INTERNAL)
     assert current is not None

@@ -16,7 +16,7 @@ from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.identities.directory import read_certificates
 from sluice.pki.revocation.crl import Reason, Revocation, sign_crl
 from sluice.pki.revocation.crl_files import CRL_FILE, install_crls
-from sluice.pki.revocation.store import Target
+from sluice.pki.revocation.store import RevocationTarget
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.x509.profiles import AuthorityKind
@@ -61,7 +61,9 @@ def current_list(pki: TestPki) -> bytes:
 
 def revoke(pki: TestPki, identity: TlsIdentity) -> None:
     leaf = read_certificates(identity.directory / "chain.pem")[0]
-    pki.issuer.revocations.revoke(INTERNAL, [Target.of(leaf, str(identity.spiffe_id))], Reason.CESSATION_OF_OPERATION)
+    pki.issuer.revocations.revoke(
+        INTERNAL, [RevocationTarget.of(leaf, str(identity.spiffe_id))], Reason.CESSATION_OF_OPERATION
+    )
 
 
 async def talk_until_cut_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -37,7 +37,7 @@ from sluice.pki.ledger.file import ledger_path, read_ledger
 from sluice.pki.ledger.generations import DEFAULT_OVERLAP, Generations, overlap_for
 from sluice.pki.ledger.records import LedgerRecord
 from sluice.pki.revocation.crl import Reason
-from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.revocation.store import RevocationStore, RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.profiles import AuthorityKind
@@ -315,7 +315,7 @@ def test_attention_ends(how: str, world: World) -> None:
     assert is_refused(lambda: world.renew(stolen))
     if how == "revoked":
         store = RevocationStore(world.home.pki, CONFIG, clock=world.clock)
-        store.revoke(INTERNAL, [Target.of(stolen, str(WORKER))], Reason.SUPERSEDED)
+        store.revoke(INTERNAL, [RevocationTarget.of(stolen, str(WORKER))], Reason.SUPERSEDED)
     else:
         world.now += ATTENTION
     assert needing_attention(world.home, world.now) == ()

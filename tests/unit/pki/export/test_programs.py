@@ -27,7 +27,7 @@ from sluice.pki.export.programs.catalogue import (
 )
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.revocation.crl import Reason
-from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.revocation.store import RevocationStore, RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki
@@ -260,7 +260,9 @@ def test_revoked_serial_numbers_are_written_as_nginx_writes_them(pki: TestPki, t
     """Whole bytes: a number below 16 has a zero in front."""
     revocations = RevocationStore(pki.home.pki, pki.config, clock=utc_now)
     end = utc_now() + dt.timedelta(hours=1)
-    revocations.revoke(AuthorityKind.INTERNAL, [Target(0xABC, "", end), Target(0xD1, "", end)], Reason.SUPERSEDED)
+    revocations.revoke(
+        AuthorityKind.INTERNAL, [RevocationTarget(0xABC, "", end), RevocationTarget(0xD1, "", end)], Reason.SUPERSEDED
+    )
     source = pki.directory(TASKMANAGER)
     export_for(Program.NGINX, source, tmp_path / "nginx", now=utc_now())
     text = (tmp_path / "nginx" / "http.conf").read_text()

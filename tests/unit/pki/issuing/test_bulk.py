@@ -29,7 +29,7 @@ from sluice.pki.issuing.inventory import parse_inventory
 from sluice.pki.issuing.leaf import LeafRequest, renewal_request
 from sluice.pki.revocation.crl import Reason, load_crls
 from sluice.pki.revocation.crl_files import CRL_FILE
-from sluice.pki.revocation.store import Target as Revoked
+from sluice.pki.revocation.store import RevocationTarget as Revoked
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind, Purpose
 from sluice.pki.x509.verification import verify_chain

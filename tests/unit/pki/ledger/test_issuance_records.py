@@ -27,9 +27,9 @@ from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.issuing.leaf import LeafRequest
 from sluice.pki.ledger.file import Ledger, ledger_path, read_ledger
-from sluice.pki.ledger.issued import living
-from sluice.pki.ledger.offline_issuance import Notes, note_of
+from sluice.pki.ledger.offline_issuance import IssuanceNotes, issuance_note
 from sluice.pki.ledger.records import LedgerRecord
+from sluice.pki.ledger.unexpired import unexpired_certificates
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.key_identifiers import fingerprint
@@ -62,12 +62,12 @@ def test_what_the_local_issuer_signs_is_noted_before_it_leaves_and_then_recorded
     issuer.issue_to(tmp_path / "tm-1", WORKER)
     issuer.issue_edge_server(tmp_path / "edge", EDGE, dns=["cluster.example.org"])
     signed = issuer.sign_csr(new_csr(WORKER)[1], WORKER)
-    assert Notes(home.pki).waiting() == 3
+    assert IssuanceNotes(home.pki).waiting() == 3
     leaves = [read_identity(tmp_path / name)[0].leaf for name in ("tm-1", "edge")]
     leaves.append(x509.load_pem_x509_certificates(signed.chain_pem.encode())[0])
     kinds = {each.certificate: each.kind for each in recorded(home)}
     assert kinds == dict(zip(map(fingerprint, leaves), ["local", "edge-local", "local"], strict=True))
-    assert Notes(home.pki).waiting() == 0
+    assert IssuanceNotes(home.pki).waiting() == 0
     assert len(recorded(home)) == 3
 
 
@@ -97,7 +97,7 @@ def test_a_whole_inventory_is_recorded(together: bool, home: Home, tmp_path: Pat
     if together:
         with IdentityStore(tmp_path / "store", create=True) as store:
             assert len(list(issue_all(requests, DatabaseDestination(store), engine))) == 5
-            assert Notes(home.pki).waiting() == 1, "before the store is committed"
+            assert IssuanceNotes(home.pki).waiting() == 1, "before the store is committed"
             store.commit()
     else:
         assert len(list(issue_all(requests, DirectoryDestination(engine, home), engine))) == 5
@@ -125,11 +125,11 @@ def test_a_note_taken_in_twice_is_recorded_once(home: Home, tmp_path: Path) -> N
     ledger = Ledger(ledger_path(home.pki), clock=utc_now)
     ledger._disk = DiesAfterSync()
     with pytest.raises(KeyboardInterrupt):
-        Notes(home.pki).take_in(ledger)
+        IssuanceNotes(home.pki).take_in(ledger)
     ledger.close()
-    assert Notes(home.pki).waiting() == 1
+    assert IssuanceNotes(home.pki).waiting() == 1
     assert len(recorded(home)) == 1
-    assert Notes(home.pki).waiting() == 0
+    assert IssuanceNotes(home.pki).waiting() == 0
 
 
 HONEST = LedgerRecord(
@@ -165,10 +165,10 @@ def test_what_lives_is_found_by_name_and_number_in_ledger_and_notes(home: Home, 
     issuer.issue_to(tmp_path / "tm-1", WORKER)
     issuer.issue_edge_server(tmp_path / "edge", EDGE, dns=["cluster.example.org"])
     root = x509.load_pem_x509_certificate((home.pki / "authorities" / "root" / "cert.pem").read_bytes())
-    Notes(home.pki).write([note_of(root, "spiffe://td", "authority")])
+    IssuanceNotes(home.pki).write([issuance_note(root, "spiffe://td", "authority")])
     now = utc_now()
-    assert [kind for kind, _ in living(home.pki, now, identity=WORKER)] == [AuthorityKind.INTERNAL] * 2
+    assert [kind for kind, _ in unexpired_certificates(home.pki, now, identity=WORKER)] == [AuthorityKind.INTERNAL] * 2
     edge = read_identity(tmp_path / "edge")[0].leaf
-    [(kind, destination)] = living(home.pki, now, serial=edge.serial_number)
+    [(kind, destination)] = unexpired_certificates(home.pki, now, serial=edge.serial_number)
     assert (kind, destination.serial, destination.identity) == (AuthorityKind.EDGE, edge.serial_number, str(EDGE))
-    assert list(living(home.pki, now + dt.timedelta(days=2))) == []
+    assert list(unexpired_certificates(home.pki, now + dt.timedelta(days=2))) == []

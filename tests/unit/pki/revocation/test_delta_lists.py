@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from sluice.core.errors import CrlRejected, PeerRefused
 from sluice.core.home import Home
-from sluice.pki.agent.board import Board
-from sluice.pki.agent.keeper import Keeper
 from sluice.pki.agent.policy import ManagedIdentity
+from sluice.pki.agent.published_identities import PublishedIdentities
+from sluice.pki.agent.renewer import IdentityRenewer
 from sluice.pki.authorities.signing import Authority, create_intermediate, create_root
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_certificates
@@ -43,7 +43,7 @@ from sluice.pki.revocation.crl_files import (
 )
 from sluice.pki.revocation.delta_crl import BASE_FILE, DELTA_FILE, DELTA_THRESHOLD_BYTES
 from sluice.pki.revocation.revoked_peers import RevokedPeers
-from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.revocation.store import RevocationStore, RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
 
@@ -255,7 +255,7 @@ class World:
         return directory
 
     def revoke(self, *serials: int) -> None:
-        self.store.revoke(INTERNAL, [Target(serial) for serial in serials], Reason.SUPERSEDED)
+        self.store.revoke(INTERNAL, [RevocationTarget(serial) for serial in serials], Reason.SUPERSEDED)
 
     def push(self) -> None:
         assert push_crls(self.home, self.store.lists(), self.now)[1] == []
@@ -328,7 +328,7 @@ def test_a_running_process_follows_from_delta_to_delta_and_to_the_next_complete_
     victim = read_certificates(world.issued(Role.TASKMANAGER, "victim") / "chain.pem")[0]
     process.check(victim)
     version = process.version
-    world.store.revoke(INTERNAL, [Target.of(victim)], Reason.SUPERSEDED)
+    world.store.revoke(INTERNAL, [RevocationTarget.of(victim)], Reason.SUPERSEDED)
     world.push()
     with pytest.raises(PeerRefused, match="was revoked"):
         process.check(victim)
@@ -344,7 +344,7 @@ def test_small_lists_are_not_given_out_in_parts(tmp_path: Path) -> None:
     world = World(tmp_path / "home")
     store = RevocationStore(tmp_path / "home" / "pki", CONFIG, clock=world.clock)
     for serial in (1, 2):
-        store.revoke(AuthorityKind.EDGE, [Target(serial)], Reason.SUPERSEDED)
+        store.revoke(AuthorityKind.EDGE, [RevocationTarget(serial)], Reason.SUPERSEDED)
     (directory,) = world.home.pki.glob("revocation/edge-*")
     assert sorted(path.name for path in directory.iterdir() if path.suffix == ".pem") == ["crl.pem"]
 
@@ -378,7 +378,7 @@ def test_damaged_parts_lose_nothing_and_are_made_good(world: World, name: str, c
 
 def test_an_entry_that_leaves_the_list_leaves_no_delta_behind(world: World) -> None:
     """A delta cannot say that an entry has gone, and the base would keep it: parts begin anew with a refresh."""
-    world.store.revoke(INTERNAL, [Target(2**80, not_after=NOW + dt.timedelta(hours=1))], Reason.SUPERSEDED)
+    world.store.revoke(INTERNAL, [RevocationTarget(2**80, not_after=NOW + dt.timedelta(hours=1))], Reason.SUPERSEDED)
     for hours in (13, 13):
         world.now += dt.timedelta(hours=hours)
         assert world.store.refresh(INTERNAL)
@@ -438,8 +438,10 @@ async def test_the_agent_has_lists_made_complete_for_its_callers(world: World) -
     world.push()
     assert parts(world.taskmanager) == [False, True]
     identity = SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm-1")
-    board = Board(world.clock)
-    keeper = Keeper(ManagedIdentity(identity, world.taskmanager), world.issuer, board, world.clock, lambda: 0.5)
+    board = PublishedIdentities(world.clock)
+    keeper = IdentityRenewer(
+        ManagedIdentity(identity, world.taskmanager), world.issuer, board, world.clock, lambda: 0.5
+    )
     await keeper.step()
     for serial in (MANY + 1, MANY + 2):
         (found,) = board.lists(board.valid([identity]))

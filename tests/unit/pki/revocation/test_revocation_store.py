@@ -21,7 +21,7 @@ from sluice.pki.revocation.crl_files import (
     install_crls,
     push_crls,
 )
-from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.revocation.store import RevocationStore, RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.x509.profiles import AuthorityKind
@@ -46,10 +46,10 @@ class World:
         self.store = self.issuer.revocations
         self.again = RevocationStore(self.home.pki, PkiConfig(), clock=lambda: self.now)
 
-    def issue(self, directory: Path, spiffe_id: SpiffeId = TASKMANAGER) -> Target:
+    def issue(self, directory: Path, spiffe_id: SpiffeId = TASKMANAGER) -> RevocationTarget:
         """Issue an identity; returns what revokes it."""
         self.issuer.issue_to(directory, spiffe_id)
-        return Target.of(read_certificates(directory / "chain.pem")[0], str(spiffe_id))
+        return RevocationTarget.of(read_certificates(directory / "chain.pem")[0], str(spiffe_id))
 
     def record(self) -> Path:
         """The internal authority's record."""
@@ -71,7 +71,7 @@ def test_list_has_what_was_revoked_and_its_number_grows(world: World, tmp_path: 
     assert first is not None
     assert (first.number, set(first.revoked)) == (1, {target.serial})
     assert world.store.revoke(INTERNAL, [target], Reason.KEY_COMPROMISE) == (), "the first reason stays"
-    world.store.revoke(INTERNAL, [Target(7)], Reason.UNSPECIFIED)
+    world.store.revoke(INTERNAL, [RevocationTarget(7)], Reason.UNSPECIFIED)
     second = world.again.current(INTERNAL)
     assert second is not None
     assert (second.number, set(second.revoked)) == (2, {target.serial, 7})
@@ -89,7 +89,7 @@ def test_list_has_what_was_revoked_and_its_number_grows(world: World, tmp_path: 
 )
 def test_what_cannot_be_revoked(world: World, kind: AuthorityKind, reason: Reason, serial: int, why: str) -> None:
     with pytest.raises(CertificateRejected, match=why):
-        world.store.revoke(kind, [Target(serial)], reason)
+        world.store.revoke(kind, [RevocationTarget(serial)], reason)
     assert world.store.current(kind) is None
 
 
@@ -97,7 +97,7 @@ def test_an_edge_user_and_an_intermediate_can_be_revoked(world: World, tmp_path:
     ada = SpiffeId.process("sluice.local", Role.USER, "ada")
     user = world.issue(tmp_path / "ada", ada)
     world.store.revoke(EDGE, [user], Reason.PRIVILEGE_WITHDRAWN)
-    world.store.revoke(ROOT, [Target(9)], Reason.CA_COMPROMISE)
+    world.store.revoke(ROOT, [RevocationTarget(9)], Reason.CA_COMPROMISE)
     edge, root = world.store.current(EDGE), world.store.current(ROOT)
     assert edge is not None
     assert root is not None
@@ -128,7 +128,7 @@ def test_expired_list_is_not_given_out_and_is_replaced(world: World) -> None:
 
 def test_expired_certificates_leave_the_list_after_one_more(world: World, tmp_path: Path) -> None:
     target = world.issue(tmp_path / "tm")
-    world.store.revoke(INTERNAL, [target, Target(7)], Reason.SUPERSEDED)
+    world.store.revoke(INTERNAL, [target, RevocationTarget(7)], Reason.SUPERSEDED)
     seen = []
     for hours in (13, 26, 39):
         world.now = START + hours * HOUR
@@ -143,7 +143,7 @@ def test_crash_between_record_and_list_is_made_good_by_a_refresh(world: World) -
     world.store.refresh(INTERNAL)
     path = world.record().with_name(CRL_FILE)
     before = path.read_bytes()
-    world.store.revoke(INTERNAL, [Target(7)], Reason.SUPERSEDED)
+    world.store.revoke(INTERNAL, [RevocationTarget(7)], Reason.SUPERSEDED)
     path.write_bytes(before)
     assert world.again.refresh(INTERNAL)
     current = world.again.current(INTERNAL)
@@ -153,11 +153,11 @@ def test_crash_between_record_and_list_is_made_good_by_a_refresh(world: World) -
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"number": 1, "extra": 2}', b'{"revoked": [{"serial": "xyz"}]}'])
 def test_damaged_record_is_an_error_and_forgets_nothing(world: World, content: bytes) -> None:
-    world.store.revoke(INTERNAL, [Target(7)], Reason.SUPERSEDED)
+    world.store.revoke(INTERNAL, [RevocationTarget(7)], Reason.SUPERSEDED)
     before = world.store.current(INTERNAL)
     world.record().write_bytes(content)
     with pytest.raises(StoreError, match="damaged"):
-        world.again.revoke(INTERNAL, [Target(8)], Reason.SUPERSEDED)
+        world.again.revoke(INTERNAL, [RevocationTarget(8)], Reason.SUPERSEDED)
     assert world.again.refresh_all()[1]
     assert world.again.current(INTERNAL) == before
     world.record().unlink()
@@ -211,7 +211,7 @@ def test_push_reaches_processes_and_jobs_each_with_its_own_side(world: World) ->
     assert len(lists) == 3
     assert push_crls(home, world.store.lists(), world.now) == ([], []), "nothing new, nothing written"
     (internal[0] / "ca.pem").write_bytes(b"garbage")
-    world.store.revoke(INTERNAL, [Target(7)], Reason.SUPERSEDED)
+    world.store.revoke(INTERNAL, [RevocationTarget(7)], Reason.SUPERSEDED)
     changed, failed = push_crls(home, world.store.lists(), world.now)
     assert changed == sorted(internal[1:]), "one bad directory does not keep the news from the others"
     assert len(failed) == 1
@@ -226,7 +226,7 @@ def _current(world: World, kind: AuthorityKind) -> bytes:
 def test_new_identity_directories_have_the_list_from_the_start(world: World, tmp_path: Path) -> None:
     world.issue(tmp_path / "before")
     assert not (tmp_path / "before" / CRL_FILE).exists()
-    world.store.revoke(INTERNAL, [Target(7)], Reason.SUPERSEDED)
+    world.store.revoke(INTERNAL, [RevocationTarget(7)], Reason.SUPERSEDED)
     world.issue(tmp_path / "after", SpiffeId.driver("sluice.local", JOB))
     assert (tmp_path / "after" / CRL_FILE).read_bytes() == _current(world, INTERNAL)
 
@@ -234,7 +234,7 @@ def test_new_identity_directories_have_the_list_from_the_start(world: World, tmp
 async def test_executor_gets_the_list_with_its_certificate(tmp_path: Path) -> None:
     """Its key is made by the TaskManager, so what the authority sends back is all that comes."""
     world = World(tmp_path / "present", utc_now())
-    world.store.revoke(INTERNAL, [Target(7)], Reason.SUPERSEDED)
+    world.store.revoke(INTERNAL, [RevocationTarget(7)], Reason.SUPERSEDED)
     spiffe_id = SpiffeId.executor("sluice.local", JOB, 3)
 
     async def sign(request: CsrToSign) -> SignedChain:
@@ -252,9 +252,9 @@ async def test_executor_gets_the_list_with_its_certificate(tmp_path: Path) -> No
 
 def test_bad_list_never_replaces_a_good_one_in_a_directory(world: World, tmp_path: Path) -> None:
     world.issue(tmp_path / "tm")
-    world.store.revoke(INTERNAL, [Target(7)], Reason.SUPERSEDED)
+    world.store.revoke(INTERNAL, [RevocationTarget(7)], Reason.SUPERSEDED)
     older = _current(world, INTERNAL)
-    world.store.revoke(INTERNAL, [Target(8)], Reason.SUPERSEDED)
+    world.store.revoke(INTERNAL, [RevocationTarget(8)], Reason.SUPERSEDED)
     good = _current(world, INTERNAL)
     world.store.refresh(EDGE)
     stranger = World(tmp_path / "stranger")

@@ -8,12 +8,12 @@ import pytest
 
 from sluice.pki.authorities.rotation_phases import (
     Generations,
-    Holder,
     Keep,
     Phase,
     Rotation,
     RotationRefused,
     Source,
+    TrustHolder,
     Verb,
     check_verb,
     lacking,
@@ -95,18 +95,20 @@ def test_one_rotation_at_a_time(verb: Verb) -> None:
         check_verb(verb, AuthorityKind.EDGE, ROTATION, Phase.PREPARED)
 
 
-def process(issuer: str, *anchors: str, problem: str = "") -> Holder:
-    return Holder(
+def process(issuer: str, *anchors: str, problem: str = "") -> TrustHolder:
+    return TrustHolder(
         Source.PROCESS, "spiffe://td/taskmanager/tm-1", "pki", "taskmanager", 7, issuer, anchors, problem=problem
     )
 
 
-def files(issuer: str, *anchors: str, usable: bool = True) -> Holder:
-    return Holder(Source.FILES, "spiffe://td/taskmanager/tm-1", "pki", issuer=issuer, anchors=anchors, usable=usable)
+def files(issuer: str, *anchors: str, usable: bool = True) -> TrustHolder:
+    return TrustHolder(
+        Source.FILES, "spiffe://td/taskmanager/tm-1", "pki", issuer=issuer, anchors=anchors, usable=usable
+    )
 
 
-def ledger(issuer: str) -> Holder:
-    return Holder(Source.LEDGER, "spiffe://td/taskmanager/tm-1", "record 1", issuer=issuer)
+def ledger(issuer: str) -> TrustHolder:
+    return TrustHolder(Source.LEDGER, "spiffe://td/taskmanager/tm-1", "record 1", issuer=issuer)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def ledger(issuer: str) -> Holder:
         pytest.param(ledger(B), False, False, False, id="somebody elsewhere who was renewed"),
     ],
 )
-def test_who_lags(holder: Holder, *, activate: bool, finish: bool, close: bool) -> None:
+def test_who_lags(holder: TrustHolder, *, activate: bool, finish: bool, close: bool) -> None:
     assert bool(lacking([holder], [SIDE], Keep.NEW)) is activate
     assert bool(presenting([holder], [SIDE], Keep.OLD)) is finish
     assert bool(trusting([holder], [SIDE], Keep.OLD)) is close
@@ -151,7 +153,7 @@ def test_with_the_root_both_sides_are_judged() -> None:
 
 
 def test_who_is_given_up_is_left_out_by_name_and_nobody_else() -> None:
-    other = Holder(Source.FILES, "spiffe://td/taskmanager/tm-2", "pki", issuer=A, anchors=(A,))
+    other = TrustHolder(Source.FILES, "spiffe://td/taskmanager/tm-2", "pki", issuer=A, anchors=(A,))
     late = lacking([process(A, A), other], [SIDE], Keep.NEW)
     assert [each.holder for each in left_out(late, ["spiffe://td/taskmanager/tm-1"])] == [other]
     assert left_out(late, ["*", "all", "spiffe://td/taskmanager"]) == late

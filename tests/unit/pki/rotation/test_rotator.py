@@ -33,10 +33,10 @@ from sluice.pki.identities.directory import (
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import CRL_FILE
-from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.revocation.store import RevocationStore, RevocationTarget
 from sluice.pki.rotation.rotator import Rotator
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.trust.in_use import DIRECTORY, InUse, write_report
+from sluice.pki.trust.reports import DIRECTORY, TrustReport, write_report
 from sluice.pki.x509.key_identifiers import issuer_id, key_id
 from sluice.pki.x509.profiles import ISSUING, AuthorityKind
 
@@ -101,7 +101,7 @@ class Cluster:
         self.running.add(pid)
         write_report(
             directory,
-            InUse(
+            TrustReport(
                 pid=pid,
                 started=1.0,
                 identity=str(material.spiffe_id),
@@ -335,7 +335,7 @@ def test_both_authorities_have_a_list_while_both_are_trusted(cluster: Cluster) -
     leaf = read_certificates(cluster.driver / CHAIN_FILE)[0]
     cluster.rotator.activate(INTERNAL)
     # A certificate of the one that does not sign any more is revoked by that one.
-    (added,) = store.revoke(INTERNAL, [Target.of(leaf)], Reason.SUPERSEDED)
+    (added,) = store.revoke(INTERNAL, [RevocationTarget.of(leaf)], Reason.SUPERSEDED)
     old = cluster.trust.anchors(INTERNAL)[1]
     current = store.current(INTERNAL, old)
     assert current is not None
@@ -343,7 +343,7 @@ def test_both_authorities_have_a_list_while_both_are_trusted(cluster: Cluster) -
     assert store.current(INTERNAL) is not None
     assert store.is_revoked(INTERNAL, leaf.serial_number)
     # One of whom nobody knows who signed it is revoked by both.
-    store.revoke(INTERNAL, [Target(0xABC)], Reason.UNSPECIFIED)
+    store.revoke(INTERNAL, [RevocationTarget(0xABC)], Reason.UNSPECIFIED)
     for anchor in cluster.trust.anchors(INTERNAL):
         found = store.current(INTERNAL, anchor)
         assert found is not None

@@ -20,7 +20,7 @@ from sluice.pki.identities.directory import CA_FILE, read_certificates
 from sluice.pki.revocation.crl import sign_crl
 from sluice.pki.revocation.crl_files import CRL_FILE
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.trust.distribution import TrustBundle, TrustPusher, install_trust
+from sluice.pki.trust.distribution import TrustBundle, TrustPusher, replace_anchors
 from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki
 
@@ -62,17 +62,17 @@ def a_list(authority: Authority, number: int) -> bytes:
 def test_the_phases_of_a_rotation_go_in_one_after_the_other(pki: TestPki, first: Authority, second: Authority) -> None:
     directory = pki.directory(MASTER)
     for phase in ((first,), (first, second), (second, first), (second,)):
-        changed = install_trust(directory, bundle(*phase))
+        changed = replace_anchors(directory, bundle(*phase))
         assert changed is (phase != (first,))
         assert read_certificates(directory / CA_FILE) == [each.certificate for each in phase]
-        assert not install_trust(directory, bundle(*phase)), "nothing changes twice"
+        assert not replace_anchors(directory, bundle(*phase)), "nothing changes twice"
 
 
 def test_a_bundle_without_anything_in_common_is_refused(pki: TestPki, second: Authority) -> None:
     directory = pki.directory(MASTER)
     before = (directory / CA_FILE).read_bytes()
     with pytest.raises(StoreError, match="trusts none of"):
-        install_trust(directory, bundle(second))
+        replace_anchors(directory, bundle(second))
     assert (directory / CA_FILE).read_bytes() == before
 
 
@@ -81,7 +81,7 @@ def test_a_bundle_of_another_trust_domain_is_refused(pki: TestPki, first: Author
     with pytest.raises(StoreError, match="trust domain"):
         bundle(first, stranger)
     with pytest.raises(StoreError, match=f"is not of {TRUST_DOMAIN}"):
-        install_trust(pki.directory(MASTER), bundle(stranger))
+        replace_anchors(pki.directory(MASTER), bundle(stranger))
 
 
 def test_what_is_no_bundle_is_refused(pki: TestPki, first: Authority) -> None:

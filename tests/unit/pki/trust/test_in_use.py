@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from sluice.core.errors import StoreError
-from sluice.pki.trust.in_use import (
+from sluice.pki.trust.reports import (
     DIRECTORY,
     MAX_REPORT_BYTES,
     MAX_REPORTS,
-    InUse,
+    TrustReport,
     is_running,
     read_reports,
     remove_report,
@@ -54,7 +54,7 @@ def put(directory: Path, document: object, name: str = "123.json") -> Path:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    report = InUse(
+    report = TrustReport(
         pid=os.getpid(),
         started=psutil.Process().create_time(),
         identity="spiffe://sluice.local/ca/ca-1",

@@ -31,12 +31,12 @@ from sluice.pki.ca.protocol import (
     TrustSide,
 )
 from sluice.pki.enrolment.client import fetch_trust
-from sluice.pki.enrolment.member import Locate
+from sluice.pki.enrolment.enrolling_issuer import Locate
 from sluice.pki.errors import RateLimited
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.trust.distribution import TrustBundle, TrustPusher
-from sluice.pki.trust.in_use import Alive, is_running, read_reports
-from sluice.pki.trust.in_use_reporter import in_memory
+from sluice.pki.trust.reporter import in_memory
+from sluice.pki.trust.reports import Alive, is_running, read_reports
 from sluice.pki.x509.profiles import AuthorityKind
 
 _LOG = logging.getLogger(__name__)
@@ -55,20 +55,20 @@ LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class InstalledTrust:
     """What the authority has said, checked."""
 
     version: str = ""
     sides: tuple[tuple[AuthorityKind, TrustBundle], ...] = ()
 
     @classmethod
-    def of(cls, answer: TrustAnswer) -> Trust:
+    def of(cls, answer: TrustAnswer) -> InstalledTrust:
         """Raises :class:`StoreError` or :class:`CrlRejected` when a side is not what it should be."""
         given = ((AuthorityKind.INTERNAL, answer.internal), (AuthorityKind.EDGE, answer.edge))
         return cls(answer.version, tuple((kind, _bundle(side)) for kind, side in given if side is not None))
 
 
-class TrustFollower:
+class TrustSubscription:
     """Keeps trust and lists up to date; ``run`` until cancelled.
 
     Args:
@@ -99,7 +99,7 @@ class TrustFollower:
         self._pushing = asyncio.Lock()
         self._identity: TlsIdentity | None = None
         self._complaints: dict[Path, str] = {}
-        self.trust = Trust()
+        self.trust = InstalledTrust()
         """The latest that was installed."""
 
     async def run(self) -> None:
@@ -121,7 +121,7 @@ class TrustFollower:
         answer = await self._answer(self._identity)
         if answer is None or answer.internal is None or answer.version == self.trust.version:
             return False
-        trust = Trust.of(answer)
+        trust = InstalledTrust.of(answer)
         failed = await self.push([bundle for _, bundle in trust.sides])
         for directory in sorted(self._own & failed.keys()):
             raise StoreError(f"the new trust does not get into {failed[directory]}")

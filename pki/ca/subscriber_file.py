@@ -19,50 +19,50 @@ from sluice.core.files import (
     remove_leftovers,
     write_secret,
 )
-from sluice.pki.ca.followers import MAX_FOLLOWERS, FollowerRecord, Followers
 from sluice.pki.ca.protocol import MAX_TRUST_REQUEST_BYTES
+from sluice.pki.ca.trust_subscribers import MAX_SUBSCRIBERS, SubscriberRecord, TrustSubscribers
 from sluice.pki.ledger.file import ledger_path
 from sluice.pki.x509.parse_errors import DAMAGED_JSON
 
 _LOG = logging.getLogger(__name__)
 
-MAX_RECORD_BYTES = MAX_FOLLOWERS * (MAX_TRUST_REQUEST_BYTES + (4 << 10))
+MAX_RECORD_BYTES = MAX_SUBSCRIBERS * (MAX_TRUST_REQUEST_BYTES + (4 << 10))
 WRITE_SECONDS = 10.0
 """How old the times in the file may be."""
 
 
-def followers_path(pki: Path) -> Path:
-    """Where the followers are written down."""
+def subscribers_path(pki: Path) -> Path:
+    """Where the subscribers are written down."""
     return ledger_path(pki).parent / "followers.json"
 
 
-def read_followers(pki: Path) -> FollowerRecord:
+def read_subscribers(pki: Path) -> SubscriberRecord:
     """Who follows, as the ``ca`` process of this home knows it; nobody when it never wrote that down.
 
     Raises:
         StoreError: it is damaged, or others can read it.
     """
-    path = followers_path(pki)
+    path = subscribers_path(pki)
     if not path.exists():
-        return FollowerRecord()
+        return SubscriberRecord()
     try:
-        return msgspec.json.decode(read_secret(path, MAX_RECORD_BYTES), type=FollowerRecord)
+        return msgspec.json.decode(read_secret(path, MAX_RECORD_BYTES), type=SubscriberRecord)
     except DAMAGED_JSON as error:
         raise StoreError(f"{path} is damaged: {error}", "start the ca process again: it makes a new one") from error
 
 
-class FollowerFile:
-    """Keeps the file up to date with the ``followers`` of this process; for one thread."""
+class SubscriberFile:
+    """Keeps the file up to date with the ``subscribers`` of this process; for one thread."""
 
     def __init__(self, pki: Path, *, clock: Clock = utc_now) -> None:
         self._pki = pki
-        self._path = followers_path(pki)
+        self._path = subscribers_path(pki)
         self._clock = clock
         self._written_at: dt.datetime | None = None
         self._changes = 0
-        self._written: FollowerRecord | None
+        self._written: SubscriberRecord | None
         loaded, self._written = self._load()
-        self.followers = Followers(loaded, clock=clock)
+        self.subscribers = TrustSubscribers(loaded, clock=clock)
         """Those of the file, to begin with."""
 
     def keep(self, *, at_once: bool = False) -> bool:
@@ -71,7 +71,7 @@ class FollowerFile:
         Raises:
             StoreError: it cannot be written; it is tried again next time.
         """
-        record, changes = self.followers.record()
+        record, changes = self.subscribers.record()
         now = self._clock()
         waited = self._written_at is None or not 0 <= (now - self._written_at).total_seconds() < WRITE_SECONDS
         if record == self._written or not (at_once or changes != self._changes or waited):
@@ -82,12 +82,12 @@ class FollowerFile:
         self._written, self._written_at, self._changes = record, now, changes
         return True
 
-    def _load(self) -> tuple[FollowerRecord, FollowerRecord | None]:
+    def _load(self) -> tuple[SubscriberRecord, SubscriberRecord | None]:
         """What to begin with, and what is in the file; None: nothing that can be read."""
         try:
-            found = read_followers(self._pki)
+            found = read_subscribers(self._pki)
         except StoreError as error:
             # Whoever lives asks again at once; until all had the time for it, nobody is to think that these are all.
             _LOG.error("who followed from other machines is not known any more: %s", error)
-            return FollowerRecord(incomplete_at=self._clock()), None
+            return SubscriberRecord(incomplete_at=self._clock()), None
         return found, found

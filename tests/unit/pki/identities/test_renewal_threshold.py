@@ -8,7 +8,7 @@ import pytest
 
 from sluice.pki.authorities.signing import create_root
 from sluice.pki.config import PkiConfig
-from sluice.pki.identities.threshold import (
+from sluice.pki.identities.renewal_threshold import (
     HALF,
     InvalidThreshold,
     Threshold,

@@ -18,15 +18,15 @@ from sluice.core.clock import Clock, utc_now
 from sluice.core.errors import PeerRefused
 from sluice.pki.ca.protocol import MAX_TOLD, TrustRequest
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.trust.in_use import InUse
+from sluice.pki.trust.reports import TrustReport
 
-MAX_FOLLOWERS = 2048
+MAX_SUBSCRIBERS = 2048
 """Most identities that are remembered; those whose certificate has expired make room."""
 
 _Time = Annotated[dt.datetime, msgspec.Meta(tz=True)]
 
 
-class Follower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TrustSubscriber(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One identity: the last question it asked.
 
     ``serial`` (hexadecimal) and ``not_after`` are of the certificate that proved it then, ``address`` is where it came
@@ -38,25 +38,27 @@ class Follower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     address: Annotated[str, msgspec.Meta(max_length=64)]
     serial: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{1,40}\Z")]
     not_after: _Time
-    in_use: Annotated[tuple[InUse, ...], msgspec.Meta(max_length=MAX_TOLD)]
+    in_use: Annotated[tuple[TrustReport, ...], msgspec.Meta(max_length=MAX_TOLD)]
     unreadable: Annotated[int, msgspec.Meta(ge=0)]
 
 
-class FollowerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SubscriberRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All of them. ``incomplete_at``: when one was last left out, or all before were lost."""
 
-    followers: Annotated[tuple[Follower, ...], msgspec.Meta(max_length=MAX_FOLLOWERS)] = ()
+    subscribers: Annotated[tuple[TrustSubscriber, ...], msgspec.Meta(max_length=MAX_SUBSCRIBERS)] = msgspec.field(
+        default=(), name="followers"
+    )
     incomplete_at: _Time | None = None
 
 
-class Followers:
+class TrustSubscribers:
     """Remembers the last question of each identity; for several threads."""
 
     def __init__(
-        self, record: FollowerRecord | None = None, *, clock: Clock = utc_now, most: int = MAX_FOLLOWERS
+        self, record: SubscriberRecord | None = None, *, clock: Clock = utc_now, most: int = MAX_SUBSCRIBERS
     ) -> None:
-        record = record or FollowerRecord()
-        self._known = {each.identity: each for each in record.followers}
+        record = record or SubscriberRecord()
+        self._known = {each.identity: each for each in record.subscribers}
         self._incomplete_at = record.incomplete_at
         self._clock = clock
         self._most = most
@@ -81,7 +83,7 @@ class Followers:
                 self._incomplete_at = now
                 self._changes += 1
                 return
-            follower = Follower(
+            subscriber = TrustSubscriber(
                 identity=name,
                 heard_at=now,
                 address=address[:64],
@@ -90,16 +92,16 @@ class Followers:
                 in_use=asked.in_use,
                 unreadable=asked.unreadable,
             )
-            self._known[name] = follower
-            if before is None or msgspec.structs.replace(before, heard_at=now) != follower:
+            self._known[name] = subscriber
+            if before is None or msgspec.structs.replace(before, heard_at=now) != subscriber:
                 self._changes += 1
 
-    def record(self) -> tuple[FollowerRecord, int]:
+    def record(self) -> tuple[SubscriberRecord, int]:
         """All whose certificate has not expired; and a number that changes with more than the time they were heard."""
         with self._lock:
             self._forget_expired(self._clock())
-            return FollowerRecord(
-                followers=tuple(self._known.values()), incomplete_at=self._incomplete_at
+            return SubscriberRecord(
+                subscribers=tuple(self._known.values()), incomplete_at=self._incomplete_at
             ), self._changes
 
     def _has_room(self, now: dt.datetime) -> bool:
@@ -112,6 +114,6 @@ class Followers:
             del self._known[name]
 
 
-def expired(followers: Iterable[Follower], now: dt.datetime) -> list[str]:
+def expired(subscribers: Iterable[TrustSubscriber], now: dt.datetime) -> list[str]:
     """The identities of those whose certificate does not count any more."""
-    return [each.identity for each in followers if each.not_after < now]
+    return [each.identity for each in subscribers if each.not_after < now]

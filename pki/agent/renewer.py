@@ -12,8 +12,8 @@ from functools import partial
 from sluice.core.clock import Clock
 from sluice.core.errors import SluiceError, StoreError
 from sluice.core.files import write_public
-from sluice.pki.agent.board import Board
 from sluice.pki.agent.policy import ManagedIdentity
+from sluice.pki.agent.published_identities import PublishedIdentities
 from sluice.pki.agent.schedule import (
     Urgency,
     is_due,
@@ -30,7 +30,7 @@ from sluice.pki.identities.renewal import is_superseded
 from sluice.pki.issuing.issuer import DirectoryIssuer
 from sluice.pki.revocation.crl_files import COMPLETE_LISTS_FILE
 from sluice.pki.revocation.revoked_peers import RevokedPeers
-from sluice.pki.trust.in_use_reporter import Reporter
+from sluice.pki.trust.reporter import Reporter
 from sluice.pki.x509.profiles import Validity, changed_lifetime
 
 _LOG = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 10.0
 _LEVELS = {Urgency.WARNING: logging.WARNING, Urgency.CRITICAL: logging.ERROR, Urgency.EXPIRED: logging.CRITICAL}
 
 
-class Keeper:
+class IdentityRenewer:
     """One identity: its directory, and the last good material in memory.
 
     Args:
@@ -59,7 +59,7 @@ class Keeper:
         self,
         identity: ManagedIdentity,
         issuer: DirectoryIssuer,
-        board: Board,
+        board: PublishedIdentities,
         clock: Clock,
         draw: Callable[[], float],
         *,
@@ -208,7 +208,7 @@ class Keeper:
         self._told = level
 
 
-async def keep_forever(keeper: Keeper, poll_seconds: float) -> None:
+async def renew_forever(keeper: IdentityRenewer, poll_seconds: float) -> None:
     """Step until cancelled."""
     while True:
         await keeper.step()

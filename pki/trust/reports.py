@@ -38,7 +38,7 @@ Alive = Callable[[int, float | None, float], bool]
 """Whether the process ``pid`` still runs that began at the given second (None: any), and ran at the other one."""
 
 
-class InUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TrustReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One report; key identifiers and digests in hexadecimal, ``started`` in seconds since the epoch."""
 
     pid: Annotated[int, msgspec.Meta(gt=0, lt=1 << 31)]
@@ -75,7 +75,7 @@ def is_running(pid: int, started: float | None = None, seen: float = 0.0) -> boo
     return False
 
 
-def write_report(directory: Path, report: InUse) -> None:
+def write_report(directory: Path, report: TrustReport) -> None:
     """Put ``report`` beside the identity in ``directory``, in place of the one before."""
     place = make_private_directory(directory / DIRECTORY)
     name = f"{report.pid}.json"
@@ -89,7 +89,7 @@ def remove_report(directory: Path, pid: int) -> None:
         (directory / DIRECTORY / f"{pid}.json").unlink(missing_ok=True)
 
 
-def read_reports(directory: Path, *, alive: Alive = is_running) -> tuple[list[InUse], list[Unreadable]]:
+def read_reports(directory: Path, *, alive: Alive = is_running) -> tuple[list[TrustReport], list[Unreadable]]:
     """The reports of running processes on the identity in ``directory``, and those that say nothing.
 
     Reports of processes that are gone are removed, whatever they say.
@@ -97,7 +97,7 @@ def read_reports(directory: Path, *, alive: Alive = is_running) -> tuple[list[In
     Raises:
         StoreError: there are more than :data:`MAX_REPORTS`.
     """
-    found: list[InUse] = []
+    found: list[TrustReport] = []
     unreadable: list[Unreadable] = []
     names = [name for name in list_untrusted(directory, DIRECTORY) if _NAME.fullmatch(name)]
     if len(names) > MAX_REPORTS:
@@ -110,7 +110,7 @@ def read_reports(directory: Path, *, alive: Alive = is_running) -> tuple[list[In
                 data = file.read(MAX_REPORT_BYTES + 1)
             if len(data) > MAX_REPORT_BYTES:
                 raise StoreError(f"{path} is larger than {MAX_REPORT_BYTES} bytes")  # noqa: TRY301  # as any other
-            report = msgspec.json.decode(data, type=InUse)
+            report = msgspec.json.decode(data, type=TrustReport)
             gone = report.pid == pid and not alive(pid, report.started, seen)
             why = "" if report.pid == pid else f"its report is of process {report.pid}"
         except FileNotFoundError:

@@ -15,28 +15,28 @@ from sluice.core.errors import PeerRefused, StoreError
 from sluice.core.files import make_private_directory, write_public, write_secret
 from sluice.core.home import Home
 from sluice.pki.authorities.rotation_phases import PeersLag, Source
-from sluice.pki.ca.follower_file import (
-    WRITE_SECONDS,
-    FollowerFile,
-    followers_path,
-    read_followers,
-)
-from sluice.pki.ca.followers import Followers
 from sluice.pki.ca.protocol import MAX_TOLD, MAX_TRUST_REQUEST_BYTES, TrustRequest
+from sluice.pki.ca.subscriber_file import (
+    WRITE_SECONDS,
+    SubscriberFile,
+    read_subscribers,
+    subscribers_path,
+)
+from sluice.pki.ca.trust_subscribers import TrustSubscribers
 from sluice.pki.config import PkiConfig
-from sluice.pki.enrolment.trust_follower import question
+from sluice.pki.enrolment.trust_subscription import question
 from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.ledger.file import Ledger, ledger_path, rfc3339
 from sluice.pki.ledger.records import IssuanceKind, LedgerRecord, NotedKind
 from sluice.pki.revocation.crl import Reason
-from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.revocation.store import RevocationStore, RevocationTarget
 from sluice.pki.rotation.rotator import Rotator
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.trust.in_use import (
+from sluice.pki.trust.reports import (
     DIRECTORY,
     MAX_REPORTS,
-    InUse,
+    TrustReport,
     is_running,
     write_report,
 )
@@ -60,18 +60,18 @@ class World:
         self.issuer.ensure_authorities()
         self.elsewhere = root / "elsewhere"
         self.certificate = self.certify(1)
-        self.path = followers_path(self.home.pki)
+        self.path = subscribers_path(self.home.pki)
 
     def certify(self, number: int) -> x509.Certificate:
         """A certificate of a machine without a directory here."""
         self.issuer.issue_to(self.elsewhere / str(number), worker(number))
         return read_certificates(self.elsewhere / str(number) / CHAIN_FILE)[0]
 
-    def file(self) -> FollowerFile:
-        return FollowerFile(self.home.pki, clock=lambda: self.now)
+    def file(self) -> SubscriberFile:
+        return SubscriberFile(self.home.pki, clock=lambda: self.now)
 
-    def followers(self, most: int) -> Followers:
-        return Followers(clock=lambda: self.now, most=most)
+    def subscribers(self, most: int) -> TrustSubscribers:
+        return TrustSubscribers(clock=lambda: self.now, most=most)
 
     def rotator(self) -> Rotator:
         return Rotator(self.home, CONFIG, clock=lambda: self.now)
@@ -82,8 +82,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def told(number: int = 1, *, anchor: str = "aa", identity: SpiffeId | None = None, pid: int = 7) -> InUse:
-    return InUse(
+def told(number: int = 1, *, anchor: str = "aa", identity: SpiffeId | None = None, pid: int = 7) -> TrustReport:
+    return TrustReport(
         pid=pid,
         started=1.0,
         identity=str(identity or worker(number)),
@@ -97,57 +97,57 @@ def told(number: int = 1, *, anchor: str = "aa", identity: SpiffeId | None = Non
 
 
 def test_the_latest_of_each_counts(world: World) -> None:
-    followers = world.followers(8)
-    followers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
-    followers.heard(worker(2), world.certificate, "192.0.2.2", TrustRequest(in_use=(told(2),)))
+    subscribers = world.subscribers(8)
+    subscribers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
+    subscribers.heard(worker(2), world.certificate, "192.0.2.2", TrustRequest(in_use=(told(2),)))
     world.now += HOUR
-    followers.heard(worker(1), world.certificate, "192.0.2.3", TrustRequest(in_use=(told(anchor="bb"),)))
-    one, two = followers.record()[0].followers
+    subscribers.heard(worker(1), world.certificate, "192.0.2.3", TrustRequest(in_use=(told(anchor="bb"),)))
+    one, two = subscribers.record()[0].subscribers
     assert (one.heard_at, one.address, one.in_use[0].anchors) == (world.now, "192.0.2.3", ("bb",))
     assert (two.heard_at, two.address, two.in_use[0].anchors) == (world.now - HOUR, "192.0.2.2", ("aa",))
 
 
 def test_nobody_speaks_for_another(world: World) -> None:
-    followers = world.followers(8)
+    subscribers = world.subscribers(8)
     asked = TrustRequest(in_use=(told(), told(2)))
     with pytest.raises(PeerRefused, match="reports for another"):
-        followers.heard(worker(1), world.certificate, "", asked)
-    assert followers.record()[0].followers == ()
+        subscribers.heard(worker(1), world.certificate, "", asked)
+    assert subscribers.record()[0].subscribers == ()
 
 
 def test_one_too_many_pushes_nobody_out_and_is_not_passed_over(world: World) -> None:
-    followers = world.followers(2)
+    subscribers = world.subscribers(2)
     for number in (1, 2, 3):
-        followers.heard(worker(number), world.certificate, "", TrustRequest(in_use=(told(number),)))
-    record, _ = followers.record()
-    assert [each.identity for each in record.followers] == [str(worker(1)), str(worker(2))]
+        subscribers.heard(worker(number), world.certificate, "", TrustRequest(in_use=(told(number),)))
+    record, _ = subscribers.record()
+    assert [each.identity for each in record.subscribers] == [str(worker(1)), str(worker(2))]
     assert record.incomplete_at == world.now
     # Those who are known are heard on, and who has expired makes room.
-    followers.heard(worker(2), world.certificate, "", TrustRequest(in_use=(told(2, anchor="bb"),)))
+    subscribers.heard(worker(2), world.certificate, "", TrustRequest(in_use=(told(2, anchor="bb"),)))
     world.now = world.certificate.not_valid_after_utc + HOUR
-    followers.heard(worker(3), world.certify(3), "", TrustRequest(in_use=(told(3),)))
-    assert [each.identity for each in followers.record()[0].followers] == [str(worker(3))]
+    subscribers.heard(worker(3), world.certify(3), "", TrustRequest(in_use=(told(3),)))
+    assert [each.identity for each in subscribers.record()[0].subscribers] == [str(worker(3))]
 
 
 def test_what_is_written_down_is_there_after_a_restart_and_times_are_written_now_and_then(world: World) -> None:
     file = world.file()
     assert not file.keep(), "nobody follows"
-    file.followers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
+    file.subscribers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
     assert file.keep()
     assert world.path.stat().st_mode & 0o777 == 0o600
     written = world.now
     for _ in range(3):
         world.now += dt.timedelta(seconds=WRITE_SECONDS / 4)
-        file.followers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
+        file.subscribers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
         assert not file.keep(), "a time alone is no reason to write"
-    assert read_followers(world.home.pki).followers[0].heard_at == written
+    assert read_subscribers(world.home.pki).subscribers[0].heard_at == written
     world.now += dt.timedelta(seconds=WRITE_SECONDS)
-    file.followers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
+    file.subscribers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
     assert file.keep()
-    file.followers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(anchor="bb"),)))
+    file.subscribers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(anchor="bb"),)))
     assert file.keep(), "what it holds has changed"
     assert not file.keep(at_once=True), "nothing has"
-    assert world.file().followers.record()[0] == read_followers(world.home.pki) == file.followers.record()[0]
+    assert world.file().subscribers.record()[0] == read_subscribers(world.home.pki) == file.subscribers.record()[0]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 10_000, b'{"followers":[{}]}', b'{"more":1}', b"\xff"])
@@ -174,14 +174,14 @@ def test_a_record_that_others_can_read_is_not_used(world: World) -> None:
     make_private_directory(world.path.parent)
     write_public(world.path, b"{}")
     with pytest.raises(StoreError, match="mode 0644"):
-        read_followers(world.home.pki)
+        read_subscribers(world.home.pki)
     [holder] = [each for each in world.rotator().holders() if each.source is Source.FOLLOWER]
     assert "mode 0644" in holder.problem
 
 
 def test_who_is_stopped_is_given_up_by_name_or_revoked_or_expires(world: World) -> None:
     file = world.file()
-    file.followers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
+    file.subscribers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
     file.keep()
     rotator = world.rotator()
     world.now += HOUR
@@ -192,7 +192,9 @@ def test_who_is_stopped_is_given_up_by_name_or_revoked_or_expires(world: World) 
         verb(AuthorityKind.INTERNAL, without=[str(worker(1))])
     rotator.prepare(AuthorityKind.INTERNAL)
     store = RevocationStore(world.home.pki, CONFIG, clock=lambda: world.now)
-    store.revoke(AuthorityKind.INTERNAL, [Target.of(world.certificate, str(worker(1)))], Reason.KEY_COMPROMISE)
+    store.revoke(
+        AuthorityKind.INTERNAL, [RevocationTarget.of(world.certificate, str(worker(1)))], Reason.KEY_COMPROMISE
+    )
     for step in (rotator.activate, rotator.finish):
         step(AuthorityKind.INTERNAL)
 
@@ -313,5 +315,5 @@ def test_a_revoked_certificate_in_the_ledger_is_not_waited_for_but_the_one_befor
     rotator.prepare(AuthorityKind.INTERNAL)
     rotator.activate(AuthorityKind.INTERNAL)
     for certificate, step in ((second, "ledger record 1"), (first, "")):
-        store.revoke(AuthorityKind.INTERNAL, [Target.of(certificate)], Reason.SUPERSEDED)
+        store.revoke(AuthorityKind.INTERNAL, [RevocationTarget.of(certificate)], Reason.SUPERSEDED)
         assert [each.holder.place for each in rotator.waiting_for()] == [step] * bool(step)

@@ -19,11 +19,11 @@ from sluice.pki.authorities.trusted_authorities import TrustStore
 from sluice.pki.identities.database import IdentityStore
 from sluice.pki.identities.directory import CHAIN_FILE, previous_certificates, read_certificates
 from sluice.pki.ledger.file import ledger_path, read_ledger
-from sluice.pki.ledger.issued import living
-from sluice.pki.ledger.offline_issuance import Notes
+from sluice.pki.ledger.offline_issuance import IssuanceNotes
+from sluice.pki.ledger.unexpired import unexpired_certificates
 from sluice.pki.revocation.crl_files import identity_directories
-from sluice.pki.revocation.outside import Outside
-from sluice.pki.revocation.store import Target
+from sluice.pki.revocation.exported_certificates import ExportedCertificates
+from sluice.pki.revocation.store import RevocationTarget
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.x509.peer_identity import certified_identity
 from sluice.pki.x509.profiles import ISSUING, AuthorityKind
@@ -31,7 +31,7 @@ from sluice.pki.x509.verification import was_issued_by
 
 _LOG = logging.getLogger(__name__)
 
-Found = tuple[AuthorityKind, Target]
+Found = tuple[AuthorityKind, RevocationTarget]
 """Who signed a certificate, and the certificate."""
 
 
@@ -57,7 +57,8 @@ def in_home(
                 yield kind, target
     # What went elsewhere: by request, into directories and stores outside the home; to other machines by the ledger.
     for kind, target in chain(
-        _outside(home, now, identity=identity, serial=serial), living(home.pki, now, identity=identity, serial=serial)
+        _outside(home, now, identity=identity, serial=serial),
+        unexpired_certificates(home.pki, now, identity=identity, serial=serial),
     ):
         if target.serial not in seen:
             seen.add(target.serial)
@@ -65,7 +66,7 @@ def in_home(
 
 
 def _outside(home: Home, now: dt.datetime, *, identity: SpiffeId | None, serial: int | None) -> Iterator[Found]:
-    outside = Outside(home.pki)
+    outside = ExportedCertificates(home.pki)
     for each in outside.certificates():
         wanted = identity is None or each.identity == str(identity)
         if wanted and each.not_after > now and serial in {None, int(each.serial, 16)}:
@@ -83,14 +84,14 @@ def _outside(home: Home, now: dt.datetime, *, identity: SpiffeId | None, serial:
             if found is not None and found[0].leaf.not_valid_after_utc > now:
                 leaf = found[0].leaf
                 if serial in {None, leaf.serial_number}:
-                    yield _issuer_of(home, leaf, path), Target.of(leaf, str(identity))
+                    yield _issuer_of(home, leaf, path), RevocationTarget.of(leaf, str(identity))
 
 
 def in_directory(home: Home, directory: Path, now: dt.datetime, *, serial: int | None = None) -> Iterator[Found]:
     """The certificate in an identity directory, and those that it replaced: whoever took their keys still has them."""
     for leaf in (read_certificates(directory / CHAIN_FILE)[0], *previous_certificates(directory)):
         if leaf.not_valid_after_utc > now and serial in {None, leaf.serial_number}:
-            yield _issuer_of(home, leaf, directory), Target.of(leaf, str(certified_identity(leaf)))
+            yield _issuer_of(home, leaf, directory), RevocationTarget.of(leaf, str(certified_identity(leaf)))
 
 
 def fingerprints(home: Home, directory: Path | None = None) -> Iterator[tuple[int, str]]:
@@ -101,7 +102,7 @@ def fingerprints(home: Home, directory: Path | None = None) -> Iterator[tuple[in
                 yield certificate.serial_number, certificate.fingerprint(hashes.SHA256()).hex()
     if ledger_path(home.pki).exists():
         # What was signed by hand a moment ago is still a note.
-        for record in chain(read_ledger(ledger_path(home.pki)), Notes(home.pki).records()):
+        for record in chain(read_ledger(ledger_path(home.pki)), IssuanceNotes(home.pki).records()):
             if record.serial and record.certificate:
                 yield int(record.serial, 16), record.certificate
 

@@ -19,9 +19,9 @@ from sluice.core.tasks import end_tasks, repeat
 from sluice.pki.identities.directory import IdentityMaterial
 from sluice.pki.revocation.revoked_peers import LOOK_SECONDS
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.in_use import (
+from sluice.pki.trust.reports import (
     DIRECTORY,
-    InUse,
+    TrustReport,
     remove_report,
     write_report,
 )
@@ -42,7 +42,7 @@ class Reporter:
         self._directory = directory
         self._program = program
         self._pid = os.getpid()
-        self._written: InUse | None = None
+        self._written: TrustReport | None = None
         self._complained = False
 
     def tell(self, material: IdentityMaterial, loaded_at: dt.datetime, crls: Mapping[str, int]) -> None:
@@ -63,15 +63,15 @@ class Reporter:
         remove_report(self._directory, self._pid)
 
 
-def in_memory(identity: TlsIdentity, program: str) -> InUse:
+def in_memory(identity: TlsIdentity, program: str) -> TrustReport:
     """What this process, called ``program``, holds of ``identity`` after a look at its files."""
     material = identity.material
     identity.revoked_peers.look()
     return _report(material, program, identity.loaded_at, identity.revoked_peers.numbers())
 
 
-def _report(material: IdentityMaterial, program: str, loaded_at: dt.datetime, crls: Mapping[str, int]) -> InUse:
-    return InUse(
+def _report(material: IdentityMaterial, program: str, loaded_at: dt.datetime, crls: Mapping[str, int]) -> TrustReport:
+    return TrustReport(
         pid=os.getpid(),
         started=psutil.Process().create_time(),  # again each time: it follows a clock that is set
         identity=str(material.spiffe_id),

@@ -13,7 +13,7 @@ from sluice.core.errors import StoreError
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
 from sluice.pki.issuing.issuer import LocalIssuer
-from sluice.pki.revocation.outside import OUTSIDE_FILE, Outside
+from sluice.pki.revocation.exported_certificates import OUTSIDE_FILE, ExportedCertificates
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
 
@@ -29,7 +29,7 @@ def issued(tmp_path: Path, place: Path, hours: float = 24) -> x509.Certificate:
 
 
 def test_expired_certificates_are_forgotten_and_others_kept(tmp_path: Path) -> None:
-    outside, now = Outside(tmp_path / "pki"), utc_now()
+    outside, now = ExportedCertificates(tmp_path / "pki"), utc_now()
     short = issued(tmp_path, tmp_path / "short", hours=1)
     outside.remember(short, str(WORKER), AuthorityKind.INTERNAL, tmp_path / "short", now)
     outside.remember(short, str(WORKER), AuthorityKind.INTERNAL, tmp_path / "short", now)
@@ -44,7 +44,9 @@ def test_expired_certificates_are_forgotten_and_others_kept(tmp_path: Path) -> N
 
 def test_what_is_in_the_home_is_not_outside(tmp_path: Path) -> None:
     place = tmp_path / "pki" / "identities" / "taskmanager" / "tm-1"
-    Outside(tmp_path / "pki").remember(issued(tmp_path, place), str(WORKER), AuthorityKind.INTERNAL, place, utc_now())
+    ExportedCertificates(tmp_path / "pki").remember(
+        issued(tmp_path, place), str(WORKER), AuthorityKind.INTERNAL, place, utc_now()
+    )
     assert not (tmp_path / "pki" / OUTSIDE_FILE).exists()
 
 
@@ -53,5 +55,7 @@ def test_damaged_record_is_said_and_not_replaced(content: bytes, tmp_path: Path)
     leaf = issued(tmp_path, tmp_path / "out")
     (tmp_path / "pki" / OUTSIDE_FILE).write_bytes(content)
     with pytest.raises(StoreError, match="is damaged"):
-        Outside(tmp_path / "pki").remember(leaf, str(WORKER), AuthorityKind.INTERNAL, tmp_path / "out", utc_now())
+        ExportedCertificates(tmp_path / "pki").remember(
+            leaf, str(WORKER), AuthorityKind.INTERNAL, tmp_path / "out", utc_now()
+        )
     assert (tmp_path / "pki" / OUTSIDE_FILE).read_bytes() == content

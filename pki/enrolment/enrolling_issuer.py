@@ -34,7 +34,7 @@ def usable(directory: Path, spiffe_id: SpiffeId, now: dt.datetime) -> IdentityMa
     return material if material.spiffe_id == spiffe_id else None
 
 
-class MemberIssuer:
+class EnrollingIssuer:
     """A ``DirectoryIssuer`` for the identity of a process, which the authority certifies.
 
     What is usable is renewed by itself; nothing usable needs a join token, made for just these names.
@@ -124,7 +124,7 @@ class MemberIssuer:
         )
 
 
-class EdgeMemberIssuer(MemberIssuer):
+class EdgeEnrollingIssuer(EnrollingIssuer):
     """As its base, for a gateway's public certificate: the internal identity of the gateway asks for its renewal.
 
     Args:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sluice.core.errors import CertificateRejected
-from sluice.pki.agent.board import Board
-from sluice.pki.agent.keeper import Keeper
 from sluice.pki.agent.policy import ManagedIdentity
+from sluice.pki.agent.published_identities import PublishedIdentities
+from sluice.pki.agent.renewer import IdentityRenewer
 from sluice.pki.authorities.rotation_phases import Keep
 from sluice.pki.authorities.rotation_store import RotationStore
 from sluice.pki.config import PkiConfig
@@ -22,11 +22,11 @@ from sluice.pki.identities.directory import read_identity
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.revocation.crl import Reason
-from sluice.pki.revocation.store import Target
+from sluice.pki.revocation.store import RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.trust.anchor_files import install_trust, sides_of
-from sluice.pki.trust.in_use import read_reports
-from sluice.pki.trust.in_use_reporter import Reporter
+from sluice.pki.trust.anchor_files import sides_of, update_anchors
+from sluice.pki.trust.reporter import Reporter
+from sluice.pki.trust.reports import read_reports
 from sluice.pki.x509.key_identifiers import key_id
 from sluice.pki.x509.profiles import AuthorityKind
 
@@ -82,13 +82,13 @@ class World:
         self.local = local = LocalIssuer(self.pki, PkiConfig(), clock=self.clock)
         local.ensure_authorities()
         self.issuer = FlakyIssuer(local)
-        self.board = Board(self.clock)
+        self.board = PublishedIdentities(self.clock)
         self.directory = root / "ids" / "tm-1"
         self.managed = managed = ManagedIdentity(
             ME, self.directory, dns=("tm.example.org",), accept=("spiffe://sluice.local/job/*",)
         )
-        self.keeper = Keeper(managed, self.issuer, self.board, self.clock, lambda: 0.5)
-        self.impatient = Keeper(managed, self.issuer, self.board, self.clock, lambda: 0.5, patience=0)
+        self.keeper = IdentityRenewer(managed, self.issuer, self.board, self.clock, lambda: 0.5)
+        self.impatient = IdentityRenewer(managed, self.issuer, self.board, self.clock, lambda: 0.5, patience=0)
 
     def clock(self) -> dt.datetime:
         """The instant that the test has set."""
@@ -126,10 +126,10 @@ async def test_it_is_issued_kept_and_renewed_at_half_life(world: World) -> None:
 async def test_an_unusable_revocation_list_at_the_start_is_made_good_before_anything_is_served(world: World) -> None:
     first = await world.after(hours=0)
     leaf = read_identity(world.directory)[0].leaf
-    world.local.revocations.revoke(AuthorityKind.INTERNAL, [Target.of(leaf)], Reason.SUPERSEDED)
+    world.local.revocations.revoke(AuthorityKind.INTERNAL, [RevocationTarget.of(leaf)], Reason.SUPERSEDED)
     (world.directory / "crl.pem").write_bytes(b"garbage")
-    board = Board(world.clock)
-    await Keeper(world.managed, world.issuer, board, world.clock, lambda: 0.5).step()
+    board = PublishedIdentities(world.clock)
+    await IdentityRenewer(world.managed, world.issuer, board, world.clock, lambda: 0.5).step()
     (material,) = board.valid([ME])
     assert material.leaf.serial_number != first, "issued anew, with the list"
     (found,) = board.lists([material])
@@ -239,19 +239,21 @@ async def test_an_issuer_that_hangs_is_asked_once_and_the_warnings_come_all_the_
 async def test_it_is_renewed_at_once_when_another_authority_signs_and_says_what_it_serves(world: World) -> None:
     """As in a rotation: the first of the anchors in the directory is who signs now."""
     reporter = Reporter(world.directory, "agent")
-    keeper = Keeper(world.keeper.identity, world.issuer, world.board, world.clock, lambda: 0.5, reporter=reporter)
+    keeper = IdentityRenewer(
+        world.keeper.identity, world.issuer, world.board, world.clock, lambda: 0.5, reporter=reporter
+    )
     await keeper.step()
     ((before,), _) = read_reports(world.directory)
     store = RotationStore(world.pki)
     store.begin(AuthorityKind.INTERNAL, PkiConfig(), world.now)
     (side, _) = sides_of(world.pki)
-    install_trust(world.directory, side)
+    update_anchors(world.directory, side)
     await keeper.step()
     ((prepared,), _) = read_reports(world.directory)
     assert (prepared.leaf, len(prepared.anchors), world.issuer.asked) == (before.leaf, 2, 1)
     store.switch(Keep.NEW, world.now)
     (side, _) = sides_of(world.pki)
-    install_trust(world.directory, side)
+    update_anchors(world.directory, side)
     await keeper.step()
     ((after,), _) = read_reports(world.directory)
     assert (after.program, after.issuer, world.issuer.asked) == ("agent", key_id(side.bundle[0]), 2)

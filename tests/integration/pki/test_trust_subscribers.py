@@ -12,16 +12,16 @@ import pytest
 from sluice.core.errors import PeerRefused
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.config import CaConfig
-from sluice.pki.ca.follower_file import read_followers
-from sluice.pki.ca.followers import Followers
 from sluice.pki.ca.process import online_ca
 from sluice.pki.ca.protocol import MAX_TRUST_REQUEST_BYTES, TRUST_PATH, TrustRequest
 from sluice.pki.ca.server import CaServer
+from sluice.pki.ca.subscriber_file import read_subscribers
+from sluice.pki.ca.trust_subscribers import TrustSubscribers
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.enrolment.client import fetch_trust
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.in_use import InUse
+from sluice.pki.trust.reports import TrustReport
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.pki.conftest import until
 from tests.integration.pki.test_ca_server import call, off_loop
@@ -30,8 +30,8 @@ WORKER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 VICTIM = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-2")
 
 
-def told(spiffe_id: SpiffeId, anchor: str = "aa") -> InUse:
-    return InUse(
+def told(spiffe_id: SpiffeId, anchor: str = "aa") -> TrustReport:
+    return TrustReport(
         pid=7,
         started=1.0,
         identity=str(spiffe_id),
@@ -47,17 +47,17 @@ def told(spiffe_id: SpiffeId, anchor: str = "aa") -> InUse:
 class Served:
     """An authority's server, and what it remembers."""
 
-    def __init__(self, pki: TestPki, followers: Followers) -> None:
+    def __init__(self, pki: TestPki, subscribers: TrustSubscribers) -> None:
         self.pki = pki
-        self.followers = followers
+        self.subscribers = subscribers
         self.authority = OnlineAuthority(pki.home.pki, pki.config)
         own = pki.identity(SpiffeId.process(TRUST_DOMAIN, Role.CA, "ca-1"))
-        self.server = CaServer(own, self.authority, followers=followers)
+        self.server = CaServer(own, self.authority, subscribers=subscribers)
         self.address = ("", 0)
 
     def told(self) -> dict[str, tuple[str, ...]]:
         """What each of those who follow trusts."""
-        return {each.identity: each.in_use[0].anchors for each in self.followers.record()[0].followers}
+        return {each.identity: each.in_use[0].anchors for each in self.subscribers.record()[0].subscribers}
 
     async def post(self, identity: TlsIdentity, body: bytes, *, method: str = "POST") -> tuple[int, str]:
         """Status and title of the answer."""
@@ -67,8 +67,8 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(pki: TestPki, followers: Followers) -> AsyncIterator[Served]:
-    served = Served(pki, followers)
+async def serving(pki: TestPki, subscribers: TrustSubscribers) -> AsyncIterator[Served]:
+    served = Served(pki, subscribers)
     served.address, _ = await served.server.start("127.0.0.1", 0, 0)
     try:
         yield served
@@ -79,7 +79,7 @@ async def serving(pki: TestPki, followers: Followers) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def served(pki: TestPki) -> AsyncIterator[Served]:
-    async with serving(pki, Followers()) as made:
+    async with serving(pki, TrustSubscribers()) as made:
         yield made
 
 
@@ -87,8 +87,8 @@ async def test_what_is_told_is_written_down_with_the_certificate_that_proved_it(
     identity = pki.identity(WORKER)
     async with online_ca(pki.home, pki.config, CaConfig()) as ca:
         await fetch_trust(identity, ca.mutual, TrustRequest(in_use=(told(WORKER),)))
-        await until(lambda: bool(read_followers(pki.home.pki).followers), "it was not written down")
-    (found,) = read_followers(pki.home.pki).followers
+        await until(lambda: bool(read_subscribers(pki.home.pki).subscribers), "it was not written down")
+    (found,) = read_subscribers(pki.home.pki).subscribers
     assert (found.identity, found.in_use, found.address) == (str(WORKER), (told(WORKER),), "127.0.0.1")
     leaf = identity.material.leaf
     assert (int(found.serial, 16), found.not_after) == (leaf.serial_number, leaf.not_valid_after_utc)
@@ -135,9 +135,9 @@ async def test_what_is_no_question_is_refused_and_changes_nothing(body: bytes, s
 
 async def test_one_more_than_is_remembered_is_served_and_said_to_be_missing(pki: TestPki) -> None:
     """News of a revocation reach it; a rotation does not go on as if it were not there."""
-    async with serving(pki, Followers(most=1)) as served:
+    async with serving(pki, TrustSubscribers(most=1)) as served:
         for spiffe_id in (VICTIM, WORKER):
             answer = await fetch_trust(pki.identity(spiffe_id), served.address, TrustRequest(in_use=(told(spiffe_id),)))
             assert answer.internal is not None
         assert served.told() == {str(VICTIM): ("aa",)}
-        assert served.followers.record()[0].incomplete_at is not None
+        assert served.subscribers.record()[0].incomplete_at is not None

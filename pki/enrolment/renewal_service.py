@@ -1,7 +1,7 @@
 """Keeping the identities of one process fresh against an authority on another machine, and its trust up to date.
 
-Enrolled with a join token when there is none, renewed at half-life (``pki.agent.keeper`` has the decisions), or at
-once when their issuer is no longer the one that signs (:mod:`sluice.pki.enrolment.trust_follower` hears of it).
+Enrolled with a join token when there is none, renewed at half-life (``pki.agent.renewer`` has the decisions), or at
+once when their issuer is no longer the one that signs (:mod:`sluice.pki.enrolment.trust_subscription` hears of it).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from functools import partial
 
 from sluice.core.clock import Clock, utc_now
 from sluice.core.home import Home
-from sluice.pki.agent.board import Board
-from sluice.pki.agent.keeper import Keeper, keep_forever
 from sluice.pki.agent.policy import ManagedIdentity
-from sluice.pki.enrolment.member import Locate, usable
-from sluice.pki.enrolment.trust_follower import (
+from sluice.pki.agent.published_identities import PublishedIdentities
+from sluice.pki.agent.renewer import IdentityRenewer, renew_forever
+from sluice.pki.enrolment.enrolling_issuer import Locate, usable
+from sluice.pki.enrolment.trust_subscription import (
     LONGEST_PAUSE,
-    Trust,
-    TrustFollower,
+    InstalledTrust,
+    TrustSubscription,
     pause_seconds,
 )
 from sluice.pki.errors import CaUnavailable, RateLimited
@@ -40,7 +40,7 @@ JOIN_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class EnrolledIdentity:
     """An identity to keep, who certifies it, and of which side it is."""
 
     identity: ManagedIdentity
@@ -48,7 +48,7 @@ class Kept:
     side: AuthorityKind = AuthorityKind.INTERNAL
 
 
-class CaKeeper:
+class RenewalService:
     """Keeps ``kept`` fresh. Use: ``start`` once, then ``run`` until cancelled, then ``close``.
 
     Args:
@@ -64,7 +64,7 @@ class CaKeeper:
         self,
         home: Home,
         locate: Locate,
-        kept: Sequence[Kept],
+        kept: Sequence[EnrolledIdentity],
         *,
         clock: Clock = utc_now,
         draw: Callable[[], float] = _SYSTEM_RANDOM.random,
@@ -77,10 +77,10 @@ class CaKeeper:
         self._threads = ThreadPoolExecutor(max(1, len(self._kept)), thread_name_prefix="renewal")
         asks = next(each.identity.directory for each in self._kept if each.side is AuthorityKind.INTERNAL)
         directories = [each.identity.directory for each in self._kept]
-        self.follower = TrustFollower(home, locate, asks, directories, clock=clock, draw=draw)
-        board = Board(clock)
+        self.follower = TrustSubscription(home, locate, asks, directories, clock=clock, draw=draw)
+        board = PublishedIdentities(clock)
         self.keepers = [
-            Keeper(
+            IdentityRenewer(
                 each.identity,
                 each.issuer,
                 board,
@@ -92,7 +92,7 @@ class CaKeeper:
         ]
 
     @property
-    def trust(self) -> Trust:
+    def trust(self) -> InstalledTrust:
         """The latest that was installed."""
         return self.follower.trust
 
@@ -122,14 +122,14 @@ class CaKeeper:
         """Keep everything fresh until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for keeper in self.keepers:
-                tasks.create_task(keep_forever(keeper, POLL_SECONDS))
+                tasks.create_task(renew_forever(keeper, POLL_SECONDS))
             tasks.create_task(self.follower.run())
 
     async def close(self) -> None:
         """Let go of the threads; what they are about goes on to its end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _enrol(self, kept: Kept) -> None:
+    async def _enrol(self, kept: EnrolledIdentity) -> None:
         identity = kept.identity
         issue = partial(
             kept.issuer.issue_to,

@@ -25,7 +25,7 @@ from sluice.core.files import (
     write_secret,
 )
 from sluice.pki.identities.directory import CA_FILE, CHAIN_FILE
-from sluice.pki.revocation.store import Target
+from sluice.pki.revocation.store import RevocationTarget
 from sluice.pki.x509.key_identifiers import issuer_id
 from sluice.pki.x509.parse_errors import DAMAGED_JSON
 from sluice.pki.x509.profiles import AuthorityKind
@@ -37,7 +37,7 @@ MAX_STORES = 64
 MAX_FILE_BYTES = 16 << 20
 
 
-class OutsideCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExportedCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One certificate: ``serial`` and ``issuer`` (its key identifier) are hexadecimal; ``directory`` is absolute."""
 
     identity: str
@@ -48,17 +48,17 @@ class OutsideCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     not_after: dt.datetime
     directory: str
 
-    def target(self) -> Target:
+    def target(self) -> RevocationTarget:
         """What is revoked of it."""
-        return Target(int(self.serial, 16), self.identity, self.not_after, self.issuer, self.sha256)
+        return RevocationTarget(int(self.serial, 16), self.identity, self.not_after, self.issuer, self.sha256)
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    certificates: tuple[OutsideCertificate, ...] = ()
+    certificates: tuple[ExportedCertificate, ...] = ()
     stores: tuple[str, ...] = ()
 
 
-class Outside:
+class ExportedCertificates:
     """The record below one ``pki`` directory."""
 
     def __init__(self, pki: Path) -> None:
@@ -76,7 +76,7 @@ class Outside:
         place = directory.absolute()
         if place.resolve().is_relative_to((self._pki / "identities").resolve()):
             return
-        entry = OutsideCertificate(
+        entry = ExportedCertificate(
             identity=identity,
             serial=f"{certificate.serial_number:x}",
             sha256=certificate.fingerprint(hashes.SHA256()).hex(),
@@ -96,7 +96,7 @@ class Outside:
             )
         )
 
-    def certificates(self) -> tuple[OutsideCertificate, ...]:
+    def certificates(self) -> tuple[ExportedCertificate, ...]:
         """Everything remembered, oldest first; raises :class:`StoreError` when the record is damaged."""
         return self._read().certificates
 
@@ -131,7 +131,7 @@ class Outside:
             ) from error
 
 
-def _with_certificate(record: _Record, entry: OutsideCertificate, now: dt.datetime) -> _Record:
+def _with_certificate(record: _Record, entry: ExportedCertificate, now: dt.datetime) -> _Record:
     """What has expired is forgotten."""
     kept = [
         each

@@ -40,9 +40,9 @@ from sluice.pki.ca.server import TRUST_PER_IDENTITY, CaServer
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.enrolment.client import fetch_trust
+from sluice.pki.enrolment.enrolling_issuer import EnrollingIssuer
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
-from sluice.pki.enrolment.keeper import CaKeeper, Kept
-from sluice.pki.enrolment.member import MemberIssuer
+from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService
 from sluice.pki.errors import CaUnavailable, EnrolmentRefused, RateLimited
 from sluice.pki.identities.directory import (
     CA_FILE,
@@ -104,11 +104,13 @@ class World:
         write_secret(self.token.path, text.encode())
         return text
 
-    def keeper(self, *, join_seconds: float = 60.0) -> CaKeeper:
+    def keeper(self, *, join_seconds: float = 60.0) -> RenewalService:
         """What keeps the machine's identity."""
-        issuer = MemberIssuer(self.locate, {WORKER: self.token}, clock=self.clock)
-        kept = Kept(ManagedIdentity(WORKER, self.directory), issuer)
-        return CaKeeper(self.home, self.locate, [kept], clock=self.clock, draw=lambda: 0.0, join_seconds=join_seconds)
+        issuer = EnrollingIssuer(self.locate, {WORKER: self.token}, clock=self.clock)
+        kept = EnrolledIdentity(ManagedIdentity(WORKER, self.directory), issuer)
+        return RenewalService(
+            self.home, self.locate, [kept], clock=self.clock, draw=lambda: 0.0, join_seconds=join_seconds
+        )
 
     @property
     def material(self) -> IdentityMaterial:
@@ -137,7 +139,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def running(keeper: CaKeeper) -> AsyncIterator[None]:
+async def running(keeper: RenewalService) -> AsyncIterator[None]:
     task = asyncio.create_task(keeper.run())
     try:
         yield
@@ -415,6 +417,6 @@ async def test_trust_that_is_not_what_it_should_be_is_not_installed(world: World
 
 
 async def test_a_chosen_lifetime_is_refused_before_anything_is_sent(world: World) -> None:
-    issuer = MemberIssuer(world.locate, {WORKER: world.token})
+    issuer = EnrollingIssuer(world.locate, {WORKER: world.token})
     with pytest.raises(CertificateRejected, match="lifetime"):
         await off_loop(issuer.issue_to, world.directory, WORKER, lifetime=dt.timedelta(hours=1))

@@ -11,7 +11,7 @@ from sluice.pki.revocation.crl import RevocationList
 from sluice.pki.spiffe_id import SpiffeId
 
 
-class Board:
+class PublishedIdentities:
     """The latest good material of each identity; belongs to one event loop."""
 
     def __init__(self, clock: Clock) -> None:
