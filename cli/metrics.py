@@ -29,9 +29,9 @@ def metrics(
 
 
 async def _gather(home: Home, process: str | None) -> str:
-    from sluice.core.metrics import directory, fetch, merge
+    from sluice.core.metrics import fetch, merge
 
-    answers = await asyncio.gather(*(fetch(path) for path in sorted(directory(home).glob("*.sock"))))
+    answers = await asyncio.gather(*(fetch(path) for path in sorted(home.metric_sockets.glob("*.sock"))))
     wanted = [text for text in answers if text and (process is None or f'process="{process}"' in text)]
     return merge(wanted) if wanted else ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -76,6 +77,21 @@ class Home:
             return inside
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"sluice-{os.geteuid()}-{digest}"
+
+    @property
+    def metric_sockets(self) -> Path:
+        """Directory (0700) for the sockets that serve metrics, one for each process."""
+        return self.sockets / "m"
+
+    def remove_socket_directory(self) -> None:
+        """Remove the directory for sockets when it is outside of the home and empty.
+
+        For the end of a cluster: no process of the home may be starting meanwhile.
+        """
+        if not self.sockets.is_relative_to(self.root):
+            for path in (self.metric_sockets, self.sockets):
+                with contextlib.suppress(OSError):  # not empty, or not there
+                    path.rmdir()
 
     def create(self) -> Home:
         """Create the directories, each readable by the owner alone; returns self."""

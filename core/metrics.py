@@ -112,14 +112,9 @@ def exposition(families: Iterable[Metric], process: str = "") -> str:
     return generate_latest(collected).decode()
 
 
-def directory(home: Home) -> Path:
-    """Where the sockets of this home are."""
-    return home.sockets / "m"
-
-
 def socket_of(home: Home, process: str) -> Path:
     """Where the process of ``home`` called ``process`` (``taskmanager/tm-1``, as in its certificate) serves them."""
-    return directory(home) / f"{hashlib.sha256(process.encode()).hexdigest()[:12]}.sock"
+    return home.metric_sockets / f"{hashlib.sha256(process.encode()).hexdigest()[:12]}.sock"
 
 
 @asynccontextmanager
@@ -130,7 +125,7 @@ async def serving(home: Home, process: str, text: Callable[[], str] | None = Non
     async def answer(_: web.BaseRequest) -> web.Response:
         return web.Response(body=shown().encode(), headers={"content-type": CONTENT_TYPE})
 
-    make_private_directory(directory(home))
+    make_private_directory(home.metric_sockets)
     path = socket_of(home, process)
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -124,6 +124,7 @@ class Launcher:
     def _forget(self) -> None:
         (self.home.run / "cluster.json").unlink(missing_ok=True)
         shutil.rmtree(self.home.run / "endpoints", ignore_errors=True)
+        self.home.remove_socket_directory()
 
     async def _start(self) -> None:
         from sluice.runtime.spark.java import find_java

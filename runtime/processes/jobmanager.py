@@ -18,7 +18,7 @@ from typing import NoReturn
 from sluice.core.clock import utc_now
 from sluice.core.errors import PkiError, SluiceError
 from sluice.core.home import Home
-from sluice.core.metric_exposition import MetricsRegistry, RegistryCollector
+from sluice.core.metric_samples import MetricsRegistry
 from sluice.core.metrics import collecting
 from sluice.core.tasks import end_tasks
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
@@ -178,7 +178,7 @@ async def _running(
         stack.push_async_callback(blobs.close)
         blob_address = await blobs.start(settings.host, settings.blob_port)
         metrics = MetricsRegistry()
-        stack.enter_context(collecting(RegistryCollector(metrics)))
+        stack.enter_context(collecting(metrics))
         fatal: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
         service = RpcService(identity, connections=connections, metrics=metrics, on_failure=_ending(fatal))
         stack.push_async_callback(service.close)

@@ -13,7 +13,7 @@ from typing import NoReturn
 import msgspec
 
 from sluice.core.home import Home
-from sluice.core.metric_exposition import MetricsRegistry, RegistryCollector
+from sluice.core.metric_samples import MetricsRegistry
 from sluice.core.metrics import collecting
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.connections import ConnectionLog
@@ -105,7 +105,7 @@ async def _running(
         elected_by = election or _election(config, home, identity)
         stack.push_async_callback(elected_by.close)
         metrics = MetricsRegistry()
-        stack.enter_context(collecting(RegistryCollector(metrics)))
+        stack.enter_context(collecting(metrics))
         service = RpcService(identity, connections=ConnectionLog(), metrics=metrics)
         stack.push_async_callback(service.close)
         rpc = await service.listen(settings.host, settings.manager_port)

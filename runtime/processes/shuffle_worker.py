@@ -20,7 +20,7 @@ from sluice.core.files import (
     write_secret,
 )
 from sluice.core.home import Home
-from sluice.core.metric_exposition import MetricsRegistry, RegistryCollector
+from sluice.core.metric_samples import MetricsRegistry
 from sluice.core.metrics import collecting
 from sluice.core.tasks import end_tasks
 from sluice.pki.spiffe_id import Role, SpiffeId
@@ -131,7 +131,7 @@ async def registered_worker(
     name = identity.spiffe_id.name
     async with AsyncExitStack() as stack:
         metrics = MetricsRegistry()
-        stack.enter_context(collecting(RegistryCollector(metrics)))
+        stack.enter_context(collecting(metrics))
         service = RpcService(identity, connections=ConnectionLog(), metrics=metrics)
         stack.push_async_callback(service.close)
         endpoint = WorkerEndpoint(worker)

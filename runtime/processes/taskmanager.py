@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from sluice.core.files import make_private_directory
 from sluice.core.home import Home
-from sluice.core.metric_exposition import MetricsRegistry, RegistryCollector
+from sluice.core.metric_samples import MetricsRegistry
 from sluice.core.metrics import collecting
 from sluice.core.tasks import end_tasks
 from sluice.pki.spiffe_id import Role, SpiffeId
@@ -82,7 +82,7 @@ async def taskmanager(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(reporting(identity, "taskmanager"))
         metrics = MetricsRegistry()
-        stack.enter_context(collecting(RegistryCollector(metrics)))
+        stack.enter_context(collecting(metrics))
         service = RpcService(identity, connections=connections, metrics=metrics)
         stack.push_async_callback(service.close)
         shape = TaskManagerShape(

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from sluice.core.metric_exposition import Sample
+from sluice.core.metric_samples import Sample
 
 LOG_EVERY_SECONDS = 10.0
 """Of a kind of dead letter, one is logged in so many seconds, with the number of those that were not."""
@@ -21,7 +21,7 @@ MAX_KINDS = 256
 
 OTHERS = ("(others)", "(others)")
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 
 class DeadLetters:
@@ -43,7 +43,7 @@ class DeadLetters:
         last, count = self._logged.get(kind, (-LOG_EVERY_SECONDS, 0))
         if now - last >= LOG_EVERY_SECONDS:
             self._logged[kind] = (now, self.counts[kind])
-            _log.warning(
+            _LOG.warning(
                 "nobody handles %s of %s, sent by %s: %s (%d more since the last such line)",
                 *(method, endpoint, sender, reason, self.counts[kind] - count - 1),
             )

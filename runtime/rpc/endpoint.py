@@ -29,7 +29,7 @@ from sluice.runtime.rpc.errors import EndpointStopped, RpcError
 from sluice.runtime.rpc.mailbox import MAILBOX_CAPACITY, Mailbox, Message
 from sluice.runtime.rpc.stats import EndpointStats
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
@@ -126,7 +126,7 @@ class RpcEndpoint:
     def note_failure(self, error: BaseException) -> None:
         """Log and count an unexpected error that concerns one piece of work, and leaves the endpoint sound."""
         self._failures += 1
-        _log.error("endpoint %s failed: %s", self.name, type(error).__name__, exc_info=error)
+        _LOG.error("endpoint %s failed: %s", self.name, type(error).__name__, exc_info=error)
 
     def on_failure(self, error: BaseException) -> None:
         """An error that nobody waits for: of a tell, a posted function, a timer, ``on_stop`` or unwatched work.
@@ -323,7 +323,7 @@ class RpcEndpoint:
         try:
             self.on_failure(error)
         except Exception:  # noqa: BLE001  # a handler of failures that fails must not end the main thread either
-            _log.exception("endpoint %s failed while it dealt with a failure", self.name)
+            _LOG.exception("endpoint %s failed while it dealt with a failure", self.name)
 
     def _post_own(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         with contextlib.suppress(EndpointStopped):
@@ -359,7 +359,7 @@ class RpcEndpoint:
             invocation.answer.fail(error)
             self._tell_failure(error)
             return
-        _log.log(
+        _LOG.log(
             logging.INFO if expected else logging.ERROR,
             "%s of %s failed for %s: %s",
             invocation.method.name,

@@ -35,7 +35,7 @@ from sluice.runtime.rpc.line import (
 from sluice.runtime.rpc.mailbox import refuse_to_wait_on_main_thread
 from sluice.runtime.rpc.window import SendWindow, has_room
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 
 class Exchange:
@@ -221,7 +221,7 @@ class Exchange:
         try:
             answer.invocation = self._deliver(self.caller, call, answer)
         except RpcError as error:
-            _log.warning("refused a call of %s: %s", self.peer, error.what)
+            _LOG.warning("refused a call of %s: %s", self.peer, error.what)
             answer.fail(error)
 
     def _told(self, tell: wire.Tell) -> None:

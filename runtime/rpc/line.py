@@ -20,7 +20,7 @@ from sluice.runtime.rpc.outbox import Outbox
 MAX_UNSENT_BYTES = 64 << 20
 """Bytes that wait to be sent at which a peer counts as not reading, and is given up."""
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Line:
         if self.end_reason is not None:
             return
         self.end_reason = reason
-        _log.info("rpc line %s - %s ended: %s", self._local, self.peer, reason.what)
+        _LOG.info("rpc line %s - %s ended: %s", self._local, self.peer, reason.what)
         self._watch.cancel()
         self._stream.abort()
         self._outbox.clear()
@@ -186,7 +186,7 @@ class Line:
                 else:
                     self._handle_own(each)
         except ProtocolViolation as violation:
-            _log.warning("rpc peer %s broke the protocol: %s", self.peer, violation.what)
+            _LOG.warning("rpc peer %s broke the protocol: %s", self.peer, violation.what)
             self.end(ProtocolViolation(f"{self.peer} broke the protocol: {violation.what}"))
 
     def stream_ended(self, reason: str) -> None:

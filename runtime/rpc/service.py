@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
-from sluice.core.metric_exposition import MetricsRegistry, Sample
+from sluice.core.metric_samples import MetricsRegistry, Sample
 from sluice.pki.channels import Channel, client_policy, server_policy
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.connection_guard import ConnectionGuard
@@ -47,7 +47,7 @@ from sluice.runtime.rpc.transport import (
 MAX_PEERS = 16_384
 """Connections that a listener holds at a time; the process needs as many file descriptors."""
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
@@ -218,7 +218,7 @@ class RpcService:
         exchange.caller = Caller(stream.peer, peer)
         self._peers[exchange] = peer
         exchange.on_close(lambda: self._peers.pop(exchange, None))
-        _log.info("rpc stream %s - %s opened", self.spiffe_id, stream.peer)
+        _LOG.info("rpc stream %s - %s opened", self.spiffe_id, stream.peer)
         return exchange
 
     def _deliver(self, caller: Caller, request: Request, answer: Answer) -> Invocation:

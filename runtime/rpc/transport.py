@@ -43,7 +43,7 @@ _RESPONSE_HEADERS = ((":status", "200"), ("content-type", CONTENT_TYPE))
 _OK = (("grpc-status", "0"),)
 _UNIMPLEMENTED = (*_RESPONSE_HEADERS, ("grpc-status", "12"))
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 
 class Receiver(Protocol):
@@ -153,14 +153,14 @@ class GrpcStream(asyncio.Protocol):
         try:
             self._http2.receive(data)
         except Http2Violation as violation:
-            _log.warning("rpc peer %s broke HTTP/2: %s", self.peer, violation)
+            _LOG.warning("rpc peer %s broke HTTP/2: %s", self.peer, violation)
             self._give_up(f"it broke HTTP/2: {violation}")
             return
         self._flush()
         if transport.is_closing():
             return
         if transport.get_write_buffer_size() > MAX_WRITE_BUFFER_BYTES:
-            _log.warning("rpc peer %s does not read", self.peer)
+            _LOG.warning("rpc peer %s does not read", self.peer)
             self.abort()
         elif self._receiver is not None and not self._paused and not self._http2.blocked:
             self._receiver.resume_sending()
@@ -194,7 +194,7 @@ class GrpcStream(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if any(given.get(name) != value for name, value in _REQUEST.items()):
-            _log.warning("rpc peer %s asked for something else than %s", self.peer, PATH)
+            _LOG.warning("rpc peer %s asked for something else than %s", self.peer, PATH)
             self._http2.send_headers(_UNIMPLEMENTED, end=True)
             self._http2.stop()
             self._close()

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from sluice.core.errors import SluiceError
 from sluice.core.home import Home
 from sluice.core.metrics import (
-    directory,
     fetch,
     merge,
     render,
@@ -39,7 +38,7 @@ class Observation:
 
     async def metrics(self) -> str:
         """Of this process, of those of its home, and of all TaskManagers; who does not answer in time is left out."""
-        sockets = await asyncio.to_thread(lambda: sorted(directory(self.home).glob("*.sock")))
+        sockets = await asyncio.to_thread(lambda: sorted(self.home.metric_sockets.glob("*.sock")))
         limit = asyncio.Semaphore(TASKMANAGERS_AT_ONCE)
 
         async def ask(gateway: DiagnosticsGateway) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from aiohttp import web
 
 from sluice.core.errors import SluiceError
-from sluice.core.metric_exposition import Sample, render
+from sluice.core.metric_samples import Sample, families
 from sluice.core.metrics import (
     CONTENT_TYPE,
     PROCESS,
@@ -36,7 +36,7 @@ async def get_metrics(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     A process that does not answer in time is left out.
     """
     found = await asyncio.gather(cluster.observation.metrics(), _samples(cluster), _shuffle(cluster))
-    text = merge([found[0], render(found[1]), found[2]])
+    text = merge([found[0], exposition(families(found[1])), found[2]])
     return web.Response(body=text.encode(), headers={"content-type": CONTENT_TYPE})
 
 

@@ -64,7 +64,7 @@ KILL_GRACE_SECONDS = 2.0
 JVM_LOSS_GRACE_SECONDS = 5.0
 """How long the pipeline gets to notice by itself that its JVM is gone."""
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 FetchBlob = Callable[[DriverAssignment, BlobRef, Path], Awaitable[None]]
@@ -148,7 +148,7 @@ class DriverAgent:
             await self._process.start_python(pipeline, gateway)
             return await self._wait()
         except (SluiceError, OSError) as error:
-            _log.exception("the driver could not be run")
+            _LOG.exception("the driver could not be run")
             return self._ending(None, failure=str(error))
         finally:
             await self._process.stop_python(KILL_GRACE_SECONDS)
@@ -245,7 +245,7 @@ class DriverAgent:
             case ShuffleWorkersLost(shuffle_id, workers):
                 self._link.shuffle_workers_lost(shuffle_id, workers)
             case StreamingStopped():
-                _log.info("all streaming queries have ended")
+                _LOG.info("all streaming queries have ended")
             case SparkStopped(in_order):
                 self._spark_lost = self._spark_lost or not in_order
             case _:
@@ -277,7 +277,7 @@ class DriverAgent:
             answer = await asked
         except Exception as error:  # noqa: BLE001  # whatever it is, Spark waits for an answer
             known = isinstance(error, ShuffleServiceError)
-            _log.log(logging.WARNING, "shuffle %d has no place: %s", event.shuffle_id, error, exc_info=not known)
+            _LOG.log(logging.WARNING, "shuffle %d has no place: %s", event.shuffle_id, error, exc_info=not known)
             answer = str(error)
         self._bridge.answer_shuffle(context, event.id, answer)
 

@@ -47,7 +47,7 @@ MAX_QUEUED_CALLS = 10_000
 
 RETRY_SECONDS = 0.5
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
@@ -164,7 +164,7 @@ class JobMasterLink:
             try:
                 return await asked.result()
             except (PeerUnreachable, RpcTimeout, MailboxFull) as error:
-                _log.info("shuffle %d is asked for again: %s", shuffle_id, error)
+                _LOG.info("shuffle %d is asked for again: %s", shuffle_id, error)
             await asyncio.sleep(RETRY_SECONDS)
 
     def unregister_shuffle(self, shuffle_id: int) -> None:
@@ -212,7 +212,7 @@ class JobMasterLink:
 
     async def _watch_lease(self) -> None:
         await self._lease.over()
-        _log.error("no word from a leading JobManager for as long as the lease")
+        _LOG.error("no word from a leading JobManager for as long as the lease")
         self._lose("the lease is over: another JobManager may have started the job again")
 
     async def _keep_up(self) -> None:
@@ -224,9 +224,9 @@ class JobMasterLink:
                 finally:
                     with contextlib.suppress(RpcError, OSError):
                         await peer.close()
-                _log.warning("the connection to the JobMaster is gone, making a new one")
+                _LOG.warning("the connection to the JobMaster is gone, making a new one")
         except SluiceError as error:
-            _log.error("the JobMaster is lost: %s", error)
+            _LOG.error("the JobMaster is lost: %s", error)
             self._lose(str(error))
 
     def _show(self, what: str, call: Call) -> None:
@@ -260,7 +260,7 @@ class JobMasterLink:
                     try:
                         return await self._dial()
                     except (PeerUnreachable, RpcTimeout, OSError) as error:
-                        _log.info("the JobManager does not answer: %s", error)
+                        _LOG.info("the JobManager does not answer: %s", error)
                     await asyncio.sleep(RETRY_SECONDS)
         except TimeoutError as error:
             raise DriverFailed(f"no JobManager for {self._patience:g} seconds") from error

@@ -47,7 +47,7 @@ from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.jvm.command import find_spark_runtime
 from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 
 class Agent(Protocol):
@@ -152,7 +152,7 @@ async def run_driver(spec: DriverSpec) -> int:
         with contextlib.suppress(SluiceError):
             await service.close()
         remove_temp_dir(temp_dir)
-    _log.info("driver of job %s: %s", spec.job_id, "succeeded" if result.succeeded else result.error)
+    _LOG.info("driver of job %s: %s", spec.job_id, "succeeded" if result.succeeded else result.error)
     return 1 if link.lost.done() else 0
 
 
@@ -181,7 +181,7 @@ def main(argv: list[str]) -> int:
         return asyncio.run(run_driver(DriverSpec.read(Path(argv[0]))))
     except SluiceError as error:
         unexpected = error.__cause__ if isinstance(error, DriverFailed) else None
-        _log.error("%s", error, exc_info=unexpected)  # else the text has the remedy; a traceback would bury it
+        _LOG.error("%s", error, exc_info=unexpected)  # else the text has the remedy; a traceback would bury it
         return 1
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluice.core.home import Home
-from sluice.core.metric_exposition import MetricsRegistry, RegistryCollector, Sample
+from sluice.core.metric_samples import MetricsRegistry, Sample
 from sluice.core.metrics import (
     collecting,
-    directory,
     fetch,
     merge,
     render,
@@ -33,7 +32,7 @@ def values(text: str, name: str) -> dict[str, float]:
 def test_what_a_process_counts_says_whose_it_is() -> None:
     registry = MetricsRegistry()
     registry.register(lambda: [Sample("sluice_things_total", "counter", "Things.", 3)])
-    with collecting(RegistryCollector(registry)):
+    with collecting(registry):
         text = render("taskmanager/tm-1")
     assert values(text, "sluice_things_total") == {"taskmanager/tm-1": 3}
     assert values(text, "process_start_time_seconds").keys() == {"taskmanager/tm-1"}
@@ -44,7 +43,7 @@ def test_two_sources_of_one_metric_are_one_family() -> None:
     one, other = MetricsRegistry(), MetricsRegistry()
     one.register(lambda: [Sample("sluice_x", "gauge", "X.", 1, {"endpoint": "a"})])
     other.register(lambda: [Sample("sluice_x", "gauge", "X.", 2, {"endpoint": "b"})])
-    with collecting(RegistryCollector(one)), collecting(RegistryCollector(other)):
+    with collecting(one), collecting(other):
         text = render("p/q")
     assert text.count("# TYPE sluice_x gauge") == 1
     assert text.count("sluice_x{") == 2
@@ -63,7 +62,7 @@ def test_a_label_of_somebody_else_cannot_break_out_of_its_quotes() -> None:
     registry = MetricsRegistry()
     hostile = 'x"} 1\nsluice_jobs{state="FAILED'
     registry.register(lambda: [Sample("sluice_y", "gauge", "Y.", 1, {"name": hostile})])
-    with collecting(RegistryCollector(registry)):
+    with collecting(registry):
         families = list(text_string_to_metric_families(merge([render("p/q")])))
     assert "sluice_jobs" not in {family.name for family in families}
     (sample,) = next(family for family in families if family.name == "sluice_y").samples
@@ -78,7 +77,7 @@ async def test_the_socket_is_its_owners_and_gone_afterwards(tmp_path: Path) -> N
         text = await fetch(path)
     assert text is not None
     assert values(text, "process_start_time_seconds").keys() == {"auth/auth-1"}
-    assert not list(directory(home).iterdir())
+    assert not list(home.metric_sockets.iterdir())
     assert await fetch(path) is None
 
 
@@ -86,6 +85,6 @@ async def test_all_processes_of_a_home_are_gathered_each_once(tmp_path: Path) ->
     home = Home.at(tmp_path).create()
     observation = Observation(home, "jobmanager/jm-1", lambda: ())
     async with serving(home, "auth/auth-1"), serving(home, "jobmanager/jm-1"):
-        (directory(home) / "dead.sock").touch()
+        (home.metric_sockets / "dead.sock").touch()
         text = await observation.metrics()
     assert values(text, "process_start_time_seconds").keys() == {"auth/auth-1", "jobmanager/jm-1"}

@@ -10,7 +10,8 @@ from typing import Protocol
 import pytest
 import pytest_asyncio
 
-from sluice.core.metric_exposition import MetricsRegistry
+from sluice.core.metric_samples import MetricsRegistry
+from sluice.core.metrics import exposition
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.rpc import (
@@ -207,12 +208,12 @@ async def test_figures_of_endpoints_are_shown_to_prometheus(served: Served) -> N
     assert await served.worker.count() == 3
     assert worker.stats.processed >= 4
     assert worker.stats.busy_seconds >= worker.stats.longest_seconds > 0
-    text = served.metrics.render()
+    text = exposition(served.metrics.collect())
     assert "# TYPE sluice_rpc_mailbox_depth gauge\n" in text
-    assert 'sluice_rpc_refused_total{endpoint="worker"} 1\n' in text
-    assert 'sluice_rpc_dead_letters_total{endpoint="worker",reason="MailboxFull"} 1\n' in text
+    assert 'sluice_rpc_refused_total{endpoint="worker"} 1.0\n' in text
+    assert 'sluice_rpc_dead_letters_total{endpoint="worker",reason="MailboxFull"} 1.0\n' in text
     await served.service.close()
-    assert served.metrics.render() == ""
+    assert exposition(served.metrics.collect()) == ""
 
 
 async def test_who_fails_while_dealing_with_a_failure_goes_on_all_the_same(

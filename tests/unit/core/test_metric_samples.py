@@ -1,8 +1,9 @@
-"""Metrics as Prometheus reads them."""
+"""Samples as Prometheus reads them."""
 
 from __future__ import annotations
 
-from sluice.core.metric_exposition import MAX_LABEL_CHARS, MetricsRegistry, Sample
+from sluice.core.metric_samples import MAX_LABEL_CHARS, MetricsRegistry, Sample
+from sluice.core.metrics import exposition
 
 
 def test_samples_of_a_metric_stand_together_and_labels_are_escaped() -> None:
@@ -11,10 +12,10 @@ def test_samples_of_a_metric_stand_together_and_labels_are_escaped() -> None:
     forget = registry.register(
         lambda: [Sample("b", "gauge", "B.", 0.25), Sample("a_total", "counter", "An A.", float("inf"))]
     )
-    assert registry.render() == (
+    assert exposition(registry.collect()) == (
         "# HELP a_total An A\\nof \\\\ sorts.\n"
         "# TYPE a_total counter\n"
-        'a_total{x="q\\"\\\\\\n"} 3\n'
+        'a_total{x="q\\"\\\\\\n"} 3.0\n'
         "a_total +Inf\n"
         "# HELP b B.\n"
         "# TYPE b gauge\n"
@@ -28,4 +29,4 @@ def test_samples_of_a_metric_stand_together_and_labels_are_escaped() -> None:
 def test_long_labels_are_cut() -> None:
     registry = MetricsRegistry()
     registry.register(lambda: [Sample("a", "gauge", "A.", float("nan"), {"x": "y" * 10_000})])
-    assert registry.render().endswith('{x="' + "y" * MAX_LABEL_CHARS + '"} NaN\n')
+    assert exposition(registry.collect()).endswith('{x="' + "y" * MAX_LABEL_CHARS + '"} NaN\n')
