@@ -42,6 +42,7 @@ from sluice.runtime.jobmanager.views import (
     TaskManagerView,
 )
 from sluice.runtime.messages import (
+    BlobRef,
     ConnectionEvidence,
     Evidence,
     JobProgress,
@@ -244,6 +245,11 @@ def simulated(dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager
     )
 
 
+RECORDED = JobSubmission(
+    name="orders_daily.py", owner="ada", pipeline=BlobRef(sha256="0" * 64, name="orders_daily.py", size=1)
+)
+
+
 class SimulatedDispatcher:
     """Knows ``ended`` jobs that are over, and ``running`` ones that are not."""
 
@@ -339,8 +345,7 @@ class SimulatedDispatcher:
     async def job_restarting(self, record: JobRecord, delay: float) -> None:
         raise NotImplementedError
 
-    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
-        found = await self.job(job_id)
+    def _checkpoints(self, found: JobDetail) -> CheckpointsView:
         if found.name != "clickstream.py":
             return CheckpointsView()
         history = tuple(
@@ -353,10 +358,6 @@ class SimulatedDispatcher:
             for number in range(1, 9)
         )
         return CheckpointsView(completed=8, history=history)
-
-    async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
-        await self.job(job_id)
-        return tuple(self.asked.get(job_id, ()))
 
     async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
         made = SavepointRequest(id=f"sp-{len(self.asked) + 1}", requested_at=int(time.time() * 1000), stop=stop)
@@ -372,15 +373,21 @@ class SimulatedDispatcher:
     async def dispose_savepoint(self, savepoint_id: str) -> None:
         raise NotImplementedError
 
-    async def job_stages(self, job_id: str) -> StageTable:
+    async def job_record(self, job_id: str) -> JobRecord:
         found = await self.job(job_id)
-        return StageTable(stages=tuple(stage(number, found) for number in range(7)))
+        return JobRecord(
+            submission=RECORDED,
+            detail=found,
+            stages=StageTable(stages=tuple(stage(number, found) for number in range(7))),
+            checkpoints=self._checkpoints(found),
+            savepoints=tuple(self.asked.get(job_id, ())),
+            exceptions=self._exceptions(found),
+        )
 
     async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
         raise UiNotFound(f"job {job_id} has no Spark", request.path)
 
-    async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
-        found = await self.job(job_id)
+    def _exceptions(self, found: JobDetail) -> tuple[ExceptionEntry, ...]:
         if found.failure is None:
             return ()
         lost = ExceptionEntry(

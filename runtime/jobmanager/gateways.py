@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sluice.runtime.checkpoint.ledger import CheckpointsView
 from sluice.runtime.checkpoint.savepoints import Savepoint
 from sluice.runtime.gateways import JobMasterGateway, ResourceManagerGateway
 from sluice.runtime.jobmanager.store.job_history import JobHistory
 from sluice.runtime.jobmanager.views import (
-    ExceptionEntry,
     JobBlob,
     JobDetail,
     JobRecord,
     JobSummary,
-    SavepointRequest,
     TaskManagerView,
 )
 from sluice.runtime.messages import (
@@ -28,7 +25,6 @@ from sluice.runtime.messages import (
     Message,
     SlotCount,
     SlotProfile,
-    StageTable,
     UiPage,
     UiRequest,
 )
@@ -152,28 +148,13 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
         ...
 
     @rpc(local=True)
-    async def stages(self) -> StageTable:
-        """Spark's stages in the attempt that runs."""
-        ...
-
-    @rpc(local=True)
-    async def checkpoints(self) -> CheckpointsView:
-        """Completed checkpoints, and the streaming queries that run."""
-        ...
-
-    @rpc(local=True)
-    async def savepoints(self) -> tuple[SavepointRequest, ...]:
-        """The savepoints that were asked for."""
+    async def record(self) -> JobRecord:
+        """The job as it is now; its connections are those of earlier attempts, see :meth:`connections`."""
         ...
 
     @rpc(local=True)
     async def trigger_savepoint(self, savepoint_id: str, stop: bool) -> None:
         """Begin a savepoint; raises ``NotStreaming`` or ``SavepointFailed``."""
-        ...
-
-    @rpc(local=True)
-    async def exceptions(self) -> tuple[ExceptionEntry, ...]:
-        """What went wrong so far, the earliest first."""
         ...
 
     @rpc(local=True, timeout=20.0)
@@ -234,8 +215,11 @@ class DispatcherGateway(Protocol):
         ...
 
     @rpc(local=True)
-    async def job_stages(self, job_id: str) -> StageTable:
-        """Spark's stages in the last attempt of a job, also after its end; raises ``JobNotFound``."""
+    async def job_record(self, job_id: str) -> JobRecord:
+        """All that is known of a job now, or was at its end; connections of the present attempt are asked for apart.
+
+        Raises ``JobNotFound``.
+        """
         ...
 
     @rpc(local=True, timeout=30.0)
@@ -266,21 +250,6 @@ class DispatcherGateway(Protocol):
     @rpc(local=True, timeout=RESULT_SECONDS)
     async def job_restarting(self, record: JobRecord, delay: float) -> None:
         """An attempt is over and everything of it given back; the next one is to begin after ``delay`` seconds."""
-        ...
-
-    @rpc(local=True)
-    async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
-        """What went wrong in a job, the earliest first, also after its end."""
-        ...
-
-    @rpc(local=True)
-    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
-        """Completed checkpoints of a job, also after its end."""
-        ...
-
-    @rpc(local=True)
-    async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
-        """The savepoints that were asked of a job, and what became of them."""
         ...
 
     @rpc(local=True, timeout=30.0)

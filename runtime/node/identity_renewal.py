@@ -5,9 +5,11 @@ At half of what is left of it, with jitter; and at once when its directory says 
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,12 +20,16 @@ from sluice.core.files import read_bounded
 from sluice.pki.identities.directory import Stamp, read_identity, stamp_of
 from sluice.pki.identities.renewal import is_superseded
 
+_LOG = logging.getLogger(__name__)
+
 RENEWAL_JITTER = 0.1
 """Renewal comes earlier than half of the remaining life by up to this fraction of it, so that many do not coincide."""
 
 SHORTEST_RENEWAL_SECONDS = 1.0
 LOOK_SECONDS = 2.0
 """How often it is looked whether an identity is due."""
+RENEWAL_RETRY_SECONDS = 30.0
+"""Before a renewal that failed is tried again."""
 
 
 def seconds_until_renewal(identity: Path, *, now: datetime | None = None) -> float:
@@ -61,3 +67,32 @@ class RenewalWatch:
         except StoreError:
             self._superseded = False
         return self._superseded or self._monotonic() >= self._deadline
+
+
+async def keep_renewed(identity: Path, renew: Callable[[], Awaitable[None]], owner: str) -> None:
+    """Renew the identity in directory ``identity`` whenever it is due, until cancelled.
+
+    Args:
+        identity: of a process that runs.
+        renew: replaces the identity by a new one.
+        owner: whose it is, for the log.
+    """
+    while True:
+        try:
+            watch = await asyncio.to_thread(RenewalWatch, identity)
+        except StoreError as error:  # it is being replaced, or the disk fails: it is renewed all the same
+            _LOG.error("cannot read the identity of %s: %s", owner, error)
+            await asyncio.sleep(RENEWAL_RETRY_SECONDS)
+        else:
+            due = False
+            while not due:
+                await asyncio.sleep(LOOK_SECONDS)
+                due = await asyncio.to_thread(watch.is_due)
+        renewed = False
+        while not renewed:
+            try:
+                await renew()
+                renewed = True
+            except Exception as error:  # noqa: BLE001  # whatever it was, the process goes on with what it has
+                _LOG.error("cannot renew the identity of %s: %s", owner, error)
+                await asyncio.sleep(RENEWAL_RETRY_SECONDS)

@@ -20,6 +20,7 @@ from sluice.runtime.ha.storage import HaStorage
 from sluice.runtime.ha.storage_identity import check_storage
 from sluice.runtime.jobmanager.attempt.driver_process import DriverHost
 from sluice.runtime.jobmanager.attempt.services import JobServices
+from sluice.runtime.jobmanager.attempt.state_machine import AttemptSettings
 from sluice.runtime.jobmanager.dispatcher.endpoint import Dispatcher
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
 from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits
@@ -165,20 +166,23 @@ def _services(
 ) -> JobServices:
     settings = workshop.config.jobmanager
     return JobServices(
+        settings=AttemptSettings(
+            driver_start_timeout=settings.driver_start_timeout,
+            cancel_grace=settings.cancel_grace,
+            failure_budget=settings.executor_failure_budget,
+            slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
+            drain_timeout=workshop.config.resources.drain_timeout,
+            spark_conf=dict(workshop.config.spark.conf),
+        ),
         driver_host=workshop.driver_host,
+        drivers=workshop.driver_host,
         resource_manager=slots,
         dispatcher=dispatcher,
         blob_address=workshop.blob_address,
         connections=workshop.connections,
-        spark_defaults=dict(workshop.config.spark.conf),
-        failure_budget=settings.executor_failure_budget,
-        driver_start_timeout=settings.driver_start_timeout,
-        cancel_grace=settings.cancel_grace,
         checkpoints=CheckpointStore(leadership.pointers, workshop.storage),
         places=workshop.places,
         check_leadership=leadership.check,
-        slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
-        drain_timeout=workshop.config.resources.drain_timeout,
         shuffle=shuffle,
     )
 

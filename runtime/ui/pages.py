@@ -92,7 +92,7 @@ async def show_recent_jobs(cluster: Cluster, call: Call[NoQuery]) -> web.Respons
 async def show_job(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """One job."""
     detail = await cluster.dispatcher.job(await require_seen(cluster, call))
-    table = await cluster.dispatcher.job_stages(detail.id)
+    table = (await cluster.dispatcher.job_record(detail.id)).stages
     return await render(
         call,
         "job.html",
@@ -121,20 +121,21 @@ async def show_logs(cluster: Cluster, call: Call[LogPageQuery]) -> web.Response:
 async def show_exceptions(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of a job's page: what went wrong, the latest first."""
     job_id = await require_seen(cluster, call)
-    found = await cluster.dispatcher.job_exceptions(job_id)
-    return await render(call, "part_exceptions.html", job_id=job_id, exceptions=found[::-1])
+    record = await cluster.dispatcher.job_record(job_id)
+    return await render(call, "part_exceptions.html", job_id=job_id, exceptions=record.exceptions[::-1])
 
 
 @page
 async def show_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of a job's page: what a streaming job goes on from, and the savepoints that were asked of it."""
     job_id, dispatcher = await require_seen(cluster, call), cluster.dispatcher
+    detail, record = await dispatcher.job(job_id), await dispatcher.job_record(job_id)
     return await render(
         call,
         "part_checkpoints.html",
-        job=await dispatcher.job(job_id),
-        found=await dispatcher.job_checkpoints(job_id),
-        savepoints=(await dispatcher.job_savepoints(job_id))[::-1],
+        job=detail,
+        found=record.checkpoints,
+        savepoints=record.savepoints[::-1],
     )
 
 

@@ -1,4 +1,4 @@
-"""Keeps the completed checkpoints of one attempt: counted, written to the HA metadata, checked before it begins."""
+"""Writes the completed checkpoints of one attempt to the HA metadata, and restores the last one before it begins."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from sluice.core.errors import SluiceError
 from sluice.runtime.checkpoint.errors import CheckpointLost
 from sluice.runtime.checkpoint.ledger import (
     Checkpoint,
-    CheckpointLedger,
-    CheckpointsView,
     decode,
     encode,
     missing_batches,
@@ -21,7 +19,6 @@ from sluice.runtime.checkpoint.ledger import (
 from sluice.runtime.checkpoint.savepoints import CheckpointPlaces, Savepoint
 from sluice.runtime.ha.errors import EntryDamaged, StorageUnavailable
 from sluice.runtime.jobmanager.store.checkpoint_store import CheckpointStore
-from sluice.runtime.messages import StreamingState
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,18 +29,17 @@ LAST_WRITE_SECONDS = 5.0
 
 
 class CheckpointRecorder:
-    """See the module's documentation.
+    """The checkpoints of one job in the HA metadata.
 
     Checkpoints that are completed while one is being written are written as one, the latest: it has all that the
     earlier ones had.
     """
 
-    def __init__(self, job_id: str, attempt: int, store: CheckpointStore, places: CheckpointPlaces) -> None:
+    def __init__(self, job_id: str, store: CheckpointStore, places: CheckpointPlaces) -> None:
         self._job_id = job_id
         self._store = store
         self._directory = places.checkpoints
         self._savepoints = places.savepoints
-        self._ledger = CheckpointLedger(attempt)
         self._pending: Checkpoint | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -53,22 +49,8 @@ class CheckpointRecorder:
         """What Spark is told."""
         return self._directory.location(self._job_id)
 
-    @property
-    def view(self) -> CheckpointsView:
-        """What is shown."""
-        return self._ledger.view
-
-    @property
-    def problem(self) -> str:
-        """Why the job must not go on; empty: it may."""
-        return self._ledger.problem
-
-    def unnamed(self) -> list[str]:
-        """Ids of queries that no later attempt can go on with, each once."""
-        return self._ledger.unnamed()
-
-    async def restore(self, savepoint: str) -> None:
-        """Read from which checkpoint the attempt goes on, without one from ``savepoint``; look whether it is there.
+    async def restore(self, savepoint: str) -> Checkpoint | None:
+        """The checkpoint that the attempt goes on from: the last one, else that of ``savepoint``, if any.
 
         Raises:
             CheckpointLost: it is not, and the output would be written twice.
@@ -84,24 +66,21 @@ class CheckpointRecorder:
         elif savepoint:
             restored = await asyncio.to_thread(self._savepoints.restore, savepoint, self._job_id)
         else:
-            return
+            return None
         committed = await asyncio.to_thread(self._directory.committed, self._job_id)
         missing = missing_batches(restored, committed)
         if missing:
             raise CheckpointLost(missing, f"restore {self.location}, or submit the job again from a savepoint")
-        self._ledger.restored = restored
         _LOG.info("job %s goes on from checkpoint %d", self._job_id, restored.number)
+        return restored
 
     async def take_savepoint(self, savepoint_id: str, description: Savepoint) -> Savepoint:
         """Copy the checkpoint; raises ``SavepointFailed`` or ``CheckpointsUnavailable``."""
         return await asyncio.to_thread(self._savepoints.take, savepoint_id, description)
 
-    def told(self, state: StreamingState, now: int) -> bool:
-        """The driver tells of its queries; True: call :meth:`record` beside the main thread."""
-        completed = self._ledger.update(state, now)
-        if completed is None:
-            return False
-        self._pending = completed
+    def add(self, checkpoint: Checkpoint) -> bool:
+        """To be written; True: nothing is being written, so call :meth:`record` beside the main thread."""
+        self._pending = checkpoint
         return self._idle.is_set()
 
     async def record(self) -> None:

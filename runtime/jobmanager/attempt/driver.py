@@ -1,93 +1,44 @@
-"""The process of an attempt's driver: its identity, and its end."""
+"""What an attempt needs of a driver, wherever it runs: start, stop, verdict, output (ADR 93)."""
 
 from __future__ import annotations
 
-import logging
+from typing import Protocol
 
-from sluice.core.errors import StoreError
-from sluice.runtime.ha.errors import LeadershipLost
-from sluice.runtime.jobmanager.attempt.state import AttemptState
-from sluice.runtime.jobmanager.views import Failure
-from sluice.runtime.messages import JobState
-from sluice.runtime.node.identity_renewal import LOOK_SECONDS, RenewalWatch
-
-_LOG = logging.getLogger(__name__)
-
-CANCEL_MARGIN_SECONDS = 5.0
-"""A driver that was told to end gets its grace and this, then it is killed."""
-RENEWAL_RETRY_SECONDS = 30.0
-KILL_GRACE_SECONDS = 2.0
-"""What a driver that had its time gets between SIGTERM and SIGKILL."""
+from sluice.runtime.messages import Evidence, JobSubmission
 
 
-class AttemptDriver(AttemptState):
-    """Sees to it that a driver that is to end does, and that one that goes on has a fresh certificate."""
+class Driver(Protocol):
+    """One driver of one attempt; it is started once at most, and its identity is renewed for as long as it runs."""
 
-    def _fail(self, error: str, traceback: str = "") -> None:
-        if not self._life.may(JobState.FAILING) or self._life.state is JobState.RESTARTING:
-            return
-        _LOG.warning("job %s fails: %s", self.job_id, error)
-        self._failure = Failure(error=error, traceback=traceback)
-        self._life.to(JobState.FAILING, self._now_ms())
-        self._end_driver()
-        self._publish()
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        ...
 
-    def _end_driver(self) -> None:
-        """Ask the driver to end, and see to it that it does."""
-        if self._child is None or not self._child.running:
-            return  # `_driver_started` or `_driver_ended` is on its way and sees the state
-        grace = self._services.cancel_grace
-        if self._driver is None or self._driver_peer is None or self._driver_peer.closed:
-            self._stop_driver(grace)
-            return
-        self.hand_off(self._driver.cancel(grace), failed=lambda _: self._stop_driver(grace))
-        self.call_later(grace + CANCEL_MARGIN_SECONDS, self._kill_driver)
+    async def start(self) -> None:
+        """Start it; returns when it runs. Raises what the platform raises when it cannot be started."""
+        ...
 
-    def _stop_driver(self, grace: float) -> None:
-        """SIGTERM (the agent then ends its JVM and Python in order), and SIGKILL after ``grace`` seconds."""
-        if self._child is not None and self._child.running:
-            self.hand_off(self._child.stop(grace))
+    async def ended(self) -> str:
+        """Wait until it has ended, and say how, for people; what it achieved it reports itself, over RPC."""
+        ...
 
-    def _kill_driver(self) -> None:
-        """It had its time."""
-        self._stop_driver(KILL_GRACE_SECONDS)
+    async def stop(self, grace: float) -> None:
+        """SIGTERM, so that its agent ends JVM and Python; SIGKILL after ``grace`` seconds; returns at its end."""
+        ...
 
-    def _last_grace(self) -> float:
-        """What the driver gets to end in order: nothing when another leader may start the job at any moment."""
-        try:
-            self._services.check_leadership()
-        except LeadershipLost:
-            return 0.0
-        return self._services.cancel_grace
+    async def connections(self) -> Evidence:
+        """Mutual TLS connections that its JVM has recorded."""
+        ...
 
-    def _check_registered(self) -> None:
-        if self._driver is None:
-            self._fail(f"the driver did not register within {self._services.driver_start_timeout:g} s")
+    async def clean_up(self) -> None:
+        """After its end: key, secrets and files go, only its logs stay."""
+        ...
 
-    def _watch_driver_identity(self) -> None:
-        try:
-            watch = self._attempt.renewal_watch()
-        except StoreError as error:  # it is being replaced, or the disk fails: it is renewed all the same
-            _LOG.error("job %s: cannot read the driver's identity: %s", self.job_id, error)
-            self.call_later(RENEWAL_RETRY_SECONDS, self._renew_driver_identity)
-        else:
-            self.call_later(LOOK_SECONDS, self._look_at_driver_identity, watch)
 
-    def _look_at_driver_identity(self, watch: RenewalWatch) -> None:
-        if watch.is_due():
-            self._renew_driver_identity()
-        elif self._child is not None and self._child.running:
-            self.call_later(LOOK_SECONDS, self._look_at_driver_identity, watch)
+class DriverLauncher(Protocol):
+    """Makes drivers; the one thing to be replaced when they are to run somewhere else."""
 
-    def _renew_driver_identity(self) -> None:
-        if self._child is None or not self._child.running:
-            return
-
-        def renewed(_: None) -> None:
-            self._watch_driver_identity()
-
-        def failed(error: BaseException) -> None:
-            _LOG.error("job %s: cannot renew the driver's identity: %s", self.job_id, error)
-            self.call_later(RENEWAL_RETRY_SECONDS, self._renew_driver_identity)
-
-        self.hand_off(self._attempt.renew_identity(), then=renewed, failed=failed)
+    def driver(self, job_id: str, attempt: int, submission: JobSubmission, token: bytes) -> Driver:
+        """A driver that is not started yet, with the fencing token of its JobMaster."""
+        ...

@@ -1,4 +1,4 @@
-"""One attempt of a job's driver: its directory, its identity, its process.
+"""Drivers as processes of the JobManager's machine: directory, identity, process.
 
 The identity (``spiffe://<td>/job/<job-id>/driver``) is issued for this job alone, and renewed in place at
 half of its life for as long as the driver runs.
@@ -18,8 +18,8 @@ from sluice.core.untrusted_files import clear_untrusted
 from sluice.pki.issuing.issuer import Issuer
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.runtime.messages import Evidence, JobSubmission, SlotProfile
-from sluice.runtime.node.child_process import ChildProcess, Exit
-from sluice.runtime.node.identity_renewal import RenewalWatch
+from sluice.runtime.node.child_process import ChildProcess
+from sluice.runtime.node.identity_renewal import keep_renewed
 from sluice.runtime.node.log_files import open_log, shorten_log
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.evidence import read_evidence
@@ -46,7 +46,7 @@ def attempt_directory(jobs: Path, job_id: str, attempt: int) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class DriverHost:
-    """What all drivers of this JobManager share: who signs, how they are started, and where they call home."""
+    """A :class:`DriverLauncher` for this machine: who signs, how drivers are started, and where they call home."""
 
     jobs: Path
     issuer: Issuer
@@ -70,9 +70,13 @@ class DriverHost:
             memory_mb=submission.executor_memory_mb or self.executor_memory_mb,
         )
 
+    def driver(self, job_id: str, attempt: int, submission: JobSubmission, token: bytes) -> DriverProcess:
+        """A driver of this machine, which is not started yet."""
+        return DriverProcess(self, job_id, attempt, submission, token)
 
-class DriverAttempt:
-    """A driver process that has not been started yet, runs, or has ended."""
+
+class DriverProcess:
+    """A :class:`~sluice.runtime.jobmanager.attempt.driver.Driver` that is a process of this machine."""
 
     def __init__(self, host: DriverHost, job_id: str, attempt: int, submission: JobSubmission, token: bytes) -> None:
         self._host = host
@@ -82,13 +86,19 @@ class DriverAttempt:
         self._token = token
         self.directory = attempt_directory(host.jobs, job_id, attempt)
         self._identity = self.directory / "identity"
+        self._child: ChildProcess | None = None
 
-    async def start(self) -> ChildProcess:
-        """Prepare everything and start the process."""
+    @property
+    def running(self) -> bool:
+        """Whether the process was started and has not ended."""
+        return self._child is not None and self._child.running
+
+    async def start(self) -> None:
+        """Issue the identity, write the spec, and start the process."""
         spec = await asyncio.to_thread(self._prepare)
         environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
         with open_log(self.directory / LOG_FILES["driver.agent"]) as log:
-            return await ChildProcess.start(
+            self._child = await ChildProcess.start(
                 self._host.argv(spec),
                 env=environment,
                 cwd=self.directory,
@@ -129,21 +139,33 @@ class DriverAttempt:
             accept=[f"spiffe://{self._host.trust_domain}/job/{self._job_id}/*"],
         )
 
-    async def renew_identity(self) -> None:
-        """Replace the driver's certificate and key by new ones; the running JVM picks them up by itself."""
+    async def ended(self) -> str:
+        """Wait for the end of the process, and keep its identity fresh meanwhile."""
+        if self._child is None:
+            return "it was never started"
+        renewal = asyncio.create_task(keep_renewed(self._identity, self._renew, f"driver of job {self._job_id}"))
+        try:
+            return f"{await self._child.wait()}; see driver.agent and driver.stderr"
+        finally:
+            renewal.cancel()
+            await asyncio.wait([renewal])
+
+    async def _renew(self) -> None:
+        """Replace certificate and key by new ones; the running JVM picks them up by itself."""
         await asyncio.to_thread(self._issue)
 
-    def renewal_watch(self) -> RenewalWatch:
-        """Tells when the present generation of the identity is due."""
-        return RenewalWatch(self._identity)
+    async def stop(self, grace: float) -> None:
+        """SIGTERM, and SIGKILL to what is left of its process group after ``grace`` seconds."""
+        if self._child is not None:
+            await self._child.stop(grace)
 
-    def connections(self) -> Evidence:
+    async def connections(self) -> Evidence:
         """What the driver's JVM recorded."""
-        return read_evidence(self._identity)
+        return await asyncio.to_thread(read_evidence, self._identity)
 
-    def clean_up(self) -> None:
+    async def clean_up(self) -> None:
         """After the end: only the logs stay."""
-        clean_attempt_directory(self.directory)
+        await asyncio.to_thread(clean_attempt_directory, self.directory)
 
 
 def clean_attempt_directory(directory: Path) -> None:
@@ -152,8 +174,3 @@ def clean_attempt_directory(directory: Path) -> None:
     clear_untrusted(directory, keep=logs)
     for name in logs:
         shorten_log(directory / name)
-
-
-def describe_end(ended: Exit) -> str:
-    """How a driver process ended, for people."""
-    return f"{ended}; see driver.agent and driver.stderr"

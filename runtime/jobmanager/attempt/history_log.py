@@ -1,6 +1,6 @@
 """What a job leaves behind from attempt to attempt: attempts, exceptions, executors. Bounded; no I/O.
 
-A JobMaster masters one attempt. It begins with the chronicle of the attempts before, and hands on its own.
+A JobMaster masters one attempt. It begins with the log of the attempts before, and hands on its own.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ LOST = "LOST"
 
 
 @dataclass
-class Chronicle:
-    """See the module's documentation. Times are epoch milliseconds.
+class HistoryLog:
+    """The past of one job, as its attempts add to it. Times are epoch milliseconds.
 
     Attributes:
         attempts: the latest, the present one last.
@@ -47,7 +47,7 @@ class Chronicle:
     executors: tuple[ExecutorView, ...] = ()
 
     @classmethod
-    def of(cls, record: JobRecord) -> Chronicle:
+    def of(cls, record: JobRecord) -> HistoryLog:
         """What the attempts before have left."""
         return cls(record.detail.attempts, record.exceptions, record.detail.executors[-MAX_EXECUTORS_KEPT:])
 

@@ -14,8 +14,8 @@ MAX_REQUESTS = 20
 """Latest requests that are remembered."""
 
 
-class SavepointDesk:
-    """See the module's documentation.
+class SavepointRequests:
+    """The requests of one job, the latest last; times are epoch milliseconds.
 
     Args:
         requests: those of earlier attempts.
@@ -42,7 +42,7 @@ class SavepointDesk:
         """Whether the job is to end with it."""
         return self.current is not None and self.current.stop
 
-    def ask(self, savepoint_id: str, state: JobState, checkpoints: CheckpointsView, now: int, *, stop: bool) -> None:
+    def add(self, savepoint_id: str, state: JobState, checkpoints: CheckpointsView, now: int, *, stop: bool) -> None:
         """Begin one.
 
         Raises:
@@ -66,7 +66,7 @@ class SavepointDesk:
         self.requests = (*self.requests, request)[-MAX_REQUESTS:]
         self.asked_to_stop = self.asked_to_stop or stop
 
-    def done(self, savepoint: Savepoint) -> None:
+    def complete(self, savepoint: Savepoint) -> None:
         """It is complete."""
         self._settle(SavepointState.COMPLETED, path=savepoint.path)
 

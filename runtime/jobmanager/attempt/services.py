@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from sluice.pki.tls.connections import ConnectionLog
 from sluice.runtime.checkpoint.savepoints import CheckpointPlaces
+from sluice.runtime.jobmanager.attempt.driver import DriverLauncher
 from sluice.runtime.jobmanager.attempt.driver_process import DriverHost
+from sluice.runtime.jobmanager.attempt.state_machine import AttemptSettings
 from sluice.runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
 from sluice.runtime.jobmanager.store.checkpoint_store import CheckpointStore
 from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
@@ -18,21 +20,15 @@ from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
 class JobServices:
     """What every JobMaster of a process uses."""
 
+    settings: AttemptSettings
     driver_host: DriverHost
+    drivers: DriverLauncher
     resource_manager: ResourceManagerInternalGateway
     dispatcher: DispatcherGateway
     blob_address: tuple[str, int]
     connections: ConnectionLog
-    spark_defaults: dict[str, str]
-    failure_budget: int
-    driver_start_timeout: float
-    cancel_grace: float
     checkpoints: CheckpointStore
     places: CheckpointPlaces
-    slot_idle_timeout: float = float("inf")
-    """Seconds for which slots are held before there is a SparkContext."""
-    drain_timeout: float = 300.0
-    """Seconds that executors get to end in order when their TaskManager is drained."""
     clock: Callable[[], float] = time.time
     check_leadership: Callable[[], None] = lambda: None
     """Raises ``LeadershipLost`` when this process does not lead (any more)."""

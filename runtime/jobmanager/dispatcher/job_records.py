@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorState
-from sluice.runtime.jobmanager.attempt.history_log import MAX_EXECUTORS_KEPT, Chronicle
+from sluice.runtime.jobmanager.attempt.history_log import MAX_EXECUTORS_KEPT, HistoryLog
 from sluice.runtime.jobmanager.store.job_history import JobHistory
 from sluice.runtime.jobmanager.store.job_store import AcceptedJob, EndedJob
 from sluice.runtime.jobmanager.views import (
@@ -35,9 +35,9 @@ def interrupted_record(job: AcceptedJob, history: JobHistory) -> JobRecord:
     """A job that an earlier leader did not bring to its end, with what that leader wrote down of it."""
     attempt = job.attempt.number if job.attempt is not None else 1
     reason = RECOVERY_REASON if job.attempt is not None else ""
-    chronicle = Chronicle(history.attempts, history.exceptions)
+    log = HistoryLog(history.attempts, history.exceptions)
     if job.attempt is not None:
-        chronicle.lost(attempt, job.accepted_at, "its JobManager was lost or stopped")
+        log.lost(attempt, job.accepted_at, "its JobManager was lost or stopped")
     detail = _detail(
         job.job_id, job.name, job.owner, JobState.RECONCILING, job.accepted_at, attempt=attempt, reason=reason
     )
@@ -47,10 +47,10 @@ def interrupted_record(job: AcceptedJob, history: JobHistory) -> JobRecord:
         detail=msgspec.structs.replace(
             detail,
             kind=submission.kind,
-            attempts=chronicle.attempts,
+            attempts=log.attempts,
             executors=tuple(_gone(each) for each in history.executors[-MAX_EXECUTORS_KEPT:]),
         ),
-        exceptions=chronicle.exceptions,
+        exceptions=log.exceptions,
     )
 
 

@@ -17,7 +17,6 @@ from sluice.core.errors import SluiceError
 from sluice.core.untrusted_files import is_regular_file
 from sluice.runtime.blob.store import BlobStore
 from sluice.runtime.checkpoint.errors import SavepointFailed
-from sluice.runtime.checkpoint.ledger import CheckpointsView
 from sluice.runtime.checkpoint.savepoints import Savepoint, new_savepoint_id
 from sluice.runtime.ha.leadership import Leadership
 from sluice.runtime.jobmanager.attempt.driver_process import LOG_FILES, attempt_directory
@@ -38,17 +37,14 @@ from sluice.runtime.jobmanager.restart_strategies import NoRestart, Restarts
 from sluice.runtime.jobmanager.store.job_history import HistoryKeeper, HistoryStore, JobHistory
 from sluice.runtime.jobmanager.store.job_store import JobStore
 from sluice.runtime.jobmanager.views import (
-    ExceptionEntry,
     JobBlob,
     JobDetail,
     JobRecord,
     JobSummary,
-    SavepointRequest,
 )
 from sluice.runtime.messages import (
     Evidence,
     LogChunk,
-    StageTable,
     UiPage,
     UiRequest,
 )
@@ -206,14 +202,6 @@ class JobRegister(RpcEndpoint):
             return job.record.evidence
         return self.deferred(answer_or_record(master.connections(), lambda: job.record.evidence))
 
-    async def job_stages(self, job_id: str) -> StageTable:
-        """See :class:`DispatcherGateway`."""
-        job = self._job(job_id)
-        master = self._master(job_id)
-        if master is None or job.record.detail.state.terminal:
-            return job.record.stages
-        return self.deferred(answer_or_record(master.stages(), lambda: job.record.stages))
-
     async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
         """See :class:`DispatcherGateway`."""
         job = self._job(job_id)
@@ -222,32 +210,16 @@ class JobRegister(RpcEndpoint):
             raise _no_ui(job_id)
         return self.deferred(answer_or_record(master.ui(request), lambda: _raise(_no_ui(job_id))))
 
-    async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
-        """See :class:`DispatcherGateway`."""
+    async def job_record(self, job_id: str) -> JobRecord:
+        """All that is known of a job now, or was at its end; raises ``JobNotFound``."""
         job, master = self._job(job_id), self._master(job_id)
-        detail = job.record.detail
-        if master is None or detail.state.terminal:
-            return judged(job.record.exceptions, detail.attempts, detail.state)
+        if master is None or job.record.detail.state.terminal:
+            return _judged(job.record)
 
-        async def ask() -> tuple[ExceptionEntry, ...]:
-            entries = await answer_or_record(master.exceptions(), lambda: job.record.exceptions)
-            return judged(entries, detail.attempts, detail.state)
+        async def ask() -> JobRecord:
+            return _judged(await answer_or_record(master.record(), lambda: job.record))
 
         return self.deferred(ask())
-
-    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
-        """See :class:`DispatcherGateway`."""
-        job, master = self._job(job_id), self._master(job_id)
-        if master is None or job.record.detail.state.terminal:
-            return job.record.checkpoints
-        return self.deferred(answer_or_record(master.checkpoints(), lambda: job.record.checkpoints))
-
-    async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
-        """See :class:`DispatcherGateway`."""
-        job, master = self._job(job_id), self._master(job_id)
-        if master is None or job.record.detail.state.terminal:
-            return job.record.savepoints
-        return self.deferred(answer_or_record(master.savepoints(), lambda: job.record.savepoints))
 
     async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
         """See :class:`DispatcherGateway`."""
@@ -313,6 +285,12 @@ async def answer_or_record(question: Awaitable[_T], otherwise: Callable[[], _T])
         return await question
     except (EndpointNotFound, EndpointStopped):
         return otherwise()
+
+
+def _judged(record: JobRecord) -> JobRecord:
+    """``record`` with what became of each exception."""
+    exceptions = judged(record.exceptions, record.detail.attempts, record.detail.state)
+    return msgspec.structs.replace(record, exceptions=exceptions)
 
 
 def _raise(error: SluiceError) -> NoReturn:

@@ -20,12 +20,13 @@ class ExceptionList(Message, frozen=True):
 
 async def list_job_exceptions(cluster: Cluster, call: Call[NoQuery]) -> ExceptionList:
     """What went wrong in a job, also after its end."""
-    return ExceptionList(exceptions=await cluster.dispatcher.job_exceptions(await require_seen(cluster, call)))
+    record = await cluster.dispatcher.job_record(await require_seen(cluster, call))
+    return ExceptionList(exceptions=record.exceptions)
 
 
 async def get_job_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> CheckpointsView:
     """Completed checkpoints of a streaming job, also after its end."""
-    return await cluster.dispatcher.job_checkpoints(await require_seen(cluster, call))
+    return (await cluster.dispatcher.job_record(await require_seen(cluster, call))).checkpoints
 
 
 ROUTES = (

@@ -45,7 +45,8 @@ class SavepointList(Message, frozen=True):
 
 async def list_job_savepoints(cluster: Cluster, call: Call[NoQuery]) -> SavepointRequestList:
     """The savepoints that were asked of a job, and what became of them."""
-    return SavepointRequestList(savepoints=await cluster.dispatcher.job_savepoints(await require_seen(cluster, call)))
+    record = await cluster.dispatcher.job_record(await require_seen(cluster, call))
+    return SavepointRequestList(savepoints=record.savepoints)
 
 
 async def trigger_savepoint(cluster: Cluster, call: Call[NoQuery], body: SavepointOrder) -> SavepointTriggered:

@@ -81,21 +81,21 @@ _SUMMED = (
 
 async def list_job_stages(cluster: Cluster, call: Call[PageQuery]) -> StageList:
     """Spark's stages in the last attempt of a job: bytes, spill, and how the times of their tasks differ."""
-    table = await cluster.dispatcher.job_stages(await require_seen(cluster, call))
+    table = (await cluster.dispatcher.job_record(await require_seen(cluster, call))).stages
     page, following = paginate(table.stages, call.query, lambda stage: (stage.id, ""))
     return StageList(stages=page, left_out=table.left_out, next=following)
 
 
 async def get_job_plan(cluster: Cluster, call: Call[NoQuery]) -> Plan:
     """The plan of a job: its stages as a graph, as far as Spark has planned it."""
-    return plan_of(await cluster.dispatcher.job_stages(await require_seen(cluster, call)))
+    return plan_of((await cluster.dispatcher.job_record(await require_seen(cluster, call))).stages)
 
 
 async def get_job_metrics(cluster: Cluster, call: Call[NoQuery]) -> Metrics:
     """What a job counts, as a flat list."""
     job_id = await require_seen(cluster, call)
     detail = await cluster.dispatcher.job(job_id)
-    table = await cluster.dispatcher.job_stages(job_id)
+    table = (await cluster.dispatcher.job_record(job_id)).stages
     return Metrics(metrics=tuple(_metrics(detail, table.stages)))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime as dt
 import os
 from pathlib import Path
@@ -13,7 +15,13 @@ from sluice.pki.authorities.signing import create_intermediate, create_root, to_
 from sluice.pki.identities.directory import read_certificates
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
-from sluice.runtime.node.identity_renewal import SHORTEST_RENEWAL_SECONDS, RenewalWatch, seconds_until_renewal
+from sluice.runtime.node import identity_renewal
+from sluice.runtime.node.identity_renewal import (
+    SHORTEST_RENEWAL_SECONDS,
+    RenewalWatch,
+    keep_renewed,
+    seconds_until_renewal,
+)
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 
@@ -71,3 +79,32 @@ def test_a_fifo_in_the_place_of_a_certificate_keeps_nobody_waiting(tmp_path: Pat
     assert not watch.is_due()
     with pytest.raises(StoreError, match="not a file"):
         RenewalWatch(directory)
+
+
+@pytest.mark.parametrize("readable", [True, False])
+async def test_an_identity_is_renewed_again_and_again_whatever_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readable: bool
+) -> None:
+    """A watch that ended with an error let the identity run out."""
+    for name in ("LOOK_SECONDS", "RENEWAL_RETRY_SECONDS"):
+        monkeypatch.setattr(identity_renewal, name, 0.0)
+    spiffe_id = SpiffeId.driver(TRUST_DOMAIN, "a" * 32)
+    directory = TestPki(tmp_path).directory(spiffe_id) if readable else tmp_path / "absent"
+    if readable:
+        monkeypatch.setattr(identity_renewal, "seconds_until_renewal", lambda _: 0.0)
+    enough = asyncio.Event()
+    outcomes: list[Exception | None] = [StoreError("the disk is full"), RuntimeError("a bug"), None, None]
+
+    async def renew() -> None:
+        outcome = outcomes.pop(0)
+        if not outcomes:
+            enough.set()
+            await asyncio.Event().wait()
+        if outcome is not None:
+            raise outcome
+
+    task = asyncio.create_task(keep_renewed(directory, renew, "driver of job 1"))
+    await asyncio.wait_for(enough.wait(), 30)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -51,6 +51,7 @@ from sluice.runtime.jobmanager.views import (
     TaskManagerView,
 )
 from sluice.runtime.messages import (
+    BlobRef,
     ConnectionEvidence,
     Evidence,
     JobProgress,
@@ -197,10 +198,6 @@ class FakeDispatcher:
         assert job_id == JOB
         return Evidence((EVIDENCE,), dropped=3)
 
-    async def job_stages(self, job_id: str) -> StageTable:
-        assert job_id == JOB
-        return STAGES
-
     async def job_updated(self, detail: JobDetail) -> None:
         raise NotImplementedError
 
@@ -226,14 +223,6 @@ class FakeDispatcher:
     async def job_restarting(self, record: JobRecord, delay: float) -> None:
         raise NotImplementedError
 
-    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
-        assert job_id == JOB
-        return CheckpointsView(completed=3)
-
-    async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
-        assert job_id == JOB
-        return (SavepointRequest(id="savepoint-012345-0123456789abcdef", requested_at=1, stop=True),)
-
     async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
         if not stop:
             raise NotStreaming("no streaming query runs in this job")
@@ -250,9 +239,18 @@ class FakeDispatcher:
     async def dispose_savepoint(self, savepoint_id: str) -> None:
         self.disposed.append(savepoint_id)
 
-    async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
+    async def job_record(self, job_id: str) -> JobRecord:
         assert job_id == JOB
-        return (ExceptionEntry(attempt=1, time=7, error="KeyError: 'x'", root_cause="KeyError: 'x'"),)
+        return JobRecord(
+            submission=JobSubmission(
+                name="p.py", owner="alice", pipeline=BlobRef(sha256="1" * 64, name="p.py", size=10)
+            ),
+            detail=await self.job(job_id),
+            stages=STAGES,
+            checkpoints=CheckpointsView(completed=3),
+            savepoints=(SavepointRequest(id="savepoint-012345-0123456789abcdef", requested_at=1, stop=True),),
+            exceptions=(ExceptionEntry(attempt=1, time=7, error="KeyError: 'x'", root_cause="KeyError: 'x'"),),
+        )
 
 
 class FakeResourceManager:

@@ -7,7 +7,7 @@ import pytest
 from sluice.runtime.checkpoint.errors import NotStreaming, SavepointFailed
 from sluice.runtime.checkpoint.ledger import Checkpoint, CheckpointsView
 from sluice.runtime.checkpoint.savepoints import Savepoint
-from sluice.runtime.jobmanager.attempt.savepoint_requests import MAX_REQUESTS, SavepointDesk
+from sluice.runtime.jobmanager.attempt.savepoint_requests import MAX_REQUESTS, SavepointRequests
 from sluice.runtime.jobmanager.views import SavepointState
 from sluice.runtime.messages import JobState, StreamingQuery
 
@@ -37,34 +37,34 @@ def savepoint(name: str) -> Savepoint:
 
 
 def test_one_is_made_after_the_other() -> None:
-    desk = SavepointDesk()
-    desk.ask("one", JobState.RUNNING, view(), 1, stop=False)
+    requests = SavepointRequests()
+    requests.add("one", JobState.RUNNING, view(), 1, stop=False)
     with pytest.raises(SavepointFailed):
-        desk.ask("two", JobState.RUNNING, view(), 2, stop=False)
-    desk.done(savepoint("one"))
-    desk.ask("two", JobState.RUNNING, view(), 3, stop=False)
-    desk.fail("no space")
-    desk.fail("told twice")
-    assert [(each.id, each.state, each.path, each.error) for each in desk.requests] == [
+        requests.add("two", JobState.RUNNING, view(), 2, stop=False)
+    requests.complete(savepoint("one"))
+    requests.add("two", JobState.RUNNING, view(), 3, stop=False)
+    requests.fail("no space")
+    requests.fail("told twice")
+    assert [(each.id, each.state, each.path, each.error) for each in requests.requests] == [
         ("one", SavepointState.COMPLETED, "/s/one", ""),
         ("two", SavepointState.FAILED, "", "no space"),
     ]
 
 
 def test_after_stop_no_other_is_made() -> None:
-    desk = SavepointDesk()
-    desk.ask("one", JobState.RUNNING, view(), 1, stop=True)
-    assert (desk.stopping, desk.stopped) == (True, False)
-    desk.done(savepoint("one"))
-    assert (desk.stopping, desk.stopped) == (False, True)
+    requests = SavepointRequests()
+    requests.add("one", JobState.RUNNING, view(), 1, stop=True)
+    assert (requests.stopping, requests.stopped) == (True, False)
+    requests.complete(savepoint("one"))
+    assert (requests.stopping, requests.stopped) == (False, True)
     with pytest.raises(SavepointFailed):
-        desk.ask("two", JobState.RUNNING, view(), 2, stop=False)
+        requests.add("two", JobState.RUNNING, view(), 2, stop=False)
 
 
 @pytest.mark.parametrize("state", [each for each in JobState if each is not JobState.RUNNING])
 def test_only_of_a_running_job(state: JobState) -> None:
     with pytest.raises(SavepointFailed):
-        SavepointDesk().ask("one", state, view(), 1, stop=False)
+        SavepointRequests().add("one", state, view(), 1, stop=False)
 
 
 @pytest.mark.parametrize(
@@ -77,25 +77,25 @@ def test_only_of_a_running_job(state: JobState) -> None:
 )
 def test_only_of_a_streaming_job(shown: CheckpointsView) -> None:
     with pytest.raises(NotStreaming):
-        SavepointDesk().ask("one", JobState.RUNNING, shown, 1, stop=False)
+        SavepointRequests().add("one", JobState.RUNNING, shown, 1, stop=False)
 
 
 def test_not_before_the_first_commit() -> None:
     with pytest.raises(SavepointFailed):
-        SavepointDesk().ask("one", JobState.RUNNING, view(committed=False), 1, stop=False)
+        SavepointRequests().add("one", JobState.RUNNING, view(committed=False), 1, stop=False)
 
 
 def test_what_an_earlier_attempt_had_begun_has_failed() -> None:
-    before = SavepointDesk()
-    before.ask("one", JobState.RUNNING, view(), 1, stop=True)
-    desk = SavepointDesk(before.requests)
-    assert desk.requests[0].state is SavepointState.FAILED
-    assert not desk.asked_to_stop
+    before = SavepointRequests()
+    before.add("one", JobState.RUNNING, view(), 1, stop=True)
+    requests = SavepointRequests(before.requests)
+    assert requests.requests[0].state is SavepointState.FAILED
+    assert not requests.asked_to_stop
 
 
 def test_the_requests_are_bounded() -> None:
-    desk = SavepointDesk()
+    requests = SavepointRequests()
     for number in range(3 * MAX_REQUESTS):
-        desk.ask(str(number), JobState.RUNNING, view(), number, stop=False)
-        desk.fail("no")
-    assert len(desk.requests) == MAX_REQUESTS
+        requests.add(str(number), JobState.RUNNING, view(), number, stop=False)
+        requests.fail("no")
+    assert len(requests.requests) == MAX_REQUESTS

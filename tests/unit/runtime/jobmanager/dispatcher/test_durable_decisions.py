@@ -27,7 +27,6 @@ from sluice.runtime.ha.errors import (
     PointersFull,
     StorageUnavailable,
 )
-from sluice.runtime.jobmanager.attempt.job_master import JobMaster
 from sluice.runtime.jobmanager.dispatcher.durable_writes import CONFLICT_TRIES, persistently
 from sluice.runtime.jobmanager.dispatcher.endpoint import Dispatcher
 from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits
@@ -40,13 +39,12 @@ from sluice.runtime.jobmanager.store.job_store import JobStore
 from sluice.runtime.jobmanager.views import JobRecord
 from sluice.runtime.messages import (
     BlobRef,
-    Evidence,
     JobState,
     JobSubmission,
     SlotProfile,
 )
 from sluice.runtime.restart_config import RestartConfig, RestartStrategy
-from sluice.runtime.rpc import EndpointStopped, MailboxFull, RpcService
+from sluice.runtime.rpc import RpcService
 from tests.hostile import TestPki
 from tests.unit.runtime.ha.simulated import Lines, MemoryStorage, Service, SimulatedPointers
 
@@ -355,106 +353,6 @@ async def test_what_passes_is_waited_for_and_what_does_not_is_raised() -> None:
     answers[:] = [StorageUnavailable("away")] * 2
     with pytest.raises(LeadershipLost):
         await persistently(work, "it", check, first_retry=0.0)
-
-
-# --- the JobMaster --------------------------------------------------------------------------------------------
-
-
-class Told:
-    """Dispatcher and ResourceManager of an attempt; what is in ``errors`` is raised first, by method."""
-
-    def __init__(self, **errors: Exception) -> None:
-        self.calls: list[str] = []
-        self.errors = errors
-        self.result_is_durable = asyncio.Event()
-        self.result_is_durable.set()
-
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        async def call(*_: object) -> float | None:
-            if name == "job_ended":
-                await self.result_is_durable.wait()
-            if name in self.errors:
-                raise self.errors.pop(name)
-            self.calls.append(name)
-            return 0.0
-
-        return call
-
-
-class Ending(JobMaster):
-    """Its end alone is of interest."""
-
-    async def on_start(self) -> None:
-        """No driver."""
-
-    async def on_stop(self) -> None:
-        """Nothing to end."""
-
-
-def attempt(told: Told, root: Path) -> JobMaster:
-    """One without a driver."""
-    host = SimpleNamespace(jobs=root, executor_size=lambda _: SlotProfile(cores=1, memory_mb=1))
-    services = SimpleNamespace(
-        driver_host=host, resource_manager=told, dispatcher=told, checkpoints=None, shuffle=None, failure_budget=1,
-        slot_idle_timeout=1.0, clock=lambda: 1.0, check_leadership=lambda: None,
-        places=SimpleNamespace(checkpoints=None, savepoints=None), spark_defaults={},
-    )  # fmt: skip
-    before = JobRecord(submission=SUBMISSION, detail=accepted_detail(ONE, SUBMISSION, 1))
-    return Ending(before, _any(services), attempt=1)
-
-
-async def test_slots_do_not_wait_for_a_result_to_be_durable(tmp_path: Path) -> None:
-    told = Told()
-    told.result_is_durable.clear()
-    master = attempt(told, tmp_path)
-    releasing = asyncio.create_task(
-        master._release(JobRecord(submission=SUBMISSION, detail=accepted_detail(ONE, SUBMISSION, 1)))
-    )
-    await until(lambda: "release_job" in told.calls)
-    assert told.calls == ["release_job"]
-    told.result_is_durable.set()
-    await asyncio.wait_for(releasing, 30)
-    assert told.calls == ["release_job", "job_ended", "job_released"]
-
-
-@pytest.mark.parametrize("method", ["job_ended", "release_job", "job_released"])
-async def test_an_attempt_that_finds_everybody_busy_gives_everything_back(tmp_path: Path, method: str) -> None:
-    told = Told(**{method: MailboxFull("10000 messages")})
-    master = attempt(told, tmp_path)
-    await asyncio.wait_for(
-        master._release(JobRecord(submission=SUBMISSION, detail=accepted_detail(ONE, SUBMISSION, 1))), 30
-    )
-    assert sorted(told.calls) == ["job_ended", "job_released", "release_job"]
-
-
-async def test_a_failed_attempt_ends_though_nobody_decides_about_the_next(
-    identity: TlsIdentity, tmp_path: Path
-) -> None:
-    told = Told(attempt_failed=EntryDamaged("the history"))
-    rpc = RpcService(identity)
-    master = attempt(told, tmp_path)
-    await rpc.start(master)
-    master._conclude_attempt("exit code 1")
-    await until(lambda: "job_released" in told.calls)
-    assert master._life.state is JobState.FAILED
-    await rpc.close()
-
-
-@pytest.mark.parametrize("error", [LeadershipLost("gone"), EndpointStopped("gone")])
-async def test_an_attempt_of_a_leader_that_is_none_any_more_ends_nothing(tmp_path: Path, error: HaError) -> None:
-    told = Told()
-    master = attempt(told, tmp_path)
-    master._undecided(Evidence(), error)
-    await asyncio.sleep(0)
-    assert told.calls == []
-
-
-async def test_a_driver_whose_identity_cannot_be_read_is_renewed_all_the_same(tmp_path: Path) -> None:
-    """Its watch ended with the error, and the identity ran out."""
-    master = attempt(Told(), tmp_path)
-    master._watch_driver_identity()
-    (timer,) = master._timers
-    timer.cancel()
 
 
 def _any(value: object) -> Any:  # a part that stands for another

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.runtime.ha.errors import StorageUnavailable
-from sluice.runtime.jobmanager.attempt.history_log import LOST, Chronicle
+from sluice.runtime.jobmanager.attempt.history_log import LOST, HistoryLog
 from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail, interrupted_record
 from sluice.runtime.jobmanager.restart_strategies import RestartMemory, restarts
 from sluice.runtime.jobmanager.store.job_history import (
@@ -162,7 +162,7 @@ def test_the_next_leader_shows_what_was() -> None:
     assert [(each.number, each.outcome) for each in record.detail.attempts] == [(1, "FAILED"), (2, LOST)]
     assert record.exceptions == (ENTRY,)
     assert [(each.id, each.state) for each in record.detail.executors] == [(3, "EXITED"), (4, "EXITED")]
-    assert Chronicle.of(record).next_executor == 5
+    assert HistoryLog.of(record).next_executor == 5
 
 
 def test_an_attempt_that_was_begun_and_never_told_of_is_lost_too() -> None:

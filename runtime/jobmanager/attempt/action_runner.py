@@ -1,0 +1,381 @@
+"""Carries out what the state machine of an attempt decides, and reports the outcomes to it as events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from sluice.core.errors import SluiceError
+from sluice.core.tracing import Span
+from sluice.runtime.checkpoint.errors import CheckpointLost, SavepointNotFound
+from sluice.runtime.checkpoint.savepoints import Savepoint
+from sluice.runtime.gateways import DriverGateway, TaskExecutorGateway
+from sluice.runtime.ha.errors import LeadershipLost
+from sluice.runtime.jobmanager.attempt import actions
+from sluice.runtime.jobmanager.attempt.checkpoint_recorder import CheckpointRecorder
+from sluice.runtime.jobmanager.attempt.services import JobServices
+from sluice.runtime.jobmanager.attempt.shuffle_relay import ShuffleRelay
+from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
+from sluice.runtime.jobmanager.gateways import SlotRequirement
+from sluice.runtime.jobmanager.views import JobRecord
+from sluice.runtime.messages import Evidence, ExecutorLaunch, JobState
+from sluice.runtime.node.evidence import from_log, merge
+from sluice.runtime.rpc import (
+    EndpointNotFound,
+    EndpointStopped,
+    MailboxFull,
+    PeerUnreachable,
+    PermanentlyFencedRpcEndpoint,
+    RemotePeer,
+    RpcTimeout,
+)
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+AUTH_SECRET_BYTES = 32
+COLLECT_TIMEOUT_SECONDS = 5.0
+"""How long TaskManagers are waited for when the evidence of an ended job is collected, and when it is released."""
+RETRY_SECONDS = 1.0
+"""Before a busy Dispatcher or ResourceManager is told something again."""
+
+
+class Event(Protocol):
+    """Tells the state machine of an event, on the endpoint's main thread, and carries out what follows."""
+
+    def __call__(self, event: Callable[..., object], *args: Any, **kwargs: Any) -> object:  # noqa: ANN401  # passed on
+        ...
+
+
+class ActionRunner:
+    """The attempt's connections to the world.
+
+    Args:
+        endpoint: on whose main thread outcomes are reported.
+        services: of the process.
+        machine: of the attempt.
+        event: tells it of outcomes.
+        shuffle: the job's shuffles.
+    """
+
+    def __init__(
+        self,
+        endpoint: PermanentlyFencedRpcEndpoint,
+        services: JobServices,
+        machine: AttemptStateMachine,
+        event: Event,
+        *,
+        shuffle: ShuffleRelay,
+    ) -> None:
+        self.job_id = endpoint.job_id
+        self.spark_auth_secret = secrets.token_hex(AUTH_SECRET_BYTES)
+        self.taskmanagers: dict[str, TaskExecutorGateway] = {}
+        """Those that have offered slots, by name."""
+        self.span = Span()
+        """Of the attempt."""
+        self._endpoint = endpoint
+        self._services = services
+        self._submission = machine.submission
+        self._shuffle = shuffle
+        self._machine = machine
+        self._event = event
+        self._hand_off = endpoint.hand_off
+        self._driver = services.drivers.driver(
+            endpoint.job_id, machine.number, machine.submission, endpoint.fencing_token or b""
+        )
+        self._agent: DriverGateway | None = None
+        self._agent_peer: RemotePeer | None = None
+        self._recorder = CheckpointRecorder(endpoint.job_id, services.checkpoints, services.places)
+
+    @property
+    def agent(self) -> DriverGateway | None:
+        """The driver's agent; None when it cannot be reached."""
+        return None if self._agent_peer is None or self._agent_peer.closed else self._agent
+
+    def agent_registered(self, peer: RemotePeer, agent: DriverGateway) -> None:
+        """The driver's agent is there, for the first time or again."""
+        self._agent_peer, self._agent = peer, agent
+
+    async def close(self) -> None:
+        """End the driver if it still runs, and keep nothing of the attempt but its logs."""
+        self._shuffle.close()
+        if self._driver.running:
+            await self._driver.stop(self._last_grace())
+            await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
+        await self._recorder.flush()
+        await self._driver.clean_up()
+
+    def _last_grace(self) -> float:
+        """What the driver gets to end in order: nothing when another leader may start the job at any moment."""
+        try:
+            self._services.check_leadership()
+        except LeadershipLost:
+            return 0.0
+        return self._services.settings.cancel_grace
+
+    async def collect_connections(self) -> Evidence:
+        """Mutual TLS connections of the job's driver and executors, of those who answer in time."""
+        answers = await self._ask_taskmanagers(lambda gateway: gateway.connections(self.job_id))
+        return merge(from_log(self._services.connections, self.job_id), await self._driver.connections(), *answers)
+
+    def log(self, what: str) -> Callable[[BaseException], None]:
+        """For calls whose failure changes nothing: it is logged, unless it is an error of our own."""
+
+        def log(error: BaseException) -> None:
+            if isinstance(error, SluiceError):
+                _LOG.info("job %s: %s failed: %s", self.job_id, what, error)
+            else:
+                self._endpoint.on_failure(error)
+
+        return log
+
+    def run(self, action: actions.Action) -> None:
+        """Begin ``action``; its outcome becomes an event."""
+        match action:
+            case actions.StartTimer(timer, seconds, executor_ids):
+                self._endpoint.call_later(seconds, self._event, self._machine.timer_fired, timer, executor_ids)
+            case actions.PublishDetail(detail):
+                self._hand_off(self._services.dispatcher.job_updated(detail), failed=self.log("publishing"))
+            case actions.KeepHistory(history):
+                kept = self._services.dispatcher.job_history(self.job_id, history)
+                self._hand_off(kept, failed=self.log("telling the history"))
+            case actions.StartDriver() | actions.EndDriver() | actions.StopDriver() | actions.StopStreaming():
+                self._to_driver(action)
+            case actions.ReportExecutorExit() | actions.DecommissionExecutors():
+                self._to_agent(action)
+            case actions.LaunchExecutor():
+                self._launch(action)
+            case actions.KillExecutor(executor_id, taskmanager):
+                gateway = self.taskmanagers.get(taskmanager)
+                if gateway is not None:
+                    killed = gateway.kill_executor(self.job_id, executor_id)
+                    self._hand_off(killed, failed=self.log("ending an executor"))
+            case actions.RequireSlots() | actions.ReleaseSlot():
+                self._to_resource_manager(action)
+            case _:
+                self._keep_records(action)
+
+    def _to_driver(
+        self, action: actions.StartDriver | actions.EndDriver | actions.StopDriver | actions.StopStreaming
+    ) -> None:
+        agent = self.agent
+        match action:
+            case actions.StartDriver():
+                self._hand_off(self._driver.start(), then=self._driver_started, failed=self._driver_not_started)
+            case actions.EndDriver(grace) if agent is not None:
+                self._hand_off(agent.cancel(grace), failed=lambda _: self._stop_driver(grace))
+            case actions.EndDriver(grace) | actions.StopDriver(grace):
+                self._stop_driver(grace)
+            case actions.StopStreaming(grace) if self._agent is not None:
+                stopped = self._agent.stop_streaming(grace)
+                self._hand_off(
+                    stopped, failed=lambda error: self._event(self._machine.streaming_not_stopped, str(error))
+                )
+
+    def _driver_started(self, _: None) -> None:
+        self._hand_off(self._driver.ended(), then=self._driver_ended)
+        self._event(self._machine.driver_started)
+
+    def _driver_not_started(self, error: BaseException) -> None:
+        _LOG.error("job %s: the driver cannot be started: %s", self.job_id, error)
+        permanent = isinstance(error, CheckpointLost | SavepointNotFound)
+        self._event(self._machine.driver_not_started, str(error), permanent=permanent)
+
+    def _driver_ended(self, how: str) -> None:
+        _LOG.info("job %s: the driver process ended: %s", self.job_id, how)
+        self._event(self._machine.driver_ended, how)
+
+    def _stop_driver(self, grace: float) -> None:
+        if self._driver.running:
+            self._hand_off(self._driver.stop(grace))
+
+    def _to_agent(self, action: actions.ReportExecutorExit | actions.DecommissionExecutors) -> None:
+        """Tell the driver's agent, if it can be reached: Spark then notices by itself."""
+        agent = self.agent
+        if agent is None:
+            return
+        match action:
+            case actions.ReportExecutorExit(exit_report):
+                self._hand_off(agent.executor_exited(exit_report), failed=self.log("telling the driver"))
+            case actions.DecommissionExecutors(executor_ids, reason):
+                _LOG.info("job %s: executors %s are moved away: %s", self.job_id, executor_ids, reason)
+                told = agent.decommission_executors(executor_ids, reason)
+                self._hand_off(told, failed=self.log("decommissioning"))
+
+    def _launch(self, action: actions.LaunchExecutor) -> None:
+        gateway = self.taskmanagers[action.slot.taskmanager]  # known since it offered the slot
+        launch = ExecutorLaunch(
+            job_id=self.job_id,
+            allocation_id=action.slot.allocation_id,
+            executor_id=action.executor_id,
+            app_id=action.spark.app_id,
+            driver_url=action.spark.driver_url,
+            resource_profile_id=action.target.resource_profile_id,
+            cores=action.target.cores,
+            memory_mb=action.target.memory_mb,
+            startup_conf=action.spark.startup_conf,
+            java_options=action.spark.java_options,
+            spark_auth_secret=self.spark_auth_secret,
+            python=sys.executable,
+            trace=self.span.traceparent,
+        )
+        executors = self._machine.executors
+
+        def failed(error: BaseException) -> None:
+            unreachable = isinstance(error, PeerUnreachable)
+            self._event(
+                executors.executor_not_launched, action.executor_id, action.slot, str(error), unreachable=unreachable
+            )
+
+        self._hand_off(
+            gateway.launch_executor(launch),
+            then=lambda _: self._event(executors.executor_launched, action.executor_id),
+            failed=failed,
+        )
+
+    def _to_resource_manager(self, action: actions.RequireSlots | actions.ReleaseSlot) -> None:
+        match action:
+            case actions.RequireSlots(wanted):
+                requirement = SlotRequirement(
+                    job_id=self.job_id,
+                    wanted=wanted,
+                    jobmaster_endpoint=self._endpoint.name,
+                    jobmaster_token=self._endpoint.fencing_token or b"",
+                    owner=self._submission.owner,
+                )
+                self._hand_off(
+                    self._services.resource_manager.require_slots(requirement),
+                    then=lambda reason: self._event(self._machine.executors.slots_required, reason),
+                    failed=self.log("asking for slots"),
+                )
+            case actions.ReleaseSlot(allocation_id):
+                released = self._services.resource_manager.release_slot(allocation_id)
+                self._hand_off(released, failed=self.log("releasing a slot"))
+
+    def _keep_records(self, action: actions.Action) -> None:
+        match action:
+            case actions.RestoreCheckpoint(savepoint):
+                self._hand_off(
+                    self._recorder.restore(savepoint),
+                    then=lambda restored: self._event(self._machine.checkpoint_restored, restored),
+                    failed=self._driver_not_started,
+                )
+            case actions.RecordCheckpoint(checkpoint):
+                if self._recorder.add(checkpoint):
+                    self._hand_off(self._recorder.record(), failed=self.log("recording a checkpoint"))
+            case actions.TakeSavepoint():
+                self._take_savepoint(action)
+            case actions.SettleCheckpoints():
+                settled = self._recorder.settle()
+                self._hand_off(
+                    settled, then=lambda _: self._event(self._machine.checkpoints_settled), failed=self._records_lost
+                )
+            case actions.CollectConnections():
+                self._hand_off(
+                    self.collect_connections(),
+                    then=lambda evidence: self._event(self._machine.connections_collected, evidence),
+                    failed=self._records_lost,
+                )
+            case actions.AskForRestart():
+                self._hand_off(
+                    self._repeated(lambda: self._services.dispatcher.attempt_failed(self.job_id)),
+                    then=lambda delay: self._event(self._machine.restart_decided, delay),
+                    failed=self._restart_undecided,
+                )
+            case actions.HandOver(record, delay):
+                _LOG.warning("job %s: %s", self.job_id, record.detail.pending_reason)
+                self._end_span(record)
+                self._hand_off(self._hand_over(record, delay))
+            case actions.EndJob(record):
+                _LOG.info("job %s is %s", self.job_id, record.detail.state)
+                self._end_span(record)
+                self._hand_off(self._end_job(record))
+
+    def _take_savepoint(self, action: actions.TakeSavepoint) -> None:
+        description = Savepoint(
+            id=action.request.id,
+            path="",
+            job_id=self.job_id,
+            job_name=self._submission.name,
+            owner=self._submission.owner,
+            created_at=int(self._services.clock() * 1000),
+            stopped=action.request.stop,
+            checkpoint=action.checkpoint,
+            files=0,
+            size=0,
+        )
+
+        def taken(savepoint: Savepoint) -> None:
+            _LOG.info("job %s: %s has %d bytes", self.job_id, savepoint.id, savepoint.size)
+            self._event(self._machine.savepoint_taken, savepoint)
+
+        def failed(error: BaseException) -> None:
+            _LOG.error("job %s: %s failed: %s", self.job_id, action.request.id, error)
+            expected = isinstance(error, SluiceError)
+            self._event(self._machine.savepoint_failed, str(error) if expected else f"internal error: {type(error)}")
+
+        self._hand_off(self._recorder.take_savepoint(action.request.id, description), then=taken, failed=failed)
+
+    def _records_lost(self, error: BaseException) -> None:
+        """What the attempt leaves behind could not be gathered; it is over all the same."""
+        _LOG.error("job %s: its last records are lost: %s", self.job_id, type(error).__name__, exc_info=error)
+        self._event(self._machine.records_lost)
+
+    def _restart_undecided(self, error: BaseException) -> None:
+        """Nobody says whether there is to be another attempt, so there is none, unless another leader decides."""
+        if isinstance(error, LeadershipLost | EndpointStopped | EndpointNotFound):
+            _LOG.info("job %s is left to the next leader: %s", self.job_id, error)
+            return
+        _LOG.error("job %s: it was not decided whether it is restarted: %s", self.job_id, error)
+        self._event(self._machine.restart_decided, None)
+
+    async def _hand_over(self, record: JobRecord, delay: float) -> None:
+        await self._give_back()
+        await self._repeated(lambda: self._services.dispatcher.job_restarting(record, delay))
+
+    async def _end_job(self, record: JobRecord) -> None:
+        """Slots do not wait until the result is durable, which takes as long as the storage is away."""
+        telling = asyncio.ensure_future(self._repeated(lambda: self._services.dispatcher.job_ended(record)))
+        try:
+            await self._give_back()
+            await telling
+        finally:
+            telling.cancel()
+        await self._shuffle.release()
+        await self._repeated(lambda: self._services.dispatcher.job_released(self.job_id))
+
+    async def _give_back(self) -> None:
+        await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
+        try:
+            await self._repeated(lambda: self._services.resource_manager.release_job(self.job_id))
+        except SluiceError as error:
+            _LOG.warning("job %s: its slots could not be given back: %s", self.job_id, error)
+
+    async def _repeated(self, tell: Callable[[], Awaitable[_T]]) -> _T:
+        """What is answered; told again while the one who is told is busy, for as long as this process leads."""
+        while True:
+            try:
+                return await tell()
+            except (MailboxFull, RpcTimeout) as error:
+                _LOG.warning("job %s: telling it again: %s", self.job_id, error)
+            await asyncio.sleep(RETRY_SECONDS)
+            self._services.check_leadership()
+
+    async def _ask_taskmanagers(self, ask: Callable[[TaskExecutorGateway], Coroutine[Any, Any, _T]]) -> list[_T]:
+        """The answers of all TaskManagers of this job that give one in time."""
+        asked = [asyncio.ensure_future(ask(gateway)) for gateway in self.taskmanagers.values()]
+        if not asked:
+            return []
+        _, late = await asyncio.wait(asked, timeout=COLLECT_TIMEOUT_SECONDS)
+        for each in late:
+            each.cancel()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
+
+    def _end_span(self, record: JobRecord) -> None:
+        failed = record.detail.failure is not None and record.detail.state in {JobState.FAILED, JobState.RESTARTING}
+        self.span.end("the attempt failed" if failed else "")

@@ -1,0 +1,438 @@
+"""The life of one attempt of a job as a pure state machine: events in, actions out, no I/O.
+
+Each public method is an event: a call of the driver, a TaskManager or the Dispatcher, the outcome of an action, or a
+timer. What is to be done about it waits in :meth:`AttemptStateMachine.take_actions`, in order. The JobMaster
+(:mod:`sluice.runtime.jobmanager.attempt.job_master`) translates between this and the world.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sluice.core.errors import PeerRefused
+from sluice.runtime.checkpoint.ledger import Checkpoint
+from sluice.runtime.checkpoint.savepoints import Savepoint
+from sluice.runtime.jobmanager.attempt.actions import (
+    Action,
+    AskForRestart,
+    CollectConnections,
+    EndDriver,
+    EndJob,
+    HandOver,
+    Outbox,
+    RecordCheckpoint,
+    RestoreCheckpoint,
+    SettleCheckpoints,
+    StartDriver,
+    StartTimer,
+    StopDriver,
+    StopStreaming,
+    TakeSavepoint,
+    Timer,
+)
+from sluice.runtime.jobmanager.attempt.executor_control import ExecutorControl
+from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorPool, FailureBudget
+from sluice.runtime.jobmanager.attempt.history_log import HistoryLog
+from sluice.runtime.jobmanager.attempt.job_status import JobStatus
+from sluice.runtime.jobmanager.errors import JobAlreadyTerminal
+from sluice.runtime.jobmanager.job_state import ENDING, Verdict, judge_attempt
+from sluice.runtime.jobmanager.views import Failure, JobDetail, JobRecord
+from sluice.runtime.messages import (
+    DriverExit,
+    Evidence,
+    JobProgress,
+    JobState,
+    SlotProfile,
+    StageTable,
+    StreamingState,
+    TaskFailure,
+)
+
+_LOG = logging.getLogger(__name__)
+
+CANCEL_MARGIN_SECONDS = 5.0
+"""A driver that was told to end gets its grace period and this, then it is killed."""
+KILL_GRACE_SECONDS = 2.0
+"""What a driver whose time is over gets between SIGTERM and SIGKILL."""
+DRIVER_EXIT_GRACE_SECONDS = 20.0
+"""How long a driver agent may live on after it has reported the end of its work."""
+STOP_STREAMING_SECONDS = 30.0
+"""How long a pipeline may go on after its streaming queries were stopped for a savepoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSettings:
+    """What every attempt of this cluster goes by; times are seconds."""
+
+    driver_start_timeout: float
+    cancel_grace: float
+    failure_budget: int = 0
+    """Executors of a job that may end by themselves; 0: reckoned from their number."""
+    slot_idle_timeout: float = float("inf")
+    """How long slots are held before there is a SparkContext."""
+    drain_timeout: float = 300.0
+    """How long executors may take to end in order when their TaskManager is drained."""
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    """Spark settings of all jobs; a job's own go before them."""
+
+
+class _Phase(enum.Enum):
+    """Where the attempt's driver and its records are."""
+
+    RESTORING = enum.auto()
+    """The checkpoint that it goes on from is looked for."""
+    STARTING = enum.auto()
+    """The driver is being started."""
+    RUNNING = enum.auto()
+    """The driver's process runs."""
+    SETTLING = enum.auto()
+    """The process has ended; completed checkpoints are being written."""
+    SAVING = enum.auto()
+    """The savepoint with which the job ends is being taken."""
+    COLLECTING = enum.auto()
+    """Evidence of its connections is being collected."""
+    DECIDING = enum.auto()
+    """The attempt failed, and the Dispatcher decides about the next one."""
+    OVER = enum.auto()
+
+
+_BEFORE_DRIVER = frozenset({_Phase.RESTORING, _Phase.STARTING})
+_CONCLUDING = frozenset({_Phase.SETTLING, _Phase.SAVING, _Phase.COLLECTING})
+
+
+class AttemptStateMachine:
+    """One attempt of a job, from its beginning to the job's end or to the decision to try again.
+
+    Args:
+        before: the job, and what its earlier attempts have left.
+        settings: of the cluster.
+        number: of this attempt.
+        executor_size: the slot that an executor of the job needs.
+        clock: epoch seconds.
+    """
+
+    def __init__(
+        self,
+        before: JobRecord,
+        settings: AttemptSettings,
+        *,
+        number: int,
+        executor_size: SlotProfile,
+        clock: Callable[[], float],
+    ) -> None:
+        self.number, self.submission = number, before.submission
+        self._settings = settings
+        self._outbox = Outbox(self._shown)
+        submission = before.submission
+        spark_conf = {**settings.spark_conf, **submission.spark_conf}
+        pool = ExecutorPool(
+            initial=submission.executors,
+            slot_profile=executor_size,
+            failure_budget=FailureBudget.of(settings.failure_budget, submission.executors, spark_conf),
+            next_id=HistoryLog.of(before).next_executor,
+            idle_timeout=settings.slot_idle_timeout,
+        )
+        self._pool = pool
+        self._status = JobStatus(before, number, pool, self._outbox, clock)
+        self.executors = ExecutorControl(
+            self._status, pool, self._outbox, clock, drain_timeout=settings.drain_timeout, fail=self.fail
+        )
+        self._phase = _Phase.RESTORING
+        self._registered = False
+        self._result: DriverExit | None = None
+        self._process_end = ""
+        self._restart_useless = False
+        self._pipeline_stopped = False
+
+    # --- what the JobMaster reads ---------------------------------------------------------------------------
+
+    def take_actions(self) -> tuple[Action, ...]:
+        """What is to be done since the last call, in order."""
+        return self._outbox.take()
+
+    def record(self) -> JobRecord:
+        """All that is known of the job now; connections are those of earlier attempts until this one has ended."""
+        return self._status.record()
+
+    def _shown(self) -> JobDetail | None:
+        return None if self._status.state.terminal else self._status.detail()
+
+    def check_current(self, number: int) -> None:
+        """Raise :class:`PeerRefused` unless ``number`` is this attempt and it goes on."""
+        if number != self.number or self._status.state.terminal:
+            raise PeerRefused(f"attempt {number} of job {self._status.job_id} is not the current one", "it must end")
+
+    # --- the driver -----------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the driver, and ask for slots meanwhile."""
+        self._status.enter(JobState.CREATED)
+        self._status.history.begin(self.number, self._status.now_ms)
+        self._status.keep_history()
+        self._outbox.add(RestoreCheckpoint(self.submission.savepoint))
+        self.executors.begin()
+
+    def checkpoint_restored(self, checkpoint: Checkpoint | None) -> None:
+        """The attempt goes on from ``checkpoint``; None: from the beginning."""
+        if self._phase is not _Phase.RESTORING:
+            return
+        self._status.checkpoints.restored = checkpoint
+        if self._status.state in ENDING:
+            self.driver_ended("it was never started")
+        else:
+            self._phase = _Phase.STARTING
+            self._outbox.add(StartDriver())
+
+    def driver_started(self) -> None:
+        """The driver's process runs."""
+        if self._phase is not _Phase.STARTING:
+            return
+        self._phase = _Phase.RUNNING
+        self._outbox.add(StartTimer(Timer.DRIVER_REGISTRATION, self._settings.driver_start_timeout))
+        if self._status.state in ENDING:
+            self._outbox.add(StopDriver(self._settings.cancel_grace))
+
+    def driver_not_started(self, error: str, *, permanent: bool) -> None:
+        """The driver's process cannot be started; ``permanent``: nor could that of a further attempt."""
+        if self._phase not in _BEFORE_DRIVER:
+            return
+        self._restart_useless = permanent
+        self.fail(f"the driver cannot be started: {error}")
+        self.driver_ended("it was never started")
+
+    def driver_registered(self, number: int) -> None:
+        """The driver of attempt ``number`` wants its work; raises :class:`PeerRefused`."""
+        self.check_current(number)
+        self._registered = True
+        if self._status.state is JobState.CREATED:
+            self._status.enter(JobState.RUNNING)
+        self._outbox.publish()
+
+    def driver_finished(self, result: DriverExit) -> None:
+        """The driver reports the end of its work; its process is to follow."""
+        if self._result is None:
+            self._result = result
+            self._outbox.add(StartTimer(Timer.DRIVER_EXIT, DRIVER_EXIT_GRACE_SECONDS))
+
+    def driver_ended(self, process_end: str) -> None:
+        """The driver's process has ended, or was never started."""
+        if self._phase not in _BEFORE_DRIVER and self._phase is not _Phase.RUNNING:
+            return
+        self._phase, self._process_end = _Phase.SETTLING, process_end
+        self._pool.close()
+        self._outbox.add(SettleCheckpoints())
+
+    def cancel(self) -> None:
+        """Cancel the job; raises :class:`JobAlreadyTerminal`."""
+        if self._status.state.terminal:
+            raise JobAlreadyTerminal(f"job {self._status.job_id} is {self._status.state}")
+        if self._status.state in {JobState.CANCELLING, JobState.RESTARTING}:
+            return  # the Dispatcher has noted it, and starts no further attempt
+        self._status.enter(JobState.CANCELLING)
+        self._end_driver()
+
+    def fail(self, error: str, traceback: str = "") -> None:
+        """The attempt must end because of ``error``; nothing when it ends already."""
+        if not self._status.life.may(JobState.FAILING) or self._status.state is JobState.RESTARTING:
+            return
+        _LOG.warning("job %s fails: %s", self._status.job_id, error)
+        self._status.failure = Failure(error=error, traceback=traceback)
+        self._status.enter(JobState.FAILING)
+        self._end_driver()
+
+    def suspend(self) -> None:
+        """The JobManager stops or does not lead any more; the next leader goes on with the job."""
+        self._phase = _Phase.OVER
+        if self._status.life.may(JobState.SUSPENDED):
+            self._status.enter(JobState.SUSPENDED)
+
+    # --- progress, checkpoints, savepoints ----------------------------------------------------------------------
+
+    def progress_reported(self, progress: JobProgress) -> None:
+        """Counters of Spark, for display."""
+        self._status.progress = progress
+        self._outbox.publish()
+
+    def stages_reported(self, stages: StageTable) -> None:
+        """Spark's stages, for display."""
+        self._status.stages = stages
+
+    def task_failed(self, failure: TaskFailure) -> None:
+        """A task failed; Spark tries it again or fails the job."""
+        task = f"task {failure.partition} of stage {failure.stage}, try {failure.attempt}"
+        self._status.note(failure.error, failure.traceback, task=task, executor=failure.executor_id)
+
+    def streaming_reported(self, state: StreamingState) -> None:
+        """A batch was committed, or a streaming query began or ended."""
+        completed = self._status.checkpoints.update(state, self._status.now_ms)
+        if completed is not None:
+            self._outbox.add(RecordCheckpoint(completed))
+        for query_id in self._status.checkpoints.unnamed():
+            self._status.note(
+                f"the streaming query {query_id} has no name: a later attempt begins it anew; name it with queryName()"
+            )
+        if self._status.checkpoints.problem:
+            self._restart_useless = True
+            self.fail(self._status.checkpoints.problem)
+        self._outbox.publish()
+
+    def savepoint_requested(self, savepoint_id: str, *, stop: bool) -> None:
+        """Take a savepoint, and with ``stop`` end the job with it.
+
+        Raises:
+            SavepointFailed: the job does not run, has no checkpoint yet, or another one is being taken.
+            NotStreaming: no streaming query with a name runs.
+        """
+        view = self._status.checkpoints.view
+        self._status.savepoints.add(savepoint_id, self._status.state, view, self._status.now_ms, stop=stop)
+        if stop:
+            grace = self._settings.cancel_grace
+            self._outbox.add(StopStreaming(grace), StartTimer(Timer.STREAMING_STOPPED, grace + STOP_STREAMING_SECONDS))
+        else:
+            self._take_savepoint()
+
+    def streaming_not_stopped(self, error: str) -> None:
+        """The driver could not be told to stop its streaming queries."""
+        self._status.savepoints.fail(f"the driver could not be told to stop: {error}")
+
+    def savepoint_taken(self, savepoint: Savepoint) -> None:
+        """A savepoint is complete."""
+        self._status.savepoints.complete(savepoint)
+        self._savepoint_over()
+
+    def savepoint_failed(self, error: str) -> None:
+        """A savepoint could not be taken."""
+        self._status.savepoints.fail(error)
+        self._savepoint_over()
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def checkpoints_settled(self) -> None:
+        """Completed checkpoints are written, or given up."""
+        if self._phase is not _Phase.SETTLING:
+            return
+        if self._status.savepoints.stopping and self._status.state is JobState.RUNNING and self._result is not None:
+            if self._pipeline_stopped:  # it was ended by us, and that is no failure
+                self._result = DriverExit(succeeded=True, exit_code=0)
+            if self._result.succeeded and self._take_savepoint():
+                self._phase = _Phase.SAVING
+                return
+        self._collect()
+
+    def connections_collected(self, evidence: Evidence) -> None:
+        """The evidence of the attempt's connections, as far as somebody answered: the attempt is concluded."""
+        if self._phase is not _Phase.COLLECTING:
+            return
+        self._status.evidence = evidence
+        self._conclude()
+
+    def records_lost(self) -> None:
+        """The last records of the attempt could not be gathered; it is concluded all the same."""
+        if self._phase in _CONCLUDING:
+            self._conclude()
+
+    def restart_decided(self, delay: float | None) -> None:
+        """After how many seconds there is to be another attempt; None: not at all."""
+        if self._phase is not _Phase.DECIDING:
+            return
+        if self._status.state is JobState.CANCELLING:  # somebody cancelled the job meanwhile
+            self._end((JobState.CANCELED,))
+        elif delay is None:
+            self._end((JobState.FAILED,))
+        else:
+            self._phase = _Phase.OVER
+            self._status.enter(JobState.RESTARTING)
+            error = self._status.failure.error if self._status.failure is not None else "it failed"
+            self._status.pending_reason = (
+                f"attempt {self.number} failed, the next one starts after {round(delay, 1):g} s: {error}"
+            )
+            self._outbox.add(HandOver(self._status.record(), delay))
+
+    def timer_fired(self, timer: Timer, executor_ids: Iterable[int] = ()) -> None:
+        """The time of a :class:`StartTimer` is over."""
+        match timer:
+            case Timer.DRIVER_REGISTRATION:
+                if not self._registered:
+                    self.fail(f"the driver did not register within {self._settings.driver_start_timeout:g} s")
+            case Timer.DRIVER_EXIT:
+                if self._phase is _Phase.RUNNING:
+                    self._outbox.add(StopDriver(KILL_GRACE_SECONDS))
+            case Timer.STREAMING_STOPPED:
+                if self._status.savepoints.stopping and self._status.state is JobState.RUNNING:
+                    self._pipeline_stopped = True  # its queries have ended, and it has nothing to go on with
+                    self._end_driver()
+            case Timer.DRAINED:
+                self.executors.drained(executor_ids)
+            case Timer.RECONCILE:
+                self.executors.reconcile()
+            case Timer.REQUIREMENT:
+                self.executors.repeat_requirement()
+            case Timer.HISTORY:
+                self._status.keep_history()
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _end_driver(self) -> None:
+        """Ask the driver to end, and see to it that it does."""
+        if self._phase is _Phase.RUNNING:  # one that is being started is ended as soon as it runs
+            grace = self._settings.cancel_grace
+            self._outbox.add(EndDriver(grace), StartTimer(Timer.DRIVER_EXIT, grace + CANCEL_MARGIN_SECONDS))
+
+    def _take_savepoint(self) -> bool:
+        request, checkpoint = self._status.savepoints.current, self._status.checkpoints.view.latest
+        if request is None or checkpoint is None:
+            return False
+        self._outbox.add(TakeSavepoint(request, checkpoint))
+        return True
+
+    def _savepoint_over(self) -> None:
+        if self._phase is _Phase.SAVING:
+            self._collect()
+
+    def _collect(self) -> None:
+        self._phase = _Phase.COLLECTING
+        self._outbox.add(CollectConnections())
+
+    def _conclude(self) -> None:
+        """Judge the attempt: end the job, or ask whether it is restarted."""
+        self._status.savepoints.fail(f"the attempt ended: {self._process_end}")
+        verdict = self._judge()
+        if verdict.error and self._status.failure is None:
+            self._status.failure = Failure(error=verdict.error, traceback=verdict.traceback)
+        self.executors.end()
+        if not verdict.failed:
+            self._end(verdict.path)
+            return
+        failure = self._status.failure or Failure(error=self._process_end)
+        self._status.history.note(self._status.now_ms, failure.error, failure.traceback, ended_attempt=True)
+        self._status.history.end(JobState.FAILED.value, self._status.now_ms, failure.error)
+        self._status.keep_history()  # durable before it is decided what follows
+        for state in verdict.path[:-1]:
+            self._status.enter(state)
+        self._phase = _Phase.DECIDING
+        if self._restart_useless:
+            self.restart_decided(None)
+        else:
+            self._outbox.add(AskForRestart())
+
+    def _judge(self) -> Verdict:
+        verdict = judge_attempt(self._status.state, self._result, self._process_end)
+        if (
+            verdict.path == (JobState.FINISHED,)
+            and self._status.savepoints.asked_to_stop
+            and not self._status.savepoints.stopped
+        ):
+            error = f"the savepoint failed: {self._status.savepoints.requests[-1].error}"
+            return Verdict((JobState.FAILING, JobState.FAILED), error)
+        return verdict
+
+    def _end(self, path: Iterable[JobState]) -> None:
+        for state in path:
+            self._status.enter(state)
+        self._phase = _Phase.OVER
+        failure = self._status.failure if self._status.state is JobState.FAILED else None
+        self._status.history.end(self._status.state.value, self._status.now_ms, failure.error if failure else "")
+        self._outbox.add(EndJob(self._status.record()))
