@@ -49,6 +49,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(distributions: Di
         pytest.param("sluice/gateway/envoy_config/sources/bootstrap.jsonc", id="bootstrap of Envoy"),
         pytest.param("sluice/gateway/envoy_config/sources/listener.jsonc", id="listener of Envoy"),
         pytest.param("sluice/core/xds/envoy_api.binpb.gz", id="API of Envoy"),
+        pytest.param("sluice/gateway/proxy/nginx.conf.jinja", id="configuration of NGINX"),
         pytest.param("sluice/gateway/authz/default_policy.toml", id="policy"),
         pytest.param("sluice/gateway/templates/", id="pages of the gateway"),
         pytest.param("sluice/runtime/ui/templates/", id="pages of the cluster"),
