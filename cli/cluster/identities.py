@@ -36,7 +36,6 @@ from sluice.pki.identities.directory import (
     read_identity,
     read_peers,
 )
-from sluice.pki.identities.due import purposes_of
 from sluice.pki.identities.join_tokens import ENROLLABLE, mint
 from sluice.pki.identities.renewal import renewal_reason
 from sluice.pki.issuing.bulk import Action, DirectoryDestination, issue_all
@@ -55,6 +54,7 @@ from sluice.pki.x509.profiles import (
     Names,
     Purpose,
     changed_lifetime,
+    purposes_of,
 )
 from sluice.runtime.shuffle.config import ShuffleConfig
 

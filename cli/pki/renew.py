@@ -32,8 +32,7 @@ from sluice.pki.identities.directory import (
     read_identity,
     read_peers,
 )
-from sluice.pki.identities.due import kept_because
-from sluice.pki.identities.renewal import renewal_reason
+from sluice.pki.identities.renewal import kept_because, renewal_reason
 from sluice.pki.identities.renewal_threshold import HALF, Threshold, needs_renewal
 from sluice.pki.inspect.live.address import Address, looks_like_address
 from sluice.pki.inspect.live.report import presented_chain

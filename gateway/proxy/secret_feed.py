@@ -33,11 +33,10 @@ from sluice.pki.identities.directory import (
     read_identity,
     stamp_of,
 )
-from sluice.pki.identities.due import purposes_of
 from sluice.pki.revocation.crl import RevocationList
 from sluice.pki.revocation.revoked_peers import RevokedPeers
 from sluice.pki.spiffe_id import Role
-from sluice.pki.x509.profiles import Purpose
+from sluice.pki.x509.profiles import Purpose, purposes_of
 
 _LOG = logging.getLogger(__name__)
 

@@ -14,19 +14,19 @@ from sluice.core.errors import SluiceError, StoreError
 from sluice.core.files import write_public
 from sluice.pki.agent.policy import ManagedIdentity
 from sluice.pki.agent.published_identities import PublishedIdentities
-from sluice.pki.agent.schedule import (
-    Urgency,
-    is_due,
-    retry_at,
-    urgency,
-)
 from sluice.pki.identities.directory import (
     IdentityMaterial,
     Stamp,
     read_identity,
     stamp_of,
 )
-from sluice.pki.identities.renewal import is_superseded
+from sluice.pki.identities.renewal import (
+    Urgency,
+    is_due,
+    is_superseded,
+    retry_at,
+    urgency,
+)
 from sluice.pki.issuing.issuer import DirectoryIssuer
 from sluice.pki.revocation.crl_files import COMPLETE_LISTS_FILE
 from sluice.pki.revocation.revoked_peers import RevokedPeers

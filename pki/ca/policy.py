@@ -16,7 +16,6 @@ from sluice.core.errors import InvalidIdentity
 from sluice.pki.ca.possession import check_possession
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateSuperseded, EnrolmentRefused, IssuanceRefused
-from sluice.pki.identities.due import purposes_of
 from sluice.pki.identities.join_tokens import ENROLLABLE, TokenRecord
 from sluice.pki.issuing.leaf import LeafRequest, renewal_request
 from sluice.pki.ledger.generations import overlap_for
@@ -28,6 +27,7 @@ from sluice.pki.x509.profiles import (
     Names,
     Purpose,
     edge_server_profile,
+    purposes_of,
     workload_profile,
 )
 

@@ -38,7 +38,6 @@ from sluice.pki.channels import Channel, server_policy
 from sluice.pki.enrolment.exchange import Limits, call, exchange, mutual_context
 from sluice.pki.errors import CaUnavailable
 from sluice.pki.identities.directory import KEY_FILE, PEERS_FILE, read_identity
-from sluice.pki.identities.due import purposes_of
 from sluice.pki.identities.join_tokens import JoinToken
 from sluice.pki.issuing.issuer import install_chain
 from sluice.pki.issuing.leaf import SignedChain, names_of
@@ -49,7 +48,7 @@ from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.key_identifiers import fingerprint
 from sluice.pki.x509.keys import DEFAULT_ALGORITHM, describe_key, edge_algorithm
 from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.profiles import Purpose
+from sluice.pki.x509.profiles import Purpose, purposes_of
 from sluice.pki.x509.verification import verify_chain
 
 IDENTITY_BYTES = 64 << 10

@@ -22,7 +22,6 @@ from sluice.core.clock import Clock, utc_now
 from sluice.core.errors import PkiError, StoreError
 from sluice.core.home import Home
 from sluice.core.tasks import end_tasks
-from sluice.pki.agent.schedule import retry_at
 from sluice.pki.ca.protocol import (
     MAX_TOLD,
     MAX_TRUST_REQUEST_BYTES,
@@ -33,6 +32,7 @@ from sluice.pki.ca.protocol import (
 from sluice.pki.enrolment.client import fetch_trust
 from sluice.pki.enrolment.enrolling_issuer import Locate
 from sluice.pki.errors import RateLimited
+from sluice.pki.identities.renewal import retry_at
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.trust.distribution import TrustBundle, TrustPusher
 from sluice.pki.trust.reporter import in_memory

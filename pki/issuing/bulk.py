@@ -14,7 +14,7 @@ from sluice.core.errors import StoreError
 from sluice.core.home import Home
 from sluice.pki.identities.database import IdentityStore
 from sluice.pki.identities.directory import IdentityMaterial, read_identity, read_peers
-from sluice.pki.identities.due import issue_reason, kept_because
+from sluice.pki.identities.renewal import issue_reason, kept_because
 from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.leaf import IssuedLeaf, LeafRequest
 from sluice.pki.ledger.offline_issuance import MAX_RECORDS

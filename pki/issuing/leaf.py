@@ -13,7 +13,6 @@ from cryptography import x509
 from sluice.core.errors import StoreError
 from sluice.pki.authorities.signing import Authority, to_pem
 from sluice.pki.config import PkiConfig
-from sluice.pki.identities.due import alternative_names, purposes_of
 from sluice.pki.ledger.records import IssuanceKind
 from sluice.pki.spiffe_id import Role
 from sluice.pki.x509.keys import PrivateKey, PublicKey
@@ -22,8 +21,10 @@ from sluice.pki.x509.profiles import (
     Names,
     Profile,
     Purpose,
+    alternative_names,
     edge_server_profile,
     kept_lifetime,
+    purposes_of,
     workload_profile,
 )
 

@@ -238,3 +238,19 @@ def lifetime_words(lifetime: dt.timedelta) -> str:
         if minutes >= 2 * size:
             return f"{round(minutes / size, 1):g}{unit}"
     return f"{round(minutes)}m"
+
+
+def alternative_names(leaf: x509.Certificate) -> tuple[list[str], list[str]]:
+    """The DNS names and the addresses a leaf is for, in its order."""
+    extension = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = [str(address) for address in extension.get_values_for_type(x509.IPAddress)]
+    return extension.get_values_for_type(x509.DNSName), addresses
+
+
+def purposes_of(leaf: x509.Certificate) -> tuple[Purpose, ...]:
+    """What the holder may be."""
+    try:
+        usages = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(purpose for purpose in Purpose if purpose.oid in usages)

@@ -25,14 +25,13 @@ from sluice.pki.enrolment.client import enrol, renew_edge
 from sluice.pki.enrolment.exchange import mutual_context
 from sluice.pki.errors import CaUnavailable, IssuanceRefused
 from sluice.pki.identities.directory import IdentityMaterial, read_identity
-from sluice.pki.identities.due import purposes_of
 from sluice.pki.identities.join_tokens import mint
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.store import RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.keys import generate_key
-from sluice.pki.x509.profiles import AuthorityKind, Purpose
+from sluice.pki.x509.profiles import AuthorityKind, Purpose, purposes_of
 from sluice.pki.x509.verification import was_issued_by
 from tests.hostile import TRUST_DOMAIN, TestPki, assert_refused
 from tests.integration.pki.test_ca_server import call, off_loop

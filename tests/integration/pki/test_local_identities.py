@@ -17,11 +17,10 @@ from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.process import online_ca
 from sluice.pki.ca.refusals import needing_attention
 from sluice.pki.identities.directory import read_identity
-from sluice.pki.identities.due import purposes_of
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.csr import new_csr
-from sluice.pki.x509.profiles import AuthorityKind, Purpose
+from sluice.pki.x509.profiles import AuthorityKind, Purpose, purposes_of
 
 BOTH = (Purpose.CLIENT, Purpose.SERVER)
 

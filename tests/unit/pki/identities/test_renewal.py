@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.pki.agent.schedule import (
+from sluice.pki.identities.renewal import (
     FIRST_RETRY,
     LONGEST_RETRY,
     Urgency,
