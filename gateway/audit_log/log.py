@@ -14,19 +14,17 @@ import fcntl
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from sluice.core.append_log import ChainState, Disk, NotAppended, append_whole
+from sluice.core.clock import Clock, rfc3339, utc_now
 from sluice.core.files import (
-    SECRET_MODE,
     make_private_directory,
-    read_bounded,
     sync_directory,
-    write_public,
 )
 from sluice.core.home import Home
 from sluice.gateway.audit_log.chain import (
@@ -41,15 +39,16 @@ from sluice.gateway.audit_log.chain import (
     kept_checkpoint,
     seal_checkpoint,
 )
+from sluice.gateway.audit_log.checkpoint_file import CheckpointFile, last_checkpoint
 from sluice.gateway.audit_log.keys import SigningKey, open_key
 from sluice.gateway.audit_log.secret_removal import detail_without_secrets, seal_without_secrets
 from sluice.gateway.audit_log.segments import (
-    CHECKPOINT,
     CURRENT,
     LOCK,
     MAX_SEGMENT_BYTES,
     Segment,
     compress,
+    open_file,
     segments,
     take_lock,
 )
@@ -61,8 +60,6 @@ _LOG = logging.getLogger(__name__)
 MAX_BATCH_RECORDS = 500
 """Records written at once; between two checkpoints there are never more than a batch over what is due."""
 _READ_BACK_BYTES = 64 << 10
-
-Clock = Callable[[], dt.datetime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +80,6 @@ def audit_directory(home: Home) -> Path:
 def audit_file(home: Home) -> Path:
     """The segment of it that is being written."""
     return audit_directory(home) / CURRENT
-
-
-def utc_now() -> dt.datetime:
-    """The clock of the real log."""
-    return dt.datetime.now(dt.UTC)
 
 
 class RecordTooLarge(AuditLogError):
@@ -125,7 +117,8 @@ class AuditLog:
         self._checkpoint_line = b""
         self._settled = (0, 0)
         self._seen = 0
-        self._lock_descriptor = self._open(path.with_name(LOCK), os.O_RDWR | os.O_CREAT)
+        self._checkpoint_file = CheckpointFile(self._directory)
+        self._lock_descriptor = open_file(path.with_name(LOCK), os.O_RDWR | os.O_CREAT)
         try:
             with self._writing():
                 pass
@@ -250,11 +243,11 @@ class AuditLog:
             os.close(self._descriptor)
             self._descriptor = -1
         earlier = segments(self._directory)
-        self._descriptor = self._open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        self._descriptor = open_file(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         info = os.fstat(self._descriptor)
         # Not known until all of this has gone well: whoever tries again looks again.
         self._inode, self._size = 0, 0
-        known = (self._directory / CHECKPOINT).exists()
+        known = self._checkpoint_file.exists()
         self._key = open_key(self._directory, first_use=not earlier and not known and info.st_size == 0)
         self._reader = ChainReader(self._key.public.checker())
         if earlier:
@@ -284,7 +277,7 @@ class AuditLog:
         record = msgspec.json.decode(raw, type=AuditRecord)
         self._reader = ChainReader(self._key.public.checker(), ChainState(kept.sequence - 1, record.previous))
         self._reader.take(raw)
-        self._checkpoint_line, self._checkpoint_at = raw, _moment(kept.time)
+        self._checkpoint_line, self._checkpoint_at = raw, dt.datetime.fromisoformat(kept.time)
 
     def _read_back(self, size: int) -> None:
         """Take in the current segment: from its last checkpoint on, or from its beginning when it has none."""
@@ -294,13 +287,13 @@ class AuditLog:
             data = os.pread(self._descriptor, size - start, start)
             from_start = start == 0
             begin = 0 if from_start else data.find(b"\n") + 1
-            place = _last_checkpoint(data[begin:])
+            place = last_checkpoint(data[begin:])
             if place >= 0 or from_start:
                 break
             length *= 4
         first = decode(os.pread(self._descriptor, MAX_LINE_BYTES, 0).partition(b"\n")[0])
         if first is not None:
-            self._segment_since = _moment(first.time)
+            self._segment_since = dt.datetime.fromisoformat(first.time)
         if place >= 0:
             rest = data[begin + place :]
             line, _, _ = rest.partition(b"\n")
@@ -316,7 +309,7 @@ class AuditLog:
         for line in data[:whole].splitlines(keepends=True):
             record = self._reader.take(line)
             if record.event == "checkpoint":
-                self._checkpoint_line, self._checkpoint_at = line, _moment(record.time)
+                self._checkpoint_line, self._checkpoint_at = line, dt.datetime.fromisoformat(record.time)
         self._size += whole
         if torn := data[whole:]:
             self._truncate(self._size)
@@ -332,10 +325,9 @@ class AuditLog:
                 f"the audit log ends at line {self._reader.state.count}, and had {self._seen} lines before",
                 "its end was removed while it was written; see `sluice audit-log verify`",
             )
-        path = self._directory / CHECKPOINT
-        if not path.exists():
+        kept = self._checkpoint_file.read(self._key.public.checker())
+        if kept is None:
             return
-        kept = kept_checkpoint(read_bounded(path, MAX_LINE_BYTES), self._key.public.checker())
         if kept.sequence > self._reader.state.count:
             raise AuditLogError(
                 f"the audit log ends at line {self._reader.state.count}, but line {kept.sequence} was signed",
@@ -353,7 +345,7 @@ class AuditLog:
     def _write(self, records: Sequence[AuditRecord], now: dt.datetime, *, checkpoint: bool) -> None:
         """Seal and write in one piece: all of it or nothing counts."""
         assert self._key is not None  # noqa: S101  as above
-        stamp, state, lines = _rfc3339(now), self._reader.state, []
+        stamp, state, lines = rfc3339(now), self._reader.state, []
         position, traffic, unsigned = self._reader.position, self._reader.traffic, self._reader.unsigned
         for record in records:
             line, state = seal_without_secrets(msgspec.structs.replace(record, time=stamp), state)
@@ -428,7 +420,7 @@ class AuditLog:
         finally:
             os.close(descriptor)
         if line:
-            self._put_aside(line)
+            self._checkpoint_file.keep(line)
         self._settled = settled
 
     def _sync_closed(self) -> None:
@@ -441,24 +433,6 @@ class AuditLog:
                 finally:
                     os.close(descriptor)
 
-    def _put_aside(self, line: bytes) -> None:
-        """Keep a checkpoint beside the log, unless a later one is kept already."""
-        path = self._directory / CHECKPOINT
-        lock = self._open(path.with_name("checkpoint.lock"), os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.exists() or _sequence(read_bounded(path, MAX_LINE_BYTES)) < _sequence(line):
-                write_public(path, line)
-        finally:
-            os.close(lock)
-
-    @staticmethod
-    def _open(path: Path, flags: int) -> int:
-        try:
-            return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, SECRET_MODE)
-        except OSError as error:
-            raise AuditLogError(f"cannot open {path}: {error.strerror}") from error
-
     def _release(self) -> None:
         for descriptor in (self._descriptor, self._lock_descriptor):
             if descriptor >= 0:
@@ -470,29 +444,3 @@ def record_act(home: Home, kind: str, principal: str, detail: Mapping[str, objec
     """Record one administrative act in ``home``'s audit log, for a process that writes nothing else to it."""
     with contextlib.closing(AuditLog(audit_file(home))) as log:
         log.event(kind, principal, detail)
-
-
-def _last_checkpoint(data: bytes) -> int:
-    """Where the last whole line that is a checkpoint begins; -1 without one."""
-    end = data.rfind(b"\n")
-    while end > 0:
-        begin = data.rfind(b"\n", 0, end) + 1
-        if data.startswith(b'{"event":"checkpoint"', begin):
-            return begin
-        end = begin - 1
-    return -1
-
-
-def _sequence(line: bytes) -> int:
-    try:
-        return msgspec.json.decode(line, type=AuditRecord).sequence
-    except msgspec.MsgspecError:
-        return 0
-
-
-def _moment(text: str) -> dt.datetime:
-    return dt.datetime.fromisoformat(text)
-
-
-def _rfc3339(instant: dt.datetime) -> str:
-    return instant.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

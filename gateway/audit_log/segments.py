@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from sluice.core.files import write_secret
+from sluice.core.files import SECRET_MODE, write_secret
 from sluice.gateway.audit_log.chain import MAX_LINE_BYTES
 from sluice.gateway.errors import AuditLogError
 
@@ -122,3 +122,11 @@ def take_lock(descriptor: int, kind: int, directory: Path) -> None:
             time.sleep(_LOCK_POLL_SECONDS)
         else:
             return
+
+
+def open_file(path: Path, flags: int) -> int:
+    """A descriptor of a file of the log; raises :class:`AuditLogError`. Links are not followed."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, SECRET_MODE)
+    except OSError as error:
+        raise AuditLogError(f"cannot open {path}: {error.strerror}") from error

@@ -16,7 +16,7 @@ from cryptography import x509
 from prometheus_client import Counter
 
 from sluice.core.append_log import ChainState, Disk
-from sluice.core.clock import utc_now
+from sluice.core.clock import rfc3339, utc_now
 from sluice.core.errors import CertificateRejected, CrlRejected
 from sluice.core.metrics import REGISTRY
 from sluice.pki.ca.policy import (
@@ -34,7 +34,7 @@ from sluice.pki.errors import CertificateSuperseded, IssuanceRefused
 from sluice.pki.identities.join_tokens import JoinToken, check_token
 from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.leaf import LeafRequest, SignedChain
-from sluice.pki.ledger.file import Ledger, ledger_path, rfc3339
+from sluice.pki.ledger.file import Ledger, ledger_path
 from sluice.pki.ledger.generations import DEFAULT_OVERLAP
 from sluice.pki.ledger.offline_issuance import IssuanceNotes
 from sluice.pki.ledger.records import IssuanceKind, LedgerRecord

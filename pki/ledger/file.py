@@ -14,6 +14,7 @@ from typing import BinaryIO
 import msgspec
 
 from sluice.core.append_log import ChainState, Disk, NotAppended, append_whole
+from sluice.core.clock import rfc3339
 from sluice.core.files import SECRET_MODE, make_private_directory, sync_directory
 from sluice.pki.errors import LedgerError
 from sluice.pki.ledger.generations import Generations
@@ -204,8 +205,3 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise LedgerError(f"cannot read {path}: {error.strerror or error}", "has `sluice run ca` ever run?") from error
     with file:
         yield file
-
-
-def rfc3339(instant: dt.datetime) -> str:
-    """``instant`` in UTC with milliseconds."""
-    return instant.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -58,6 +58,7 @@ from sluice.runtime.processes.jobmanager_term import Gateways, Workshop, leading
 from sluice.runtime.rest.artifacts import ArtifactStores
 from sluice.runtime.rest.assertion_keys import fetch_forever
 from sluice.runtime.rest.audit_summary import read_summary
+from sluice.runtime.rest.auth_service import AuthService
 from sluice.runtime.rest.cluster import Cluster, ClusterFacts, Term
 from sluice.runtime.rest.stream_validity import check_at, check_nothing
 from sluice.runtime.rest.streams import Streams
@@ -225,7 +226,9 @@ async def _running(
         )
         keys_file = assertion_keys_file(home)
         if auth is not None:
-            fetching = asyncio.create_task(fetch_forever(identity, *auth, keys_file), name="fetch-assertion-keys")
+            fetching = asyncio.create_task(
+                fetch_forever(AuthService(identity, *auth), keys_file), name="fetch-assertion-keys"
+            )
             stack.callback(fetching.cancel)
         streams = _streams(stack, check_streams or _stream_check(identity, auth))
         switch = RestSwitch(identity, workshop.origin, elected_by.leader)
@@ -333,7 +336,7 @@ def _shown_late(home: Home) -> tuple[str, ...]:
 
 
 def _stream_check(identity: TlsIdentity, auth: tuple[str, int] | None) -> CheckHolders:
-    return check_nothing if auth is None else check_at(identity, *auth)
+    return check_nothing if auth is None else check_at(AuthService(identity, *auth))
 
 
 def _streams(stack: AsyncExitStack, check_streams: CheckHolders) -> Streams:

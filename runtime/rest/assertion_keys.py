@@ -9,16 +9,11 @@ import asyncio
 import logging
 from pathlib import Path
 
-import aiohttp
-
-from sluice.core.errors import AssertionRefused, SluiceError
+from sluice.core.errors import SluiceError
 from sluice.core.files import make_private_directory, write_public
-from sluice.core.http_body import BodyTooLarge, read_body
 from sluice.pki.assertions.keys import MAX_JWKS_BYTES
 from sluice.pki.assertions.tokens import decode_jwks
-from sluice.pki.channels import Channel, server_policy
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.rest.auth_service import AuthService
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,18 +25,18 @@ FIRST_FETCH_SECONDS = 1.0
 ANSWER_SECONDS = 10.0
 
 
-async def fetch_forever(identity: TlsIdentity, host: str, port: int, path: Path) -> None:
-    """Keep the key set of the auth service at ``host`` in the file ``path``; when it is away, the last one stays."""
+async def fetch_forever(auth: AuthService, path: Path) -> None:
+    """Keep the key set of ``auth`` in the file ``path``; while it is away, the last one stays."""
     delay = FIRST_FETCH_SECONDS
     while True:
         try:
-            data = await fetch(identity, host, port)
+            data = await fetch(auth)
             decode_jwks(data)
             if await asyncio.to_thread(_keep, path, data):
-                _LOG.info("the gateway's keys are those of %s:%d now", host, port)
+                _LOG.info("the gateway's keys are those of %s:%d now", auth.host, auth.port)
             delay = FETCH_SECONDS
         except (SluiceError, OSError) as error:
-            _LOG.warning("cannot get the gateway's keys from %s:%d: %s", host, port, error)
+            _LOG.warning("cannot get the gateway's keys from %s:%d: %s", auth.host, auth.port, error)
             delay = FIRST_FETCH_SECONDS if delay < FETCH_SECONDS else FETCH_SECONDS
         await asyncio.sleep(delay)
 
@@ -55,21 +50,6 @@ def _keep(path: Path, data: bytes) -> bool:
     return True
 
 
-async def fetch(identity: TlsIdentity, host: str, port: int) -> bytes:
-    """The key set of the auth service at ``host``, unread; raises :class:`~sluice.core.errors.AssertionRefused`."""
-    policy = server_policy(Channel.AUTH, identity.spiffe_id.trust_domain, role=Role.AUTH)
-    context = identity.client_context(policy, alpn=("http/1.1",))
-    connector = aiohttp.TCPConnector(ssl=context, force_close=True)
-    timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
-    url = f"https://{f'[{host}]' if ':' in host else host}:{port}{JWKS_PATH}"
-    try:
-        async with (
-            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
-            session.get(url, server_hostname="", allow_redirects=False) as answer,
-        ):
-            data = await read_body(answer.content, MAX_JWKS_BYTES)
-            if answer.status != 200:
-                raise AssertionRefused(f"the auth service answered {JWKS_PATH} with status {answer.status}")
-            return data
-    except (aiohttp.ClientError, TimeoutError, BodyTooLarge) as error:
-        raise AssertionRefused(f"no answer: {error or type(error).__name__}") from error
+async def fetch(auth: AuthService) -> bytes:
+    """The key set of ``auth``, not decoded; raises :class:`~sluice.core.errors.AssertionRefused`."""
+    return await auth.request("GET", JWKS_PATH, max_bytes=MAX_JWKS_BYTES, seconds=ANSWER_SECONDS)

@@ -25,6 +25,7 @@ from sluice.pki.channels import MAY_CONNECT, Channel, server_policy
 from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.rest.assertion_keys import JWKS_PATH, fetch_forever
+from sluice.runtime.rest.auth_service import AuthService
 from sluice.runtime.rest.stream_validity import check_at
 from tests.integration.gateway.conftest import (
     DEADLINE_SECONDS,
@@ -180,7 +181,7 @@ async def test_jobmanager_gets_the_public_keys_and_nothing_else(shared: NetworkG
     status = await attempt(shared, Channel.AUTH, directory)
     assert status.split()[1] == b"404"
     path = shared.home.gateway / "fetched.json"
-    fetching = asyncio.create_task(fetch_forever(TlsIdentity(directory), *shared.auth_address, path))
+    fetching = asyncio.create_task(fetch_forever(AuthService(TlsIdentity(directory), *shared.auth_address), path))
     await asyncio.to_thread(eventually, path.exists, "the keys are not fetched")
     fetching.cancel()
     assert path.read_bytes() == assertion_keys_file(shared.home).read_bytes()
@@ -190,13 +191,13 @@ async def test_jobmanager_gets_the_public_keys_and_nothing_else(shared: NetworkG
 
 
 async def test_jobmanager_asks_whose_streams_may_stay(shared: NetworkGateway) -> None:
-    check = check_at(TlsIdentity(shared.rest_identity), *shared.auth_address)
+    check = check_at(AuthService(TlsIdentity(shared.rest_identity), *shared.auth_address))
     ada = StreamHolder(principal="ada", kind="certificate", credential="c-ada", id=Jti("p-1"))
     eve = StreamHolder(principal="eve", kind="certificate", credential="c-eve", id=Jti("p-2"))
     unknown = StreamHolder(principal="mallory", kind="token", credential="no-such-token", id=Jti("p-3"))
     Revocations.of(shared.home).revoke("certificate", "c-eve")
     assert await check({ada, eve, unknown}) == {ada}
-    nobody = check_at(TlsIdentity(shared.rest_identity), shared.auth_address[0], 1)
+    nobody = check_at(AuthService(TlsIdentity(shared.rest_identity), shared.auth_address[0], 1))
     with pytest.raises(AssertionRefused):
         await nobody({ada})
 

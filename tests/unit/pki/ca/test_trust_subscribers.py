@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from cryptography import x509
 
-from sluice.core.clock import utc_now
+from sluice.core.clock import rfc3339, utc_now
 from sluice.core.errors import PeerRefused, StoreError
 from sluice.core.files import make_private_directory, write_public, write_secret
 from sluice.core.home import Home
@@ -27,7 +27,7 @@ from sluice.pki.config import PkiConfig
 from sluice.pki.enrolment.trust_subscription import question
 from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
 from sluice.pki.issuing.issuer import LocalIssuer
-from sluice.pki.ledger.file import Ledger, ledger_path, rfc3339
+from sluice.pki.ledger.file import Ledger, ledger_path
 from sluice.pki.ledger.records import IssuanceKind, LedgerRecord, NotedKind
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.store import RevocationStore, RevocationTarget
