@@ -53,7 +53,7 @@ class ReadPlan(Iterator[Located]):
     def __init__(
         self,
         begin: Callable[[frozenset[int]], Runs],
-        volumes: Sequence[tuple[object, Volume]],
+        volumes: Sequence[Volume],
         first: int,
         end: int,
         maps: npt.NDArray[np.int64],
@@ -106,7 +106,7 @@ class ReadPlan(Iterator[Located]):
     def _locate(self, first: int, end: int, wanted: Collection[int]) -> tuple[Rows, npt.NDArray[np.int32]]:
         found, homes = [], []
         for index, run in self._runs or ():
-            rows = self._volumes[index][1].rows(run, first, end)
+            rows = self._volumes[index].rows(run, first, end)
             if not run.maps.issubset(wanted):
                 rows = rows[np.isin(rows["map"], list(run.maps.intersection(wanted)))]
             if len(rows):

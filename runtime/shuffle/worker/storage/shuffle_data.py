@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +25,7 @@ from sluice.runtime.shuffle.data_plane.errors import (
 from sluice.runtime.shuffle.data_plane.frames import SEGMENT_ENTRY
 from sluice.runtime.shuffle.worker.config import Layout, Policy
 from sluice.runtime.shuffle.worker.storage.announced_maps import AnnouncedMaps, Clock
-from sluice.runtime.shuffle.worker.storage.at_rest import OVERHEAD_BYTES, SegmentCipher
+from sluice.runtime.shuffle.worker.storage.at_rest import SegmentCipher
 from sluice.runtime.shuffle.worker.storage.attempts import Frame, MapAttempt
 from sluice.runtime.shuffle.worker.storage.budget import (
     FRAME_BYTES,
@@ -38,14 +36,13 @@ from sluice.runtime.shuffle.worker.storage.budget import (
     unlimited,
 )
 from sluice.runtime.shuffle.worker.storage.disks import Disk, Disks
-from sluice.runtime.shuffle.worker.storage.located import Located, read_plain, read_sealed
+from sluice.runtime.shuffle.worker.storage.located import Located
 from sluice.runtime.shuffle.worker.storage.planning import (
-    back_to_back,
-    pieces_of,
     rows_of,
     touches,
 )
 from sluice.runtime.shuffle.worker.storage.reading import ReadPlan
+from sluice.runtime.shuffle.worker.storage.shuffle_files import ShuffleFiles
 from sluice.runtime.shuffle.worker.storage.slab_pool import Lease, SlabPool
 from sluice.runtime.shuffle.worker.storage.spare_files import SpareFiles
 from sluice.runtime.shuffle.worker.storage.volume import (
@@ -57,7 +54,6 @@ from sluice.runtime.shuffle.worker.storage.volume import (
 )
 
 _LOG = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 MAX_MAPS = 1 << 20
 """Most map attempts of one shuffle on one worker."""
@@ -100,20 +96,17 @@ class ShuffleData:
         holding: Holding | None = None,
     ) -> None:
         self.name = name
-        self._disks = disks
+        self._holding = holding or unlimited()
         self._pool = pool
         self._layout = layout
         self._on_written = on_written
         self._policy = policy
         self._unwritten: list[Committed] = []
-        self._cipher = cipher
-        self._overhead = OVERHEAD_BYTES if cipher is not None else 0
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._choosing = threading.Lock()
         self._maps: dict[int, MapAttempt] = {}
         self._frames: list[Frame] = []
-        self._volumes: list[tuple[Disk, Volume]] = []
+        self._files = ShuffleFiles(name, disks, spares or SpareFiles(0), self._holding, cipher)
         self._runs: list[tuple[int, Run]] = []
         self._closed = False
         self._moves = 0
@@ -121,9 +114,7 @@ class ShuffleData:
         early = policy is Policy.BLOCKING and layout is Layout.REDUCE
         self._ripe_bytes = ripe_bytes if early else 0
         self._on_ripe = on_ripe
-        self._spares = spares or SpareFiles(0)
         self._is_ripe = False
-        self._holding = holding or unlimited()
         self.announced = AnnouncedMaps(name, clock, self._holding)
         """Who follows it, and how far it is."""
         self.forward: Callable[[int], None] | None = None
@@ -164,11 +155,11 @@ class ShuffleData:
         Raises:
             ShuffleError: it is not taken, and its room still the caller's.
         """
-        write_through = write_through and self._cipher is None and self._policy is not Policy.PIPELINED
+        write_through = write_through and not self._files.sealed and self._policy is not Policy.PIPELINED
         self.announced.touch()
         if write_through:
             pieces = [self._pool.view[start:stop] for start, stop, _ in lease.extents]
-            volume, start = self._on_some_disk(lambda volume: volume.write(pieces, lease.size))
+            volume, start = self._files.write(lambda volume: volume.write(pieces, lease.size))
             frame = Frame(map_id, table, [(start, len(sequences))], None, volume, lease.table_bytes)
         else:
             places = [(start, count) for start, _, count in lease.extents]
@@ -246,7 +237,7 @@ class ShuffleData:
         if attempt.aborted:
             raise DiskFailed(f"map {map_id} was lost with a disk", "push it again", map_id=map_id)
         with self._writing:
-            self._on_some_disk(lambda volume: volume.append_commit(committed))
+            self._files.write(lambda volume: volume.append_commit(committed))
             with self._lock:
                 self._over(attempt, committed=True)
 
@@ -297,7 +288,7 @@ class ShuffleData:
             leases = [frame.lease for frame in frames if frame.lease is not None]
             size = sum(lease.size for lease in leases)
             try:
-                runs = self._write_runs(frames, size)
+                runs, lost = self._files.write_frames(frames, size, self._pool.view)
             except ShuffleError:
                 with self._lock:
                     self._frames = frames + self._frames
@@ -307,6 +298,7 @@ class ShuffleData:
                 self._runs += runs
                 self._drop(frames)
                 self._holding.charge(sum(_size_of(run) for _, run in runs))
+            self._lose(lost)
             self._release(frames)
             self._write_commits(commits)
         if leases:
@@ -318,45 +310,12 @@ class ShuffleData:
         for committed in commits:
             if self._maps[committed.map_id].committed:
                 with contextlib.suppress(DiskFailed):  # it goes on being served from what is known in memory
-                    self._on_some_disk(functools.partial(Volume.append_commit, committed=committed))
-
-    def _write_runs(self, frames: list[Frame], size: int) -> list[tuple[int, Run]]:
-        """Write the data that are in memory, and a run's record for each volume that has any."""
-        by_volume: dict[int, list[Rows]] = {}
-        for number in {frame.volume for frame in frames if frame.lease is None}:
-            written = [frame for frame in frames if frame.lease is None and frame.volume == number]
-            by_volume[number] = [rows_of(written)]
-        in_memory = [frame for frame in frames if frame.lease is not None]
-        if in_memory:
-            rows = rows_of(in_memory)
-            rows = rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))]
-            pieces = pieces_of(rows, self._pool.view) if self._cipher is None else self._sealed(rows, self._cipher)
-            size += self._overhead * len(rows)
-            index, start = self._on_some_disk(lambda volume: volume.write(pieces, size))
-            rows["offset"] = back_to_back(rows, start, self._overhead)
-            by_volume.setdefault(index, []).append(rows)
-        runs = []
-        for index, parts in sorted(by_volume.items()):
-            rows = np.concatenate(parts)
-            rows = rows[np.lexsort((rows["offset"], rows["partition"]))]
-            disk, volume = self._volumes[index]
-            try:
-                runs.append((index, volume.append_run(rows, self._overhead)))
-            except OSError as error:
-                self._disks.exclude(disk, error)
-                self._lose(np.unique(rows["map"]).tolist())
-        return runs
-
-    def _sealed(self, rows: Rows, cipher: SegmentCipher) -> list[memoryview]:
-        view = self._pool.view
-        columns = (rows[name].tolist() for name in ("partition", "map", "sequence", "offset", "length"))
-        return [
-            cipher.seal(partition, map_id, sequence, view[offset : offset + length])
-            for partition, map_id, sequence, offset, length in zip(*columns, strict=True)
-        ]
+                    self._files.write(functools.partial(Volume.append_commit, committed=committed))
 
     def _lose(self, maps: list[int]) -> None:
-        """Segments of ``maps``, none of them committed, cannot be found again: these attempts are over."""
+        """Segments of ``maps``, none of them committed, cannot be found again: these attempts have failed."""
+        if not maps:
+            return
         with self._lock:
             for map_id in maps:
                 self._over(self._maps[map_id], committed=False)
@@ -405,7 +364,7 @@ class ShuffleData:
             with self._lock:
                 return [(index, run) for index, run in self._runs if touches(run, first, end, wanted)]
 
-        return ReadPlan(begin, self._volumes, first, end, maps, ordered=ordered, holding=holding or unlimited())
+        return ReadPlan(begin, self._files.volumes, first, end, maps, ordered=ordered, holding=holding or unlimited())
 
     def _write_committed(self, wanted: frozenset[int]) -> None:
         """See to it that ``wanted``, all of them committed, are written out, by this thread or another one."""
@@ -415,20 +374,8 @@ class ShuffleData:
                 raise DiskFailed(f"what was committed to shuffle {self.name} cannot be written out")
 
     def read(self, at: Located, row: int, end: int, view: memoryview) -> None:
-        """Read the data of segments ``row`` … ``end`` - 1 into ``view``, which has their size.
-
-        Raises:
-            SegmentCorrupt: something is missing.
-            DiskFailed: a disk does not give it.
-            MapUnknown: the shuffle was released.
-        """
-        if self._closed:
-            raise MapUnknown(f"shuffle {self.name} was released")
-        volumes = [volume for _, volume in self._volumes]
-        if self._cipher is None:
-            read_plain(volumes, at, row, end, view)
-        else:
-            read_sealed(volumes, at, row, end, view, cipher=self._cipher)
+        """Read the data of segments ``row`` … ``end`` - 1 into ``view``; see :meth:`ShuffleFiles.read` for errors."""
+        self._files.read(at, row, end, view)
 
     def locate_in_memory(self, first: int, end: int, maps: Collection[int]) -> tuple[Rows, int] | None:
         """Where in memory the segments of partitions ``first`` … ``end`` - 1 of ``maps`` are, by (partition, map,
@@ -461,13 +408,10 @@ class ShuffleData:
 
     def recover(self, disk: Disk, directory: Path) -> None:
         """Take over what an earlier process left in ``directory``; call for each disk before :meth:`settle`."""
-        volume = Volume(directory, on_growth=self._holding.store)
-        index = len(self._volumes)
-        self._volumes.append((disk, volume))
-        for entry in volume.recover():
-            if isinstance(entry, Run):
-                self._runs.append((index, entry))
-                self._holding.charge(_size_of(entry))
+        for entry in self._files.recover(disk, directory):
+            if not isinstance(entry, Committed):
+                self._runs.append(entry)
+                self._holding.charge(_size_of(entry[1]))
                 continue
             if (attempt := self._maps.get(entry.map_id)) is None:
                 attempt = self._maps[entry.map_id] = MapAttempt()
@@ -478,7 +422,7 @@ class ShuffleData:
         """After recovery: forget commits whose segments are not all there; returns how many maps count."""
         segments: dict[int, int] = {}
         for index, run in self._runs:
-            rows = self._volumes[index][1].rows(run, 0, 1 << 32)
+            rows = self._files.volumes[index].rows(run, 0, 1 << 32)
             ids, counts = np.unique(rows["map"], return_counts=True)
             for map_id, count in zip(ids.tolist(), counts.tolist(), strict=True):
                 segments[map_id] = segments.get(map_id, 0) + count
@@ -494,11 +438,11 @@ class ShuffleData:
     @property
     def disk_bytes(self) -> int:
         """In files."""
-        return sum(volume.size for _, volume in self._volumes)
+        return self._files.size
 
     def remove(self) -> None:
         """Forget everything, in memory and on disk."""
-        with self._writing, self._choosing:
+        with self._writing:
             with self._lock:
                 self._closed = True
                 self._moves += 1
@@ -506,18 +450,9 @@ class ShuffleData:
                 self._maps, self._runs, self._unwritten = {}, [], []
                 self.memory_bytes = 0
             self._release(frames)
-            for disk, volume in self._volumes:
-                if volume.retire():
-                    self._spares.keep(self._job_id, disk.path, volume.data)
-                else:
-                    self._spares.forget(volume.data)
-                shutil.rmtree(volume.directory, ignore_errors=True)
+            self._files.remove()
         self.announced.abort(MapUnknown(f"shuffle {self.name} was released"))
         self._holding.close()
-
-    @property
-    def _job_id(self) -> str:
-        return self.name.partition("/")[0]
 
     def _attempt(self, map_id: int) -> MapAttempt:
         if self._closed:
@@ -556,41 +491,6 @@ class ShuffleData:
         """Give back the managed memory that they use."""
         self._pool.release([frame.lease for frame in frames if frame.lease is not None])
         self._pool.release_tables(sum(frame.table_bytes for frame in frames if frame.lease is None))
-
-    def _on_some_disk(self, write: Callable[[Volume], _T]) -> tuple[int, _T]:
-        """Write with the volume in use, or with one on another disk when that one fails."""
-        for _ in range(len(self._disks.all) + 1):
-            index, disk, volume = self._current_volume()
-            try:
-                return index, write(volume)
-            except OSError as error:
-                self._disks.exclude(disk, error)
-        raise DiskFailed(f"no disk takes data of shuffle {self.name}")
-
-    def _current_volume(self) -> tuple[int, Disk, Volume]:
-        with self._choosing:
-            return self._choose_volume()
-
-    def _choose_volume(self) -> tuple[int, Disk, Volume]:
-        if self._closed:
-            raise MapUnknown(f"shuffle {self.name} was released")
-        if self._volumes:
-            disk, volume = self._volumes[-1]
-            if self._disks.usable(disk) or (self._spares.drop(disk.path) and self._disks.usable(disk)):
-                return len(self._volumes) - 1, disk, volume
-        try:
-            chosen = self._disks.choose()
-        except DiskFailed:
-            if not self._spares.drop():
-                raise
-            chosen = self._disks.choose()
-        for index, (disk, volume) in enumerate(self._volumes):
-            if disk is chosen:
-                return index, disk, volume
-        lend = functools.partial(self._spares.lend, self._job_id, chosen.path)
-        volume = Volume(chosen.path / self.name, prepare=lend, on_growth=self._holding.store)
-        self._volumes.append((chosen, volume))
-        return len(self._volumes) - 1, chosen, volume
 
 
 def _index_size_of(segments: int) -> int:
