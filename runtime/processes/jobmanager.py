@@ -43,7 +43,7 @@ from sluice.runtime.ha.leader_endpoint import LeaderEndpoint
 from sluice.runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
 from sluice.runtime.ha.services import make_election, make_storage
 from sluice.runtime.ha.terms import Ready, terms
-from sluice.runtime.jobmanager.attempt.driver_process import DriverArgv, DriverHost
+from sluice.runtime.jobmanager.attempt.local_driver import DriverArgv, DriverHost
 from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSessions
 from sluice.runtime.jobmanager.dispatcher.observation import Observation
 from sluice.runtime.jobmanager.gateways import DISPATCHER

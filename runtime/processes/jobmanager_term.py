@@ -18,7 +18,7 @@ from sluice.runtime.gateways import RESOURCE_MANAGER
 from sluice.runtime.ha.leadership import Leadership
 from sluice.runtime.ha.storage import HaStorage
 from sluice.runtime.ha.storage_identity import check_storage
-from sluice.runtime.jobmanager.attempt.driver_process import DriverHost
+from sluice.runtime.jobmanager.attempt.local_driver import DriverHost
 from sluice.runtime.jobmanager.attempt.services import JobServices
 from sluice.runtime.jobmanager.attempt.state_machine import AttemptSettings
 from sluice.runtime.jobmanager.dispatcher.endpoint import Dispatcher

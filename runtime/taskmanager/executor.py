@@ -24,7 +24,7 @@ from sluice.runtime.messages import (
     ExecutorLaunch,
 )
 from sluice.runtime.node.child_process import ChildProcess, Exit
-from sluice.runtime.node.identity_renewal import RenewalWatch
+from sluice.runtime.node.identity_renewal import keep_renewed
 from sluice.runtime.node.log_files import open_log, shorten_log
 from sluice.runtime.out_of_memory import HEAP_FULL, KernelKills, end_of
 from sluice.runtime.spark.evidence import read_evidence
@@ -99,9 +99,10 @@ class ExecutorProcess:
             now=utc_now(),
         )
 
-    def renewal_watch(self) -> RenewalWatch:
-        """Tells when the present generation of the identity is due."""
-        return RenewalWatch(self._identity)
+    async def keep_renewed(self) -> None:
+        """Renew the identity whenever it is due, until cancelled."""
+        owner = f"executor {self.launch.executor_id} of job {self.launch.job_id}"
+        await keep_renewed(self._identity, self.renew_identity, owner)
 
     async def stop(self) -> None:
         """End the process: SIGTERM, then SIGKILL; returns when it has ended."""

@@ -47,11 +47,11 @@ class SparkExecutorLauncher:
         self._looking: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """See :class:`ExecutorLauncher`."""
+        """Find Java and Spark, and build the plugin if it is not there; raises what is missing."""
         self._spark = find_spark_runtime()
 
     def command(self, launch: ExecutorLaunch, place: ExecutorPlace) -> Command:
-        """See :class:`ExecutorLauncher`."""
+        """The command of one executor; raises ``ForbiddenSparkConf``."""
         spark = self._spark or find_spark_runtime()
         self._look_for_classes(spark)
         return executor_command(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import SluiceError, StoreError
+from sluice.core.errors import SluiceError
 from sluice.core.files import make_private_directory
 from sluice.core.tracing import TRACING
 from sluice.core.untrusted_files import remove_untrusted
@@ -31,7 +31,6 @@ from sluice.runtime.messages import (
 )
 from sluice.runtime.node.child_process import ChildProcess, Exit
 from sluice.runtime.node.evidence import from_log, merge
-from sluice.runtime.node.identity_renewal import LOOK_SECONDS, RenewalWatch
 from sluice.runtime.node.log_files import read_log
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint
 from sluice.runtime.taskmanager.errors import AllocationUnknown, ExecutorNotStarted, SlotNotAvailable
@@ -50,7 +49,6 @@ KEPT_EXECUTORS = 100
 """Latest executors of one job whose logs are kept here: a job may be restarted for ever."""
 KEPT_JOBS = 50
 """Of how many ended jobs the logs of executors are kept."""
-RENEWAL_RETRY_SECONDS = 30.0
 
 
 @dataclass(slots=True)
@@ -76,7 +74,7 @@ class TaskManagerShape:
 
 
 class TaskExecutor(RpcEndpoint):
-    """See the module's documentation.
+    """The endpoint of a TaskManager: its slots, and the executors in them.
 
     Args:
         shape: name, address and size.
@@ -146,7 +144,7 @@ class TaskExecutor(RpcEndpoint):
     # --- slots ----------------------------------------------------------------------------------------------
 
     async def request_slot(self, request: SlotRequest) -> None:
-        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
+        """Reserve a slot and offer it to the JobMaster; raises ``SlotNotAvailable``."""
         check_job_id(request.job_id)
         if self._jobmanager is None:
             raise SlotNotAvailable("this TaskManager is not registered")
@@ -173,21 +171,21 @@ class TaskExecutor(RpcEndpoint):
         self.hand_off(self._jobmaster(request).offer_slot(offer), then=answered, failed=failed)
 
     async def drain(self, draining: bool) -> None:
-        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
+        """Take no more slots from now on, or take them again."""
         if self._slots.draining != draining:
             _LOG.info("this TaskManager is %s", "drained" if draining else "in service again")
             self._slots.draining = draining
             self._slots_changed()
 
     async def leave(self) -> None:
-        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
+        """End this process, which is drained; raises ``SlotNotAvailable`` while it holds slots or is in service."""
         if self._slots.held() or not self._slots.draining:
             raise SlotNotAvailable("this TaskManager is not drained")
         _LOG.info("this TaskManager is drained and leaves")
         self.left.set()
 
     async def free_slot(self, allocation_id: str) -> None:
-        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
+        """Release a slot; whatever runs in it is ended first."""
         return self.deferred(self._end_slot(allocation_id))
 
     async def _end_slot(self, allocation_id: str) -> None:
@@ -214,7 +212,10 @@ class TaskExecutor(RpcEndpoint):
     # --- executors ------------------------------------------------------------------------------------------
 
     async def launch_executor(self, launch: ExecutorLaunch) -> None:
-        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
+        """Start an executor in an allocated slot; answers when its process runs.
+
+        Raises ``AllocationUnknown``, ``SlotNotAvailable`` or ``ExecutorNotStarted``.
+        """
         slot = self._slots.activate(launch.allocation_id)
         request = slot.request
         if request is None or request.job_id != launch.job_id:
@@ -254,11 +255,10 @@ class TaskExecutor(RpcEndpoint):
                 raise ExecutorNotStarted(f"executor {launch.executor_id}: {error.strerror or error}") from error
             raise
         _LOG.info("executor %d of job %s runs, pid %d", launch.executor_id, launch.job_id, child.pid)
-        self._watch(executor, child, request)
-        self._watch_identity(executor, child)
-
-    def _watch(self, executor: ExecutorProcess, child: ChildProcess, request: SlotRequest) -> None:
-        self.hand_off(child.wait(), then=lambda ended: self._ended(executor, child, request, ended))
+        renewal = self.hand_off(executor.keep_renewed())
+        self.hand_off(child.wait(), then=lambda ended: self._ended(executor, child, request, ended)).add_done_callback(
+            lambda _: renewal.cancel()
+        )
 
     def _ended(self, executor: ExecutorProcess, child: ChildProcess, request: SlotRequest, ended: Exit) -> None:
         child.signal_group(signal.SIGKILL)  # whatever it has left in its session
@@ -274,43 +274,15 @@ class TaskExecutor(RpcEndpoint):
                 self._jobmaster(request).executor_exited(executor.exit_report(ended)), failed=self._note_failure
             )
 
-    def _watch_identity(self, executor: ExecutorProcess, child: ChildProcess) -> None:
-        try:
-            watch = executor.renewal_watch()
-        except StoreError as error:  # it is being replaced, or the disk fails: it is renewed all the same
-            _LOG.warning("cannot read the identity of executor %d: %s", executor.launch.executor_id, error)
-            self.call_later(RENEWAL_RETRY_SECONDS, self._renew, executor, child)
-        else:
-            self.call_later(LOOK_SECONDS, self._look_at_identity, executor, child, watch)
-
-    def _look_at_identity(self, executor: ExecutorProcess, child: ChildProcess, watch: RenewalWatch) -> None:
-        if watch.is_due():
-            self._renew(executor, child)
-        elif child.running:
-            self.call_later(LOOK_SECONDS, self._look_at_identity, executor, child, watch)
-
-    def _renew(self, executor: ExecutorProcess, child: ChildProcess) -> None:
-        if not child.running:
-            return
-
-        def renewed(_: None) -> None:
-            self._watch_identity(executor, child)
-
-        def failed(error: BaseException) -> None:
-            _LOG.warning("cannot renew the identity of executor %d: %s", executor.launch.executor_id, error)
-            self.call_later(RENEWAL_RETRY_SECONDS, self._renew, executor, child)
-
-        self.hand_off(executor.renew_identity(), then=renewed, failed=failed)
-
     async def kill_executor(self, job_id: str, executor_id: int) -> None:
-        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
+        """End an executor: SIGTERM, then SIGKILL. One that is not known has ended already."""
         job = self._jobs.get(job_id)
         executor = job.executors.get(executor_id) if job is not None else None
         if executor is not None:
             self.hand_off(executor.stop())
 
     async def release_job(self, job_id: str) -> None:
-        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
+        """The job is over: end its executors, free its slots, keep only its logs."""
         return self.deferred(self._release(job_id))
 
     async def _release(self, job_id: str) -> None:
@@ -321,14 +293,14 @@ class TaskExecutor(RpcEndpoint):
     # --- queries ----------------------------------------------------------------------------------------------
 
     async def read_executor_log(self, job_id: str, executor_id: int, stream: str, offset: int, limit: int) -> LogChunk:
-        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
+        """A piece of an executor's ``stdout`` or ``stderr``; raises ``AllocationUnknown``."""
         if stream not in STREAMS or executor_id < 0:
             raise AllocationUnknown(f"an executor has no log {stream[:40]!r}")
         path = executor_directory(self._directory, check_job_id(job_id), executor_id) / stream
         return self.deferred(asyncio.to_thread(read_log, path, offset, limit))
 
     async def connections(self, job_id: str) -> Evidence:
-        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
+        """Mutual TLS connections seen by this process (``job_id`` empty) or by that job's executors here."""
         if not job_id:
             return from_log(self._connections)
         job = self._jobs.get(job_id)

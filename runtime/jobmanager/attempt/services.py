@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sluice.pki.tls.connections import ConnectionLog
 from sluice.runtime.checkpoint.savepoints import CheckpointPlaces
 from sluice.runtime.jobmanager.attempt.driver import DriverLauncher
-from sluice.runtime.jobmanager.attempt.driver_process import DriverHost
+from sluice.runtime.jobmanager.attempt.local_driver import DriverHost
 from sluice.runtime.jobmanager.attempt.state_machine import AttemptSettings
 from sluice.runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
 from sluice.runtime.jobmanager.store.checkpoint_store import CheckpointStore

@@ -22,8 +22,8 @@ from sluice.runtime.ha.errors import (
     OutcomeUnknown,
     PointersFull,
 )
-from sluice.runtime.jobmanager.attempt.driver_process import attempt_directory
 from sluice.runtime.jobmanager.attempt.job_master import JobMaster
+from sluice.runtime.jobmanager.attempt.local_driver import attempt_directory
 from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently, unwritten
 from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail, ended_record, interrupted_record
 from sluice.runtime.jobmanager.dispatcher.job_register import JobRegister, RegisteredJob

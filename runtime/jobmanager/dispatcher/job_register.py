@@ -19,8 +19,8 @@ from sluice.runtime.blob.store import BlobStore
 from sluice.runtime.checkpoint.errors import SavepointFailed
 from sluice.runtime.checkpoint.savepoints import Savepoint, new_savepoint_id
 from sluice.runtime.ha.leadership import Leadership
-from sluice.runtime.jobmanager.attempt.driver_process import LOG_FILES, attempt_directory
 from sluice.runtime.jobmanager.attempt.job_master import JobMaster
+from sluice.runtime.jobmanager.attempt.local_driver import LOG_FILES, attempt_directory
 from sluice.runtime.jobmanager.attempt.services import JobServices
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
 from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits, JobQueue

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from sluice.core.errors import SluiceError
-from sluice.runtime.jobmanager.attempt.driver_process import clean_attempt_directory
+from sluice.runtime.jobmanager.attempt.local_driver import clean_attempt_directory
 from sluice.runtime.jobmanager.store.job_store import Attempt
 
 _LOG = logging.getLogger(__name__)

@@ -19,8 +19,6 @@ from sluice.runtime.messages import (
     BlobRef,
     DriverAssignment,
     DriverExit,
-    Evidence,
-    ExecutorExit,
     ExecutorTargets,
     JobKind,
     JobProgress,
@@ -28,13 +26,10 @@ from sluice.runtime.messages import (
     StageTable,
     StreamingState,
     TaskFailure,
-    UiPage,
-    UiRequest,
 )
 from sluice.runtime.node.child_process import Exit
 from sluice.runtime.out_of_memory import KernelKills
 from sluice.runtime.shuffle.control_plane.errors import ShuffleServiceError
-from sluice.runtime.spark.driver import ui_client
 from sluice.runtime.spark.driver.bridge import (
     Bridge,
     BridgeEvent,
@@ -52,7 +47,6 @@ from sluice.runtime.spark.driver.process import DriverProcess, Pipeline, driver_
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.driver.verdict import Ending, judge
 from sluice.runtime.spark.errors import DriverFailed
-from sluice.runtime.spark.evidence import read_evidence
 from sluice.runtime.spark.jvm.command import SparkRuntime
 from sluice.runtime.spark.jvm.conf import connect_conf, shuffle_conf, streaming_conf
 from sluice.runtime.spark.jvm.packages import Packages, importable
@@ -72,7 +66,11 @@ FetchBlob = Callable[[DriverAssignment, BlobRef, Path], Awaitable[None]]
 
 
 class DriverAgent:
-    """Runs one attempt; the JobMaster's calls come in by :meth:`executor_exited` and :meth:`cancel`."""
+    """Runs one attempt.
+
+    Attributes:
+        bridge: to Spark; what the JobMaster has to tell Spark goes there.
+    """
 
     def __init__(
         self, spec: DriverSpec, spark: SparkRuntime, link: JobMasterLink, fetch: FetchBlob, temp_dir: Path
@@ -80,48 +78,28 @@ class DriverAgent:
         self._spec = spec
         self._link = link
         self._fetch = fetch
-        self._bridge = Bridge(temp_dir / "bridge", self._spark_says)
-        self._process = DriverProcess(spec, spark, temp_dir, self._bridge.path)
+        self.bridge = Bridge(temp_dir / "bridge", self._spark_says)
+        self._process = DriverProcess(spec, spark, temp_dir, self.bridge.path)
         self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._spark_lost = False
         self._kills = KernelKills()
         self._kills_before = self._kills.count
         self._questions: set[asyncio.Task[None]] = set()
 
-    def executor_exited(self, exit_report: ExecutorExit) -> None:
-        """Tell Spark why an executor is gone."""
-        self._bridge.executor_exited(exit_report)
-
-    def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
-        """Have Spark end executors in order."""
-        self._bridge.decommission_executors(executor_ids, reason)
-
     def cancel(self, grace_seconds: float) -> None:
         """Cancel all Spark jobs, then end the driver within the grace; safe to call again."""
         if not self._cancelled.done():
             self._cancelled.set_result(grace_seconds)
 
-    def stop_streaming(self, grace_seconds: float) -> None:
-        """Stop all streaming queries; the pipeline goes on behind its ``awaitTermination``."""
-        self._bridge.stop_streaming(grace_seconds)
-
-    def connections(self) -> Evidence:
-        """Mutual TLS connections of the driver's JVM."""
-        return read_evidence(Path(self._spec.identity_dir))
-
-    async def ui(self, request: UiRequest) -> UiPage:
-        """A page of Spark's UI."""
-        return await ui_client.ask(self._bridge.path.with_name(ui_client.SOCKET_NAME), request)
-
     async def run(self) -> DriverExit:
         """Run the attempt to its end, report it, and return the report."""
         try:
-            await self._bridge.start()
+            await self.bridge.start()
             result = judge(await self._attempt())
         finally:
             for question in self._questions:
                 question.cancel()
-            await self._bridge.close()
+            await self.bridge.close()
         if not self._link.lost.done():
             await self._link.finish(result)
         return result
@@ -205,7 +183,7 @@ class DriverAgent:
     async def _end_early(self, python: asyncio.Future[Exit], jvm: asyncio.Future[Exit]) -> None:
         """Something other than the pipeline's own end comes first."""
         if self._cancelled.done():
-            self._bridge.cancel()
+            self.bridge.cancel()
             await asyncio.wait({python}, timeout=self._cancelled.result())
         elif jvm.done():
             await asyncio.wait({python}, timeout=JVM_LOSS_GRACE_SECONDS)
@@ -236,10 +214,10 @@ class DriverAgent:
                 self._link.kill_executors(executor_ids)
             case RegisterShuffle():
                 registered = self._link.register_shuffle(event.shuffle_id, event.partitions)
-                self._answer(self._shuffle_answer(self._bridge.contexts, event, registered))
+                self._answer(self._shuffle_answer(self.bridge.contexts, event, registered))
             case LocateShuffle():
                 located = self._link.locate_shuffle(event.shuffle_id)
-                self._answer(self._shuffle_answer(self._bridge.contexts, event, located))
+                self._answer(self._shuffle_answer(self.bridge.contexts, event, located))
             case UnregisterShuffle(shuffle_id):
                 self._link.unregister_shuffle(shuffle_id)
             case ShuffleWorkersLost(shuffle_id, workers):
@@ -279,7 +257,7 @@ class DriverAgent:
             known = isinstance(error, ShuffleServiceError)
             _LOG.log(logging.WARNING, "shuffle %d has no place: %s", event.shuffle_id, error, exc_info=not known)
             answer = str(error)
-        self._bridge.answer_shuffle(context, event.id, answer)
+        self.bridge.answer_shuffle(context, event.id, answer)
 
 
 def kind_conf(assignment: DriverAssignment, host: str) -> dict[str, str]:

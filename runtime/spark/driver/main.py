@@ -39,11 +39,13 @@ from sluice.runtime.messages import (
     UiRequest,
 )
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint, RpcService
+from sluice.runtime.spark.driver import ui_client
 from sluice.runtime.spark.driver.agent import DriverAgent
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink
 from sluice.runtime.spark.driver.lease import DriverLease
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.errors import DriverFailed
+from sluice.runtime.spark.evidence import read_evidence
 from sluice.runtime.spark.jvm.command import find_spark_runtime
 from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
 
@@ -61,33 +63,34 @@ class Agent(Protocol):
 class DriverEndpoint(RpcEndpoint):
     """What the JobMaster may ask of a driver."""
 
-    def __init__(self, agent: DriverAgent, job_id: str) -> None:
-        super().__init__(DRIVER, DriverGateway, job_id=job_id)
+    def __init__(self, agent: DriverAgent, spec: DriverSpec) -> None:
+        super().__init__(DRIVER, DriverGateway, job_id=spec.job_id)
         self._agent = agent
+        self._identity = Path(spec.identity_dir)
 
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
         """Tell Spark why an executor is gone."""
-        self._agent.executor_exited(exit_report)
+        self._agent.bridge.executor_exited(exit_report)
 
     async def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
-        """Have Spark end executors in order."""
-        self._agent.decommission_executors(executor_ids, reason)
+        """Have Spark move the blocks of executors elsewhere and end them."""
+        self._agent.bridge.decommission_executors(executor_ids, reason)
 
     async def cancel(self, grace_seconds: float) -> None:
         """Cancel all Spark jobs, then end the driver within ``grace_seconds``."""
         self._agent.cancel(grace_seconds)
 
     async def stop_streaming(self, grace_seconds: float) -> None:
-        """Stop all streaming queries."""
-        self._agent.stop_streaming(grace_seconds)
+        """Stop all streaming queries; the pipeline goes on behind its ``awaitTermination``."""
+        self._agent.bridge.stop_streaming(grace_seconds)
 
     async def connections(self) -> Evidence:
         """Mutual TLS connections that the driver's JVM made or accepted."""
-        return self._agent.connections()
+        return read_evidence(self._identity)
 
     async def ui(self, request: UiRequest) -> UiPage:
         """A page of Spark's UI; status 502 to 504 when there is none."""
-        return self.deferred(self._agent.ui(request))
+        return self.deferred(ui_client.ask(self._agent.bridge.path.with_name(ui_client.SOCKET_NAME), request))
 
 
 class _DialedPeer:
@@ -146,7 +149,7 @@ async def run_driver(spec: DriverSpec) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.cancel, spec.stop_grace_seconds)
     try:
         async with reporting(identity, "driver-agent"):
-            await service.start(DriverEndpoint(agent, spec.job_id))
+            await service.start(DriverEndpoint(agent, spec))
             result = await run_linked(agent, link)
     finally:
         with contextlib.suppress(SluiceError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sluice.pki.issuing.leaf import SignedChain
-from sluice.runtime.jobmanager.attempt.driver_process import LOG_FILES, clean_attempt_directory
+from sluice.runtime.jobmanager.attempt.local_driver import LOG_FILES, clean_attempt_directory
 from sluice.runtime.messages import CsrToSign, ExecutorLaunch
 from sluice.runtime.node.child_process import Exit
 from sluice.runtime.node.log_files import (

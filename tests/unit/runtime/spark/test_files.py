@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,7 +93,7 @@ class TestTempDir:
         assert list(parent.iterdir()) == []
 
     def test_those_of_dead_makers_are_removed_and_nothing_else(self, tmp_path_factory: pytest.TempPathFactory) -> None:
-        base = make_temp_dir()
+        base = Path(tempfile.mkdtemp(prefix="s", dir="/tmp"))  # short, wherever TMPDIR is: two levels must fit
         dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
         stale = base / f"sluice-jvm-{int(dead.stdout)}-abc"
         others = [base / f"sluice-jvm-{os.getpid()}-abc", base / "sluice-jvm-x-abc", base / "sluice-0-abc"]
@@ -105,7 +107,7 @@ class TestTempDir:
         assert all(path.exists() for path in others)
         assert target.exists()
         remove_temp_dir(made)
-        remove_temp_dir(base)
+        shutil.rmtree(base)
 
 
 class TestGateway:

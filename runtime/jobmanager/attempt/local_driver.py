@@ -70,12 +70,12 @@ class DriverHost:
             memory_mb=submission.executor_memory_mb or self.executor_memory_mb,
         )
 
-    def driver(self, job_id: str, attempt: int, submission: JobSubmission, token: bytes) -> DriverProcess:
+    def driver(self, job_id: str, attempt: int, submission: JobSubmission, token: bytes) -> LocalDriver:
         """A driver of this machine, which is not started yet."""
-        return DriverProcess(self, job_id, attempt, submission, token)
+        return LocalDriver(self, job_id, attempt, submission, token)
 
 
-class DriverProcess:
+class LocalDriver:
     """A :class:`~sluice.runtime.jobmanager.attempt.driver.Driver` that is a process of this machine."""
 
     def __init__(self, host: DriverHost, job_id: str, attempt: int, submission: JobSubmission, token: bytes) -> None:
