@@ -19,26 +19,6 @@ ConfigOption = Annotated[
     typer.Option("--config", envvar="SLUICE_CONFIG", help="Configuration file; default: sluice.toml in home or here."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output instead of text.")]
-ServerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--server", envvar="SLUICE_SERVER", help="The gateway's URL, https://HOST[:PORT]; default: the local cluster's."
-    ),
-]
-CaOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca", envvar="SLUICE_CA", help="Authority of the gateway's certificate (PEM); default: the local one."
-    ),
-]
-TokenOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        help="File with the API token; default: of $SLUICE_TOKEN, `sluice login` and <home>/token the first that "
-        "belongs to this gateway.",
-    ),
-]
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="Id of the job, or the beginning of it that no other job has.")
 ]

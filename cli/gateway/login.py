@@ -15,18 +15,11 @@ import aiohttp
 import typer
 
 from sluice.cli.errors import RefusedError, UnreachableError
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
-    JsonOption,
-    ServerOption,
-    TokenOption,
-)
+from sluice.cli.gateway_options import CaOption, GatewayOptions, ServerOption, through_gateway
+from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.client import login_session
-from sluice.client.access import locate_gateway, resolve_access
+from sluice.client.access import locate_gateway
 from sluice.client.connection_errors import describe_connection_error
-from sluice.client.rest_client import gateway_client
 from sluice.client.token_binding import fingerprints
 from sluice.core.home import Home
 from sluice.core.http_body import BodyTooLarge, read_body
@@ -79,21 +72,14 @@ def logout(
         typer.echo(f"signed out at {url}" if found else f"was not signed in at {url}")
 
 
+@through_gateway
 def whoami(
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Who one is to the gateway: name, roles, groups, and by which credential."""
-    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
-
-    async def ask() -> Any:  # noqa: ANN401  JSON is what it is
-        async with gateway_client(target) as client:
-            return await client.get("/auth/whoami")
-
-    me = asyncio.run(ask())
+    me = gateway.get("/auth/whoami")
     if as_json:
         typer.echo(json.dumps(me))
         return

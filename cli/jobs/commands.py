@@ -15,34 +15,25 @@ from rich.console import Console
 
 from sluice.cli.cluster.records import never, watch_for_stop
 from sluice.cli.errors import UsageError
-from sluice.cli.gateway_calls import call_gateway, fetch_of_job
+from sluice.cli.gateway_options import GatewayOptions, through_gateway
 from sluice.cli.jobs.connections import connections
 from sluice.cli.jobs.elsewhere import Elsewhere, submit_elsewhere
 from sluice.cli.jobs.follow import Follower, report_verdict
 from sluice.cli.jobs.restart_options import SettingsOption, StrategyOption, restart_wish
 from sluice.cli.jobs.state_option import wanted_states
 from sluice.cli.jobs.submit_target import SubmitTarget
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    CaOption,
-    ConfigOption,
-    HomeOption,
-    JobArgument,
-    JsonOption,
-    ServerOption,
-    TokenOption,
-)
+from sluice.cli.options import ConfigOption, JobArgument, JsonOption
 from sluice.cli.tables import print_table
 from sluice.client.job_logs import JobLog
 from sluice.client.jobs import latest_jobs, whole_id
 from sluice.client.rest_client import GatewayClient
 from sluice.client.submission import Submission, build_submission
-from sluice.core.home import Home
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")
 app.command()(connections)
 
 
+@through_gateway
 def submit(
     pipeline: Annotated[Path, typer.Argument(help="The PySpark pipeline: one Python file.")],
     args: Annotated[list[str] | None, typer.Argument(help="Arguments of the pipeline, after --.")] = None,
@@ -95,10 +86,8 @@ def submit(
     wait: Annotated[
         bool, typer.Option("--wait", help="Show progress and the driver's output until the job ends.")
     ] = False,
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Submit a PySpark pipeline through the gateway.
@@ -123,13 +112,13 @@ def submit(
         savepoint=from_savepoint,
     )
     if target is not SubmitTarget.SESSION:
-        how = Elsewhere(home, config, server, render, with_secrets, as_json)
+        how = Elsewhere(gateway.home, config, gateway.server, render, with_secrets, as_json)
         raise typer.Exit(submit_elsewhere(target, submission, how))
     if render is not None or with_secrets:
         raise UsageError("--render without --target", "it goes with --target yarn and kubernetes")
-    stopped = watch_for_stop(Home.at(home)) if server is None else never
+    stopped = watch_for_stop(gateway.located_home) if gateway.server is None else never
     submit_it = partial(_submit, submission, wait=wait, as_json=as_json, stopped=stopped)
-    raise typer.Exit(call_gateway(home, server, ca, token_file, submit_it))
+    raise typer.Exit(gateway.call(submit_it))
 
 
 def parse_conf(settings: list[str]) -> dict[str, str]:
@@ -172,6 +161,7 @@ async def _submit(
 
 
 @app.command("list", epilog="Examples: sluice jobs list --state active; sluice jobs list --owner ada --limit 20")
+@through_gateway
 def list_jobs(
     state: Annotated[
         list[str] | None,
@@ -179,15 +169,13 @@ def list_jobs(
     ] = None,
     owner: Annotated[str, typer.Option(help="Only jobs of this user.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many jobs, the latest ones.")] = 1000,
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Running and recent jobs, newest first."""
     states = wanted_states(state or [])
-    jobs = call_gateway(home, server, ca, token_file, lambda client: latest_jobs(client, states, owner, limit))
+    jobs = gateway.call(lambda client: latest_jobs(client, states, owner, limit))
     if as_json:
         print(json.dumps({"jobs": jobs}))
         return
@@ -200,16 +188,15 @@ def list_jobs(
 
 
 @app.command()
+@through_gateway
 def show(
     job_id: JobArgument,
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """One job: state, progress, executors, failure."""
-    job = fetch_of_job(home, server, ca, token_file, job_id)
+    job = gateway.get_of_job(job_id)
     if as_json:
         print(json.dumps(job))
         return
@@ -234,12 +221,11 @@ def show(
 
 
 @app.command()
+@through_gateway
 def cancel(
     job_id: JobArgument,
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Cancel a job: its Spark jobs first, then its driver and executors."""
@@ -249,11 +235,12 @@ def cancel(
         await client.patch(f"/v1/jobs/{found}", mode="cancel")
         return found
 
-    found = call_gateway(home, server, ca, token_file, call)
+    found = gateway.call(call)
     print(json.dumps({"job_id": found, "cancelling": True}) if as_json else f"cancelling {found}")
 
 
 @app.command(epilog="Examples: sluice jobs logs 3f9c --follow; sluice jobs logs 3f9c --tail 50 --source driver.stdout")
+@through_gateway
 def logs(
     job_id: JobArgument,
     source: Annotated[str, typer.Option(help="driver.stdout, driver.stderr, executor-1.stderr, …")] = "driver.stderr",
@@ -264,23 +251,21 @@ def logs(
     tail: Annotated[
         int | None, typer.Option("--tail", "-n", min=0, max=1_000_000, help="Only the last lines, so many.")
     ] = None,
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Print one of a job's logs: all of it, its last lines, or as it grows."""
     if follow and (as_json or list_sources):
         raise UsageError("--follow goes with neither --json nor --list", "a stream is not one document")
     if list_sources:
-        names = fetch_of_job(home, server, ca, token_file, job_id, "/logs")["logs"]
+        names = gateway.get_of_job(job_id, "/logs")["logs"]
         print(json.dumps(names) if as_json else "\n".join(names))
         return
     pieces: list[str] = []
     write = pieces.append if as_json else partial(print, end="", flush=follow)
 
-    stopped = watch_for_stop(Home.at(home)) if server is None else never
+    stopped = watch_for_stop(gateway.located_home) if gateway.server is None else never
 
     async def read(client: GatewayClient) -> None:
         found = await whole_id(client, job_id)
@@ -295,6 +280,6 @@ def logs(
             async for text in log.follow(offset) if follow else log.pieces():
                 write(text)
 
-    call_gateway(home, server, ca, token_file, read)
+    gateway.call(read)
     if as_json:
         print(json.dumps({"source": source, "data": "".join(pieces)}))

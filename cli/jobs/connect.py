@@ -10,15 +10,8 @@ from typing import Annotated
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.gateway_calls import call_gateway
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
-    JsonOption,
-    ServerOption,
-    TokenOption,
-)
+from sluice.cli.gateway_options import GatewayOptions, through_gateway
+from sluice.cli.options import JsonOption
 from sluice.client.access import announced_url, held_credential, locate_gateway
 from sluice.client.spark_connect import connection_string, local_roots, require_api_token, start_session
 from sluice.core.files import write_public
@@ -36,12 +29,11 @@ def write_roots(home: Home) -> Path:
     return path
 
 
+@through_gateway
 def connect(
     start: Annotated[bool, typer.Option("--start", help="Start the session now and wait until it takes work.")] = False,
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Print the connection string of Spark Connect, and the environment that a notebook needs besides.
@@ -49,12 +41,12 @@ def connect(
     In a shell: eval "$(sluice connect)"; python -c 'from pyspark.sql import SparkSession;
     SparkSession.builder.getOrCreate().range(10).show()'
     """
-    located = Home.at(home)
-    url, vouching = locate_gateway(located, server, ca)
-    roots = vouching if ca or server else write_roots(located)
-    token = _token_expression(located, url, vouching, token_file)
+    home = gateway.located_home
+    url, vouching = locate_gateway(home, gateway.server, gateway.ca)
+    roots = vouching if gateway.ca or gateway.server else write_roots(home)
+    token = _token_expression(home, url, vouching, gateway.token_file)
     if start:
-        call_gateway(home, server, ca, token_file, start_session)
+        gateway.call(start_session)
     environment = {REMOTE_VARIABLE: connection_string(url)}
     if roots is not None:
         environment[ROOTS_VARIABLE] = str(roots.absolute())

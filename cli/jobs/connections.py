@@ -5,16 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sluice.cli.gateway_calls import call_gateway
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
-    JobArgument,
-    JsonOption,
-    ServerOption,
-    TokenOption,
-)
+from sluice.cli.gateway_options import GatewayOptions, through_gateway
+from sluice.cli.options import JobArgument, JsonOption
 from sluice.cli.tables import print_table
 from sluice.client.jobs import whole_id
 from sluice.client.rest_client import GatewayClient
@@ -25,12 +17,11 @@ CHANNELS = ("edge", "rpc", "blob", "rest", "data", "connect")
 Row = tuple[str, str, str, str, str]
 
 
+@through_gateway
 def connections(
     job_id: JobArgument,
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """The mutual TLS connections of a job: which identity each end verified, with which version and cipher."""
@@ -39,7 +30,7 @@ def connections(
         whole = await whole_id(client, job_id)
         return whole, (await client.get(f"/v1/jobs/{whole}/connections"))["connections"]
 
-    whole, found = call_gateway(home, server, ca, token_file, read)
+    whole, found = gateway.call(read)
     if as_json:
         print(json.dumps({"connections": found}))
         return

@@ -10,28 +10,20 @@ import typer
 from rich.console import Console
 
 from sluice.cli.errors import CommandError
-from sluice.cli.gateway_calls import call_gateway
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
-    JsonOption,
-    ServerOption,
-    TokenOption,
-)
+from sluice.cli.gateway_options import GatewayOptions, through_gateway
+from sluice.cli.options import JsonOption
 from sluice.client.rest_client import GatewayClient
 
 POLL_SECONDS = 0.5
 
 
+@through_gateway
 def drain(
     taskmanager: Annotated[str, typer.Argument(help="Its name, as `GET /v1/taskmanagers` shows it.")],
     wait: Annotated[bool, typer.Option("--wait", help="Return when it has left.")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait at most.")] = 600.0,
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Take a TaskManager out of service.
@@ -41,7 +33,7 @@ def drain(
     time.
     """
     seconds = timeout if wait else 0.0
-    left = call_gateway(home, server, ca, token_file, lambda client: _drain(client, taskmanager, seconds))
+    left = gateway.call(lambda client: _drain(client, taskmanager, seconds))
     if as_json:
         print(json.dumps({"taskmanager": taskmanager, "left": left}))
     elif left or not wait:
@@ -50,16 +42,15 @@ def drain(
         raise CommandError(f"{taskmanager} has not left within {timeout:g} s", "it goes on; see `sluice jobs list`")
 
 
+@through_gateway
 def undrain(
     taskmanager: Annotated[str, typer.Argument(help="Its name.")],
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Take a TaskManager that is being drained into service again; one that has left has to be started."""
-    call_gateway(home, server, ca, token_file, lambda client: client.post(f"/v1/taskmanagers/{taskmanager}/undrain"))
+    gateway.call(lambda client: client.post(f"/v1/taskmanagers/{taskmanager}/undrain"))
     print(json.dumps({"taskmanager": taskmanager, "draining": False}) if as_json else f"{taskmanager} is in service")
 
 

@@ -9,29 +9,20 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sluice.cli.gateway_calls import fetch_of_job
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
-    JobArgument,
-    JsonOption,
-    ServerOption,
-    TokenOption,
-)
+from sluice.cli.gateway_options import GatewayOptions, through_gateway
+from sluice.cli.options import JobArgument, JsonOption
 
 
+@through_gateway
 def exceptions(
     job_id: JobArgument,
     tracebacks: Annotated[bool, typer.Option("--tracebacks", help="Print the tracebacks too.")] = False,
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """What went wrong in a job, the earliest first; * marks what ended an attempt, + what the job recovered from."""
-    entries = fetch_of_job(home, server, ca, token_file, job_id, "/exceptions")["exceptions"]
+    entries = gateway.get_of_job(job_id, "/exceptions")["exceptions"]
     if as_json:
         print(json.dumps(entries))
         return

@@ -12,16 +12,8 @@ import typer
 from rich.console import Console
 
 from sluice.cli.errors import EXIT_NO, AwayError, RefusedError
-from sluice.cli.gateway_calls import call_gateway, fetch, fetch_of_job
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
-    JobArgument,
-    JsonOption,
-    ServerOption,
-    TokenOption,
-)
+from sluice.cli.gateway_options import GatewayOptions, through_gateway
+from sluice.cli.options import JobArgument, JsonOption
 from sluice.cli.tables import print_table
 from sluice.client.jobs import whole_id
 from sluice.client.rest_client import GatewayClient
@@ -33,16 +25,15 @@ AWAY_TRIES = 100
 """How often in a row the cluster may be away while a savepoint is waited for."""
 
 
+@through_gateway
 def checkpoints(
     job_id: JobArgument,
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """What a streaming job has committed, and from which checkpoint it goes on."""
-    shown = fetch_of_job(home, server, ca, token_file, job_id, "/checkpoints")
+    shown = gateway.get_of_job(job_id, "/checkpoints")
     if as_json:
         print(json.dumps(shown))
         return
@@ -56,13 +47,12 @@ def checkpoints(
         console.print(line.rstrip(), highlight=False, markup=False)
 
 
+@through_gateway
 def savepoint(
     job_id: JobArgument,
     stop: Annotated[bool, typer.Option("--stop", help="Stop the job, and make the savepoint of its end.")] = False,
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Make a savepoint of a streaming job, and print its path: `sluice submit --from-savepoint` goes on from it.
@@ -75,7 +65,7 @@ def savepoint(
         asked = await client.post(f"/v1/jobs/{whole}/savepoints", {"stop": stop})
         return await _until_settled(client, whole, asked["savepoint_id"], stop=stop)
 
-    settled = call_gateway(home, server, ca, token_file, call)
+    settled = gateway.call(call)
     if as_json:
         print(json.dumps(settled))
     elif settled["state"] == "COMPLETED":
@@ -108,15 +98,14 @@ async def _until_settled(client: GatewayClient, job_id: str, savepoint_id: str, 
 
 
 @app.command("list")
+@through_gateway
 def list_savepoints(
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """All savepoints, the latest first."""
-    found = fetch(home, server, ca, token_file, "/v1/savepoints")["savepoints"]
+    found = gateway.get("/v1/savepoints")["savepoints"]
     if as_json:
         print(json.dumps(found))
         return
@@ -136,15 +125,14 @@ def list_savepoints(
 
 
 @app.command()
+@through_gateway
 def dispose(
     savepoint_id: str,
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Remove a savepoint."""
     name = Path(savepoint_id).name
-    call_gateway(home, server, ca, token_file, lambda client: client.delete(f"/v1/savepoints/{name}"))
+    gateway.call(lambda client: client.delete(f"/v1/savepoints/{name}"))
     print(json.dumps({"id": name, "disposed": True}) if as_json else f"disposed of {name}")

@@ -11,15 +11,8 @@ import msgspec
 import typer
 
 from sluice.cli.errors import EXIT_NO
-from sluice.cli.gateway_calls import call_gateway, fetch
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    CaOption,
-    HomeOption,
-    JsonOption,
-    ServerOption,
-    TokenOption,
-)
+from sluice.cli.gateway_options import GatewayOptions, through_gateway
+from sluice.cli.options import JsonOption
 from sluice.cli.tables import print_table
 from sluice.client.rest_client import GatewayClient
 from sluice.runtime.shuffle.control_plane.messages import DiskReport, free_space
@@ -30,15 +23,14 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @app.command()
+@through_gateway
 def status(
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Its workers with their states, and the jobs of this cluster. Exit code 1 when no worker takes shuffles."""
-    document = fetch(home, server, ca, token_file, "/v1/shuffle")
+    document = gateway.get("/v1/shuffle")
     service = document["service"]
     if as_json:
         print(json.dumps(document))
@@ -66,30 +58,28 @@ WorkerArgument = Annotated[str, typer.Argument(help="Name of the worker, as `slu
 
 
 @app.command(epilog="Example: sluice shuffle drain shuffle-worker-2")
+@through_gateway
 def drain(
     worker: WorkerArgument,
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Give a worker no new shuffles, and what it keeps to the others. It can be stopped when it is DRAINED."""
-    call_gateway(home, server, ca, token_file, _order(worker, "drain"))
+    gateway.call(_order(worker, "drain"))
     print(json.dumps({"draining": worker}) if as_json else f"{worker} takes no new shuffles")
 
 
 @app.command(epilog="Example: sluice shuffle resume shuffle-worker-2")
+@through_gateway
 def resume(
     worker: WorkerArgument,
-    home: HomeOption = DEFAULT_HOME,
-    server: ServerOption = None,
-    ca: CaOption = None,
-    token_file: TokenOption = None,
+    *,
+    gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Let a worker that was drained take part again."""
-    call_gateway(home, server, ca, token_file, _order(worker, "resume"))
+    gateway.call(_order(worker, "resume"))
     print(json.dumps({"resumed": worker}) if as_json else f"{worker} takes shuffles again")
 
 

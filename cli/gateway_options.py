@@ -1,0 +1,114 @@
+"""The options of commands that go through the gateway: which gateway, and with which credential."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from sluice.cli.options import DEFAULT_HOME, HomeOption
+from sluice.client.access import GatewayAccess, resolve_access
+from sluice.client.jobs import whole_id
+from sluice.client.rest_client import GatewayClient, gateway_client
+from sluice.core.home import Home
+
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--server", envvar="SLUICE_SERVER", help="The gateway's URL, https://HOST[:PORT]; default: the local cluster's."
+    ),
+]
+CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca", envvar="SLUICE_CA", help="Authority of the gateway's certificate (PEM); default: the local one."
+    ),
+]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        help="File with the API token; default: of $SLUICE_TOKEN, `sluice login` and <home>/token the first that "
+        "belongs to this gateway.",
+    ),
+]
+
+_OPTIONS: dict[str, tuple[Any, object]] = {
+    "home": (HomeOption, DEFAULT_HOME),
+    "server": (ServerOption, None),
+    "ca": (CaOption, None),
+    "token_file": (TokenOption, None),
+}
+_PARAMETER = "gateway"
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """What the command line says about the gateway; the rest comes from the environment and the home."""
+
+    home: Path
+    server: str | None
+    ca: Path | None
+    token_file: Path | None
+
+    @property
+    def located_home(self) -> Home:
+        """The home of the local cluster."""
+        return Home.at(self.home)
+
+    def access(self) -> GatewayAccess:
+        """Where the gateway is, and the credential for it; raises :class:`sluice.client.errors.ClientError`."""
+        return resolve_access(self.located_home, server=self.server, ca_file=self.ca, token_file=self.token_file)
+
+    def call(self, call: Callable[[GatewayClient], Coroutine[Any, Any, _Value]]) -> _Value:
+        """The result of ``call`` with a client of the gateway; raises :class:`sluice.client.errors.ClientError`."""
+        access = self.access()
+
+        async def main() -> _Value:
+            async with gateway_client(access) as client:
+                return await call(client)
+
+        return asyncio.run(main())
+
+    def get(self, path: str) -> Any:  # noqa: ANN401  JSON is what it is
+        """The decoded answer to GET ``path``."""
+        return self.call(lambda client: client.get(path))
+
+    def get_of_job(self, job_id: str, below: str = "") -> Any:  # noqa: ANN401
+        """GET the job whose id begins with ``job_id``, or what is ``below`` it."""
+
+        async def call(client: GatewayClient) -> Any:  # noqa: ANN401
+            return await client.get(f"/v1/jobs/{await whole_id(client, job_id)}{below}")
+
+        return self.call(call)
+
+
+def through_gateway(command: Callable[..., None]) -> Callable[..., None]:
+    """Give ``command`` the options --home, --server, --ca and --token-file in place of its parameter ``gateway``."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for each in signature.parameters.values():
+        if each.name != _PARAMETER:
+            parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, (annotation, default) in _OPTIONS.items()
+        ]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:  # noqa: ANN401  what typer has read
+        gateway = GatewayOptions(**{name: values.pop(name) for name in _OPTIONS})
+        command(**values, gateway=gateway)
+
+    # Typer reads the options from the signature.
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
