@@ -16,7 +16,6 @@ import numpy.typing as npt
 from sluice.runtime.shuffle.data_plane.errors import (
     DiskFailed,
     Draining,
-    FrameRefused,
     MapUnknown,
     Moved,
     ProducerAborted,
@@ -26,10 +25,9 @@ from sluice.runtime.shuffle.data_plane.frames import SEGMENT_ENTRY
 from sluice.runtime.shuffle.worker.config import Layout, Policy
 from sluice.runtime.shuffle.worker.storage.announced_maps import AnnouncedMaps, Clock
 from sluice.runtime.shuffle.worker.storage.at_rest import SegmentCipher
-from sluice.runtime.shuffle.worker.storage.attempts import Frame, MapAttempt
+from sluice.runtime.shuffle.worker.storage.attempts import Frame
 from sluice.runtime.shuffle.worker.storage.budget import (
     FRAME_BYTES,
-    MAP_BYTES,
     ROW_BYTES,
     RUN_MAP_BYTES,
     Holding,
@@ -37,6 +35,7 @@ from sluice.runtime.shuffle.worker.storage.budget import (
 )
 from sluice.runtime.shuffle.worker.storage.disks import Disk, Disks
 from sluice.runtime.shuffle.worker.storage.located import Located
+from sluice.runtime.shuffle.worker.storage.map_table import MapTable
 from sluice.runtime.shuffle.worker.storage.planning import (
     rows_of,
     touches,
@@ -55,8 +54,6 @@ from sluice.runtime.shuffle.worker.storage.volume import (
 
 _LOG = logging.getLogger(__name__)
 
-MAX_MAPS = 1 << 20
-"""Most map attempts of one shuffle on one worker."""
 MAX_REASON_CHARACTERS = 500
 """So much is kept of why a shuffle was given up."""
 
@@ -104,11 +101,10 @@ class ShuffleData:
         self._unwritten: list[Committed] = []
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._maps: dict[int, MapAttempt] = {}
+        self._maps = MapTable(name, self._holding)
         self._frames: list[Frame] = []
         self._files = ShuffleFiles(name, disks, spares or SpareFiles(0), self._holding, cipher)
         self._runs: list[tuple[int, Run]] = []
-        self._closed = False
         self._moves = 0
         # Who answers commits at once keeps data in memory on purpose, and a run of one map is written when it is whole.
         early = policy is Policy.BLOCKING and layout is Layout.REDUCE
@@ -130,7 +126,7 @@ class ShuffleData:
         with self._lock:
             if draining and map_id not in self._maps:
                 raise Draining("this worker takes no new maps", "choose another", map_id=map_id)
-            self._attempt(map_id)
+            self._maps.opened(map_id)
 
     def begin(self, map_id: int) -> None:
         """An attempt that is to be announced begins, and may end here, whoever has taken over by then.
@@ -140,7 +136,7 @@ class ShuffleData:
         """
         self.announced.check_here()
         with self._lock:
-            self._attempt(map_id)
+            self._maps.opened(map_id)
 
     def add(self, map_id: int, sequences: list[int], table: bytes, lease: Lease, *, write_through: bool) -> None:
         """Take over a frame; from here on its room is this object's business.
@@ -212,26 +208,13 @@ class ShuffleData:
 
     def _commit(self, map_id: int, segments: int, size: int) -> None:
         with self._lock:
-            attempt = self._maps.get(map_id)
-            if attempt is None and segments == 0:
-                attempt = self._attempt(map_id)
-            if attempt is None or attempt.aborted:
-                raise MapUnknown(f"map {map_id} is not known here", "push it again", map_id=map_id)
-            if attempt.committed:
-                if (attempt.segments, attempt.size) != (segments, size):
-                    raise MapUnknown(f"map {map_id} was committed with other contents", map_id=map_id)
+            attempt = self._maps.complete(map_id, segments, size)
+            if attempt is None:
                 return
-            if not attempt.complete(segments, size):
-                raise MapUnknown(
-                    f"map {map_id} has {attempt.segments} segments with {attempt.size} bytes here, "
-                    f"{segments} with {size} were promised",
-                    "push it again",
-                    map_id=map_id,
-                )
             committed = Committed(map_id, segments, size)
             if self._policy is not Policy.BLOCKING:
                 self._unwritten.append(committed)
-                self._over(attempt, committed=True)
+                self._maps.end(attempt, committed=True)
                 return
         self.flush(map_id if self._layout is Layout.MAP else None)
         if attempt.aborted:
@@ -239,7 +222,7 @@ class ShuffleData:
         with self._writing:
             self._files.write(lambda volume: volume.append_commit(committed))
             with self._lock:
-                self._over(attempt, committed=True)
+                self._maps.end(attempt, committed=True)
 
     def give_up(self, reason: str) -> None:
         """The producer says that nothing of this shuffle counts: readers hear it, and the memory is free."""
@@ -249,17 +232,14 @@ class ShuffleData:
             dropped, self._frames, self._unwritten = self._frames, [], []
             self._drop(dropped)
             self._moves += 1
-            for attempt in self._maps.values():
-                self._over(attempt, committed=False)
+            self._maps.fail_all()
         self._release(dropped)
 
     def abort(self, map_id: int) -> None:
         """Forget an attempt that was not committed; what is on disk of it stays there unread."""
         with self._lock:
-            attempt = self._maps.get(map_id)
-            if attempt is None or attempt.committed:
+            if not self._maps.abort(map_id):
                 return
-            self._over(attempt, committed=False)
             dropped = [frame for frame in self._frames if frame.map_id == map_id]
             self._frames = [frame for frame in self._frames if frame.map_id != map_id]
             self._moves += bool(dropped)
@@ -317,8 +297,7 @@ class ShuffleData:
         if not maps:
             return
         with self._lock:
-            for map_id in maps:
-                self._over(self._maps[map_id], committed=False)
+            self._maps.fail(maps)
         self.announced.lose(maps)
 
     def spill(self) -> int:
@@ -334,21 +313,17 @@ class ShuffleData:
     def check_committed(self, maps: npt.NDArray[np.int64]) -> None:
         """Refuse to read a map that is not committed."""
         with self._lock:
-            for map_id in maps.tolist():
-                attempt = self._maps.get(map_id)
-                if attempt is None or not attempt.committed:
-                    raise MapUnknown(f"map {map_id} is not committed here", map_id=map_id)
+            self._maps.check_committed(maps.tolist())
 
     def committed(self) -> list[Committed]:
         """All maps that can be read."""
         with self._lock:
-            maps = [(map_id, each) for map_id, each in self._maps.items() if each.committed]
-        return [Committed(map_id, each.segments, each.size) for map_id, each in maps]
+            return self._maps.committed()
 
     def open_maps(self) -> int:
         """How many have begun and are neither committed nor over."""
         with self._lock:
-            return sum(not (each.committed or each.aborted) for each in self._maps.values())
+            return self._maps.open_count()
 
     def plan(
         self, first: int, end: int, maps: npt.NDArray[np.int64], *, ordered: bool, holding: Holding | None = None
@@ -409,14 +384,11 @@ class ShuffleData:
     def recover(self, disk: Disk, directory: Path) -> None:
         """Take over what an earlier process left in ``directory``; call for each disk before :meth:`settle`."""
         for entry in self._files.recover(disk, directory):
-            if not isinstance(entry, Committed):
+            if isinstance(entry, Committed):
+                self._maps.recovered(entry)
+            else:
                 self._runs.append(entry)
                 self._holding.charge(_size_of(entry[1]))
-                continue
-            if (attempt := self._maps.get(entry.map_id)) is None:
-                attempt = self._maps[entry.map_id] = MapAttempt()
-                self._holding.charge(MAP_BYTES)
-            attempt.segments, attempt.size, attempt.committed = entry.segments, entry.size, True
 
     def settle(self) -> int:
         """After recovery: forget commits whose segments are not all there; returns how many maps count."""
@@ -426,14 +398,7 @@ class ShuffleData:
             ids, counts = np.unique(rows["map"], return_counts=True)
             for map_id, count in zip(ids.tolist(), counts.tolist(), strict=True):
                 segments[map_id] = segments.get(map_id, 0) + count
-        for map_id, attempt in self._maps.items():
-            if segments.get(map_id, 0) != attempt.segments:
-                _LOG.warning("%s: map %d was committed but is not whole any more", self.name, map_id)
-                self._over(attempt, committed=False)
-        for map_id in segments.keys() - self._maps.keys():
-            self._maps[map_id] = MapAttempt(aborted=True)
-            self._holding.charge(MAP_BYTES)
-        return sum(attempt.committed for attempt in self._maps.values())
+        return self._maps.settle(segments)
 
     @property
     def disk_bytes(self) -> int:
@@ -444,42 +409,20 @@ class ShuffleData:
         """Forget everything, in memory and on disk."""
         with self._writing:
             with self._lock:
-                self._closed = True
+                self._maps.release()
                 self._moves += 1
                 frames, self._frames = self._frames, []
-                self._maps, self._runs, self._unwritten = {}, [], []
+                self._runs, self._unwritten = [], []
                 self.memory_bytes = 0
             self._release(frames)
             self._files.remove()
         self.announced.abort(MapUnknown(f"shuffle {self.name} was released"))
         self._holding.close()
 
-    def _attempt(self, map_id: int) -> MapAttempt:
-        if self._closed:
-            raise MapUnknown(f"shuffle {self.name} was released", map_id=map_id)
-        attempt = self._maps.get(map_id)
-        if attempt is None:
-            if len(self._maps) >= MAX_MAPS:
-                raise FrameRefused(f"shuffle {self.name} has {MAX_MAPS} map attempts here already")
-            self._holding.take(MAP_BYTES)
-            attempt = self._maps[map_id] = MapAttempt()
-        if attempt.committed or attempt.aborted:
-            state = "committed" if attempt.committed else "aborted"
-            raise MapUnknown(f"map {map_id} was {state} and takes nothing more", map_id=map_id)
-        return attempt
-
     def _take(self, frame: Frame, sequences: list[int], size: int) -> None:
-        """Note segments, and charge for what is kept of them: until a run has them, as if each were a partition's."""
-        attempt = self._attempt(frame.map_id)
-        early = attempt.early_bytes
-        attempt.take(sequences, size, frame.map_id)
-        if attempt.early_bytes != early:
-            self._holding.charge(attempt.early_bytes - early)
+        """Charge for a frame's segments, until a run has them, as if each were of another partition."""
+        self._maps.take(frame.map_id, sequences, size)
         self._holding.take(_index_size_of(len(sequences)), frame.stored_bytes)
-
-    def _over(self, attempt: MapAttempt, *, committed: bool) -> None:
-        self._holding.charge(-attempt.early_bytes)
-        attempt.over(committed=committed)
 
     def _drop(self, frames: list[Frame]) -> None:
         """These are no frames any more, under the lock."""
