@@ -1,1 +1,1 @@
-"""``sluice gateway``, ``policy``, ``token``, ``user``, ``session``, ``login``, ``audit-log``: who comes in."""
+"""``sluice gateway``, ``policy``, ``token``, ``user``, ``session``, ``login``, ``audit-log``: access to a cluster."""

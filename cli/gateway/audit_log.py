@@ -1,4 +1,4 @@
-"""``sluice audit-log``: is the record of who did what whole, and what is in it."""
+"""``sluice audit-log``: verify the audit log, and search it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _AGO = re.compile(r"([1-9][0-9]{0,6})([smhd])")
 
 DirectoryOption = Annotated[
-    Path | None, typer.Option("--directory", help="A log elsewhere, or a copy; default: that of the home.")
+    Path | None,
+    typer.Option("--directory", help="Directory of another log, or of a copy. Default: the log of the home."),
 ]
 
 app = typer.Typer(
@@ -50,10 +51,13 @@ app = typer.Typer(
 def verify(
     home: HomeOption = DEFAULT_HOME,
     directory: DirectoryOption = None,
-    key: Annotated[Path | None, typer.Option(help="Trust this public key (PEM) instead of the one beside it.")] = None,
-    key_id: Annotated[str, typer.Option(help="The key must have this id (see `sluice audit-log key`).")] = "",
+    key: Annotated[
+        Path | None, typer.Option(help="Verify with this public key (PEM) instead of the one in the log's directory.")
+    ] = None,
+    key_id: Annotated[str, typer.Option(help="Fail unless the key has this id (see `sluice audit-log key`).")] = "",
     checkpoint: Annotated[
-        list[Path] | None, typer.Option(help="A checkpoint kept elsewhere; the log must go on from it. Repeatable.")
+        list[Path] | None,
+        typer.Option(help="A checkpoint that was kept elsewhere; fail unless it is in the log. Repeatable."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -82,18 +86,20 @@ def verify(
             )
         )
         return
-    typer.echo(f"{proved.state.count} lines in {proved.segments + 1} segments hold, signed with key {proved.key}")
+    typer.echo(f"{proved.state.count} lines in {proved.segments + 1} segments are valid, signed with key {proved.key}")
     if proved.requests:
-        typer.echo(f"{proved.requests} requests of the proxy's access log are all there")
+        typer.echo(f"{proved.requests} requests of the proxy's access log are complete")
     if last is not None:
         typer.echo(f"last checkpoint: line {last.sequence}, {last.time}; {proved.unsigned} lines after it")
     if proved.cut_short:
-        typer.echo(f"{proved.cut_short} bytes of a line at the end are not complete: being written, or left by a crash")
+        typer.echo(
+            f"{proved.cut_short} bytes at the end are an incomplete line: it is being written, or a crash left it"
+        )
 
 
 @app.command(epilog="Example: sluice audit-log key > audit-key.pem, kept where the cluster's user cannot write.")
 def key(home: HomeOption = DEFAULT_HOME, directory: DirectoryOption = None, as_json: JsonOption = False) -> None:
-    """The public key that checkpoints verify with, and its id."""
+    """Print the public key that verifies checkpoints, and its id."""
     path = _directory(home, directory) / VERIFICATION_KEY
     found = VerificationKey.read(path)
     if as_json:
@@ -105,7 +111,7 @@ def key(home: HomeOption = DEFAULT_HOME, directory: DirectoryOption = None, as_j
 
 @app.command(epilog="Example: sluice audit-log checkpoint > kept.json, then `verify --checkpoint kept.json` any time.")
 def checkpoint(home: HomeOption = DEFAULT_HOME, directory: DirectoryOption = None) -> None:
-    """The last signed checkpoint, to keep elsewhere: it proves later that nothing before it was touched."""
+    """Print the last signed checkpoint. Kept elsewhere, it later proves that no earlier record was changed."""
     place = _directory(home, directory)
     verify_log(place)
     typer.echo((place / CHECKPOINT).read_text(), nl=False)
@@ -118,18 +124,21 @@ def checkpoint(home: HomeOption = DEFAULT_HOME, directory: DirectoryOption = Non
 def tail(
     home: HomeOption = DEFAULT_HOME,
     directory: DirectoryOption = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, max=MAX_LINES, help="How many of the last.")] = (
-        DEFAULT_LINES
-    ),
-    keep_following: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written later.")] = False,
-    principal: Annotated[str, typer.Option(help="Only of this principal; `*` stands for anything.")] = "",
-    operation: Annotated[str, typer.Option(help="Only this operation, or kind of act, likewise.")] = "",
-    decision: Annotated[str, typer.Option(help="Only what was decided so: allow or deny.")] = "",
-    since: Annotated[str, typer.Option(help="Only from then on: 1h, 7d, or a time such as 2026-03-01T12:00.")] = "",
-    until: Annotated[str, typer.Option(help="Only before then.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="The lines as they are in the log, one object each.")] = False,
+    lines: Annotated[
+        int,
+        typer.Option("--lines", "-n", min=0, max=MAX_LINES, help="Number of records to show, counted from the end."),
+    ] = (DEFAULT_LINES),
+    keep_following: Annotated[bool, typer.Option("--follow", "-f", help="Keep running and print new records.")] = False,
+    principal: Annotated[str, typer.Option(help="Only records of this principal; `*` matches any text.")] = "",
+    operation: Annotated[str, typer.Option(help="Only this operation or kind of act; `*` matches any text.")] = "",
+    decision: Annotated[str, typer.Option(help="Only this decision: allow or deny.")] = "",
+    since: Annotated[str, typer.Option(help="Only records since: 1h, 7d, or a time such as 2026-03-01T12:00.")] = "",
+    until: Annotated[str, typer.Option(help="Only records before this time.")] = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print records as in the log, one JSON object per line.")
+    ] = False,
 ) -> None:
-    """The last records, filtered; each is checked against the chain on the way."""
+    """Print the last records, filtered. Each is checked against the hash chain."""
     place = _directory(home, directory)
     if decision not in {"", "allow", "deny"}:
         raise UsageError(f"--decision {decision!r} is neither allow nor deny")
@@ -166,7 +175,7 @@ def _print(records: Iterator[AuditRecord], *, as_json: bool) -> None:
 
 
 def describe(record: AuditRecord) -> str:
-    """One line for people; what strangers wrote has no control characters in it."""
+    """One line for people, without control characters in text that callers wrote."""
     when = record.at if isinstance(record.at, str) else record.time
     detail = record.detail if isinstance(record.detail, dict) else {}
     facts = " ".join(f"{name}={value}" for name, value in detail.items())

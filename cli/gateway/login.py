@@ -1,4 +1,4 @@
-"""``sluice login``, ``logout`` and ``whoami``: a person at the gateway, with the help of a browser (RFC 8628)."""
+"""``sluice login``, ``logout`` and ``whoami``: sign in at the gateway with a browser (RFC 8628)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def login(
     home: HomeOption = DEFAULT_HOME,
     server: ServerOption = None,
     ca: CaOption = None,
-    browser: Annotated[bool, typer.Option(help="Open the page in a browser of this machine.")] = True,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser on this machine.")] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Sign in at the gateway: open a page in any browser, and confirm the code that is shown here.
@@ -57,7 +57,7 @@ def login(
 def logout(
     home: HomeOption = DEFAULT_HOME, server: ServerOption = None, ca: CaOption = None, as_json: JsonOption = False
 ) -> None:
-    """End the session that `sluice login` began, at the gateway and here."""
+    """End the session of `sluice login`, at the gateway and on this machine."""
     url, ca_file = _gateway(home, server, ca)
     found = login_session.find(url)
     if found is not None:
@@ -78,7 +78,7 @@ def whoami(
     gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Who one is to the gateway: name, roles, groups, and by which credential."""
+    """Show the principal that the gateway sees: name, roles, groups and credential."""
     me = gateway.get("/auth/whoami")
     if as_json:
         typer.echo(json.dumps(me))
@@ -117,10 +117,10 @@ async def _sign_in(url: str, ca_file: Path | None, *, open_browser: bool) -> log
                 case "slow_down":
                     interval += SLOW_DOWN_SECONDS
                 case "access_denied":
-                    raise RefusedError("somebody refused to sign this command in")
+                    raise RefusedError("the sign-in was refused in the browser")
                 case _:
                     break
-    raise UnreachableError("nobody confirmed the code in time", "`sluice login` begins anew")
+    raise UnreachableError("nobody confirmed the code in time", "run `sluice login` again")
 
 
 async def _sign_out(url: str, ca_file: Path | None, secret: str) -> None:

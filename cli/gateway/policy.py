@@ -1,4 +1,4 @@
-"""``sluice policy``: who may do what, explained and tested before it counts."""
+"""``sluice policy``: explain and test the access policy."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from sluice.gateway.principal import is_name
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Who may do what: roles by operations by ownership, in one file (gateway/policy.toml in the home).\n\n"
+    help="The access policy: the operations that each role grants, in gateway/policy.toml of the home.\n\n"
     "Without a file the policy of Sluice counts; `sluice policy show > policy.toml` is where to begin. "
     "A changed file counts within a second, without a restart; one with a mistake is told about and not used.",
 )
 
-FileOption = Annotated[Path | None, typer.Option("--file", help="This file instead of the one in force.")]
+FileOption = Annotated[Path | None, typer.Option("--file", help="Use this file instead of the policy in force.")]
 
 
 @app.command()
 def show(
-    default: Annotated[bool, typer.Option("--default", help="The policy that comes with Sluice.")] = False,
+    default: Annotated[bool, typer.Option("--default", help="Use the default policy of Sluice.")] = False,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the policy in force, as it is written; with --json: what it means, operation by operation."""
+    """Print the policy in force; with --json: the decision of each role for each operation."""
     path = DEFAULT_POLICY if default else _path(home, config, None)
     policy = read_policy(path, operations())
     if not as_json:
@@ -68,25 +68,25 @@ def show(
     "sluice policy check --as eve --group data-engineers --file new-policy.toml jobs.submit"
 )
 def check(
-    operation: Annotated[str, typer.Argument(help="Operation, such as jobs.cancel.")],
-    name: Annotated[str, typer.Option("--as", help="Who asks.")],
-    group: Annotated[list[str] | None, typer.Option(help="A group they are in; repeatable.")] = None,
+    operation: Annotated[str, typer.Argument(help="The operation, such as jobs.cancel.")],
+    name: Annotated[str, typer.Option("--as", help="Name of the principal.")],
+    group: Annotated[list[str] | None, typer.Option(help="A group of the principal; repeatable.")] = None,
     role: Annotated[
-        list[str] | None, typer.Option(help="A role they have besides (an API token's); repeatable.")
+        list[str] | None, typer.Option(help="An additional role, such as that of an API token; repeatable.")
     ] = None,
-    scope: Annotated[list[str] | None, typer.Option(help="What their token is narrowed to; repeatable.")] = None,
+    scope: Annotated[list[str] | None, typer.Option(help="A scope of the token; repeatable.")] = None,
     file: FileOption = None,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain what would be decided, and why. Exit code 0: allowed (perhaps for their own jobs only), 1: denied."""
+    """Explain a decision. Exit code 0: allowed (possibly for the principal's own jobs only), 1: denied."""
     policy = read_policy(_path(home, config, file), operations())
     _require_operation(operation, policy)
     if not is_name(name):
-        raise UsageError(f"{name!r} is nobody's name")
+        raise UsageError(f"{name!r} is not a valid name")
     if bad := [each for each in scope or () if not is_pattern(each)]:
-        raise UsageError(f"{bad[0]!r} is no scope", "an operation, or a pattern such as jobs.*")
+        raise UsageError(f"{bad[0]!r} is not a scope", "use an operation, or a pattern such as jobs.*")
     located, _ = load_configuration(home, config)
     known = UserStore(located).read().get(name)
     groups = tuple(dict.fromkeys([*(group or ()), *(known.groups if known else ())]))
@@ -108,13 +108,13 @@ def check(
     "test", epilog="The table: [[case]] with as, operation, expect (allow, own, deny), and groups, roles, scopes."
 )
 def compare(
-    table: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with a table of expected decisions.")],
+    table: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with expected decisions.")],
     file: FileOption = None,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare a policy with a table of expected decisions. Exit code 1 when one is not as expected."""
+    """Compare a policy with expected decisions. Exit code 1 when one differs."""
     policy = read_policy(_path(home, config, file), operations())
     cases = parse_table(read_bounded(table, MAX_POLICY_BYTES), str(table))
     for case in cases:

@@ -1,4 +1,4 @@
-"""``sluice gateway render``: another proxy in Envoy's place, with the same auth service and policy."""
+"""``sluice gateway render``: configuration for another reverse proxy, with the same auth service and policy."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ from sluice.pki.spiffe_id import Role
 
 
 class Proxy(enum.StrEnum):
-    """What a configuration can be rendered for."""
+    """Reverse proxies that a configuration can be rendered for."""
 
     NGINX = "nginx"
 
 
 def render_(
-    proxy: Annotated[Proxy, typer.Option(help="For which program.")] = Proxy.NGINX,
-    out: Annotated[Path | None, typer.Option(help="Write it into this directory, which the program then uses.")] = None,
+    proxy: Annotated[Proxy, typer.Option(help="The reverse proxy.")] = Proxy.NGINX,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the configuration into this directory, which the proxy then uses.")
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
 ) -> None:
-    """The configuration of another proxy that takes Envoy's place; without --out it is printed.
+    """Render the configuration of a reverse proxy that replaces Envoy; without --out it is printed.
 
     It asks the same auth service about every request, and reads the gateway's certificates where they are.
     """

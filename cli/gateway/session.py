@@ -1,4 +1,4 @@
-"""``sluice session``: who has signed in, and how to end it."""
+"""``sluice session``: list and end sessions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ app = typer.Typer(no_args_is_help=True, help="Sessions of browsers and of `sluic
 
 @app.command("list")
 def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """Sessions that have not ended. "Seen" may lag behind by a minute."""
+    """List active sessions. "Seen" may be up to a minute old."""
     located, now = Home.at(home), time.time()
     revoked = Revocations.of(located).current()
     records = [
@@ -44,12 +44,12 @@ def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
 @app.command(epilog="Examples: sluice session revoke 3f9c0a1b2d4e; sluice session revoke --user ada; --all")
 def revoke(
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of sessions.")] = None,
-    user: Annotated[str, typer.Option(help="Every session of this name.")] = "",
-    everybody: Annotated[bool, typer.Option("--all", help="Every session there is.")] = False,
+    user: Annotated[str, typer.Option(help="End every session of this principal.")] = "",
+    everybody: Annotated[bool, typer.Option("--all", help="End every session.")] = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """End sessions within a second; whoever had one can sign in again (to prevent that: `sluice user lock`)."""
+    """End sessions within a second. Their users can sign in again, unless `sluice user lock` locks them out."""
     wanted = set(ids or ())
     if sum((bool(wanted), bool(user), everybody)) != 1:
         raise UsageError("name sessions, or --user, or --all", "see `sluice session list`")

@@ -1,4 +1,4 @@
-"""``sluice gateway status``: whether Envoy works with what it was told, and what was kept from it."""
+"""``sluice gateway status``: the configuration that Envoy was sent, accepted and rejected."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sluice.core.home import Home
 from sluice.gateway.xds.status import read_status, status_file
 
 SERVERS = {"auth": "listeners, routes, policy, revocations", "envoy": "certificates and keys"}
-"""Who configures Envoy, and with what; each reports on its own machine."""
+"""The xDS servers that configure Envoy; each reports on its own machine."""
 
 
 def status(
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
-    server: Annotated[str | None, typer.Option(help="Only this one: auth or envoy.")] = None,
+    server: Annotated[str | None, typer.Option(help="Only this xDS server: auth or envoy.")] = None,
 ) -> None:
-    """What Envoy was sent, took and refused. Exit code 1 when something was refused, by Envoy or before it."""
+    """Show what Envoy was sent, accepted and rejected. Exit code 1 when anything was rejected."""
     located = Home.at(home)
     reports = {
         name: report
@@ -30,7 +30,7 @@ def status(
         if server in {None, name} and (report := read_status(status_file(located, name))) is not None
     }
     if not reports:
-        raise UnreachableError(f"nobody configures an Envoy in {located.root}", "start the cluster with `sluice up`")
+        raise UnreachableError(f"no xDS server runs in {located.root}", "start the cluster with `sluice up`")
     problems = [problem for report in reports.values() for problem in report.problems]
     if as_json:
         documents = {name: msgspec.to_builtins(report) for name, report in reports.items()}

@@ -42,7 +42,7 @@ _LIFETIME = re.compile(r"([1-9][0-9]{0,6})([smhd])")
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="API tokens: who may use the cluster through the gateway, and as what.\n\n"
+    help="API tokens, with which programs use the cluster through the gateway.\n\n"
     "Roles are those of the policy (`sluice policy show`): unless it says otherwise, a viewer sees the jobs "
     "of everybody; a submitter submits jobs, and sees and cancels its own; an operator is a viewer who cancels any job "
     "and drains TaskManagers; an admin may do everything. Only a hash of a token is kept, so nobody can show it again: "
@@ -55,22 +55,23 @@ app = typer.Typer(
     "Then `sluice submit` finds it by itself; other programs send it as `Authorization: Bearer TOKEN`."
 )
 def create(
-    name: Annotated[str, typer.Argument(help="Who will use it; this name owns the jobs submitted with it.")],
-    role: Annotated[
-        str, typer.Option(help="What it may do: a role of the policy (viewer, submitter, operator, admin).")
-    ],
-    ttl: Annotated[str, typer.Option(help="How long it is good, such as 30d, 12h, 90m; at most 366d.")] = "30d",
+    name: Annotated[str, typer.Argument(help="The principal; it owns the jobs that are submitted with the token.")],
+    role: Annotated[str, typer.Option(help="A role of the policy (viewer, submitter, operator, admin).")],
+    ttl: Annotated[str, typer.Option(help="Lifetime, such as 30d, 12h, 90m; at most 366d.")] = "30d",
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="Narrow it to these operations of the role, such as jobs.read or 'jobs.*'; repeatable."),
+        typer.Option(
+            help="Restrict the token to these operations of the role, such as jobs.read or 'jobs.*'; repeatable."
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write it to this file (mode 0600) and not to the screen.")
+        Path | None,
+        typer.Option("--output", "-o", help="Write the token to this file (mode 0600) instead of the screen."),
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token and print it, once."""
+    """Create a token and print it. It cannot be shown again."""
     lifetime = parse_lifetime(ttl)
     if output is not None:
         _check_output(output)
@@ -103,14 +104,14 @@ def create(
 
 @app.command("list")
 def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """All tokens with their state; never the tokens themselves."""
+    """List all tokens with their state, without their secrets."""
     now, located = time.time(), Home.at(home)
     records, used = TokenStore(located).read().records, read_last_used(located)
     if as_json:
         typer.echo(json.dumps({"tokens": [_document(record, now, used.get(record.id)) for record in records]}))
         return
     if not records:
-        typer.echo("there are no tokens; make one with `sluice token create NAME --role submitter`", err=True)
+        typer.echo("there are no tokens; create one with `sluice token create NAME --role submitter`", err=True)
         return
     columns = ("ID", "NAME", "ROLE", "STATE", "CREATED", "EXPIRES", "LAST USED", "SCOPES")
     rows = [
@@ -135,7 +136,7 @@ def revoke(
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Revoke tokens for good, and the passes they were exchanged for; they are refused within a second."""
+    """Revoke tokens permanently, and the passes they were exchanged for. They are refused within a second."""
     located = Home.at(home)
     store = TokenStore(located)
     revoked = []
@@ -155,12 +156,12 @@ def parse_lifetime(text: str) -> dt.timedelta:
     """``30d``, ``12h``, ``90m``, ``45s``; anything else is a :class:`UsageError`."""
     match = _LIFETIME.fullmatch(text)
     if match is None:
-        raise UsageError(f"--ttl {text!r} is not a lifetime", "a number and a unit: 30d, 12h, 90m, 45s")
+        raise UsageError(f"--ttl {text!r} is not a lifetime", "use a number and a unit: 30d, 12h, 90m, 45s")
     return dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 def _check_output(path: Path) -> None:
-    """Only a new file or an older token is written over: a slip must not destroy another file."""
+    """Refuse to overwrite a file that is not a token; raises :class:`UsageError`."""
     if not path.parent.is_dir():
         raise UsageError(f"there is no directory {path.parent}", "create it, or choose another --output")
     if path.exists() and not (path.is_file() and _holds_token(path)):
@@ -177,7 +178,7 @@ def _configured_policy(home: Path) -> str:
 
 
 def _binding(located: Home, home: Path) -> TokenBinding:
-    """The gateway of this home: where it listens, or will, and who vouches for it."""
+    """The gateway of this home: its address, also before it runs, and its certificate authority."""
     bundle = edge_bundle(located)
     return TokenBinding(
         servers=addresses(load_configuration(home, None)[1].gateway, announced_url(located)),

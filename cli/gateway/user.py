@@ -1,4 +1,4 @@
-"""``sluice user``: people of a cluster that has no identity provider."""
+"""``sluice user``: users of a cluster without an identity provider."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sluice.gateway.principal import is_group
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="People who sign in with a name and a password, for clusters without an identity provider.\n\n"
+    help="Users who sign in with a name and a password, for clusters without an identity provider.\n\n"
     "Passwords are asked for, or read from standard input with --password-stdin; never from the command line. "
     "Only scrypt hashes are kept.",
 )
@@ -31,9 +31,11 @@ StdinOption = Annotated[bool, typer.Option("--password-stdin", help="Read the pa
 
 @app.command(epilog="Example: sluice user add ada --role submitter")
 def add(
-    name: Annotated[str, typer.Argument(help="Who it is; this name owns the jobs submitted by them.")],
+    name: Annotated[str, typer.Argument(help="Name of the user, who owns the jobs that they submit.")],
     role: Annotated[list[str] | None, typer.Option(help="A role of the policy; repeatable.")] = None,
-    group: Annotated[list[str] | None, typer.Option(help="A group that the policy may give roles; repeatable.")] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(help="A group, to which the policy may give roles; repeatable.")
+    ] = None,
     password_stdin: StdinOption = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
@@ -54,7 +56,7 @@ def add(
 
 @app.command("list")
 def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """All users."""
+    """List all users."""
     located = Home.at(home)
     records = UserStore(located).read().records
     locked = Revocations.of(located)
@@ -76,7 +78,7 @@ def passwd(
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Set another password; every session of this user ends."""
+    """Set a new password. Every session of the user ends."""
     located = Home.at(home)
     store = UserStore(located)
     store.read().require(name)
@@ -89,7 +91,7 @@ def passwd(
 def remove(
     name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 ) -> None:
-    """Remove a user; every session of this user ends. API tokens of this name stay: see `sluice token list`."""
+    """Remove a user. Every session of the user ends; API tokens of the name stay, see `sluice token list`."""
     located = Home.at(home)
     store = UserStore(located)
     record = store.read().require(name)
@@ -100,7 +102,7 @@ def remove(
 
 @app.command()
 def lock(name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """Lock out whoever has this name, with whatever credential, within a second; also names of a provider."""
+    """Lock out a principal within a second, with any credential; also one of an identity provider."""
     located = Home.at(home)
     Revocations.of(located).revoke("user", name)
     acts.record(located, "user.locked", {"name": name})
@@ -111,18 +113,20 @@ def lock(name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME
 def unlock(
     name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 ) -> None:
-    """Let this name in again."""
+    """Lift a lock-out."""
     located = Home.at(home)
     Revocations.of(located).restore("user", name)
     acts.record(located, "user.unlocked", {"name": name})
-    typer.echo(json.dumps({"unlocked": name}) if as_json else f"{name} may come in again")
+    typer.echo(json.dumps({"unlocked": name}) if as_json else f"unlocked {name}")
 
 
 def _password(*, stdin: bool) -> str:
     if stdin:
         return sys.stdin.readline(MAX_PASSWORD_BYTES + 2).rstrip("\n")
     if not sys.stdin.isatty():
-        raise UsageError("there is no terminal to ask for the password at", "--password-stdin reads it from a pipe")
+        raise UsageError(
+            "there is no terminal to read the password from", "use --password-stdin to read it from a pipe"
+        )
     return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
 
 

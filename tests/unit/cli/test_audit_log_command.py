@@ -58,7 +58,7 @@ def records(result: Result) -> list[dict[str, Any]]:
 def test_whole_log_is_verified(home: Home) -> None:
     result = run(home, "audit-log", "verify")
     assert result.exit_code == 0
-    assert "6 lines in 1 segments hold" in result.stdout
+    assert "6 lines in 1 segments are valid" in result.stdout
     document = json.loads(run(home, "audit-log", "verify", "--json").stdout)
     assert (document["verified"], document["lines"], document["unsigned"]) == (True, 6, 0)
 

@@ -178,7 +178,7 @@ def test_status_remembers_what_was_refused_until_it_is_fine(tmp_path: Path) -> N
 
 def test_command_says_no_when_something_was_refused(tmp_path: Path) -> None:
     runner = CliRunner()
-    assert "nobody configures" in str(runner.invoke(app, ["gateway", "status", "--home", str(tmp_path)]).exception)
+    assert "no xDS server runs" in str(runner.invoke(app, ["gateway", "status", "--home", str(tmp_path)]).exception)
     status = XdsStatus(status_file(Home.at(tmp_path), "auth"))
     status.sent(CLUSTER, "v1")
     status.accepted(CLUSTER, "v1")
