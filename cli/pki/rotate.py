@@ -7,6 +7,7 @@ import getpass
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -148,15 +149,11 @@ def prepare(
     as_json: JsonOption = False,
 ) -> None:
     """A -> A+B: make the new authority and have it trusted everywhere, beside the old one, which still signs."""
-    located, configuration = load_configuration(home, config)
     passphrase = None
     if root_passphrase_file is not None:
         passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=kind is AuthorityKind.ROOT)
-    rotator = _rotator(located, configuration)
-    with _patience(wait) as (patience, _):
-        rotator.prepare(kind, root_passphrase=passphrase, patience=patience)
-    _record(located, "prepare", kind)
-    _tell(rotator, as_json=as_json)
+    with _step("prepare", kind, wait, None, home, config, as_json=as_json) as step:
+        step.rotator.prepare(kind, root_passphrase=passphrase, patience=step.patience)
 
 
 @app.command(epilog="Example: sluice pki rotate activate internal --wait 30")
@@ -169,12 +166,8 @@ def activate(
     as_json: JsonOption = False,
 ) -> None:
     """A+B -> B+A: the new authority signs, and identities are renewed. Refused while anybody does not trust it."""
-    located, configuration = load_configuration(home, config)
-    rotator = _rotator(located, configuration)
-    with _patience(wait) as (patience, _):
-        rotator.activate(kind, without=_without(force, configuration), patience=patience)
-    _record(located, "activate", kind, force)
-    _tell(rotator, as_json=as_json)
+    with _step("activate", kind, wait, force, home, config, as_json=as_json) as step:
+        step.rotator.activate(kind, without=step.without, patience=step.patience)
 
 
 @app.command(epilog="Example: sluice pki rotate finish internal --wait 60")
@@ -188,18 +181,10 @@ def finish(
     as_json: JsonOption = False,
 ) -> None:
     """B+A -> B: the old authority is not trusted any more. Refused while anybody has a certificate of it."""
-    located, configuration = load_configuration(home, config)
-    rotator = _rotator(located, configuration)
-    with _patience(wait) as (patience, last_patience):
-        kept = rotator.finish(
-            kind,
-            without=_without(force, configuration),
-            patience=patience,
-            last_patience=last_patience,
-            retire=keep_key,
+    with _step("finish", kind, wait, force, home, config, as_json=as_json) as step:
+        step.kept = step.rotator.finish(
+            kind, without=step.without, patience=step.patience, last_patience=step.last_patience, retire=keep_key
         )
-    _record(located, "finish", kind, force)
-    _tell(rotator, kept, as_json=as_json)
 
 
 @app.command(epilog="Example: sluice pki rotate abort internal --wait 60")
@@ -216,18 +201,42 @@ def abort(
 
     Not possible any more once `finish` has withdrawn the trust in the old one.
     """
+    with _step("abort", kind, wait, force, home, config, as_json=as_json) as step:
+        step.kept = step.rotator.abort(
+            kind, without=step.without, patience=step.patience, last_patience=step.last_patience, retire=keep_key
+        )
+
+
+@dataclass
+class _Step:
+    """One step of a rotation: with what it is taken, and the keys that it left."""
+
+    rotator: Rotator
+    without: list[str]
+    patience: Patience
+    last_patience: Patience
+    kept: Sequence[Path] = ()
+
+
+@contextlib.contextmanager
+def _step(
+    name: str,
+    kind: AuthorityKind,
+    wait: float,
+    force: list[str] | None,
+    home: Path,
+    config: Path | None,
+    *,
+    as_json: bool,
+) -> Iterator[_Step]:
+    """Prepare a step; once it is taken, record it and say where the rotation stands."""
     located, configuration = load_configuration(home, config)
     rotator = _rotator(located, configuration)
     with _patience(wait) as (patience, last_patience):
-        kept = rotator.abort(
-            kind,
-            without=_without(force, configuration),
-            patience=patience,
-            last_patience=last_patience,
-            retire=keep_key,
-        )
-    _record(located, "abort", kind, force)
-    _tell(rotator, kept, as_json=as_json)
+        step = _Step(rotator, _without(force, configuration), patience, last_patience)
+        yield step
+    _record(located, name, kind, force)
+    _tell(rotator, step.kept, as_json=as_json)
 
 
 def _record(home: Home, step: str, kind: AuthorityKind, without: Sequence[str] | None = None) -> None:

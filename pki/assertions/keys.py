@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from sluice.core.errors import SluiceError
+from sluice.core.file_changes import CachedFile
 from sluice.core.files import read_bounded
 from sluice.core.home import Home
 from sluice.pki.assertions.tokens import KeySet, decode_jwks
@@ -24,22 +25,16 @@ class AssertionKeys:
     """The key set in a file, read again when it changed; without a readable one there are no keys."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp: tuple[int, int, int] | None = None
-        self._keys: KeySet = {}
+        self._file: CachedFile[KeySet] = CachedFile(path, _load, missing={})
 
     def keys(self, refresh: bool) -> KeySet:  # noqa: ARG002  a look at the file costs no more than remembering when
         """The keys as they are now."""
         try:
-            info = self._path.stat()
-            stamp = (info.st_ino, info.st_size, info.st_mtime_ns)
-            if stamp != self._stamp:
-                self._keys = {}
-                self._keys = decode_jwks(read_bounded(self._path, MAX_JWKS_BYTES))
-                self._stamp = stamp
-        except FileNotFoundError:
-            self._keys, self._stamp = {}, None
-        except (OSError, SluiceError) as error:
-            self._stamp = None
-            _LOG.error("no assertion is believed, the gateway's keys cannot be read: %s", error)
-        return self._keys
+            return self._file.get()
+        except SluiceError as error:
+            _LOG.error("no assertion is accepted, because the gateway's keys cannot be read: %s", error)
+            return {}
+
+
+def _load(path: Path) -> KeySet:
+    return decode_jwks(read_bounded(path, MAX_JWKS_BYTES))

@@ -11,7 +11,7 @@ from cryptography import x509
 
 from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, PkiError
-from sluice.core.files import check_space, locked_file, read_bounded
+from sluice.core.files import check_space, locked_file
 from sluice.pki.authorities.signing import to_pem, trust_domain_of
 from sluice.pki.ca.address import Address
 from sluice.pki.ca.possession import prove_possession
@@ -37,7 +37,7 @@ from sluice.pki.ca.protocol import (
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.enrolment.exchange import Limits, call, exchange, mutual_context
 from sluice.pki.errors import CaUnavailable
-from sluice.pki.identities.directory import KEY_FILE, PEERS_FILE, read_identity
+from sluice.pki.identities.directory import KEY_FILE, read_identity, read_peers
 from sluice.pki.identities.join_tokens import JoinToken
 from sluice.pki.issuing.issuer import install_chain
 from sluice.pki.issuing.leaf import SignedChain, names_of
@@ -110,11 +110,32 @@ def renew(directory: Path, address: Address, *, algorithm: str = "") -> dt.datet
     """Replace the identity in ``directory`` by a new key and certificate with the same names; returns its end.
 
     Args:
+        directory: of the identity.
         address: of the mutual TLS port; the present certificate, which must be valid, is what proves who asks.
         algorithm: of the new key; by default as the present one.
     """
     with _renewing(directory):
-        return _renew(directory, address, algorithm)
+        identity = TlsIdentity(directory)
+        leaf = identity.material.leaf
+        key_pem, csr_pem = _successor(leaf, algorithm or describe_key(leaf.public_key()))
+        body = RenewRequest(csr_pem=csr_pem.decode())
+        answer = call(address, mutual_context(identity), RENEW_PATH, body, SignedChain)
+        return _install(directory, key_pem, checked_chain(answer, identity.spiffe_id, purposes_of(leaf)))
+
+
+def renew_edge(directory: Path, gateway: TlsIdentity, address: Address, *, algorithm: str = "") -> dt.datetime:
+    """As :func:`renew`, for the public certificate in ``directory``; the internal identity ``gateway`` asks."""
+    with _renewing(directory):
+        material, _ = read_identity(directory)
+        algorithm = edge_algorithm(algorithm or describe_key(material.leaf.public_key()))
+        key_pem, csr_pem = _successor(material.leaf, algorithm)
+        body = EdgeRenewRequest(
+            chain_pem=material.chain_pem.decode(),
+            csr_pem=csr_pem.decode(),
+            proof=prove_possession(material.key, csr_pem),
+        )
+        answer = call(address, mutual_context(gateway), EDGE_RENEW_PATH, body, SignedChain)
+        return _install(directory, key_pem, checked_chain(answer, material.spiffe_id, SERVER_ONLY))
 
 
 @contextlib.contextmanager
@@ -125,44 +146,14 @@ def _renewing(directory: Path) -> Iterator[None]:
         yield
 
 
-def _renew(directory: Path, address: Address, algorithm: str) -> dt.datetime:
-    identity = TlsIdentity(directory)
-    material = identity.material
-    names = names_of(material.leaf)
-    key_pem, csr_pem = new_csr(
-        names.spiffe_id,
-        dns=names.dns,
-        ips=names.ips,
-        algorithm=algorithm or describe_key(material.leaf.public_key()),
-    )
-    answer = call(address, mutual_context(identity), RENEW_PATH, RenewRequest(csr_pem=csr_pem.decode()), SignedChain)
-    signed = checked_chain(answer, identity.spiffe_id, purposes_of(material.leaf))
-    peers = directory / PEERS_FILE
-    accept = read_bounded(peers).decode("ascii").split() if peers.exists() else []
-    install_chain(directory, key_pem, signed, accept=accept, now=utc_now())
-    return read_identity(directory)[0].leaf.not_valid_after_utc
+def _successor(leaf: x509.Certificate, algorithm: str) -> tuple[bytes, bytes]:
+    """A new key, and a request for the names of ``leaf``."""
+    names = names_of(leaf)
+    return new_csr(names.spiffe_id, dns=names.dns, ips=names.ips, algorithm=algorithm)
 
 
-def renew_edge(directory: Path, gateway: TlsIdentity, address: Address, *, algorithm: str = "") -> dt.datetime:
-    """As :func:`renew`, for the public certificate in ``directory``; the internal identity ``gateway`` asks."""
-    with _renewing(directory):
-        return _renew_edge(directory, gateway, address, algorithm)
-
-
-def _renew_edge(directory: Path, gateway: TlsIdentity, address: Address, algorithm: str) -> dt.datetime:
-    material, _ = read_identity(directory)
-    names = names_of(material.leaf)
-    key_pem, csr_pem = new_csr(
-        names.spiffe_id,
-        dns=names.dns,
-        ips=names.ips,
-        algorithm=edge_algorithm(algorithm or describe_key(material.leaf.public_key())),
-    )
-    body = EdgeRenewRequest(
-        chain_pem=material.chain_pem.decode(), csr_pem=csr_pem.decode(), proof=prove_possession(material.key, csr_pem)
-    )
-    answer = call(address, mutual_context(gateway), EDGE_RENEW_PATH, body, SignedChain)
-    install_chain(directory, key_pem, checked_chain(answer, names.spiffe_id, SERVER_ONLY), now=utc_now())
+def _install(directory: Path, key_pem: bytes, signed: SignedChain) -> dt.datetime:
+    install_chain(directory, key_pem, signed, accept=read_peers(directory), now=utc_now())
     return read_identity(directory)[0].leaf.not_valid_after_utc
 
 

@@ -21,6 +21,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from sluice.core.errors import PkiError, StoreError
+from sluice.core.file_changes import FileStamp, file_stamp
 from sluice.core.files import (
     LOCK_PATIENCE_SECONDS,
     PUBLIC_MODE,
@@ -61,8 +62,8 @@ READ_ATTEMPTS = 3
 _CERTIFICATE_BEGINS = b"-----BEGIN CERTIFICATE-----"
 _PEER_PATTERN = re.compile(r"spiffe://[a-z0-9._-]{1,255}/[A-Za-z0-9._/*-]{1,1024}")
 
-Stamp = tuple[tuple[int, int, int], ...]
-"""What changes when a file is replaced: modification time, size and inode of each."""
+Stamp = tuple[FileStamp | None, ...]
+"""The stamps of several files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +118,9 @@ def stamp_of(directory: Path) -> Stamp:
     """The stamp of the files that make up the identity; a missing file is a :class:`StoreError`."""
     stamps = []
     for name in (KEY_FILE, CHAIN_FILE, CA_FILE):
-        try:
-            info = (directory / name).stat()
-        except OSError as error:
-            raise StoreError(
-                f"cannot read {directory / name}: {error.strerror or error}", "issue the identity: sluice pki issue"
-            ) from error
-        stamps.append((info.st_mtime_ns, info.st_size, info.st_ino))
+        if (stamp := file_stamp(directory / name)) is None:
+            raise StoreError(f"{directory / name} does not exist", "issue the identity: sluice pki issue")
+        stamps.append(stamp)
     return tuple(stamps)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from cryptography import x509
 
 from sluice.core.errors import PeerRefused, PkiError, StoreError
+from sluice.core.file_changes import FileStamp, file_stamp
 from sluice.core.files import read_bounded
 from sluice.pki.revocation.crl import (
     EXPIRY_GRACE,
@@ -32,8 +33,6 @@ _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """By default the file is looked at no more often than this."""
-
-_Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class RevokedPeers:
         self._monotonic = monotonic
         self._pace = pace_seconds
         self._lists: dict[bytes, RevocationList] = {}
-        self._seen: tuple[_Stamp | None, tuple[x509.Certificate, ...]] = (None, ())
+        self._seen: tuple[FileStamp | None, tuple[x509.Certificate, ...]] = (None, ())
         self._looked_at = monotonic()
         self.version = 0
         """Grows with each change of the lists in use."""
@@ -132,7 +131,7 @@ class RevokedPeers:
         """Take over what is newer; returns what was refused of a file not seen before."""
         anchors = tuple(self._anchors())
         try:
-            stamp = self._stamp()
+            stamp = file_stamp(self._path)
             if stamp is None or (stamp, anchors) == self._seen:
                 return []
             self._seen = (stamp, anchors)
@@ -163,15 +162,6 @@ class RevokedPeers:
         for error in refused:
             _LOG.warning("%s: not taken, what was known before still counts: %s", self._path, error)
         return refused
-
-    def _stamp(self) -> _Stamp | None:
-        try:
-            info = self._path.stat()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StoreError(f"cannot read {self._path}: {error.strerror or error}") from error
-        return info.st_mtime_ns, info.st_size, info.st_ino
 
 
 def describe_revoked(certificate: CertificateId, found: Revoked) -> str:

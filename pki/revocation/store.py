@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from sluice.core.errors import CertificateRejected, CrlRejected, StoreError
+from sluice.core.file_changes import FileStamp, file_stamp
 from sluice.core.files import (
     locked,
     make_private_directory,
@@ -56,8 +57,6 @@ MAX_AUTHORITIES_REMEMBERED = 64
 MAX_RECORD_BYTES = 64 << 20
 """Largest record that is read, in bytes."""
 
-_Stamp = tuple[int, int, int]
-
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``number`` is that of the last list signed, or about to be signed."""
@@ -70,7 +69,7 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Known:
     """A record with what is looked up in it for each of thousands of identities."""
 
-    stamp: _Stamp
+    stamp: FileStamp | None
     record: _Record
     numbers: frozenset[int]
     barred: dict[str, Revocation]
@@ -108,7 +107,7 @@ class RevocationStore:
         self._lifetime = dt.timedelta(hours=config.crl_hours)
         self._clock = clock
         self._records: dict[Path, _Known] = {}
-        self._lists: dict[Path, tuple[_Stamp, RevocationList]] = {}
+        self._lists: dict[Path, tuple[FileStamp, RevocationList]] = {}
         self._list_files: dict[x509.Certificate, Path] = {}
 
     def revoke(
@@ -212,9 +211,9 @@ class RevocationStore:
         """
         certificate = certificate or self._authorities.certificate(kind)
         path = self._list_file(certificate, kind)
-        if not path.exists():
+        if (stamp := file_stamp(path)) is None:
             return None
-        stamp, cached, now = _stamp(path), self._lists.get(path), self._clock()
+        cached, now = self._lists.get(path), self._clock()
         # Every issuance asks for it: what was found good stays so until it changes or expires.
         if cached is not None and cached[0] == stamp and cached[1].this_update <= now <= cached[1].next_update:
             return cached[1]
@@ -234,9 +233,7 @@ class RevocationStore:
 
     def _pem_of(self, authority: Authority) -> bytes:
         path = self._list_file(authority.certificate, authority.kind)
-        try:
-            stamp = _stamp(path)
-        except FileNotFoundError:
+        if (stamp := file_stamp(path)) is None:
             return b""
         cached = self._lists.get(path)
         if cached is None or cached[0] != stamp or _half_life(cached[1]) < self._clock():
@@ -359,11 +356,11 @@ class RevocationStore:
 
     def _known(self, directory: Path) -> _Known:
         path = directory / RECORD_FILE
-        if not path.exists():
+        if (stamp := file_stamp(path)) is None:
             if (directory / LIST_FILE).exists():
                 raise StoreError(f"{path} is missing although a list was signed from it", "restore it from a copy")
-            return _Known((0, 0, 0), _Record(), frozenset(), {})
-        stamp, cached = _stamp(path), self._records.get(path)
+            return _Known(None, _Record(), frozenset(), {})
+        cached = self._records.get(path)
         if cached is not None and cached.stamp == stamp:
             return cached
         try:
@@ -379,11 +376,6 @@ class RevocationStore:
 
 def _half_life(current: RevocationList) -> dt.datetime:
     return current.this_update + (current.next_update - current.this_update) / 2
-
-
-def _stamp(path: Path) -> _Stamp:
-    info = path.stat()
-    return info.st_mtime_ns, info.st_size, info.st_ino
 
 
 def _write(directory: Path, record: _Record) -> None:

@@ -11,6 +11,7 @@ import ssl
 from pathlib import Path
 
 from sluice.core.errors import StoreError
+from sluice.core.file_changes import FileStamp, file_stamp
 
 
 def edge_client_context(ca_file: Path | None) -> ssl.SSLContext:
@@ -54,9 +55,7 @@ class EdgeTrust:
                 self._context = edge_client_context(self._ca_file)
         return self._context
 
-    def _look(self) -> tuple[int, int, int] | None:
-        try:
-            info = None if self._ca_file is None else self._ca_file.stat()
-        except OSError:
-            return None
-        return None if info is None else (info.st_mtime_ns, info.st_size, info.st_ino)
+    def _look(self) -> FileStamp | None:
+        with contextlib.suppress(StoreError):
+            return None if self._ca_file is None else file_stamp(self._ca_file)
+        return None

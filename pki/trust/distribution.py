@@ -6,6 +6,7 @@ anchors in use is refused: trust is handed on (A, A+B, B+A, B), never exchanged.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from sluice.core.errors import CrlRejected, StoreError
+from sluice.core.file_changes import file_stamp
 from sluice.core.files import LOCK_PATIENCE_SECONDS, locked, write_public
 from sluice.core.home import Home
 from sluice.pki.authorities.signing import trust_domain_of
@@ -30,8 +32,6 @@ from sluice.pki.revocation.crl import load_crls
 from sluice.pki.revocation.crl_files import CRL_FILE, identity_directories, install_crls
 from sluice.pki.x509.parse_errors import DAMAGED
 from sluice.pki.x509.peer_identity import certified_identity
-
-_NOTHING = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +164,6 @@ def _install_lists(directory: Path, lists: Sequence[bytes], now: dt.datetime) ->
 
 
 def _stamp(directory: Path) -> Stamp:
-    stamps = []
-    for name in (CA_FILE, CRL_FILE):
-        try:
-            info = (directory / name).stat()
-        except OSError:
-            stamps.append(_NOTHING)
-        else:
-            stamps.append((info.st_mtime_ns, info.st_size, info.st_ino))
-    return tuple(stamps)
+    with contextlib.suppress(StoreError):
+        return tuple(file_stamp(directory / name) for name in (CA_FILE, CRL_FILE))
+    return ()
