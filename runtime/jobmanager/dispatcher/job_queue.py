@@ -6,9 +6,8 @@ over until one of them has ended, so that it holds up nobody else's.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sluice.runtime.jobmanager.errors import TooManyJobs
 
@@ -30,23 +29,17 @@ class JobLimits:
     queued_per_user: int = 100
 
 
-@dataclass(slots=True)
-class _Waiting:
-    owner: str
-    turn: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class JobQueue:
-    """See the module's documentation."""
+    """See the module's documentation. Jobs that may run count as running from the moment at which they are admitted."""
 
     def __init__(self, limits: JobLimits) -> None:
         self._limits = limits
         self._running: dict[str, str] = {}
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, str] = {}
 
     def enter(self, job_id: str, owner: str) -> None:
         """A new job wants to run; raises :class:`TooManyJobs` when it cannot even wait."""
-        limits, waiting = self._limits, self._owners_waiting()
+        limits, waiting = self._limits, Counter(self._waiting.values())
         if self._obstacle(owner):
             if limits.queued and sum(waiting.values()) >= limits.queued:
                 raise TooManyJobs(f"{limits.queued} jobs are waiting already", "try again when one has ended")
@@ -58,36 +51,35 @@ class JobQueue:
 
     def enter_again(self, job_id: str, owner: str) -> None:
         """A job that was accepted before wants to run."""
-        self._waiting[job_id] = _Waiting(owner)
-        self._next()
+        self._waiting[job_id] = owner
+        self._admit()
 
-    async def turn(self, job_id: str) -> None:
-        """Wait until the job may run, or has left."""
-        if (waiting := self._waiting.get(job_id)) is not None:
-            await waiting.turn.wait()
+    def may_run(self, job_id: str) -> bool:
+        """Whether it is the job's turn."""
+        return job_id in self._running
 
-    def leave(self, job_id: str) -> None:
-        """The job has ended, or will never run."""
+    def leave(self, job_id: str) -> list[str]:
+        """The job has ended, or will never run; returns the jobs whose turn it is because of that."""
         self._running.pop(job_id, None)
-        waiting = self._waiting.pop(job_id, None)
-        if waiting is not None:
-            waiting.turn.set()
-        self._next()
+        self._waiting.pop(job_id, None)
+        return self._admit()
 
     def reason(self, job_id: str) -> str:
         """Why a job waits; empty when it does not."""
-        waiting = self._waiting.get(job_id)
-        if waiting is None:
+        owner = self._waiting.get(job_id)
+        if owner is None:
             return ""
         ahead = list(self._waiting).index(job_id)
-        return f"queued, {ahead} jobs ahead of it: {self._obstacle(waiting.owner)}"
+        return f"queued, {ahead} jobs ahead of it: {self._obstacle(owner)}"
 
-    def _next(self) -> None:
-        for job_id, waiting in list(self._waiting.items()):
-            if not self._obstacle(waiting.owner):
+    def _admit(self) -> list[str]:
+        admitted = []
+        for job_id, owner in list(self._waiting.items()):
+            if not self._obstacle(owner):
                 del self._waiting[job_id]
-                self._running[job_id] = waiting.owner
-                waiting.turn.set()
+                self._running[job_id] = owner
+                admitted.append(job_id)
+        return admitted
 
     def _obstacle(self, owner: str) -> str:
         limits = self._limits
@@ -97,6 +89,3 @@ class JobQueue:
         if limits.per_user and mine >= limits.per_user:
             return f"{mine} jobs of {owner} run, as many as one user may have"
         return ""
-
-    def _owners_waiting(self) -> Counter[str]:
-        return Counter(each.owner for each in self._waiting.values())

@@ -23,7 +23,8 @@ from sluice.runtime.jobmanager.attempt.job_master import JobMaster
 from sluice.runtime.jobmanager.attempt.local_driver import LOG_FILES, attempt_directory
 from sluice.runtime.jobmanager.attempt.services import JobServices
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
-from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits, JobQueue
+from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits
+from sluice.runtime.jobmanager.dispatcher.state_machine import DispatcherStateMachine
 from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound, UiNotFound
 from sluice.runtime.jobmanager.exceptions import judged
 from sluice.runtime.jobmanager.gateways import (
@@ -33,7 +34,6 @@ from sluice.runtime.jobmanager.gateways import (
     JobMasterInternalGateway,
     ResourceManagerInternalGateway,
 )
-from sluice.runtime.jobmanager.restart_strategies import NoRestart, Restarts
 from sluice.runtime.jobmanager.store.job_history import HistoryKeeper, HistoryStore, JobHistory
 from sluice.runtime.jobmanager.store.job_store import JobStore
 from sluice.runtime.jobmanager.views import (
@@ -59,18 +59,11 @@ _EXECUTOR_LOG = re.compile(r"executor-([1-9][0-9]{0,8})\.(stdout|stderr)")
 
 @dataclass(slots=True)
 class RegisteredJob:
-    """``cancelled``: somebody wants that (``woken`` is set then); ``clean``: nothing of it is left but its result.
-
-    ``accepting`` is what makes it durable, None once it is.
-    """
+    """What is known of a job; ``accepting`` is what makes it durable, None once it is."""
 
     record: JobRecord
     master: JobMaster | None = None
-    cancelled: bool = False
-    clean: bool = False
-    restarts: Restarts = field(default_factory=NoRestart)
     history: JobHistory = field(default_factory=JobHistory)
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
     accepting: asyncio.Task[None] | None = None
 
 
@@ -120,7 +113,6 @@ class JobRegister(RpcEndpoint):
         self._term = term
         self._lease = lease
         self._restart = restart
-        self._blob_quota = blob_quota
         self._chance = chance
         self._blobs = blobs
         self._directory = jobs
@@ -128,10 +120,9 @@ class JobRegister(RpcEndpoint):
         self._services = services
         self._kept = finished_jobs_kept
         self._clock = clock
-        self._queue = JobQueue(limits or JobLimits())
+        self._machine = DispatcherStateMachine(limits or JobLimits(), kept=finished_jobs_kept, blob_quota=blob_quota)
         self._feed = feed or JobFeed()
         self._jobs: dict[str, RegisteredJob] = {}
-        self._launching: set[asyncio.Task[None]] = set()
 
     async def jobs(self) -> tuple[JobSummary, ...]:
         """See :class:`DispatcherGateway`."""
@@ -272,7 +263,7 @@ class JobRegister(RpcEndpoint):
         return msgspec.structs.replace(
             detail,
             duration_ms=max(0, self._now_ms() - detail.start_time),
-            pending_reason=self._queue.reason(detail.id) or detail.pending_reason,
+            pending_reason=self._machine.pending_reason(detail.id) or detail.pending_reason,
         )
 
     def _now_ms(self) -> int:

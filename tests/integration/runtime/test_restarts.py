@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from sluice.runtime.jobmanager.dispatcher.endpoint import ATTEMPTS_WITH_LOGS
+from sluice.runtime.jobmanager.dispatcher.action_runner import ATTEMPTS_WITH_LOGS
 from tests.integration.runtime.conftest import Cluster, eventually, until_gone
 
 FIXED = {"strategy": "fixed-delay", "delay": 0.1, "attempts": 2}

@@ -303,7 +303,7 @@ async def test_the_oldest_results_make_room_for_a_new_one(world: World) -> None:
         await world.submit(job_id)
         await world.gateway.job_ended(world.ended(job_id))
         await world.store.clean(job_id)
-        world.dispatcher._jobs[job_id].clean = True
+        world.dispatcher._machine.cleaned(job_id)
     await world.submit(THREE)
     world.pointers.after["create", "results"] = PointersFull("no room")
     await world.gateway.job_ended(world.ended(THREE))

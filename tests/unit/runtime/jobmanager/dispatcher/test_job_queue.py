@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,20 +54,15 @@ def test_a_full_queue_refuses_what_cannot_run_at_once(limits: JobLimits, match: 
     assert waits(queue, "b", "c", "old") == ["b", "old"]
 
 
-async def test_a_turn_comes_with_an_end_and_with_leaving() -> None:
+def test_a_turn_comes_with_an_end_and_not_for_a_job_that_left() -> None:
     queue = JobQueue(JobLimits(running=1))
     for job in ("a", "b", "c"):
         queue.enter(job, "ann")
-    await queue.turn("a")
-    second, third = asyncio.ensure_future(queue.turn("b")), asyncio.ensure_future(queue.turn("c"))
-    await asyncio.sleep(0)
-    assert not second.done()
-    queue.leave("c")
-    await asyncio.wait_for(third, 5)
-    assert not second.done(), "a job that left was never running"
-    queue.leave("a")
-    await asyncio.wait_for(second, 5)
-    await queue.turn("unknown")
+    assert [queue.may_run(job) for job in ("a", "b", "c")] == [True, False, False]
+    assert queue.leave("b") == []
+    assert queue.leave("a") == ["c"]
+    assert queue.may_run("c")
+    assert not queue.may_run("b"), "a job that left was never running"
 
 
 @given(

@@ -1,0 +1,420 @@
+"""Carries out what the Dispatcher's state machine decides, and reports the outcomes to it as events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from sluice.core.errors import SluiceError
+from sluice.core.tracing import TRACING
+from sluice.core.untrusted_files import remove_untrusted
+from sluice.runtime.blob.errors import BlobError
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.ha.errors import EntryMissing, LeadershipLost, OutcomeUnknown, PointersFull
+from sluice.runtime.ha.leadership import Leadership
+from sluice.runtime.jobmanager.attempt.local_driver import attempt_directory
+from sluice.runtime.jobmanager.attempt.job_master import JobMaster
+from sluice.runtime.jobmanager.attempt.services import JobServices
+from sluice.runtime.jobmanager.dispatcher import actions
+from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently, unwritten
+from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
+from sluice.runtime.jobmanager.dispatcher.job_register import RegisteredJob
+from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import end_remains_of, wait_for
+from sluice.runtime.jobmanager.dispatcher.state_machine import DispatcherStateMachine
+from sluice.runtime.jobmanager.errors import SubmissionRejected
+from sluice.runtime.jobmanager.gateways import JobMasterInternalGateway, ResourceManagerInternalGateway
+from sluice.runtime.jobmanager.store.job_history import HistoryKeeper
+from sluice.runtime.jobmanager.store.job_store import AcceptedJob, JobStore
+from sluice.runtime.jobmanager.views import Failure, JobRecord
+from sluice.runtime.messages import BlobRef, JobState, JobSubmission
+from sluice.runtime.rpc import RpcEndpoint
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+ATTEMPTS_WITH_LOGS = 5
+"""Latest attempts of a job whose logs are kept: a streaming job may be restarted for ever."""
+
+
+class ActionRunner:
+    """The Dispatcher's hands: the store, the files and processes of jobs, and their JobMasters.
+
+    Args:
+        endpoint: the Dispatcher.
+        machine: decides; it is told the outcomes.
+        jobs: what is known of each job.
+        store: where jobs are written down.
+        keeper: writes their past down.
+        term: the leadership under which it works.
+        blobs: whose job folders are removed when a job is over.
+        directory: with the working directories and logs of jobs.
+        resource_manager: knows which executors are too large.
+        services: what JobMasters get.
+        lease: of drivers, in seconds (see :mod:`sluice.runtime.jobmanager.dispatcher.orphan_cleanup`).
+        feed: told of every change of a job.
+        clock: epoch seconds.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        machine: DispatcherStateMachine,
+        jobs: dict[str, RegisteredJob],
+        *,
+        store: JobStore,
+        keeper: HistoryKeeper,
+        term: Leadership,
+        blobs: BlobStore,
+        directory: Path,
+        resource_manager: ResourceManagerInternalGateway,
+        services: JobServices,
+        lease: float,
+        feed: JobFeed,
+        clock: Callable[[], float],
+    ) -> None:
+        self._endpoint = endpoint
+        self._machine = machine
+        self._jobs = jobs
+        self._store = store
+        self._keeper = keeper
+        self._term = term
+        self._blobs = blobs
+        self._directory = directory
+        self._resource_manager = resource_manager
+        self._services = services
+        self._lease = lease
+        self._feed = feed
+        self._clock = clock
+        self._recovering: dict[str, AcceptedJob] = {}
+        self._launching: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    def run_actions(self) -> None:
+        """Carry out what the latest events have caused."""
+        for action in self._machine.take_actions():
+            self._run(action)
+
+    def recover(self, job: AcceptedJob) -> None:
+        """Remember what an earlier leader wrote down of a job that is about to be recovered."""
+        self._recovering[job.job_id] = job
+
+    async def stop_launching(self) -> None:
+        """Start no job any more."""
+        self._stopping = True
+        for task in self._launching:
+            task.cancel()
+        if self._launching:
+            await asyncio.wait(self._launching)
+
+    def _run(self, action: actions.Action) -> None:  # one case for each action
+        job_id = action.job_id
+        match action:
+            case actions.Accept():
+                self._jobs[job_id].accepting = self._endpoint.hand_off(
+                    self._accept(job_id), failed=lambda error: self._not_accepted(job_id, error)
+                )
+            case actions.Recover():
+                self._launch(job_id, self._recover(self._recovering.pop(job_id)))
+            case actions.BeginAttempt():
+                self._launch(job_id, self._begin_attempt(job_id))
+            case actions.StartMaster():
+                self._launch(job_id, self._start_master(job_id, action.attempt))
+            case actions.EndAttempt():
+                self._launch(job_id, self._end_attempt(job_id))
+            case actions.StartDelay():
+                self._endpoint.call_later(action.seconds, self._delay_over, job_id)
+            case actions.CancelMaster():
+                self._hand_off(self.cancel_master(job_id))
+            case actions.Conclude():
+                self._hand_off(self._conclude(job_id, action.state, action.error))
+            case actions.RemoveMaster():
+                self._hand_off(self._remove_master(job_id))
+            case actions.CleanUp():
+                self._hand_off(self._clean_up(job_id))
+            case actions.Forget():
+                self._drop(job_id)
+                self._hand_off(self._forget(job_id))
+
+    def _hand_off(self, work: Coroutine[Any, Any, None]) -> None:
+        self._endpoint.hand_off(work, failed=self._log_failure)
+
+    def _log_failure(self, error: BaseException) -> None:
+        if isinstance(error, LeadershipLost):
+            _LOG.info("left to the next leader: %s", error)
+        else:
+            self._endpoint.note_failure(error)
+
+    # --- acceptance -----------------------------------------------------------------------------------------
+
+    async def _accept(self, job_id: str) -> None:
+        """Make the job durable; outside the main thread because its JobMaster reports to that."""
+        job = self._jobs[job_id]
+        submission, accepted_at = job.record.submission, job.record.detail.start_time
+        try:
+            await self._check_size(submission)
+            with TRACING.span("dispatcher accept", submission.trace, job=job_id):
+                await self._store.accept(
+                    job_id, submission, accepted_at, lambda digest: self._blobs.path(job_id, digest)
+                )
+        except LeadershipLost:
+            self._dropped(job_id)
+            raise
+        except Exception:
+            await self._reject(job_id)
+            raise
+        job.accepting = None
+        _LOG.info("accepted job %s (%s) of %s", job_id, submission.name, submission.owner)
+        self._machine.accepted(job_id)
+        self.run_actions()
+
+    def _not_accepted(self, job_id: str, error: BaseException) -> None:
+        if isinstance(error, SluiceError):
+            _LOG.info("job %s was not accepted: %s", job_id, error)
+        else:
+            self._endpoint.note_failure(error)
+
+    async def _check_size(self, submission: JobSubmission) -> None:
+        """Raise :class:`SubmissionRejected` when its executors would fit nowhere; without TaskManagers it waits."""
+        why = await self._resource_manager.too_large(self._services.driver_host.executor_size(submission))
+        if why:
+            raise SubmissionRejected(
+                f"its executors are too large: {why}", "lower --executor-memory or --executor-cores, or the defaults"
+            )
+
+    async def _reject(self, job_id: str) -> None:
+        """Nobody is told that a job was not accepted before no leader would run it."""
+        try:
+            await self._persistently(lambda: self._store.reject(job_id), "undoing its acceptance")
+        except SluiceError as error:
+            raise OutcomeUnknown(
+                f"job {job_id} was not accepted, and that could not be written down: {error}",
+                "look whether it is in the list of jobs before it is submitted again",
+            ) from error
+        finally:
+            self._dropped(job_id)
+        self._hand_off(self._withdraw(job_id))
+
+    def _dropped(self, job_id: str) -> None:
+        self._drop(job_id)
+        self._machine.dropped(job_id)
+        self.run_actions()
+
+    async def _withdraw(self, job_id: str) -> None:
+        await asyncio.to_thread(self._blobs.remove_job, job_id)
+        await self._persistently(lambda: self._store.withdraw(job_id), "removing what was not accepted")
+
+    # --- attempts -------------------------------------------------------------------------------------------
+
+    def _launch(self, job_id: str, work: Coroutine[Any, Any, None]) -> None:
+        """Bring ``job_id`` closer to its next attempt; one that cannot be started has failed.
+
+        Unless it is another leader's by now.
+        """
+
+        def failed(error: BaseException) -> None:
+            if isinstance(error, LeadershipLost):
+                _LOG.info("job %s is left to the next leader: %s", job_id, error)
+                return
+            if isinstance(error, SluiceError):
+                why = f"it cannot be started: {error}"
+            else:
+                self._endpoint.note_failure(error)
+                why = f"internal error of the JobManager: {type(error).__name__}"
+            self._give_up(job_id, why)
+
+        if self._stopping:
+            work.close()
+            return
+        task = self._endpoint.hand_off(work, failed=failed)
+        self._launching.add(task)
+        task.add_done_callback(self._launching.discard)
+
+    def _give_up(self, job_id: str, why: str) -> None:
+        self._machine.failed_to_start(job_id, why)
+        self.run_actions()
+
+    async def _recover(self, accepted: AcceptedJob) -> None:
+        """Start a job of an earlier leader again, once its driver is gone."""
+        job_id = accepted.job_id
+        await asyncio.sleep(
+            wait_for(
+                accepted.attempt,
+                origin=self._store.origin,
+                granted_at=self._term.granted_at,
+                lease=self._lease,
+                now=time.monotonic(),
+            )
+        )
+        if accepted.submission is None:
+            self._give_up(job_id, accepted.damage)
+            return
+        try:
+            for ref in accepted.submission.blobs:
+                await self._persistently(lambda ref=ref: self._fetch(job_id, ref), "its files")  # type: ignore[misc]
+        except (BlobError, EntryMissing) as error:
+            self._give_up(job_id, f"its files in the HA storage cannot be read any more: {error}")
+            return
+        self._machine.ready(job_id)
+        self.run_actions()
+
+    async def _fetch(self, job_id: str, ref: BlobRef) -> None:
+        def copy() -> None:
+            with self._blobs.writer(job_id, ref.name) as writer:
+                for chunk in self._store.blob_chunks(job_id, ref):
+                    writer.write(chunk)
+                writer.commit(ref.sha256)
+
+        await asyncio.to_thread(copy)
+
+    async def _begin_attempt(self, job_id: str) -> None:
+        attempt = await self._persistently(lambda: self._store.begin_attempt(job_id), "its attempt")
+        self._machine.attempt_begun(job_id, attempt)
+        self.run_actions()
+
+    async def _start_master(self, job_id: str, attempt: int) -> None:
+        job = self._jobs[job_id]
+        forgotten = attempt_directory(self._directory, job_id, max(0, attempt - ATTEMPTS_WITH_LOGS))
+        await asyncio.to_thread(remove_untrusted, forgotten.parent, forgotten.name)
+        self._term.check()
+        master = job.master = JobMaster(job.record, self._services, attempt=attempt)
+        try:
+            await self._endpoint.service.start(master)
+        except SluiceError:
+            job.master = None
+            raise
+        self._machine.master_started(job_id)
+        self.run_actions()
+
+    def master(self, job_id: str) -> JobMasterInternalGateway | None:
+        """The JobMaster of a job, None when none runs; raises ``KeyError`` for a job that is not known."""
+        master = self._jobs[job_id].master
+        if master is None or not master.running:
+            return None
+        return self._endpoint.service.local(JobMasterInternalGateway, master.name, token=master.token)
+
+    async def cancel_master(self, job_id: str) -> None:
+        """Tell the JobMaster of a job, when one runs, that the job is cancelled."""
+        master = self.master(job_id)
+        if master is not None:
+            await master.cancel()
+
+    async def _end_attempt(self, job_id: str) -> None:
+        """The next attempt begins when nothing of the last one runs, however long that takes."""
+        await self._stop_master(job_id)
+        await asyncio.to_thread(end_remains_of, self._directory / job_id)
+        await self._persistently(lambda: self._store.end_attempt(job_id), "the end of its attempt")
+        self._machine.attempt_over(job_id)
+        self.run_actions()
+
+    async def _stop_master(self, job_id: str) -> None:
+        job = self._jobs[job_id]
+        master, job.master = job.master, None
+        if master is not None:
+            await self._endpoint.service.stop(master)
+
+    def _delay_over(self, job_id: str) -> None:
+        self._machine.delay_over(job_id)
+        self.run_actions()
+
+    async def suspend_masters(self) -> None:
+        """End all running jobs, at the same time; whoever leads next goes on with them."""
+        masters = {job_id: job.master for job_id, job in self._jobs.items() if job.master is not None}
+        if masters:
+            await asyncio.gather(*(self._suspend(job_id, master) for job_id, master in masters.items()))
+
+    async def _suspend(self, job_id: str, master: JobMaster) -> None:
+        await self._endpoint.service.stop(master)
+        try:
+            await self._store.end_attempt(job_id)
+        except SluiceError as error:
+            _LOG.info("the next leader will wait for the driver of job %s: %s", job_id, error)
+
+    async def write_cancellation(self, job_id: str) -> None:
+        """Make it durable that a job is to end: the next leader does not start it."""
+        await self._persistently(lambda: self._store.cancel(job_id), "its cancellation")
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    async def _conclude(self, job_id: str, state: JobState, error: str) -> None:
+        """End a job that has no JobMaster."""
+        if error:
+            _LOG.error("job %s cannot be run: %s", job_id, error)
+        record, now = self._jobs[job_id].record, int(self._clock() * 1000)
+        ended = msgspec.structs.replace(
+            record.detail,
+            state=state,
+            end_time=now,
+            duration_ms=max(0, now - record.detail.start_time),
+            failure=Failure(error=error) if error else None,
+            timestamps={**record.detail.timestamps, state.value: now},
+            pending_reason="",
+        )
+        await self.end(job_id, msgspec.structs.replace(record, detail=ended))
+
+    async def end(self, job_id: str, record: JobRecord) -> None:
+        """The job is terminal for everybody as soon as its result is durable, and not before.
+
+        With a result that is refused for good it has failed for this leader, and gives everything back.
+        """
+        job = self._jobs[job_id]
+        try:
+            await self._put_result(record)
+        except LeadershipLost:
+            raise
+        except SluiceError as error:
+            _LOG.error("the end of job %s cannot be written down: %s", job_id, error)
+            record = unwritten(record, error, int(self._clock() * 1000))
+        job.record = record
+        self._machine.ended(job_id)
+        self._feed.changed(job_id)
+        self.run_actions()
+        await asyncio.to_thread(self._blobs.remove_job, job_id)
+
+    async def _put_result(self, record: JobRecord) -> None:
+        while True:
+            try:
+                await self._persistently(lambda: self._store.put_result(record), "its result")
+            except PointersFull:
+                oldest = self._machine.make_room()
+                if oldest is None:
+                    raise
+                _LOG.warning("job %s is forgotten, to make room for the result of %s", oldest, record.detail.id)
+                self._drop(oldest)
+                await self._forget(oldest)
+            else:
+                return
+
+    async def _remove_master(self, job_id: str) -> None:
+        await self._stop_master(job_id)
+        await self._clean(job_id)
+
+    async def _clean_up(self, job_id: str) -> None:
+        if self._services.shuffle is not None:
+            await self._services.shuffle.release_job(job_id)
+        await self._clean(job_id)
+
+    async def _clean(self, job_id: str) -> None:
+        checkpoints = self._services.places.checkpoints
+        await self._persistently(lambda: asyncio.to_thread(checkpoints.remove, job_id), "its checkpoints")
+        await self._keeper.close(job_id)
+        await self._persistently(lambda: self._store.clean(job_id), "its cleanup")
+        self._machine.cleaned(job_id)
+        self.run_actions()
+
+    def _drop(self, job_id: str) -> None:
+        del self._jobs[job_id]
+        self._feed.changed(job_id)
+
+    async def _forget(self, job_id: str) -> None:
+        self._keeper.forget(job_id)
+        await asyncio.to_thread(remove_untrusted, self._directory, job_id)
+        await self._persistently(lambda: self._store.forget(job_id), "its removal")
+
+    async def _persistently(self, work: Callable[[], Awaitable[_T]], what: str) -> _T:
+        return await persistently(work, what, self._term.check)

@@ -1,0 +1,103 @@
+"""What the Dispatcher's state machine wants done: plain values, carried out by the Dispatcher in their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.runtime.messages import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Make a submission durable; then ``accepted`` or ``dropped``."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recover:
+    """Wait until the driver of an earlier leader is gone, and fetch the job's files; then ``ready``."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAttempt:
+    """Write down that another attempt begins; then ``attempt_begun``."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartMaster:
+    """Start the JobMaster of an attempt; then ``master_started``."""
+
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelMaster:
+    """Tell a JobMaster that its job is cancelled."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndAttempt:
+    """Stop the JobMaster and what is left of its attempt, and write down that it is over; then ``attempt_over``."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartDelay:
+    """Report ``delay_over`` after so many seconds."""
+
+    job_id: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """Write down the result of a job that has no JobMaster; then ``ended``. ``error`` says why it failed."""
+
+    job_id: str
+    state: JobState
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveMaster:
+    """Stop the JobMaster of a job that has ended and clean up after it; then ``cleaned``."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """Give back what a JobMaster gives back at its end, for a job that has none, and clean up; then ``cleaned``."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Remove the result and the logs of a job."""
+
+    job_id: str
+
+
+Action = (
+    Accept
+    | Recover
+    | BeginAttempt
+    | StartMaster
+    | CancelMaster
+    | EndAttempt
+    | StartDelay
+    | Conclude
+    | RemoveMaster
+    | CleanUp
+    | Forget
+)
