@@ -105,9 +105,9 @@ async def run_jobmanager(
         HaError: it can neither lead nor stand by.
         EndpointFailed: the Dispatcher or the ResourceManager failed unexpectedly.
     """
-    async with _running(home, config, pki, name, locate_ca=locate_ca, auth=auth, check_streams=check_streams) as node:
-        await asyncio.wait({node.terms, node.fatal}, return_when=asyncio.FIRST_COMPLETED)
-        await (node.fatal if node.fatal.done() else node.terms)
+    node = jobmanager(home, config, pki, name, locate_ca=locate_ca, auth=auth, check_streams=check_streams)
+    async with node as running:
+        await running.wait()
 
 
 @asynccontextmanager
@@ -123,8 +123,8 @@ async def jobmanager(
     argv: DriverArgv = driver_argv,
     election: LeaderElection | None = None,
     check_streams: CheckHolders | None = None,
-) -> AsyncIterator[JobManagerAddress]:
-    """A running JobManager; yields its addresses once it takes work, or stands by for another one that does.
+) -> AsyncIterator[JobManagerNode]:
+    """A running JobManager, once it takes work or stands by for another one that does.
 
     Args:
         issuer: who signs the identities of jobs; by default the online authority.
@@ -135,35 +135,6 @@ async def jobmanager(
         check_streams: whose streams of events may stay open; by default as the auth service of another machine says, or
             those of whoever was let in, where there is none.
     """
-    async with _running(
-        home,
-        config,
-        pki,
-        name,
-        issuer=issuer,
-        locate_ca=locate_ca,
-        auth=auth,
-        argv=argv,
-        election=election,
-        check_streams=check_streams,
-    ) as node:
-        yield node.address
-
-
-@asynccontextmanager
-async def _running(
-    home: Home,
-    config: RuntimeConfig,
-    pki: PkiConfig,
-    name: str,
-    *,
-    issuer: Issuer | None = None,
-    locate_ca: Callable[[], CaAddress] | None = None,
-    auth: tuple[str, int] | None = None,
-    argv: DriverArgv = driver_argv,
-    election: LeaderElection | None = None,
-    check_streams: CheckHolders | None = None,
-) -> AsyncIterator[_Node]:
     settings = config.jobmanager
     require_reachable(settings.host, "jobmanager.host")
     home.create()
@@ -253,7 +224,9 @@ async def _running(
             rest_tls=rest_address,
             pid=os.getpid(),
         )
-        node = _Node(home, identity, workshop, rest, switch, facts, address, streams, elected_by.standbys, fatal)
+        node = JobManagerNode(
+            home, identity, workshop, rest, switch, facts, address, streams, elected_by.standbys, fatal
+        )
         node.terms = await stack.enter_async_context(terms(elected_by, node.lead, what="JobManager"))
         stack.enter_context(listening_jobmanager(home, address))
         yield node
@@ -261,8 +234,8 @@ async def _running(
 
 
 @dataclass
-class _Node:
-    """What a JobManager runs in each of its terms."""
+class JobManagerNode:
+    """A JobManager, and what it runs in each of its terms."""
 
     home: Home
     identity: TlsIdentity
@@ -275,6 +248,11 @@ class _Node:
     standbys: Callable[[], Awaitable[tuple[str, ...] | None]]
     fatal: asyncio.Future[NoReturn]
     terms: asyncio.Task[NoReturn] = field(init=False)
+
+    async def wait(self) -> None:
+        """Wait for what keeps it from leading, and raise that (see :func:`run_jobmanager`)."""
+        await asyncio.wait({self.terms, self.fatal}, return_when=asyncio.FIRST_COMPLETED)
+        await (self.fatal if self.fatal.done() else self.terms)
 
     async def lead(self, stack: AsyncExitStack, leadership: Leadership, ready: Ready) -> None:
         """Begin a term."""

@@ -76,26 +76,18 @@ async def run_shuffle_manager(home: Home, config: RuntimeConfig, name: str) -> N
         AddressUnusable: others could not connect to ``config.shuffle.host``.
         HaError: it can neither lead nor stand by.
     """
-    async with _running(home, config, name) as node:
+    async with shuffle_manager(home, config, name) as node:
         await node.terms
 
 
 @asynccontextmanager
 async def shuffle_manager(
     home: Home, config: RuntimeConfig, name: str, *, election: LeaderElection | None = None
-) -> AsyncIterator[ShuffleManagerAddress]:
-    """A running ShuffleManager; yields its address once it leads, or stands by for another one that does.
+) -> AsyncIterator[ShuffleManagerNode]:
+    """A running ShuffleManager, once it leads or stands by for another one that does.
 
     ``election`` is by default the one of ``config.ha``, with names of its own.
     """
-    async with _running(home, config, name, election=election) as node:
-        yield node.address
-
-
-@asynccontextmanager
-async def _running(
-    home: Home, config: RuntimeConfig, name: str, *, election: LeaderElection | None = None
-) -> AsyncIterator[_Node]:
     settings = config.shuffle
     require_reachable(settings.host, "shuffle.host")
     home.create()
@@ -113,7 +105,7 @@ async def _running(
         address = ShuffleManagerAddress(name=name, rpc=rpc, pid=os.getpid())
         stack.callback(withdraw_registration, home, name, SHUFFLE_MANAGER)
         publish_shuffle_listener(home, address)
-        node = _Node(home, settings, service, address)
+        node = ShuffleManagerNode(home, settings, service, address)
         node.terms = await stack.enter_async_context(terms(elected_by, node.lead, what="ShuffleManager"))
         yield node
         _LOG.info("ShuffleManager %s stops", identity.spiffe_id)
@@ -126,8 +118,8 @@ def _election(config: RuntimeConfig, home: Home, identity: TlsIdentity) -> Leade
 
 
 @dataclass
-class _Node:
-    """What a ShuffleManager runs in each of its terms."""
+class ShuffleManagerNode:
+    """A ShuffleManager, and what it runs in each of its terms."""
 
     home: Home
     config: ShuffleConfig

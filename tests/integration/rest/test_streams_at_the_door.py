@@ -137,7 +137,7 @@ async def door(cluster: Cluster, provider: IdentityProvider) -> AsyncIterator[Do
     write_secret(home.gateway / "policy.toml", POLICY)
     looks = Looks(check_in(home, config))
     await cluster.master.aclose()  # again, with who says whose streams may stay
-    cluster.address = await cluster.master.enter_async_context(
+    node = await cluster.master.enter_async_context(
         jobmanager(
             home,
             cluster.config,
@@ -148,6 +148,7 @@ async def door(cluster: Cluster, provider: IdentityProvider) -> AsyncIterator[Do
             check_streams=looks,
         )
     )
+    cluster.address = node.address
     cluster.pki.issuer.issue_edge_server(
         home.identity(Role.GATEWAY, "edge"),
         SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy"),

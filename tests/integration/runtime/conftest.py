@@ -117,7 +117,7 @@ class Cluster:
         self.pki.issuer.issue_to(
             directory, SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, JOBMANAGER), ips=["127.0.0.1"]
         )
-        self.address = await self.master.enter_async_context(
+        node = await self.master.enter_async_context(
             jobmanager(
                 self.home,
                 self.config,
@@ -128,6 +128,7 @@ class Cluster:
                 locate_ca=locate_ca,
             )
         )
+        self.address = node.address
         return self.address
 
     async def start_taskmanager(

@@ -66,8 +66,8 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     identity = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, JOBMANAGER)
     pki.issuer.issue_to(pki.home.identity(Role.JOBMANAGER, JOBMANAGER), identity, ips=["127.0.0.1"])
     issuer = LocalIssuer(pki.home, pki.config)
-    async with jobmanager(pki.home, CONFIG, pki.config, JOBMANAGER, issuer=issuer, argv=fake_driver_argv) as address:
-        yield Served(pki, pki.home, address)
+    async with jobmanager(pki.home, CONFIG, pki.config, JOBMANAGER, issuer=issuer, argv=fake_driver_argv) as node:
+        yield Served(pki, pki.home, node.address)
 
 
 @pytest.mark.parametrize(("offered", "admitted"), [([], True), (["http/1.1"], True), (["h2"], False)])
