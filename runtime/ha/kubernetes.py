@@ -3,7 +3,7 @@
 The holder renews its Lease; a candidate takes it over when it has seen no change of it for the duration that is
 written in it, by its own clock (the machines' clocks need not agree). Taking and renewing name the resource version, so
 that one of several wins. A holder counts for itself and gives up before anybody could take over (see
-:mod:`sluice.runtime.ha.leadership_belief`).
+:mod:`sluice.runtime.ha.leadership_validity`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sluice.runtime.ha.kubernetes_client import (
 )
 from sluice.runtime.ha.kubernetes_pointers import KubernetesPointers, Term, written_epoch
 from sluice.runtime.ha.leadership import LeaderInformation, Leadership
-from sluice.runtime.ha.leadership_belief import SAFE_SHARE, Belief
+from sluice.runtime.ha.leadership_validity import SAFE_SHARE, LeadershipValidity
 
 _LOG = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class KubernetesLeadership:
         self._lease = lease
         self._duration = duration
         self._clock = clock
-        self._belief = Belief(lambda: float(duration), confirmed_at, clock)
+        self._validity = LeadershipValidity(lambda: float(duration), confirmed_at, clock)
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._changing = asyncio.Lock()
         self._renewing = asyncio.create_task(self._renew(), name="lease")
@@ -221,7 +221,7 @@ class KubernetesLeadership:
 
     def check(self) -> None:
         """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
-        if not self._lost.done() and self._belief.left <= 0:
+        if not self._lost.done() and self._validity.remaining <= 0:
             self.lose(_SILENCE)
         if self._lost.done():
             raise LeadershipLost(f"this process does not lead any more: {self._lost.result()}")
@@ -294,9 +294,9 @@ class KubernetesLeadership:
         while not self._lost.done():
             asked_at = self._clock()
             try:
-                async with asyncio.timeout(max(0.01, self._belief.left)):
+                async with asyncio.timeout(max(0.01, self._validity.remaining)):
                     await self._change(lambda _: None)
-                self._belief.confirm(asked_at)
+                self._validity.confirm(asked_at)
             except LeadershipLost as error:
                 self.lose(error.what)
                 return
@@ -304,7 +304,7 @@ class KubernetesLeadership:
                 _LOG.warning("the Lease is not renewed now: %s", error)
             except Exception:  # noqa: BLE001  # whatever it is, this process leads no longer than it renews
                 _LOG.exception("the Lease is not renewed now")
-            left = self._belief.left
+            left = self._validity.remaining
             if left <= 0:
                 self.lose(_SILENCE)
                 return

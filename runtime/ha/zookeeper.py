@@ -30,7 +30,7 @@ from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.ha.config import HaConfig
 from sluice.runtime.ha.errors import ElectionUnavailable, EntryDamaged, LeadershipLost
 from sluice.runtime.ha.leadership import LeaderInformation, Leadership
-from sluice.runtime.ha.leadership_belief import SAFE_SHARE, Belief
+from sluice.runtime.ha.leadership_validity import SAFE_SHARE, LeadershipValidity
 from sluice.runtime.ha.pointers import FOLDERS
 from sluice.runtime.ha.zookeeper_client import LOST, ZooKeeperSession
 from sluice.runtime.ha.zookeeper_pointers import ZooKeeperPointers
@@ -258,7 +258,7 @@ class ZooKeeperLeadership:
         self._session = session
         self._leader = f"{root}/{_LEADER}"
         self._latch = latch
-        self._belief = Belief(lambda: session.timeout, confirmed_at, clock)
+        self._validity = LeadershipValidity(lambda: session.timeout, confirmed_at, clock)
         self._clock = clock
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._confirming = asyncio.create_task(self._confirm(), name="leadership")
@@ -267,7 +267,7 @@ class ZooKeeperLeadership:
         """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
         if self._lost.done():
             raise LeadershipLost(f"this process does not lead any more: {self._lost.result()}")
-        if self._belief.left <= 0:
+        if self._validity.remaining <= 0:
             self._lose(_SILENCE)
             self.check()
 
@@ -294,7 +294,7 @@ class ZooKeeperLeadership:
         while not self._lost.done():
             asked_at = self._clock()
             try:
-                there = await asyncio.wait_for(self._session.exists(self._latch), max(0.01, self._belief.left))
+                there = await asyncio.wait_for(self._session.exists(self._latch), max(0.01, self._validity.remaining))
             except KazooException:
                 pass  # no answer: what counts is the time of the last one
             except TimeoutError:
@@ -306,8 +306,8 @@ class ZooKeeperLeadership:
                 if not there:
                     self._lose("the session with ZooKeeper was ended")
                     return
-                self._belief.confirm(asked_at)
-            left = self._belief.left
+                self._validity.confirm(asked_at)
+            left = self._validity.remaining
             if left <= 0:
                 self._lose(_SILENCE)
                 return

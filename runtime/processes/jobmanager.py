@@ -54,7 +54,7 @@ from sluice.runtime.node.addresses import (
     require_reachable,
     withdraw_jobmanager,
 )
-from sluice.runtime.processes.jobmanager_term import Gateways, Workshop, leading
+from sluice.runtime.processes.jobmanager_term import Gateways, ProcessServices, leading
 from sluice.runtime.rest.artifacts import ArtifactStores
 from sluice.runtime.rest.assertion_keys import fetch_forever
 from sluice.runtime.rest.audit_summary import read_summary
@@ -173,7 +173,7 @@ async def jobmanager(
             argv=argv,
             lease=lease,
         )
-        workshop = Workshop(
+        process = ProcessServices(
             config=config,
             service=service,
             blobs=store,
@@ -202,7 +202,7 @@ async def jobmanager(
             )
             stack.callback(fetching.cancel)
         streams = _streams(stack, check_streams or _stream_check(identity, auth))
-        switch = RestSwitch(identity, workshop.origin, elected_by.leader)
+        switch = RestSwitch(identity, process.origin, elected_by.leader)
         stack.push_async_callback(switch.close)
         rest = RestServer(make_application(switch.serve, AssertionKeys(keys_file).keys), home.sockets / REST_SOCKET)
         stack.push_async_callback(rest.close)
@@ -225,7 +225,7 @@ async def jobmanager(
             pid=os.getpid(),
         )
         node = JobManagerNode(
-            home, identity, workshop, rest, switch, facts, address, streams, elected_by.standbys, fatal
+            home, identity, process, rest, switch, facts, address, streams, elected_by.standbys, fatal
         )
         node.terms = await stack.enter_async_context(terms(elected_by, node.lead, what="JobManager"))
         stack.enter_context(listening_jobmanager(home, address))
@@ -239,7 +239,7 @@ class JobManagerNode:
 
     home: Home
     identity: TlsIdentity
-    workshop: Workshop
+    process: ProcessServices
     rest: RestServer
     switch: RestSwitch
     facts: ClusterFacts
@@ -256,8 +256,8 @@ class JobManagerNode:
 
     async def lead(self, stack: AsyncExitStack, leadership: Leadership, ready: Ready) -> None:
         """Begin a term."""
-        gateways = await stack.enter_async_context(leading(self.workshop, leadership))
-        await stack.enter_async_context(sweeping(self.workshop.blobs.uploads))
+        gateways = await stack.enter_async_context(leading(self.process, leadership))
+        await stack.enter_async_context(sweeping(self.process.blobs.uploads))
         stack.enter_context(self.switch.leading(self._cluster(gateways, leadership)))
         await self.rest.open_socket()
         stack.push_async_callback(self.rest.close_socket)
@@ -269,17 +269,17 @@ class JobManagerNode:
         ready()
 
     def _cluster(self, gateways: Gateways, leadership: Leadership) -> Cluster:
-        config = self.workshop.config
+        config = self.process.config
         return Cluster(
             gateways.dispatcher,
             gateways.resource_manager,
-            self.workshop.blobs,
+            self.process.blobs,
             self.facts,
-            ConnectSessions(gateways.dispatcher, self.workshop.blobs, self.workshop.driver_host.jobs, config.connect),
+            ConnectSessions(gateways.dispatcher, self.process.blobs, self.process.driver_host.jobs, config.connect),
             default_executors=config.spark.executors,
             leader=Term(self.address.name, leadership.epoch, int(time.time() * 1000)),
             config=config,
-            observation=Observation(self.home, f"jobmanager/{self.address.name}", self.workshop.service.peers),
+            observation=Observation(self.home, f"jobmanager/{self.address.name}", self.process.service.peers),
             artifacts=ArtifactStores(config.jobmanager.artifact_stores),
             feed=gateways.feed,
             streams=self.streams,
@@ -298,7 +298,7 @@ class JobManagerNode:
         return LeaderInformation(
             name=self.address.name,
             epoch=leadership.epoch,
-            origin=self.workshop.origin,
+            origin=self.process.origin,
             rpc=self.address.rpc,
             rest=self.address.rest,
             rest_tls=self.address.rest_tls,

@@ -39,7 +39,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class ProcessServices:
     """What a JobManager has whether it leads or not.
 
     ``lease`` is of its drivers in seconds, 0 where no JobManager of another machine could take over.
@@ -70,26 +70,26 @@ class Gateways:
 
 
 @asynccontextmanager
-async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[Gateways]:
+async def leading(process: ProcessServices, leadership: Leadership) -> AsyncIterator[Gateways]:
     """Everything that a leader runs, with the jobs of its predecessor; ended when the block is left.
 
     Raises:
         StorageUnavailable: the HA storage cannot be read, or is another one.
-        RemainsLeft: something of an earlier leader does not end.
+        OrphansRemain: something of an earlier leader does not end.
     """
-    await check_storage(leadership.pointers, workshop.storage)
-    settings, service = workshop.config.jobmanager, workshop.service
+    await check_storage(leadership.pointers, process.storage)
+    settings, service = process.config.jobmanager, process.service
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_say_goodbye, service)
-        shuffle = await stack.enter_async_context(linked_to_shuffle(workshop, leadership))
+        shuffle = await stack.enter_async_context(linked_to_shuffle(process, leadership))
         resource_manager = ResourceManager(
             heartbeat_interval=settings.heartbeat_interval,
             heartbeat_timeout=settings.heartbeat_timeout,
-            blob_address=workshop.blob_address,
-            connections=workshop.connections,
-            placement=workshop.config.resources.placement,
-            max_slots_per_user=workshop.config.limits.max_slots_per_user,
-            provision=_provision(workshop.config),
+            blob_address=process.blob_address,
+            connections=process.connections,
+            placement=process.config.resources.placement,
+            max_slots_per_user=process.config.limits.max_slots_per_user,
+            provision=_provision(process.config),
         )
         await service.start(resource_manager)
         stack.push_async_callback(service.stop, resource_manager)
@@ -98,19 +98,19 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
         feed = JobFeed()
         stack.callback(feed.close)
         dispatcher = Dispatcher(
-            store=JobStore(leadership.pointers, workshop.storage, epoch=leadership.epoch, origin=workshop.origin),
-            history=HistoryStore(leadership.pointers, workshop.storage),
+            store=JobStore(leadership.pointers, process.storage, epoch=leadership.epoch, origin=process.origin),
+            history=HistoryStore(leadership.pointers, process.storage),
             term=leadership,
-            blobs=workshop.blobs,
-            jobs=workshop.jobs,
+            blobs=process.blobs,
+            jobs=process.jobs,
             resource_manager=slots,
-            services=_services(workshop, slots, dispatcher_gateway, leadership, shuffle),
+            services=_services(process, slots, dispatcher_gateway, leadership, shuffle),
             finished_jobs_kept=settings.finished_jobs_kept,
-            lease=workshop.lease,
-            limits=_limits(workshop.config.limits),
+            lease=process.lease,
+            limits=_limits(process.config.limits),
             feed=feed,
-            restart=workshop.config.restart,
-            blob_quota=workshop.config.limits.max_blob_bytes_per_user,
+            restart=process.config.restart,
+            blob_quota=process.config.limits.max_blob_bytes_per_user,
         )
         await service.start(dispatcher)
         stack.push_async_callback(service.stop, dispatcher)
@@ -118,9 +118,11 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
 
 
 @asynccontextmanager
-async def linked_to_shuffle(workshop: Workshop, leadership: Leadership) -> AsyncIterator[ShuffleManagerLink | None]:
+async def linked_to_shuffle(
+    process: ProcessServices, leadership: Leadership
+) -> AsyncIterator[ShuffleManagerLink | None]:
     """The connection to the shuffle service for this term; None where it is not used."""
-    settings, leader = workshop.config.shuffle, workshop.find_shuffle_manager
+    settings, leader = process.config.shuffle, process.find_shuffle_manager
     if leader is None:
         yield None
         return
@@ -158,30 +160,30 @@ def _limits(config: LimitsConfig) -> JobLimits:
 
 
 def _services(
-    workshop: Workshop,
+    process: ProcessServices,
     slots: ResourceManagerInternalGateway,
     dispatcher: DispatcherGateway,
     leadership: Leadership,
     shuffle: ShuffleManagerLink | None,
 ) -> JobServices:
-    settings = workshop.config.jobmanager
+    settings = process.config.jobmanager
     return JobServices(
         settings=AttemptSettings(
             driver_start_timeout=settings.driver_start_timeout,
             cancel_grace=settings.cancel_grace,
             failure_budget=settings.executor_failure_budget,
-            slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
-            drain_timeout=workshop.config.resources.drain_timeout,
-            spark_conf=dict(workshop.config.spark.conf),
+            slot_idle_timeout=process.config.resources.slot_idle_timeout,
+            drain_timeout=process.config.resources.drain_timeout,
+            spark_conf=dict(process.config.spark.conf),
         ),
-        driver_host=workshop.driver_host,
-        drivers=workshop.driver_host,
+        driver_host=process.driver_host,
+        drivers=process.driver_host,
         resource_manager=slots,
         dispatcher=dispatcher,
-        blob_address=workshop.blob_address,
-        connections=workshop.connections,
-        checkpoints=CheckpointStore(leadership.pointers, workshop.storage),
-        places=workshop.places,
+        blob_address=process.blob_address,
+        connections=process.connections,
+        checkpoints=CheckpointStore(leadership.pointers, process.storage),
+        places=process.places,
         check_leadership=leadership.check,
         shuffle=shuffle,
     )

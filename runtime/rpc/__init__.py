@@ -21,7 +21,7 @@ from sluice.runtime.rpc.errors import (
     remotable,
 )
 from sluice.runtime.rpc.heartbeat import HeartbeatMonitor
-from sluice.runtime.rpc.line import Patience
+from sluice.runtime.rpc.line import StreamTimeouts
 from sluice.runtime.rpc.service import RpcService
 from sluice.runtime.rpc.stats import EndpointStats
 
@@ -39,7 +39,6 @@ __all__ = [
     "MailboxFull",
     "MessageTooLarge",
     "MethodNotFound",
-    "Patience",
     "PeerUnreachable",
     "PermanentlyFencedRpcEndpoint",
     "ProtocolViolation",
@@ -49,6 +48,7 @@ __all__ = [
     "RpcError",
     "RpcService",
     "RpcTimeout",
+    "StreamTimeouts",
     "remotable",
     "rpc",
 ]

@@ -30,7 +30,7 @@ from sluice.runtime.rpc.errors import (
 from sluice.runtime.rpc.line import (
     Line,
     MessageStream,
-    Patience,
+    StreamTimeouts,
 )
 from sluice.runtime.rpc.mailbox import refuse_to_wait_on_main_thread
 from sluice.runtime.rpc.window import SendWindow, has_room
@@ -47,7 +47,7 @@ class Exchange:
         peer: SpiffeId,
         stream: MessageStream,
         deliver: Deliver,
-        patience: Patience,
+        timeouts: StreamTimeouts,
         *,
         dead_letters: DeadLetters | None = None,
     ) -> None:
@@ -78,7 +78,7 @@ class Exchange:
             wire.Consumed: self._has_consumed,
             wire.Goodbye: self._left,
         }
-        self.line = Line(local, peer, stream, self, patience)
+        self.line = Line(local, peer, stream, self, timeouts)
 
     # --- for the owner ---------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class StreamTimeouts:
     """How long to wait for a peer, in seconds.
 
     Attributes:
@@ -85,15 +85,17 @@ class Line:
         peer: who the other one is, by its certificate.
         stream: what it speaks over.
         user: who speaks.
-        patience: how long to wait.
+        timeouts: how long to wait.
     """
 
-    def __init__(self, local: SpiffeId, peer: SpiffeId, stream: MessageStream, user: User, patience: Patience) -> None:
+    def __init__(
+        self, local: SpiffeId, peer: SpiffeId, stream: MessageStream, user: User, timeouts: StreamTimeouts
+    ) -> None:
         self.peer = peer
         self._local = local
         self._stream = stream
         self._user = user
-        self._patience = patience
+        self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
         self._outbox = Outbox()
         self._greeted = False
@@ -102,7 +104,7 @@ class Line:
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._last_heard = self._loop.time()
         self._asked_for_life = False
-        self._watch = self._loop.call_later(patience.hello, self._check_hello)
+        self._watch = self._loop.call_later(timeouts.hello, self._check_hello)
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.end_reason: RpcError | None = None
         self._ended = asyncio.Event()
@@ -146,7 +148,7 @@ class Line:
         if self.accepts:
             self.send(wire.encode_envelope(wire.Goodbye(reason[: wire.MAX_NAME_CHARS])))
             self._closing = True
-            done, _ = await asyncio.wait({self._finished}, timeout=self._patience.goodbye)
+            done, _ = await asyncio.wait({self._finished}, timeout=self._timeouts.goodbye)
             if done and self.end_reason is None:
                 await self._stream.gone()
         self.end(PeerUnreachable(f"the connection to {self.peer} was closed here: {reason}"))
@@ -215,7 +217,7 @@ class Line:
     def _begin(self) -> None:
         self._greeted = True
         self._watch.cancel()
-        self._watch = self._loop.call_later(self._patience.ping_interval, self._check_silence)
+        self._watch = self._loop.call_later(self._timeouts.ping_interval, self._check_silence)
         self.ready.set_result(None)
         self.schedule_batch()
 
@@ -240,15 +242,15 @@ class Line:
             self.stream_ended(f"cannot send: {error or type(error).__name__}")
 
     def _check_hello(self) -> None:
-        self.end(PeerUnreachable(f"{self.peer} did not say hello within {self._patience.hello} s"))
+        self.end(PeerUnreachable(f"{self.peer} did not say hello within {self._timeouts.hello} s"))
 
     def _check_silence(self) -> None:
         silence = self._loop.time() - self._last_heard
         # Only an unanswered question counts: after a stall of this process the answers are yet to be read.
-        if silence >= self._patience.ping_timeout and self._asked_for_life:
-            self.stream_ended(f"no sign of life for {self._patience.ping_timeout} s")
+        if silence >= self._timeouts.ping_timeout and self._asked_for_life:
+            self.stream_ended(f"no sign of life for {self._timeouts.ping_timeout} s")
             return
-        self._watch = self._loop.call_later(self._patience.ping_interval, self._check_silence)
-        if silence >= self._patience.ping_interval:
+        self._watch = self._loop.call_later(self._timeouts.ping_interval, self._check_silence)
+        if silence >= self._timeouts.ping_interval:
             self._asked_for_life = True
             self._send_urgent(wire.Ping())

@@ -32,7 +32,7 @@ from sluice.runtime.rpc.errors import (
     RpcError,
 )
 from sluice.runtime.rpc.exchange import Exchange
-from sluice.runtime.rpc.line import Patience
+from sluice.runtime.rpc.line import StreamTimeouts
 from sluice.runtime.rpc.local import LocalLink
 from sluice.runtime.rpc.peer import StreamPeer
 from sluice.runtime.rpc.proxy import make_proxy
@@ -57,7 +57,7 @@ class RpcService:
     Args:
         identity: who this process is to its peers.
         connections: where dialed and accepted connections are recorded.
-        patience: how long to wait for peers.
+        timeouts: how long to wait for peers.
         on_failure: told of endpoints that failed: of errors that no caller waits for, and that may have left their
             state half changed. Without it they are logged, and the endpoint goes on.
         metrics: where the endpoints' figures are shown.
@@ -68,13 +68,13 @@ class RpcService:
         identity: TlsIdentity,
         *,
         connections: ConnectionLog | None = None,
-        patience: Patience | None = None,
+        timeouts: StreamTimeouts | None = None,
         on_failure: Callable[[RpcEndpoint, BaseException], None] | None = None,
         metrics: MetricsRegistry | None = None,
     ) -> None:
         self.identity = identity
         self._connections = connections
-        self._patience = patience or Patience()
+        self._timeouts = timeouts or StreamTimeouts()
         self._on_failure = on_failure
         self._endpoints: dict[str, RpcEndpoint] = {}
         self.dead_letters = DeadLetters()
@@ -97,7 +97,7 @@ class RpcService:
             self.identity,
             Channel.RPC,
             client_policy(Channel.RPC, self.spiffe_id.trust_domain),
-            lambda: accepting_protocol(self._adopt, self._patience.hello),
+            lambda: accepting_protocol(self._adopt, self._timeouts.hello),
             alpn=ALPN,
             connections=self._connections,
             max_connections=MAX_PEERS,
@@ -212,7 +212,7 @@ class RpcService:
 
     def _adopt(self, stream: GrpcStream) -> Exchange:
         exchange = Exchange(
-            self.spiffe_id, stream.peer, stream, self._deliver, self._patience, dead_letters=self.dead_letters
+            self.spiffe_id, stream.peer, stream, self._deliver, self._timeouts, dead_letters=self.dead_letters
         )
         peer = StreamPeer(exchange)
         exchange.caller = Caller(stream.peer, peer)

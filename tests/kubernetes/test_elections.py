@@ -174,7 +174,7 @@ async def test_a_former_leader_writes_nothing_after_lease_and_pointers_were_remo
     later = await world.lead(world.candidate("jm-2"))
     assert later.epoch < former.epoch
     await later.pointers.create("jobs", "a", b"1")
-    former._belief.confirm(time.monotonic())
+    former._validity.confirm(time.monotonic())
     with pytest.raises(LeadershipLost):
         await former.pointers.create("jobs", "late", b"x")
     assert list(await world.data()) == ["jobs.a"]

@@ -18,14 +18,14 @@ from sluice.runtime.blob.errors import BlobError
 from sluice.runtime.blob.store import BlobStore
 from sluice.runtime.ha.errors import EntryMissing, LeadershipLost, OutcomeUnknown, PointersFull
 from sluice.runtime.ha.leadership import Leadership
-from sluice.runtime.jobmanager.attempt.local_driver import attempt_directory
 from sluice.runtime.jobmanager.attempt.job_master import JobMaster
+from sluice.runtime.jobmanager.attempt.local_driver import attempt_directory
 from sluice.runtime.jobmanager.attempt.services import JobServices
 from sluice.runtime.jobmanager.dispatcher import actions
 from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently, unwritten
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
 from sluice.runtime.jobmanager.dispatcher.job_register import RegisteredJob
-from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import end_remains_of, wait_for
+from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import kill_orphans_below, seconds_until_gone
 from sluice.runtime.jobmanager.dispatcher.state_machine import DispatcherStateMachine
 from sluice.runtime.jobmanager.errors import SubmissionRejected
 from sluice.runtime.jobmanager.gateways import JobMasterInternalGateway, ResourceManagerInternalGateway
@@ -243,7 +243,7 @@ class ActionRunner:
         """Start a job of an earlier leader again, once its driver is gone."""
         job_id = accepted.job_id
         await asyncio.sleep(
-            wait_for(
+            seconds_until_gone(
                 accepted.attempt,
                 origin=self._store.origin,
                 granted_at=self._term.granted_at,
@@ -307,7 +307,7 @@ class ActionRunner:
     async def _end_attempt(self, job_id: str) -> None:
         """The next attempt begins when nothing of the last one runs, however long that takes."""
         await self._stop_master(job_id)
-        await asyncio.to_thread(end_remains_of, self._directory / job_id)
+        await asyncio.to_thread(kill_orphans_below, self._directory / job_id)
         await self._persistently(lambda: self._store.end_attempt(job_id), "the end of its attempt")
         self._machine.attempt_over(job_id)
         self.run_actions()

@@ -21,7 +21,7 @@ from sluice.runtime.jobmanager.dispatcher.action_runner import ActionRunner
 from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently
 from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail, ended_record, interrupted_record
 from sluice.runtime.jobmanager.dispatcher.job_register import JobRegister, RegisteredJob
-from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import end_remains
+from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import kill_orphans
 from sluice.runtime.jobmanager.dispatcher.submission_checks import check_submission
 from sluice.runtime.jobmanager.restart_strategies import NoRestart, Restarts, restarts
 from sluice.runtime.jobmanager.store.job_history import JobHistory
@@ -54,7 +54,7 @@ class Dispatcher(JobRegister):
         )
         recovered = await self._store.recover()
         histories = {each.job_id: await self._histories.get(each.job_id) for each in recovered.accepted}
-        await asyncio.to_thread(end_remains, self._directory)
+        await asyncio.to_thread(kill_orphans, self._directory)
         for ended in recovered.ended:
             job_id = ended.summary.id
             self._jobs[job_id] = RegisteredJob(ended_record(ended))

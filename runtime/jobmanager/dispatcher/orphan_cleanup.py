@@ -26,16 +26,16 @@ GONE_SECONDS = 10.0
 """How long killed processes may take to go."""
 
 
-class RemainsLeft(SluiceError):
+class OrphansRemain(SluiceError):
     """Processes of an earlier driver do not end, even killed."""
 
 
-def wait_for(attempt: Attempt | None, *, origin: str, granted_at: float, lease: float, now: float) -> float:
+def seconds_until_gone(attempt: Attempt | None, *, origin: str, granted_at: float, lease: float, now: float) -> float:
     """Seconds until the driver of ``attempt`` is surely gone.
 
     Args:
         attempt: the latest of the job, None when it never started.
-        origin: the home of this JobManager; what ran there is killed by :func:`end_remains`.
+        origin: the home of this JobManager; what ran there is killed by :func:`kill_orphans`.
         granted_at: when this leadership began: no driver got a new lease from an earlier one since.
         lease: seconds of it.
         now: by the same monotonic clock.
@@ -45,25 +45,25 @@ def wait_for(attempt: Attempt | None, *, origin: str, granted_at: float, lease: 
     return max(0.0, granted_at + lease + LEASE_MARGIN_SECONDS - now)
 
 
-def end_remains(jobs: Path) -> int:
+def kill_orphans(jobs: Path) -> int:
     """Kill every process whose working directory is below ``jobs``, and keep only logs there; returns how many.
 
     To be called while no driver of this process runs.
 
     Raises:
-        RemainsLeft: one of them did not end.
+        OrphansRemain: one of them did not end.
     """
-    killed = end_remains_of(jobs)
+    killed = kill_orphans_below(jobs)
     for directory in jobs.glob("*/attempt-*"):
         clean_attempt_directory(directory)
     return killed
 
 
-def end_remains_of(directory: Path) -> int:
+def kill_orphans_below(directory: Path) -> int:
     """Kill every process whose working directory is below ``directory``; returns how many.
 
     Raises:
-        RemainsLeft: one of them did not end.
+        OrphansRemain: one of them did not end.
     """
     killed = 0
     deadline = time.monotonic() + GONE_SECONDS
@@ -75,7 +75,7 @@ def end_remains_of(directory: Path) -> int:
         killed += len(found)
         _, alive = psutil.wait_procs(found, timeout=max(0.1, deadline - time.monotonic()))
         if alive and time.monotonic() > deadline:
-            raise RemainsLeft(f"process {alive[0].pid} of an earlier driver does not end", "end it by hand")
+            raise OrphansRemain(f"process {alive[0].pid} of an earlier driver does not end", "end it by hand")
     return killed
 
 

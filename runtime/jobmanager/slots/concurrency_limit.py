@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class AtOnce:
+class ConcurrencyLimit:
     """Starts work in the order of submission, never more than ``limit`` pieces at a time."""
 
     def __init__(self, limit: int) -> None:

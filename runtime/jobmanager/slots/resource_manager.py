@@ -31,7 +31,7 @@ from sluice.runtime.jobmanager.gateways import (
     ServiceCounts,
     SlotRequirement,
 )
-from sluice.runtime.jobmanager.slots.concurrency_limit import AtOnce
+from sluice.runtime.jobmanager.slots.concurrency_limit import ConcurrencyLimit
 from sluice.runtime.jobmanager.slots.provision import Provided, Provision, ProvisionLimits
 from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve
 from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
@@ -116,7 +116,7 @@ class ResourceManager(FencedRpcEndpoint):
         self._provision = None if provision is None else Provision(provision)
         self._provided = Provided(0 if provision is None else provision.least, ())
         self._registered: dict[str, _Registered] = {}
-        self._requests = AtOnce(MAX_REQUESTS_AT_ONCE)
+        self._requests = ConcurrencyLimit(MAX_REQUESTS_AT_ONCE)
         self._jobs: dict[str, SlotRequirement] = {}
 
     async def on_start(self) -> None:

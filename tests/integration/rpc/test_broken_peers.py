@@ -13,7 +13,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 
 from sluice.pki.channels import Channel, server_policy
-from sluice.runtime.rpc import Patience
+from sluice.runtime.rpc import StreamTimeouts
 from sluice.runtime.rpc import envelope as wire
 from sluice.runtime.rpc.line import MAX_UNSENT_BYTES
 from sluice.runtime.rpc.transport import (
@@ -303,7 +303,7 @@ async def test_broken_http2_ends_that_connection_and_no_other(pair: Pair, misbeh
 
 
 async def test_who_connects_and_opens_no_stream_is_dropped(world: World) -> None:
-    server = world.service(jobmanager(), Patience(hello=0.2))
+    server = world.service(jobmanager(), StreamTimeouts(hello=0.2))
     host, port = await server.listen("127.0.0.1", 0)
     context = world.pki.identity(taskmanager()).client_context(server_policy(Channel.RPC, TRUST_DOMAIN), alpn=ALPN)
     reader, writer = await asyncio.open_connection(host, port, ssl=context)
@@ -314,7 +314,7 @@ async def test_who_connects_and_opens_no_stream_is_dropped(world: World) -> None
 
 
 async def test_who_opens_a_stream_and_says_nothing_is_dropped(world: World) -> None:
-    server = world.service(jobmanager(), Patience(hello=0.2))
+    server = world.service(jobmanager(), StreamTimeouts(hello=0.2))
     host, port = await server.listen("127.0.0.1", 0)
     context = world.pki.identity(taskmanager()).client_context(server_policy(Channel.RPC, TRUST_DOMAIN), alpn=ALPN)
     stream, _ = await dial(host, port, context)
@@ -326,7 +326,7 @@ async def test_who_opens_a_stream_and_says_nothing_is_dropped(world: World) -> N
 
 async def test_a_flood_of_pings_from_a_peer_that_does_not_read_is_cut(world: World) -> None:
     """Answers to HTTP/2 pings pile up in our memory; not for long, and nothing else would end this one."""
-    server = world.service(jobmanager(), Patience(hello=3600))
+    server = world.service(jobmanager(), StreamTimeouts(hello=3600))
     async with http2_peer(world, await server.listen("127.0.0.1", 0)) as peer:
         peer.h2.send_headers(1, headers())
         peer.flush()

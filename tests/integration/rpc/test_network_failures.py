@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from sluice.runtime.rpc import Patience, PeerUnreachable
+from sluice.runtime.rpc import PeerUnreachable, StreamTimeouts
 from tests.integration.rpc.relay import Relay
 from tests.integration.rpc.world import Echo, EchoGateway, World, eventually, jobmanager, taskmanager
 
-IMPATIENT = Patience(hello=5.0, ping_interval=0.05, ping_timeout=0.4, goodbye=0.2)
+IMPATIENT = StreamTimeouts(hello=5.0, ping_interval=0.05, ping_timeout=0.4, goodbye=0.2)
 
 
 class Relayed:

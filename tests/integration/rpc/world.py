@@ -15,10 +15,10 @@ from sluice.pki.tls.connections import ConnectionLog
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.rpc import (
     FencedRpcEndpoint,
-    Patience,
     RemotePeer,
     RpcEndpoint,
     RpcService,
+    StreamTimeouts,
     remotable,
     rpc,
 )
@@ -26,7 +26,7 @@ from tests.hostile import TRUST_DOMAIN, TestPki
 
 JOB = "0123456789abcdef0123456789abcdef"
 OTHER_JOB = "f" * 32
-PATIENCE = Patience(hello=5.0, ping_interval=5.0, ping_timeout=20.0)
+TIMEOUTS = StreamTimeouts(hello=5.0, ping_interval=5.0, ping_timeout=20.0)
 
 
 @remotable
@@ -179,11 +179,14 @@ class World:
         self._services: list[RpcService] = []
 
     def service(
-        self, identity: SpiffeId | TlsIdentity, patience: Patience = PATIENCE, connections: ConnectionLog | None = None
+        self,
+        identity: SpiffeId | TlsIdentity,
+        timeouts: StreamTimeouts = TIMEOUTS,
+        connections: ConnectionLog | None = None,
     ) -> RpcService:
         """A service of that identity."""
         tls_identity = self.pki.identity(identity) if isinstance(identity, SpiffeId) else identity
-        service = RpcService(tls_identity, patience=patience, connections=connections)
+        service = RpcService(tls_identity, timeouts=timeouts, connections=connections)
         self._services.append(service)
         return service
 

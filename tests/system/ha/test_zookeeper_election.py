@@ -122,7 +122,7 @@ async def test_a_leader_whose_session_was_ended_writes_nothing_more(candidates: 
     assert one._session is not None
     await one._session.delete(first._latch)
     second = await waiting
-    first._belief.confirm(asyncio.get_running_loop().time())
+    first._validity.confirm(asyncio.get_running_loop().time())
     first.check()  # it believes that it leads
     with pytest.raises(LeadershipLost):
         await first.pointers.create("jobs", "stale", b"x")

@@ -11,8 +11,8 @@ import pytest
 
 from sluice.runtime.ha.config import HaConfig, check_ha
 from sluice.runtime.ha.errors import HaMisconfigured
-from sluice.runtime.ha.leadership_belief import Belief
-from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import LEASE_MARGIN_SECONDS, end_remains, wait_for
+from sluice.runtime.ha.leadership_validity import LeadershipValidity
+from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import LEASE_MARGIN_SECONDS, kill_orphans, seconds_until_gone
 from sluice.runtime.jobmanager.store.job_store import Attempt
 from sluice.runtime.spark.driver.lease import DriverLease
 
@@ -29,15 +29,15 @@ class Clock:
 
 def test_a_leader_believes_in_itself_from_the_sending_of_the_last_answered_request() -> None:
     clock = Clock()
-    belief = Belief(lambda: 10.0, 100.0, clock)
-    assert belief.left == pytest.approx(8.0)
+    validity = LeadershipValidity(lambda: 10.0, 100.0, clock)
+    assert validity.remaining == pytest.approx(8.0)
     clock.now = 107.0
-    belief.confirm(103.0)
-    assert belief.left == pytest.approx(4.0)
-    belief.confirm(101.0)
-    assert belief.left == pytest.approx(4.0)
+    validity.confirm(103.0)
+    assert validity.remaining == pytest.approx(4.0)
+    validity.confirm(101.0)
+    assert validity.remaining == pytest.approx(4.0)
     clock.now = 111.0
-    assert belief.left <= 0
+    assert validity.remaining <= 0
 
 
 async def test_a_lease_counts_from_the_asking() -> None:
@@ -83,7 +83,7 @@ def test_without_other_machines_a_lease_is_never_over() -> None:
     ],
 )
 def test_how_long_a_new_leader_waits(attempt: Attempt | None, now: float, expected: float) -> None:
-    assert wait_for(attempt, origin="here", granted_at=100.0, lease=10.0, now=now) == pytest.approx(expected)
+    assert seconds_until_gone(attempt, origin="here", granted_at=100.0, lease=10.0, now=now) == pytest.approx(expected)
 
 
 def test_what_an_earlier_driver_left_is_killed_and_cleaned(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_an_earlier_driver_left_is_killed_and_cleaned(tmp_path: Path) -> No
     inside = subprocess.Popen(argv, cwd=directory / "app")
     outside = subprocess.Popen(argv, cwd=tmp_path)
     try:
-        assert end_remains(tmp_path / "jobs") == 1
+        assert kill_orphans(tmp_path / "jobs") == 1
         assert not psutil.pid_exists(inside.pid)
         assert psutil.pid_exists(outside.pid)
         assert outside.poll() is None

@@ -125,7 +125,7 @@ async def test_a_silent_holder_is_replaced_after_the_duration_and_writes_nothing
     with pytest.raises(LeadershipLost):
         first.check()
     first._lost = asyncio.get_running_loop().create_future()
-    first._belief.confirm(world.now[0])
+    first._validity.confirm(world.now[0])
     first.check()  # as one that woke up and has not looked at its clock yet
     with pytest.raises(LeadershipLost, match="another term"):
         await first.pointers.create("jobs", "stale", b"x")
@@ -341,7 +341,7 @@ async def test_a_restored_backup_ends_the_term_and_the_next_one_goes_on_from_it(
 
 
 async def test_a_candidate_survives_an_api_server_that_goes_when_the_lease_is_taken(world: World) -> None:
-    """Its belief ends while it claims the pointers: it stands by, and leads when the server is back."""
+    """Its lease ends while it claims the pointers: it stands by, and leads when the server is back."""
 
     def goes(_method: str, kind: str) -> None:
         if kind == "leases" and world.api.objects[LEASE]["spec"].get("holderIdentity"):

@@ -17,9 +17,9 @@ from hypothesis import Phase, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from sluice.runtime.ha.errors import HaError, LeadershipLost, OutcomeUnknown
-from sluice.runtime.ha.leadership_belief import Belief
+from sluice.runtime.ha.leadership_validity import LeadershipValidity
 from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail
-from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import wait_for
+from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import seconds_until_gone
 from sluice.runtime.jobmanager.store.job_store import JobStore
 from sluice.runtime.jobmanager.views import JobRecord
 from sluice.runtime.messages import BlobRef, JobState, JobSubmission
@@ -65,7 +65,7 @@ class Candidate:
     name: str
     lines: Lines
     latch: int = 0
-    belief: Belief | None = None
+    validity: LeadershipValidity | None = None
     granted_at: float = 0.0
     store: JobStore | None = None
     paused: bool = False
@@ -136,7 +136,7 @@ class Leadership(RuleBasedStateMachine):
     def is_killed(self, which: int) -> None:
         """And comes back with a new session. Its drivers end by their lease, as if nobody else ended them."""
         candidate = self.candidates[which]
-        candidate.belief, candidate.store, candidate.waiting, candidate.latch = None, None, {}, 0
+        candidate.validity, candidate.store, candidate.waiting, candidate.latch = None, None, {}, 0
 
     def everybody_does_what_is_due(self) -> None:
         """Whoever is not paused asks the service who leads, and acts on the answer."""
@@ -151,13 +151,13 @@ class Leadership(RuleBasedStateMachine):
         asked_at = self.service.now
         if not self.service.hear(candidate.latch):
             candidate.latch = self.service.open()
-            candidate.belief, candidate.store = None, None
+            candidate.validity, candidate.store = None, None
         if self.service.first() != candidate.latch:
             return
-        if candidate.belief is None:
+        if candidate.validity is None:
             self._grant(candidate, asked_at)
         else:
-            candidate.belief.confirm(asked_at)
+            candidate.validity.confirm(asked_at)
 
     def _renew_leases(self, candidate: Candidate) -> None:
         if not self._believes(candidate):
@@ -237,20 +237,20 @@ class Leadership(RuleBasedStateMachine):
     # --- inside ---------------------------------------------------------------------------------------------
 
     def _believes(self, candidate: Candidate) -> bool:
-        return not candidate.paused and candidate.belief is not None and candidate.belief.left > 0
+        return not candidate.paused and candidate.validity is not None and candidate.validity.remaining > 0
 
     def _grant(self, candidate: Candidate, asked_at: float) -> None:
-        belief = candidate.belief = Belief(lambda: TIMEOUT, asked_at, lambda: self.service.now)
+        validity = candidate.validity = LeadershipValidity(lambda: TIMEOUT, asked_at, lambda: self.service.now)
 
         def check() -> None:
-            if belief.left <= 0:
+            if validity.remaining <= 0:
                 raise LeadershipLost("not any more")
 
         pointers = SimulatedPointers(self.service, candidate.lines, candidate.latch, check)
         store = JobStore(pointers, self.storage, epoch=candidate.latch, origin=candidate.name)
         candidate.granted_at, candidate.store, candidate.waiting = self.service.now, store, {}
         # Its own machine is cleared when a term begins
-        # (sluice.runtime.jobmanager.dispatcher.orphan_cleanup.end_remains).
+        # (sluice.runtime.jobmanager.dispatcher.orphan_cleanup.kill_orphans).
         own = {number for number, name in self.latches.items() if name == candidate.name}
         self.drivers = [driver for driver in self.drivers if driver.latch not in own]
         self.latches[candidate.latch] = candidate.name
@@ -262,7 +262,7 @@ class Leadership(RuleBasedStateMachine):
         assert recovered.damaged == ()
         for job in recovered.accepted:
             assert job.submission is not None
-            candidate.waiting[job.job_id] = self.service.now + wait_for(
+            candidate.waiting[job.job_id] = self.service.now + seconds_until_gone(
                 job.attempt,
                 origin=candidate.name,
                 granted_at=candidate.granted_at,
@@ -287,7 +287,7 @@ class Leadership(RuleBasedStateMachine):
         self.drivers = [driver for driver in self.drivers if driver.latch != candidate.latch]
         with contextlib.suppress(KeyError):
             del self.service.sessions[candidate.latch]
-        candidate.belief, candidate.store, candidate.waiting, candidate.latch = None, None, {}, 0
+        candidate.validity, candidate.store, candidate.waiting, candidate.latch = None, None, {}, 0
 
 
 async def _answered() -> None:

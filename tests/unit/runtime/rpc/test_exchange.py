@@ -11,9 +11,9 @@ import pytest
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.rpc import (
     MailboxFull,
-    Patience,
     PeerUnreachable,
     RpcTimeout,
+    StreamTimeouts,
     rpc,
 )
 from sluice.runtime.rpc import envelope as wire
@@ -31,7 +31,7 @@ from sluice.runtime.rpc.window import MAX_OPEN_CALLS
 
 LOCAL = SpiffeId.process("sluice.local", Role.JOBMANAGER, "jm")
 PEER = SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm")
-ENDLESS = Patience(hello=3600, ping_interval=3600, ping_timeout=3600, goodbye=0.05)
+ENDLESS = StreamTimeouts(hello=3600, ping_interval=3600, ping_timeout=3600, goodbye=0.05)
 
 
 class Things(Protocol):
@@ -102,10 +102,10 @@ class Served:
 class Fixture:
     """An exchange over a :class:`MemoryStream`."""
 
-    def __init__(self, patience: Patience = ENDLESS, *, greeted: bool = True) -> None:
+    def __init__(self, timeouts: StreamTimeouts = ENDLESS, *, greeted: bool = True) -> None:
         self.stream = MemoryStream()
         self.served = Served()
-        self.exchange = Exchange(LOCAL, PEER, self.stream, self.served, patience)
+        self.exchange = Exchange(LOCAL, PEER, self.stream, self.served, timeouts)
         self.things = make_proxy(Things, self.exchange, "things", None)
         if greeted:
             self.receive(wire.Hello(wire.PROTOCOL_VERSION))
@@ -250,7 +250,7 @@ async def test_a_peer_that_does_not_read_is_given_up() -> None:
 
 
 async def test_silence_is_asked_about_and_then_given_up() -> None:
-    fixture = Fixture(Patience(hello=1, ping_interval=0.01, ping_timeout=0.05))
+    fixture = Fixture(StreamTimeouts(hello=1, ping_interval=0.01, ping_timeout=0.05))
     await fixture.exchange.line.wait_closed()
     assert fixture.sent(wire.Ping) != []
     with pytest.raises(PeerUnreachable, match="no sign of life"):
@@ -258,7 +258,7 @@ async def test_silence_is_asked_about_and_then_given_up() -> None:
 
 
 async def test_who_answers_pings_lives() -> None:
-    fixture = Fixture(Patience(hello=1, ping_interval=0.01, ping_timeout=0.05))
+    fixture = Fixture(StreamTimeouts(hello=1, ping_interval=0.01, ping_timeout=0.05))
     answered = 0
     while answered < 10:
         await eventually(lambda: len(fixture.sent(wire.Ping)) > answered)  # noqa: B023  # awaited within the turn
@@ -269,7 +269,7 @@ async def test_who_answers_pings_lives() -> None:
 
 
 async def test_who_says_no_hello_is_given_up() -> None:
-    fixture = Fixture(Patience(hello=0.02), greeted=False)
+    fixture = Fixture(StreamTimeouts(hello=0.02), greeted=False)
     with pytest.raises(PeerUnreachable, match="did not say hello"):
         await fixture.exchange.ready()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from sluice.runtime.jobmanager.slots.concurrency_limit import AtOnce
+from sluice.runtime.jobmanager.slots.concurrency_limit import ConcurrencyLimit
 
 
 def test_work_starts_in_order_and_never_more_at_a_time_than_allowed() -> None:
     started: list[int] = []
-    at_once = AtOnce(2)
+    at_once = ConcurrencyLimit(2)
 
     def work(number: int) -> bool:
         started.append(number)

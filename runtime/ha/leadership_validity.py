@@ -1,14 +1,14 @@
-"""Whether a leader may still believe that it leads. No I/O; the clock is passed in."""
+"""How long a leader may still take it that it leads. No I/O; the clock is passed in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 SAFE_SHARE = 0.8
-"""Of the session's time-out: how long a leader believes that it leads after sending its last answered request."""
+"""Of the session's time-out: how long a leader takes it that it leads after sending its last answered request."""
 
 
-class Belief:
+class LeadershipValidity:
     """A leader goes by the moment at which its last answered request was *sent*.
 
     The service that elects has heard of it at that moment or later, so it ends the session no earlier than one time-out
@@ -30,6 +30,6 @@ class Belief:
         self._confirmed_at = max(self._confirmed_at, asked_at)
 
     @property
-    def left(self) -> float:
-        """Seconds for which it may be believed yet; not positive: not any more."""
+    def remaining(self) -> float:
+        """Seconds for which the leadership is certain; not positive: it is not any more."""
         return self._confirmed_at + SAFE_SHARE * self._timeout() - self._clock()
