@@ -11,6 +11,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice.core.errors import SluiceError
+
 GENESIS = "0" * 64
 """The digest before the first record."""
 
@@ -54,7 +56,7 @@ class Disk:
         old.rename(new)
 
 
-class NotAppended(Exception):
+class NotAppended(SluiceError):
     """The data is not in the file.
 
     Attributes:

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 import jwt
 import msgspec
 
+from sluice.core.errors import SluiceError
+
 MAX_JWT_CHARACTERS = 16 << 10
 """Longest token that is decoded at all."""
 KEY_HINTS = frozenset({"jku", "jwk", "x5u"})
@@ -25,7 +27,7 @@ _JWS = jwt.PyJWS()
 _T = TypeVar("_T")
 
 
-class InvalidJwt(Exception):
+class InvalidJwt(SluiceError):
     """A token that is not accepted; the message is for the log and contains nothing of the token."""
 
 
