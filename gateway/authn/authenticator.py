@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from sluice.core.file_changes import CachedFile
 from sluice.core.jws import MAX_JWT_CHARACTERS, InvalidJwt, looks_like_jwt
 from sluice.gateway.authn import client_certificate
 from sluice.gateway.authz.policy_file import PolicyFile
@@ -32,7 +33,6 @@ from sluice.gateway.credentials.users import UserBook
 from sluice.gateway.jwt.issuers import unverified_issuer, verify_token
 from sluice.gateway.jwt.jwks import KeyCache, KeyNotKnown
 from sluice.gateway.principal import Subject
-from sluice.gateway.snapshot import FileSnapshot
 from sluice.pki.assertions.principal import Credential, Jti, Principal, TokenId
 
 MAX_AUTHORIZATION_CHARACTERS = MAX_JWT_CHARACTERS + len("Bearer ")
@@ -56,8 +56,8 @@ class Presented:
 class Authenticator:
     """Everything that credentials are looked up in."""
 
-    tokens: FileSnapshot[TokenBook]
-    users: FileSnapshot[UserBook]
+    tokens: CachedFile[TokenBook]
+    users: CachedFile[UserBook]
     sessions: SessionStore
     revocations: Revocations
     pass_keys: PassKeys

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sluice.core.errors import SluiceError
+from sluice.core.errors import SluiceError, StoreError
+from sluice.core.file_changes import FileStamp, file_stamp
 from sluice.core.files import read_bounded
 from sluice.core.home import Home
 from sluice.gateway.authz.operations import OWNED_OPERATIONS, is_pattern, matches
@@ -82,7 +83,7 @@ class PolicyFile:
     def __init__(self, locate: Callable[[], Path], operations: Callable[[], frozenset[str]]) -> None:
         self._locate = locate
         self._operations = operations
-        self._stamp: tuple[object, ...] | None = None
+        self._stamp: tuple[Path, FileStamp | None, frozenset[str]] | None = None
         self._policy: Policy | None = None
         self.rejected = ""
         """Why the file as it is now is not used; empty when it is."""
@@ -90,7 +91,10 @@ class PolicyFile:
     def get(self) -> Policy:
         """The policy in force; raises ``SluiceError`` only when there has been no good one yet."""
         path, operations = self._locate(), self._operations()
-        stamp = (path, _stamp(path), operations)
+        try:
+            stamp = (path, file_stamp(path), operations)
+        except StoreError:
+            stamp = (path, None, operations)
         if self._policy is None or stamp != self._stamp:
             try:
                 self._policy = read_policy(path, operations)
@@ -102,14 +106,6 @@ class PolicyFile:
                 _LOG.error("the policy is not used, the one before stays: %s", error)
             self._stamp = stamp
         return self._policy
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        info = path.stat()
-    except OSError:
-        return None
-    return (info.st_ino, info.st_size, info.st_mtime_ns)
 
 
 class _Reader:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from sluice.core.file_changes import CachedFile
 from sluice.core.files import make_private_directory, read_secret, write_secret
 from sluice.core.home import Home
 from sluice.gateway.credentials.revocations import Revocations
@@ -19,7 +20,6 @@ from sluice.gateway.credentials.sessions import (
 )
 from sluice.gateway.errors import SessionError
 from sluice.gateway.principal import Subject
-from sluice.gateway.snapshot import FileSnapshot
 from sluice.pki.assertions.principal import SessionId
 
 MAX_SESSION_FILE_BYTES = 16 << 20
@@ -32,15 +32,19 @@ def session_file(home: Home) -> Path:
     return home.gateway / "sessions.json"
 
 
-def session_snapshot(home: Home) -> FileSnapshot[SessionBook]:
+def session_snapshot(home: Home) -> CachedFile[SessionBook]:
     """The sessions for a reader that runs for long, as the auth service last wrote them; no file means none."""
-    return FileSnapshot(session_file(home), SessionBook.decode, limit=MAX_SESSION_FILE_BYTES, missing=SessionBook())
+    return CachedFile(session_file(home), _read, missing=SessionBook())
 
 
 def read_sessions(home: Home) -> SessionBook:
     """The sessions as the auth service last wrote them; no file means none."""
     path = session_file(home)
-    return SessionBook.decode(read_secret(path, MAX_SESSION_FILE_BYTES)) if path.exists() else SessionBook()
+    return _read(path) if path.exists() else SessionBook()
+
+
+def _read(path: Path) -> SessionBook:
+    return SessionBook.decode(read_secret(path, MAX_SESSION_FILE_BYTES))
 
 
 def revoke_sessions(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from sluice.core.file_changes import CachedFile
 from sluice.core.files import (
     SECRET_MODE,
     make_private_directory,
@@ -22,7 +23,6 @@ from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.credentials.session_store import revoke_sessions
 from sluice.gateway.errors import InvalidTokenRequest, TokenStoreError
 from sluice.gateway.principal import AccessRole
-from sluice.gateway.snapshot import FileSnapshot
 from sluice.pki.assertions.principal import TokenId
 
 MAX_TOKEN_FILE_BYTES = 4 << 20
@@ -35,9 +35,13 @@ def token_file(home: Home) -> Path:
     return home.gateway / "tokens.json"
 
 
-def token_snapshot(home: Home) -> FileSnapshot[TokenBook]:
+def token_snapshot(home: Home) -> CachedFile[TokenBook]:
     """The tokens for a reader that runs for long; no file means no tokens."""
-    return FileSnapshot(token_file(home), TokenBook.decode, limit=MAX_TOKEN_FILE_BYTES, missing=TokenBook())
+    return CachedFile(token_file(home), _read, missing=TokenBook())
+
+
+def _read(path: Path) -> TokenBook:
+    return TokenBook.decode(read_secret(path, MAX_TOKEN_FILE_BYTES))
 
 
 def create_token(home: Home, *, name: str, role: str, lifetime: dt.timedelta = DEFAULT_TTL) -> str:
@@ -57,7 +61,7 @@ class TokenStore:
         """The tokens as they are; raises when the file is damaged or readable by others."""
         if not self._path.exists():
             return TokenBook()
-        return TokenBook.decode(read_secret(self._path, MAX_TOKEN_FILE_BYTES))
+        return _read(self._path)
 
     def create(
         self,

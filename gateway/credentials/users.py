@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from sluice.core.file_changes import CachedFile
 from sluice.core.files import (
     locked,
     make_private_directory,
@@ -26,7 +27,6 @@ from sluice.core.home import Home
 from sluice.gateway.credentials.session_store import revoke_sessions
 from sluice.gateway.errors import UserFileError
 from sluice.gateway.principal import is_name
-from sluice.gateway.snapshot import FileSnapshot
 
 MAX_USERS = 5000
 MAX_USER_FILE_BYTES = 4 << 20
@@ -150,9 +150,13 @@ def user_file(home: Home) -> Path:
     return home.gateway / "users.json"
 
 
-def user_snapshot(home: Home) -> FileSnapshot[UserBook]:
+def user_snapshot(home: Home) -> CachedFile[UserBook]:
     """The users for a reader that runs for long; no file means nobody."""
-    return FileSnapshot(user_file(home), UserBook.decode, limit=MAX_USER_FILE_BYTES, missing=UserBook())
+    return CachedFile(user_file(home), _read, missing=UserBook())
+
+
+def _read(path: Path) -> UserBook:
+    return UserBook.decode(read_secret(path, MAX_USER_FILE_BYTES))
 
 
 class UserStore:
@@ -164,7 +168,7 @@ class UserStore:
 
     def read(self) -> UserBook:
         """The users as they are."""
-        return UserBook.decode(read_secret(self._path, MAX_USER_FILE_BYTES)) if self._path.exists() else UserBook()
+        return _read(self._path) if self._path.exists() else UserBook()
 
     def add(self, name: str, password: str, *, roles: tuple[str, ...], groups: tuple[str, ...]) -> UserRecord:
         """Add a user; raises :class:`UserFileError` when there is one of this name."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from sluice.core.errors import SluiceError
+from sluice.core.file_changes import CachedFile
 from sluice.core.files import make_private_directory, write_secret
 from sluice.core.tasks import end_tasks, repeat
 from sluice.core.xds.messages import SHORT_NAMES
@@ -31,7 +32,6 @@ from sluice.gateway.envoy_config.listeners import SOURCE
 from sluice.gateway.envoy_config.routes import Grants
 from sluice.gateway.envoy_config.templates import load_source
 from sluice.gateway.envoy_config.tracing import Collector
-from sluice.gateway.snapshot import FileSnapshot
 from sluice.gateway.upstreams import Legs
 from sluice.gateway.xds.service import XdsService
 from sluice.gateway.xds.snapshot import SnapshotBoard
@@ -49,7 +49,7 @@ EXPIRY_SECONDS = 30.0
 class Sources:
     """Where it is written: each is read again when its file changed."""
 
-    routes: FileSnapshot[RouteTable]
+    routes: CachedFile[RouteTable]
     policy: PolicyFile
     keys: PassKeys
     revocations: Revocations

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from sluice.core.errors import SluiceError
+from sluice.core.file_changes import CachedFile
+from sluice.core.files import read_secret
 from sluice.core.home import Home
 from sluice.core.tasks import end_tasks, repeat
 from sluice.gateway.audit_log.log import AuditLog, audit_file
@@ -35,7 +37,6 @@ from sluice.gateway.service.auth_api import AuthApi
 from sluice.gateway.service.ext_authz import AuthService
 from sluice.gateway.signin.oidc import Directory, Provider, key_cache
 from sluice.gateway.signin.sign_in import SignIn
-from sluice.gateway.snapshot import FileSnapshot
 from sluice.gateway.ui.revocation_client import RevocationClient
 from sluice.pki.assertions.keys import assertion_keys_file
 from sluice.pki.ca.address import CaAddress, read_ca
@@ -70,7 +71,7 @@ async def auth_service(
     Raises ``SluiceError`` when tokens, users, routes, the policy, the revocations or the audit log are
     not in order: an auth service that cannot decide does not start.
     """
-    routes = FileSnapshot(route_file(home), decode_routes, limit=MAX_ROUTE_LIST_BYTES)
+    routes = CachedFile(route_file(home), _read_routes, remedy="start the cluster with `sluice up`")
     keys = PassKeys.of(home)
     _refresh_keys(home, keys)
     async with contextlib.AsyncExitStack() as stack:
@@ -116,6 +117,10 @@ async def auth_service(
 def decode_routes(data: bytes) -> RouteTable:
     """REST's routes, and the methods of Spark Connect."""
     return RouteTable([*RouteTable.decode(data).routes, *connect_operations()])
+
+
+def _read_routes(path: Path) -> RouteTable:
+    return decode_routes(read_secret(path, MAX_ROUTE_LIST_BYTES))
 
 
 def _keys_of(config: IssuerConfig) -> KeyCache:

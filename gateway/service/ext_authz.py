@@ -18,6 +18,7 @@ from aiohttp import hdrs, web
 from prometheus_client import Counter
 
 from sluice.core.errors import SluiceError
+from sluice.core.file_changes import CachedFile
 from sluice.core.metrics import REGISTRY
 from sluice.core.pages.assets import PREFIX as STATIC_PREFIX
 from sluice.core.pages.assets import find_asset
@@ -43,7 +44,6 @@ from sluice.gateway.proxy.nginx import PROXY as NGINX
 from sluice.gateway.service.auth_api import PREFIX, AuthApi
 from sluice.gateway.signin.requests import presented
 from sluice.gateway.signin.sign_in import SignIn
-from sluice.gateway.snapshot import FileSnapshot
 from sluice.pki.assertions.tokens import HEADER as ASSERTION_HEADER
 
 _LOG = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class AuthService:
     """Answers Envoy's questions; reads tokens, policy and routes afresh when their files changed."""
 
     authenticator: Authenticator
-    routes: FileSnapshot[RouteTable]
+    routes: CachedFile[RouteTable]
     audit: AuditWriter
     sign_in: SignIn
     api: AuthApi
