@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from sluice.runtime.messages import Message
 from sluice.runtime.restart_config import RestartConfig, RestartStrategy
@@ -27,52 +26,47 @@ class RestartMemory(Message, frozen=True):
 NO_MEMORY = RestartMemory()
 
 
-class Restarts(Protocol):
-    """Told of each failure of one job; remembers what it needs of earlier ones."""
+class RestartBackoff:
+    """Decides after each failure of one job whether and when there is to be another attempt.
 
-    @property
-    def memory(self) -> RestartMemory:
-        """What an equal strategy goes on with."""
-        ...
+    Attributes:
+        memory: what it remembers of earlier failures; an equal strategy of the next leader goes on with it.
+    """
+
+    def __init__(self, memory: RestartMemory = NO_MEMORY) -> None:
+        self.memory = memory
 
     def failed(self, now: float) -> float | None:
-        """The job has failed at ``now`` (seconds): wait how many seconds before the next attempt; None: give up."""
-        ...
+        """The job has failed at ``now``; returns how long to wait before the next attempt, None to give up.
+
+        Times are seconds.
+        """
+        raise NotImplementedError
 
 
-class NoRestart:
+class NoRestart(RestartBackoff):
     """The first failure is the last."""
 
-    @property
-    def memory(self) -> RestartMemory:
-        """See :class:`Restarts`."""
-        return RestartMemory()
-
-    def failed(self, now: float) -> float | None:  # noqa: ARG002  # that of the protocol
-        """See :class:`Restarts`."""
+    def failed(self, now: float) -> float | None:  # noqa: ARG002  # of the base class
+        """Give up."""
         return None
 
 
-class FixedDelay:
-    """So many restarts, each after the same delay."""
+class FixedDelay(RestartBackoff):
+    """A number of restarts, each after the same delay."""
 
     def __init__(self, attempts: int, delay: float, memory: RestartMemory = NO_MEMORY) -> None:
+        super().__init__(memory)
         self._attempts = attempts
         self._delay = delay
-        self._failures = memory.failures
 
-    @property
-    def memory(self) -> RestartMemory:
-        """See :class:`Restarts`."""
-        return RestartMemory(failures=self._failures)
-
-    def failed(self, now: float) -> float | None:  # noqa: ARG002  # that of the protocol
-        """See :class:`Restarts`."""
-        self._failures += 1
-        return self._delay if self._failures <= self._attempts else None
+    def failed(self, now: float) -> float | None:  # noqa: ARG002  # of the base class
+        """The delay, as long as there are attempts left."""
+        self.memory = RestartMemory(failures=self.memory.failures + 1)
+        return self._delay if self.memory.failures <= self._attempts else None
 
 
-class ExponentialDelay:
+class ExponentialDelay(RestartBackoff):
     """Longer and longer delays, up to a bound; from the beginning after a long time without a failure.
 
     Args:
@@ -82,84 +76,77 @@ class ExponentialDelay:
     """
 
     def __init__(self, settings: RestartConfig, chance: Callable[[], float], memory: RestartMemory = NO_MEMORY) -> None:
+        super().__init__(memory)
         self._settings = settings
         self._chance = chance
-        self._in_a_row = memory.failures
-        self._resumed_at = memory.resumed_at
-
-    @property
-    def memory(self) -> RestartMemory:
-        """See :class:`Restarts`."""
-        return RestartMemory(failures=self._in_a_row, resumed_at=self._resumed_at)
 
     def failed(self, now: float) -> float | None:
-        """See :class:`Restarts`."""
-        settings = self._settings
-        if self._in_a_row and now - self._resumed_at >= settings.reset_backoff_threshold:
-            self._in_a_row = 0
-        self._in_a_row += 1
-        if 0 < settings.attempts_before_reset_backoff < self._in_a_row:
+        """The next delay, with jitter; None after too many failures in a row."""
+        settings, failures = self._settings, self.memory.failures
+        if failures and now - self.memory.resumed_at >= settings.reset_backoff_threshold:
+            failures = 0
+        failures += 1
+        self.memory = RestartMemory(failures=failures, resumed_at=self.memory.resumed_at)
+        if 0 < settings.attempts_before_reset_backoff < failures:
             return None
-        delay = self._backoff()
+        delay = self._backoff(failures)
         delay += delay * settings.jitter_factor * self._chance()
-        self._resumed_at = now + delay
+        self.memory = RestartMemory(failures=failures, resumed_at=now + delay)
         return delay
 
-    def _backoff(self) -> float:
+    def _backoff(self, failures: int) -> float:
         settings = self._settings
         delay = settings.initial_backoff
-        for _ in range(self._in_a_row - 1):
+        for _ in range(failures - 1):
             if delay >= settings.max_backoff or settings.backoff_multiplier <= 1 or delay <= 0:
                 break
             delay *= settings.backoff_multiplier
         return min(delay, settings.max_backoff)
 
 
-class FailureRate:
+class ExponentialDelayOnceCheckpointed(ExponentialDelay):
+    """The default, as Flink's: no restart of a job without checkpoints, exponential delays for one that has some."""
+
+    def __init__(
+        self,
+        settings: RestartConfig,
+        chance: Callable[[], float],
+        checkpointed: Callable[[], bool],
+        memory: RestartMemory = NO_MEMORY,
+    ) -> None:
+        super().__init__(settings, chance, memory)
+        self._checkpointed = checkpointed
+
+    def failed(self, now: float) -> float | None:
+        """The next delay; None as long as there is no checkpoint."""
+        return super().failed(now) if self._checkpointed() else None
+
+
+class FailureRate(RestartBackoff):
     """Any number of restarts while there are not too many failures in an interval."""
 
     def __init__(self, most: int, interval: float, delay: float, memory: RestartMemory = NO_MEMORY) -> None:
+        super().__init__(memory)
+        self._most = most
         self._interval = interval
         self._delay = delay
-        self._most = most
         self._failures: deque[float] = deque(memory.times, maxlen=most + 1)
 
-    @property
-    def memory(self) -> RestartMemory:
-        """See :class:`Restarts`."""
-        return RestartMemory(times=tuple(self._failures)[-MAX_TIMES_KEPT:])
-
     def failed(self, now: float) -> float | None:
-        """See :class:`Restarts`."""
+        """The delay; None when the interval has seen too many failures."""
         self._failures.append(now)
+        self.memory = RestartMemory(times=tuple(self._failures)[-MAX_TIMES_KEPT:])
         too_many = len(self._failures) > self._most and now - self._failures[0] <= self._interval
         return None if too_many else self._delay
 
 
-class UntilCheckpointed:
-    """The default, as Flink's: no restart of a job without checkpoints, exponential delays for one that has some."""
-
-    def __init__(self, checkpointed: Callable[[], bool], then: Restarts) -> None:
-        self._checkpointed = checkpointed
-        self._then = then
-
-    @property
-    def memory(self) -> RestartMemory:
-        """See :class:`Restarts`."""
-        return self._then.memory
-
-    def failed(self, now: float) -> float | None:
-        """See :class:`Restarts`."""
-        return self._then.failed(now) if self._checkpointed() else None
-
-
-def restarts(
+def restart_backoff(
     settings: RestartConfig,
     *,
     checkpointed: Callable[[], bool],
     chance: Callable[[], float],
     memory: RestartMemory = NO_MEMORY,
-) -> Restarts:
+) -> RestartBackoff:
     """The strategy that ``settings`` describe, of one job.
 
     Args:
@@ -179,4 +166,4 @@ def restarts(
                 settings.max_failures_per_interval, settings.failure_rate_interval, settings.delay, memory
             )
         case RestartStrategy.DEFAULT:
-            return UntilCheckpointed(checkpointed, ExponentialDelay(settings, chance, memory))
+            return ExponentialDelayOnceCheckpointed(settings, chance, checkpointed, memory)

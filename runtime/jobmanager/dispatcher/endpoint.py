@@ -23,7 +23,7 @@ from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail, en
 from sluice.runtime.jobmanager.dispatcher.job_register import JobRegister, RegisteredJob
 from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import kill_orphans
 from sluice.runtime.jobmanager.dispatcher.submission_checks import check_submission
-from sluice.runtime.jobmanager.restart_strategies import NoRestart, Restarts, restarts
+from sluice.runtime.jobmanager.restart_strategies import NoRestart, RestartBackoff, restart_backoff
 from sluice.runtime.jobmanager.store.job_history import JobHistory
 from sluice.runtime.jobmanager.views import JobDetail, JobRecord
 from sluice.runtime.messages import JobKind, JobSubmission
@@ -108,12 +108,12 @@ class Dispatcher(JobRegister):
         if job.accepting is not None:
             await asyncio.shield(job.accepting)
 
-    def _restarts(self, job: RegisteredJob) -> Restarts:
+    def _restarts(self, job: RegisteredJob) -> RestartBackoff:
         """Of a job that is to be run; a Spark Connect session is its client's to start again."""
         submission = job.record.submission
         if submission.kind is not JobKind.PIPELINE:
             return NoRestart()
-        return restarts(
+        return restart_backoff(
             settle(self._restart, submission.restart),
             checkpointed=lambda: job.record.detail.checkpoints > 0,
             chance=self._chance,

@@ -30,7 +30,7 @@ from sluice.runtime.jobmanager.dispatcher.actions import (
 )
 from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits, JobQueue
 from sluice.runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, QuotaExceeded, SubmissionRejected
-from sluice.runtime.jobmanager.restart_strategies import NoRestart, Restarts
+from sluice.runtime.jobmanager.restart_strategies import NoRestart, RestartBackoff
 from sluice.runtime.messages import JobState
 
 
@@ -79,7 +79,7 @@ class Job:
     owner: str
     phase: Phase
     files: Mapping[str, int] = field(default_factory=dict)
-    restarts: Restarts = field(default_factory=NoRestart)
+    restarts: RestartBackoff = field(default_factory=NoRestart)
     cancelled: bool = False
     delay: float = 0.0
 
@@ -111,7 +111,7 @@ class DispatcherStateMachine:
 
     # --- jobs come ------------------------------------------------------------------------------------------
 
-    def submitted(self, job_id: str, owner: str, files: Mapping[str, int], restarts: Restarts) -> None:
+    def submitted(self, job_id: str, owner: str, files: Mapping[str, int], restarts: RestartBackoff) -> None:
         """A new job.
 
         Raises:
@@ -152,7 +152,7 @@ class DispatcherStateMachine:
         self._leave_queue(job_id)
 
     def recovered(
-        self, job_id: str, owner: str, files: Mapping[str, int], restarts: Restarts, *, cancelled: bool
+        self, job_id: str, owner: str, files: Mapping[str, int], restarts: RestartBackoff, *, cancelled: bool
     ) -> None:
         """An earlier leader accepted this job and did not bring it to its end."""
         self.jobs[job_id] = Job(job_id, owner, Phase.RECOVERING, files, restarts, cancelled)

@@ -11,7 +11,7 @@ import aiohttp
 import psutil
 import pytest
 
-from sluice.runtime.jobmanager.attempt import driver as attempt_driver
+from sluice.runtime.jobmanager.attempt import state_machine
 from sluice.runtime.spark.driver.spec import DriverSpec
 from tests.integration.runtime.conftest import Cluster, eventually, until_gone
 
@@ -147,8 +147,8 @@ async def test_cancel_ends_driver_and_executors(cluster: Cluster) -> None:
 
 
 async def test_a_driver_that_ignores_cancel_is_killed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_driver, "CANCEL_MARGIN_SECONDS", 0.2)
-    monkeypatch.setattr(attempt_driver, "KILL_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(state_machine, "CANCEL_MARGIN_SECONDS", 0.2)
+    monkeypatch.setattr(state_machine, "KILL_GRACE_SECONDS", 0.2)
     job_id = await cluster.submit(end="ignore-cancel", executors=0)
 
     async def deaf() -> bool:

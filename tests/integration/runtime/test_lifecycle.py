@@ -16,8 +16,8 @@ from sluice.runtime.gateways import (
     ResourceManagerGateway,
     jobmaster_endpoint,
 )
-from sluice.runtime.jobmanager.attempt import driver as attempt_driver
-from sluice.runtime.jobmanager.attempt.job_master import JobMaster
+from sluice.runtime.jobmanager.attempt import executor_control
+from sluice.runtime.jobmanager.attempt.executor_control import ExecutorControl
 from sluice.runtime.jobmanager.errors import ExecutorUnknown, NotRegistered
 from sluice.runtime.messages import (
     CsrToSign,
@@ -259,12 +259,12 @@ async def test_an_error_of_a_jobmaster_fails_its_job_and_nothing_else(
 ) -> None:
     """A timer that raises: nobody waits for it, and the job must not wait for ever."""
 
-    def broken(master: JobMaster, watch: object) -> None:
-        raise KeyError(master.job_id, watch)
+    def broken(executors: ExecutorControl) -> None:
+        raise KeyError(executors)
 
-    monkeypatch.setattr(attempt_driver, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(executor_control, "REQUIREMENT_REPEAT_SECONDS", 0.1)
     await cluster.start_taskmanager("tm-1")
-    monkeypatch.setattr(JobMaster, "_look_at_driver_identity", broken)
+    monkeypatch.setattr(ExecutorControl, "repeat_requirement", broken)
     job_id = await cluster.submit()
     job = await cluster.until(job_id, "FAILED")
     assert "internal error of its JobMaster: KeyError" in job["failure"]["error"]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sluice.runtime.jobmanager.restart_strategies import (
     ExponentialDelay,
     FailureRate,
-    Restarts,
-    restarts,
+    RestartBackoff,
+    restart_backoff,
 )
 from sluice.runtime.restart_config import (
     RestartConfig,
@@ -21,10 +21,10 @@ from sluice.runtime.restart_config import (
 )
 
 
-def of(*, checkpointed: bool = False, **settings: object) -> Restarts:
+def of(*, checkpointed: bool = False, **settings: object) -> RestartBackoff:
     """The strategy of these settings, without jitter unless they say so."""
     config = msgspec.convert({"jitter_factor": 0.0, **settings}, RestartConfig)
-    return restarts(config, checkpointed=lambda: checkpointed, chance=lambda: 1.0)
+    return restart_backoff(config, checkpointed=lambda: checkpointed, chance=lambda: 1.0)
 
 
 def test_none_gives_up_at_once() -> None:
@@ -38,7 +38,7 @@ def test_the_default_restarts_only_jobs_that_have_a_checkpoint() -> None:
 
 def test_the_default_sees_the_first_checkpoint_when_it_comes() -> None:
     done: list[int] = []
-    strategy = restarts(RestartConfig(jitter_factor=0), checkpointed=lambda: bool(done), chance=lambda: 0.0)
+    strategy = restart_backoff(RestartConfig(jitter_factor=0), checkpointed=lambda: bool(done), chance=lambda: 0.0)
     assert strategy.failed(0) is None
     done.append(1)
     assert strategy.failed(1) == 1.0

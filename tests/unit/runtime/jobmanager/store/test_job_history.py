@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sluice.runtime.ha.errors import StorageUnavailable
 from sluice.runtime.jobmanager.attempt.history_log import LOST, HistoryLog
 from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail, interrupted_record
-from sluice.runtime.jobmanager.restart_strategies import RestartMemory, restarts
+from sluice.runtime.jobmanager.restart_strategies import RestartMemory, restart_backoff
 from sluice.runtime.jobmanager.store.job_history import (
     HISTORY,
     MAX_HISTORY_BYTES,
@@ -187,12 +187,12 @@ def test_a_strategy_decides_the_same_however_often_leaders_change(
         strategy=strategy, attempts=bound, attempts_before_reset_backoff=bound, max_failures_per_interval=bound
     )
 
-    steady = restarts(settings, checkpointed=lambda: True, chance=lambda: 0.5)
-    moving = restarts(settings, checkpointed=lambda: True, chance=lambda: 0.5)
+    steady = restart_backoff(settings, checkpointed=lambda: True, chance=lambda: 0.5)
+    moving = restart_backoff(settings, checkpointed=lambda: True, chance=lambda: 0.5)
     now = 0.0
     for passed, changed in failures:
         now += passed
         if changed:
             handed_on = msgspec.json.decode(msgspec.json.encode(moving.memory), type=RestartMemory)
-            moving = restarts(settings, checkpointed=lambda: True, chance=lambda: 0.5, memory=handed_on)
+            moving = restart_backoff(settings, checkpointed=lambda: True, chance=lambda: 0.5, memory=handed_on)
         assert moving.failed(now) == steady.failed(now)
