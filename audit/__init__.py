@@ -1,1 +1,1 @@
-"""Examines a live cluster and gives evidence: every listener, every hostile case, what was done and what was seen."""
+"""Examine a live cluster: every listener, every hostile case, with evidence of what was sent and what was answered."""

@@ -1,4 +1,4 @@
-"""Known findings that somebody has accepted, with a reason and an end: a TOML file.
+"""Findings that somebody has accepted, with a reason and an expiry date: a TOML file.
 
 [[accepted]]
 check = "TLS-04"

@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are run and told."""
+"""All checks, in the order in which they run and are reported."""
 
 from __future__ import annotations
 

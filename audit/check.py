@@ -1,4 +1,4 @@
-"""What a check is: one question about a listener, and what answer is right."""
+"""The definition of a check: one question about a listener, and the right answer."""
 
 from __future__ import annotations
 

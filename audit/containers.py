@@ -1,4 +1,4 @@
-"""The containers of a compose project, found through the docker command; and what listens in each.
+"""The containers of a compose project, found with the docker command, and the listeners in each.
 
 Every container is looked at as a machine of its own: its kernel tables, its registry, its files, and handshakes from
 inside its network. That takes root on the host that runs them.

@@ -1,4 +1,4 @@
-"""Which listeners a local cluster has: what its registry declares, held against the kernel's socket table.
+"""The listeners of a local cluster: the cluster's registry, compared with the kernel's socket table.
 
 The registry is what the cluster publishes below ``<home>/run`` (its files are read as published documents; the code
 that writes them is not known here). :func:`reconcile` decides, without I/O.

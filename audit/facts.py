@@ -1,4 +1,4 @@
-"""What a listener negotiates: version, suite, groups, chain; facts for the report, judged elsewhere."""
+"""What a listener negotiates: version, cipher suite, groups, chain. Facts for the report; checks judge them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audit identities: certified by the cluster's own authorities, valid or wrong in exactly one way, gone in minutes.
+"""Audit identities: issued by the cluster's own authorities, valid or wrong in exactly one way, for minutes.
 
 They are made in memory and stay there. Each is written into a log below the home before it is used, with its serial
 number, its case and its end, so that nobody who finds it in a server's log has to wonder.

@@ -1,4 +1,4 @@
-"""What an audit does to a cluster only when it was asked to: take a part of it away for some seconds."""
+"""Checks that disturb the cluster, run on request only: they stop a part of it for some seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of an audit: listeners, checks, evidence, findings. Values only; no I/O."""
+"""The vocabulary of an audit: listeners, checks, evidence, findings. Values only; no I/O."""
 
 from __future__ import annotations
 

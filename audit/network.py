@@ -1,4 +1,4 @@
-"""Looking at listeners from inside another network namespace, as a container's own processes would see them."""
+"""Examining listeners from inside another network namespace, as the processes of a container see them."""
 
 from __future__ import annotations
 

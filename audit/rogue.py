@@ -1,4 +1,4 @@
-"""Credentials that no listener may admit, made by authorities of the audit's own. In memory only."""
+"""Credentials that no listener may admit, issued by the audit's own authorities. In memory only."""
 
 from __future__ import annotations
 

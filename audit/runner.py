@@ -1,4 +1,4 @@
-"""Runs checks on listeners, several listeners at a time, and puts what was seen into a report."""
+"""Runs checks on several listeners concurrently and puts the results into a report."""
 
 from __future__ import annotations
 

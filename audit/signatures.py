@@ -1,4 +1,4 @@
-"""Who signed a certificate, whatever the algorithm: a signature with SHA-1 is weak, which is another finding."""
+"""Verify who signed a certificate, with any algorithm: a weak one, such as SHA-1, is a finding of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check is run on: one listener, the means to examine it, and what was learnt of it already."""
+"""The subject of a check: one listener, the means to examine it, and what is known of it already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listeners to examine, from a TOML file. Without a ``channel`` they are foreign: held to no rule of ours.
+"""Listeners to examine, from a TOML file. One without a ``channel`` is foreign: our rules do not apply to it.
 
 [[target]]
 name = "spark-master"

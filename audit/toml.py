@@ -1,4 +1,4 @@
-"""Reading the TOML files that people write for the audit."""
+"""Reading the audit's TOML files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sluice demo``: the whole way in one command, from an empty folder to a table of real certificates."""
+"""``sluice demo``: a cluster, a job and its certificates in one command, from an empty folder."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from sluice.cli.audit import commands as audit
 from sluice.cli.cluster import commands as cluster
 from sluice.cli.compose import commands as compose
 from sluice.cli.doctor import commands as doctor
+from sluice.cli.error_messages import internal_error, print_error, system_error
 from sluice.cli.errors import (
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
     exit_code_of,
 )
-from sluice.cli.failure import of_ours, of_the_system, tell
 from sluice.cli.gateway import (
     audit_log,
     login,
@@ -95,14 +95,14 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except SluiceError as error:
-        tell(error, Console(stderr=True))
+        print_error(error, Console(stderr=True))
         sys.exit(exit_code_of(error))
     except OSError as error:
-        tell(of_the_system(error), Console(stderr=True))
+        print_error(system_error(error), Console(stderr=True))
         sys.exit(EXIT_INTERNAL)
     except Exception as error:  # noqa: BLE001  the outermost place: a fault of ours must not look like an answer
         traceback.print_exc()
-        tell(of_ours(error), Console(stderr=True))
+        print_error(internal_error(error), Console(stderr=True))
         sys.exit(EXIT_INTERNAL)
 
 

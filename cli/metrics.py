@@ -1,4 +1,4 @@
-"""``sluice metrics``: what the processes of this home count, read from their sockets."""
+"""``sluice metrics``: the metrics of the processes of this home, read from their sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that many verbs share, so that they mean the same everywhere."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bars of progress: on a terminal alone, on standard error, and gone when the work is done."""
+"""Progress bars: on a terminal only, on standard error, removed when the work is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What REST and the auth service know of each other: the routes of the one, the address of the other."""
+"""What REST and the auth service share: REST's routes, and the address of the auth service."""
 
 from __future__ import annotations
 

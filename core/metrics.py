@@ -1,4 +1,4 @@
-"""Metrics of a process for Prometheus: in one registry, served on a unix socket that its owner alone can open.
+"""The metrics of a process: one Prometheus registry, served on a unix socket that only its owner can open.
 
 There is no TCP listener: the JobManager's ``GET /v1/metrics`` gathers all processes of its home through these sockets,
 and the TaskManagers of other machines over RPC, and is reached through the gateway like everything else.

@@ -1,4 +1,4 @@
-"""Ending tasks, and having some that nothing but that ends."""
+"""Ending tasks, and repeating a step until cancelled."""
 
 from __future__ import annotations
 

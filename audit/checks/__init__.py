@@ -1,1 +1,1 @@
-"""The checks, one module for each subject; :mod:`sluice.audit.catalogue` puts them together."""
+"""The checks, one module per subject; :mod:`sluice.audit.catalogue` lists them."""

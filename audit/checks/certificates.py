@@ -1,4 +1,4 @@
-"""What a listener shows of itself: validity, lifetime, key, signature, chain, purpose, identity."""
+"""A listener's certificate: validity, lifetime, key, signature, chain, extended key usage, identity."""
 
 from __future__ import annotations
 

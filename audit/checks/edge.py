@@ -1,4 +1,4 @@
-"""The door: who gets through without a credential, with a wrong one, with one that does not suffice; what it tells."""
+"""The ingress: requests without a credential, with a wrong or insufficient one, and what answers disclose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a listener puts up with: handshakes that never end, or never fit."""
+"""Resource exhaustion: handshakes that never end, and oversized handshakes and records."""
 
 from __future__ import annotations
 

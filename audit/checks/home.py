@@ -1,4 +1,4 @@
-"""The files of a local cluster, as far as they decide what its listeners are worth. Reads, and changes nothing.
+"""The files of a local cluster that its listeners' security depends on. Read only.
 
 What is wrong with files the doctor knows (``pki.inspect.doctor``): its findings are evidence here, each under the
 check that they belong to. What an audit asks beyond that stands here itself.

@@ -1,4 +1,4 @@
-"""What listens, where, and for whom: by the registry, the kernel, and a first knock at the door."""
+"""Which sockets listen, at which addresses, and for whom: the registry, the kernel, and a first connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a listener admits: everyone who must be refused, one at a time, and somebody who must not."""
+"""Which clients a listener admits: each client that must be refused, and one that must be admitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which TLS a listener speaks: versions, suites, groups, signatures, and what TLS 1.3 did away with."""
+"""The TLS that a listener speaks: versions, cipher suites, groups, signatures, features that TLS 1.3 removed."""
 
 from __future__ import annotations
 

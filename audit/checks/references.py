@@ -1,4 +1,4 @@
-"""The sources that findings refer to, each written once."""
+"""The sources that findings cite."""
 
 from __future__ import annotations
 

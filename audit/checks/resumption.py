@@ -1,4 +1,4 @@
-"""Whether a client may come back without showing its certificate again."""
+"""Session resumption: whether a client can return without presenting its certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cipher suites: those that protect nothing at all, and those that protect too little."""
+"""Cipher suites without authentication or encryption, and weak ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report in each format that somebody reads: people, scripts, test dashboards, code scanning."""
+"""The report in each format: for people, scripts, test dashboards and code scanning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JUnit XML: a suite for each listener, a case for each check; what dashboards of test results read."""
+"""JUnit XML for test dashboards: a suite for each listener, a case for each check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A self-contained HTML page: the picture, the findings with their evidence, and everything that was done."""
+"""A self-contained HTML page: the picture of the cluster, the findings with their evidence, and all checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster as an SVG: who may connect to what, and in which state each channel is."""
+"""The cluster as an SVG: which roles may connect to which, and the state of each channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report for people: what listens and what it negotiates, then what is wrong, with evidence and remedy."""
+"""The report as text: listeners and what they negotiate, then findings with evidence and remedy."""
 
 from __future__ import annotations
 

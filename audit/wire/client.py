@@ -1,4 +1,4 @@
-"""A TLS 1.3 client that verifies nothing about the server, and tells everything about the handshake.
+"""A TLS 1.3 client that verifies nothing about the server and reports everything about the handshake.
 
 What a server thinks of a client's certificate comes *after* the client's handshake is complete (RFC 8446, 4.4.2.4 and
 E.1.2): :meth:`Tls13Client.verdict` reads it.

@@ -1,4 +1,4 @@
-"""A TCP connection that is read record by record, with one deadline for everything."""
+"""A TCP connection that is read record by record, with one deadline for the whole exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hellos: what the audit offers, and what a server makes of it. Values in, values out."""
+"""Hellos: what the audit offers and how a server answers. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of TLS and what they are called (IANA's TLS parameters registries)."""
+"""Code points of TLS and their names (IANA's TLS parameters registries)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One hello, one answer."""
+"""Send one hello and read one answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sluice audit --compose``: every container of a compose project, each from inside its own network."""
+"""``sluice audit --compose``: every container of a compose project, each examined from inside its own network."""
 
 from __future__ import annotations
 

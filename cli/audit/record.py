@@ -1,4 +1,4 @@
-"""What the dashboard shows of the last audit: kept in the home that was examined."""
+"""The summary of the last audit that the dashboard shows, in the home that was examined."""
 
 from __future__ import annotations
 

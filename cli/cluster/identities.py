@@ -1,4 +1,4 @@
-"""The identities of a local cluster: got from the online authority, first by join token, then by renewal.
+"""The identities of a local cluster, from the online authority: first by join token, then by renewal.
 
 Only the gateway's public certificate is signed here, by the edge authority. It is ``gateway/edge``; what Envoy shows
 inside is ``gateway/envoy``. In homes of earlier versions the public one was there: it is replaced.

@@ -1,4 +1,4 @@
-"""TaskManagers on demand: what the JobManager says there should be, compared with what the launcher runs."""
+"""TaskManagers on demand: start and stop them as the JobManager asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the launcher writes down about the processes it started, so that a later command can find or end them.
+"""The launcher's record of the processes it started, so that a later command can find or end them.
 
 A pid alone proves nothing (the kernel reuses them): a record is matched by pid *and* start time.
 """

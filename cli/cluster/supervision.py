@@ -1,4 +1,4 @@
-"""The processes of a local cluster: started again however often they end, and whatever goes wrong meanwhile."""
+"""Supervision of the processes of a local cluster: restart each one that ends, without a limit on attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JobManagers of which one leads, and the ZooKeeper ensemble that elects it, as services of a cluster of containers."""
+"""Several JobManagers and the ZooKeeper ensemble that elects their leader, as services of a cluster of containers."""
 
 from __future__ import annotations
 

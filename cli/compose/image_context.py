@@ -1,4 +1,4 @@
-"""What the image of the containers is built from: a Dockerfile, locked requirements, and the wheel of this program.
+"""The build context of the containers' image: a Dockerfile, locked requirements, and the wheel of this program.
 
 The wheel is packed again from what is installed, file by file as the installer recorded it, so that an image is built
 from exactly the program that wrote the set, and neither a checkout nor a package index has to have it.

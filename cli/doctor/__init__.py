@@ -1,1 +1,1 @@
-"""``sluice doctor``: is this machine fit to run a cluster? :mod:`.facts` reads, :mod:`.checks` decides."""
+"""``sluice doctor``: check the prerequisites of this machine."""

@@ -1,4 +1,4 @@
-"""``sluice doctor``: can this machine run a cluster, and if not, what is to be done."""
+"""``sluice doctor``: whether this machine can run a cluster, and if not, what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in the way of a cluster on this machine, and what to do about it. Decisions only."""
+"""What prevents a cluster on this machine, and what to do about it. Decisions only."""
 
 from __future__ import annotations
 

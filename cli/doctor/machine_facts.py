@@ -1,4 +1,4 @@
-"""What can be read of this machine before a cluster is started; nothing is changed, nothing is connected to."""
+"""Facts about this machine. Reading them changes nothing and opens no connection."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli import recorded_acts as acts
+from sluice.cli import audit_records as acts
 from sluice.cli.errors import UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.published_routes import effective_policy

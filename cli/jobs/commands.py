@@ -17,8 +17,8 @@ from sluice.cli.cluster.records import never, watch_for_stop
 from sluice.cli.errors import UsageError
 from sluice.cli.gateway_options import GatewayOptions, through_gateway
 from sluice.cli.jobs.connections import connections
-from sluice.cli.jobs.elsewhere import Elsewhere, submit_elsewhere
 from sluice.cli.jobs.follow import Follower, report_verdict
+from sluice.cli.jobs.other_targets import TargetOptions, submit_to_target
 from sluice.cli.jobs.restart_options import SettingsOption, StrategyOption, restart_wish
 from sluice.cli.jobs.state_option import wanted_states
 from sluice.cli.jobs.submit_target import SubmitTarget
@@ -112,8 +112,8 @@ def submit(
         savepoint=from_savepoint,
     )
     if target is not SubmitTarget.SESSION:
-        how = Elsewhere(gateway.home, config, gateway.server, render, with_secrets, as_json)
-        raise typer.Exit(submit_elsewhere(target, submission, how))
+        how = TargetOptions(gateway.home, config, gateway.server, render, with_secrets, as_json)
+        raise typer.Exit(submit_to_target(target, submission, how))
     if render is not None or with_secrets:
         raise UsageError("--render without --target", "it goes with --target yarn and kubernetes")
     stopped = watch_for_stop(gateway.located_home) if gateway.server is None else never

@@ -1,4 +1,4 @@
-"""``sluice jobs connections``: who spoke with whom in a job, as the two ends verified each other."""
+"""``sluice jobs connections``: the connections of a job, as both ends verified them."""
 
 from __future__ import annotations
 

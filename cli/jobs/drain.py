@@ -1,4 +1,4 @@
-"""``sluice drain`` and ``sluice undrain``: take a TaskManager out of service in order, and back."""
+"""``sluice drain`` and ``sluice undrain``: take a TaskManager out of service, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watching a job from outside until it ends: progress, the driver's output as it comes, and the verdict."""
+"""Follow a job until it ends: progress, the driver's output, and the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sluice jobs checkpoints``, ``sluice jobs savepoint`` and ``sluice savepoints``: what streaming jobs go on from."""
+"""``sluice jobs checkpoints``, ``sluice jobs savepoint`` and ``sluice savepoints``: state of streaming jobs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from cryptography import x509
 
-from sluice.cli import recorded_acts as acts
+from sluice.cli import audit_records as acts
 from sluice.cli.config import Configuration
 from sluice.cli.errors import EXIT_NO, UsageError
 from sluice.cli.options import (

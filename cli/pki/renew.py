@@ -11,7 +11,7 @@ import typer
 from cryptography.x509 import Certificate
 from typer.core import TyperCommand
 
-from sluice.cli import recorded_acts as acts
+from sluice.cli import audit_records as acts
 from sluice.cli.config import Configuration
 from sluice.cli.errors import EXIT_NO, UsageError
 from sluice.cli.options import (

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from sluice.cli import recorded_acts as acts
+from sluice.cli import audit_records as acts
 from sluice.cli.errors import EXIT_NO, RefusedError, UsageError
 from sluice.cli.options import (
     DEFAULT_HOME,

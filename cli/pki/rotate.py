@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from sluice.cli import recorded_acts as acts
+from sluice.cli import audit_records as acts
 from sluice.cli.cluster.identities import renew_superseded
 from sluice.cli.config import Configuration
 from sluice.cli.options import (

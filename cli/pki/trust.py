@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from cryptography import x509
 
-from sluice.cli import recorded_acts as acts
+from sluice.cli import audit_records as acts
 from sluice.cli.errors import RefusedError, UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.pki.arguments import print_json

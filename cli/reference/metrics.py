@@ -1,4 +1,4 @@
-"""Every metric that the code defines, as a page: read from the calls that define them, so that none can be left out."""
+"""The reference page of all metrics, generated from the calls that define them."""
 
 from __future__ import annotations
 

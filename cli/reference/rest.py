@@ -1,4 +1,4 @@
-"""REST as a page, from its own description in OpenAPI: every route, what comes in, what goes out, what can go wrong."""
+"""The reference page of the REST API, generated from its OpenAPI description."""
 
 from __future__ import annotations
 

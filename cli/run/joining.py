@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.core.companion_tasks import run_beside
+from sluice.core.background_task import run_with_background
 from sluice.core.errors import PkiError
 from sluice.core.home import Home
 from sluice.gateway.config import EDGE_NAME, ENVOY_NAME
@@ -184,6 +184,6 @@ async def joined(
     keeper = RenewalService(home, join.locate, kept)
     try:
         await keeper.start()
-        await run_beside(keeper.run(), main())
+        await run_with_background(keeper.run(), main())
     finally:
         await keeper.close()

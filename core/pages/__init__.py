@@ -1,1 +1,1 @@
-"""The look of Sluice's pages, shared by REST and the auth service: templates, one stylesheet, scripts. No data."""
+"""The look of Sluice's pages, shared by REST and the auth service: templates, a stylesheet, scripts. No data."""

@@ -1,4 +1,4 @@
-"""Styles and scripts, served under names that say their content, so that a browser may keep them for ever.
+"""Styles and scripts, served under names derived from their content, so that browsers may cache them for ever.
 
 There is nothing in them that anybody may not see, and the page to sign in needs them: the auth service serves them to
 everybody.

@@ -1,4 +1,4 @@
-"""How values read on a page: times, durations, sizes, identities, states. Decisions only; the present is passed in."""
+"""How pages show values: times, durations, sizes, identities, states. Pure functions of values and the time."""
 
 from __future__ import annotations
 

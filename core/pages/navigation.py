@@ -1,4 +1,4 @@
-"""The pages, and the operation that each needs: what somebody may not see is not offered."""
+"""The pages and the operation that each requires: users see only the pages that they may open."""
 
 from __future__ import annotations
 

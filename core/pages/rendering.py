@@ -1,4 +1,4 @@
-"""Templates become pages: everything from outside is escaped, and a page says what a browser may do with it."""
+"""Rendering templates: all values are escaped, and headers restrict what a browser may do with a page."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from sluice.core.companion_tasks import run_beside
+from sluice.core.background_task import run_with_background
 from sluice.core.home import Home
 from sluice.pki.agent.jwt_keys import JwtAuthority
 from sluice.pki.agent.policy import AgentPolicy, PolicyError
@@ -45,7 +45,7 @@ async def joined_agent(  # noqa: PLR0917  where, from whom, what, and how it is 
         config.trust_domain,
         socket_path,
     )
-    await run_beside(follower.run(), run_agent(agent))
+    await run_with_background(follower.run(), run_agent(agent))
 
 
 def check_joinable(policy: AgentPolicy) -> None:

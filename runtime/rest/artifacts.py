@@ -1,4 +1,4 @@
-"""Files that a request names instead of bringing them: from stores that the configuration allows, and nowhere else.
+"""Files that a request names by URL, from stores that the configuration allows.
 
 A store is a directory (``file:///srv/pipelines/``) or any URL that fsspec opens (``s3://bucket/pipelines/``). What is
 named is below one of them, written in one way only: no empty or dot segment, no escape, no chained URL.

@@ -1,4 +1,4 @@
-"""REST believes who asks from the gateway's signed assertion alone: no header, no socket and no certificate says it.
+"""The caller of REST, from the gateway's signed assertion and from nothing else.
 
 The keys come from the file that an auth service of this home writes, or from the auth service of another machine over
 mutual TLS (:mod:`sluice.runtime.rest.assertion_keys`).

@@ -1,4 +1,4 @@
-"""What the last ``sluice audit`` of this home found, in a few words: written by the command, shown by the dashboard."""
+"""The summary of the last ``sluice audit`` of this home: written by the command, shown by the dashboard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the handlers of REST reach: the endpoints of this process, and what they share."""
+"""What REST's handlers use: the endpoints of this process and what they share."""
 
 from __future__ import annotations
 

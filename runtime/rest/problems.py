@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problems: which error is which status, and nothing of our inside in a 500."""
+"""Errors as RFC 9457 problems: the status of each error; a 500 discloses nothing of the implementation."""
 
 from __future__ import annotations
 

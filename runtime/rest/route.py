@@ -1,4 +1,4 @@
-"""What one REST operation is: its method, path and name, the function that answers, and what comes in and goes out.
+"""The definition of a REST operation: method, path, name, handler, and the types of its input and output.
 
 A handler is a function of the cluster and the call::
 

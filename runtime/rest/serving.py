@@ -1,4 +1,4 @@
-"""From a request to a handler's arguments, and from its answer to a response. Whatever a route declares is checked."""
+"""From a request to a handler's arguments, and from its result to a response, validated against the route."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a page of Spark's UI on its way to a browser. Pure.
+"""Making pages of the Spark UI safe to show. Pure functions.
 
 A job's code runs in the JVM that makes the pages, so they are whatever the job's owner likes, and they are shown under
 the gateway's own name to people with other rights. Therefore:

@@ -1,4 +1,4 @@
-"""Asks the auth service of another machine, over mutual TLS, whose streams may stay open."""
+"""Asks the auth service of another machine, over mutual TLS, which event streams may stay open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which authorities this JobManager trusts, and in which phase of a rotation that is. Decisions only."""
+"""The authorities that this JobManager trusts, and the phase of a rotation. Decisions only."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""REST as it is served: the list of routes, the listener, and the switch between leader and standby."""
+"""Serving REST: the list of routes, the listeners, and the switch between leader and standby."""

@@ -1,4 +1,4 @@
-"""REST of a JobManager that may lead or not: served here while it leads, and forwarded to the leader otherwise.
+"""REST of a JobManager: served locally while it leads, forwarded to the leader otherwise.
 
 A standby forwards over mutual TLS, as the leader knows it: the ``rest`` channel admits JobManagers for that. What the
 gateway says of the user travels with the request; the leader takes it from a JobManager as from a gateway.

@@ -1,4 +1,4 @@
-"""The one list of REST operations: served here, described, and given to the gateway, which lets nothing else through.
+"""The list of all REST operations: served here, described in OpenAPI, and published to the gateway.
 
 A new operation is a ``Route`` in the ``ROUTES`` of a module of :mod:`sluice.runtime.rest.resources`.
 """

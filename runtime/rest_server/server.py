@@ -1,4 +1,4 @@
-"""The REST endpoint: HTTP on a unix socket that only its owner can open, and over mutual TLS for other machines.
+"""The REST listeners: a unix socket that only its owner can open, and mutual TLS for other machines.
 
 Authentication of users is the gateway's task; who asks is believed from its signed assertion alone, over the socket
 too. What comes over the network comes from the gateway, or from a standby of the same cluster: the handshake admits no

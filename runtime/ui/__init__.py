@@ -1,1 +1,1 @@
-"""The dashboard: pages for people, made on the server from what REST knows."""
+"""The dashboard: server-rendered pages with REST's data."""

@@ -1,4 +1,4 @@
-"""What the pages about jobs show, as values. Decisions only: no sockets, no clocks."""
+"""The content of the pages about jobs, as values. Decisions only: no sockets, no clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every page of the dashboard shares: how it is rendered, and what becomes of errors."""
+"""What all pages of the dashboard share: rendering and error pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of the dashboard, and parts of pages: ask an endpoint, render. What is shown is decided beside this module.
+"""The handlers of the dashboard: ask an endpoint, render a template. Other modules decide what a page shows.
 
 Each page requires the operation of the data it shows, so that it never shows more than REST would return
 (docs/reference/dashboard.md).
@@ -18,7 +18,7 @@ from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
 from sluice.runtime.messages import JobState, LogChunk
 from sluice.runtime.node.log_files import MAX_CHUNK_BYTES, LogUnreadable
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.jobs import jobs_seen, require_seen
+from sluice.runtime.rest.job_access import require_visible, visible_jobs
 from sluice.runtime.rest.problems import NotYours
 from sluice.runtime.rest.resources.leader import leader_of
 from sluice.runtime.rest.resources.logs import MAX_OFFSET
@@ -77,21 +77,21 @@ async def show_overview(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 async def show_jobs(cluster: Cluster, call: Call[JobsQuery]) -> web.Response:
     """All jobs, a page at a time."""
     wanted = JobFilter(call.query.state, call.query.text)
-    found = page_of(await jobs_seen(cluster, call), wanted, call.query.page)
+    found = page_of(await visible_jobs(cluster, call), wanted, call.query.page)
     return await render(call, "jobs.html", page=found, wanted=wanted, states=[state.value for state in JobState])
 
 
 @page
 async def show_recent_jobs(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of the overview: jobs that run or ended last, and those that failed."""
-    jobs = await jobs_seen(cluster, call)
+    jobs = await visible_jobs(cluster, call)
     return await render(call, "part_jobs.html", jobs=recent(jobs), worrying=failures_worth_a_look(jobs, time.time()))
 
 
 @page
 async def show_job(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """One job."""
-    detail = await cluster.dispatcher.job(await require_seen(cluster, call))
+    detail = await cluster.dispatcher.job(await require_visible(cluster, call))
     table = (await cluster.dispatcher.job_record(detail.id)).stages
     return await render(
         call,
@@ -108,7 +108,7 @@ async def show_job(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 @page
 async def show_logs(cluster: Cluster, call: Call[LogPageQuery]) -> web.Response:
     """The logs of a job: a piece of one, which a script follows."""
-    job_id, dispatcher = await require_seen(cluster, call), cluster.dispatcher
+    job_id, dispatcher = await require_visible(cluster, call), cluster.dispatcher
     sources = await dispatcher.job_logs(job_id)
     source = call.query.source or next(iter(sources), "")
     chunk = LogChunk(data="", offset=0, next_offset=0, end=True)
@@ -120,7 +120,7 @@ async def show_logs(cluster: Cluster, call: Call[LogPageQuery]) -> web.Response:
 @page
 async def show_exceptions(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of a job's page: what went wrong, the latest first."""
-    job_id = await require_seen(cluster, call)
+    job_id = await require_visible(cluster, call)
     record = await cluster.dispatcher.job_record(job_id)
     return await render(call, "part_exceptions.html", job_id=job_id, exceptions=record.exceptions[::-1])
 
@@ -128,7 +128,7 @@ async def show_exceptions(cluster: Cluster, call: Call[NoQuery]) -> web.Response
 @page
 async def show_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of a job's page: what a streaming job goes on from, and the savepoints that were asked of it."""
-    job_id, dispatcher = await require_seen(cluster, call), cluster.dispatcher
+    job_id, dispatcher = await require_visible(cluster, call), cluster.dispatcher
     detail, record = await dispatcher.job(job_id), await dispatcher.job_record(job_id)
     return await render(
         call,

@@ -1,4 +1,4 @@
-"""The plan of a job as a graph: its stages in columns, each after those that it waits for. Decisions only."""
+"""The plan of a job as a graph: stages in columns, each to the right of those it depends on. Decisions only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages about the shuffle service show, as values. Decisions only."""
+"""The content of the pages about the shuffle service, as values. Decisions only."""
 
 from __future__ import annotations
 

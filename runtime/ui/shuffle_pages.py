@@ -1,4 +1,4 @@
-"""Pages about the shuffle service: its workers, and what the jobs that one may see keep there."""
+"""Pages about the shuffle service: its workers, and the data of jobs that the caller may see."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from aiohttp import web
 from sluice.core.pages.rendering import HTML
 from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.jobs import jobs_seen, require_seen
+from sluice.runtime.rest.job_access import require_visible, visible_jobs
 from sluice.runtime.rest.problems import NotYours
 from sluice.runtime.rest.resources.shuffle import kept_of, service_seen
 from sluice.runtime.rest.route import Call, NoQuery, Route
@@ -26,7 +26,7 @@ from sluice.runtime.ui.shuffle_facts import (
 async def show_shuffle(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """The shuffle service."""
     service, away = await _service(cluster, call)
-    names = {job.id: job.name for job in await jobs_seen(cluster, call)}
+    names = {job.id: job.name for job in await visible_jobs(cluster, call)}
     return await render(
         call,
         "shuffle.html",
@@ -57,7 +57,7 @@ async def show_shuffle_workers(cluster: Cluster, call: Call[NoQuery]) -> web.Res
 @page
 async def show_shuffle_of_job(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of a job's page: what it keeps in the shuffle service now."""
-    job_id = await require_seen(cluster, call)
+    job_id = await require_visible(cluster, call)
     try:
         kept = await kept_of(cluster, job_id)
     except NoShuffleService:

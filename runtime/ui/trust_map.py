@@ -1,4 +1,4 @@
-"""Who talks to whom, out of what each end saw: processes, channels between them, and what is to be said of each.
+"""The trust map: processes, channels between them, and the state of each, from the evidence of both ends.
 
 Decisions only. Evidence of a job comes from files that the job's own code can write to; it is shown, never believed.
 """

@@ -1,4 +1,4 @@
-"""What the cluster knows of processes beyond the connections that were seen: who has ended, and who is registered."""
+"""Processes that the cluster knows besides the connections: those registered, and those that have ended."""
 
 from __future__ import annotations
 

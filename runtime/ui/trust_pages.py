@@ -1,4 +1,4 @@
-"""The trust map of the cluster, and of each job."""
+"""The trust map of the cluster and of each job."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from sluice.core.pages.rendering import HTML
 from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.messages import ConnectionEvidence
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.jobs import jobs_seen, require_seen
+from sluice.runtime.rest.job_access import require_visible, visible_jobs
 from sluice.runtime.rest.problems import NotYours
 from sluice.runtime.rest.resources.overview import connections_seen
 from sluice.runtime.rest.route import Call, NoQuery, Route
 from sluice.runtime.rest.trust_facts import TrustFacts, anchor_tone
 from sluice.runtime.ui.page import page, render
-from sluice.runtime.ui.trust_concerns import trust_concerns
 from sluice.runtime.ui.trust_map import TrustMap, trust_map
 from sluice.runtime.ui.trust_members import (
     Registered,
@@ -29,6 +28,7 @@ from sluice.runtime.ui.trust_members import (
     shuffle_workers,
 )
 from sluice.runtime.ui.trust_picture import draw
+from sluice.runtime.ui.trust_warnings import trust_warnings
 
 MAX_JOBS_ON_THE_MAP = 6
 REST_CHANNEL = "rest"
@@ -54,7 +54,7 @@ async def show_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 async def show_concerns(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of the overview: what of all that somebody should look at."""
     found = await _of_cluster(cluster, call)
-    concerns = trust_concerns(found.map, found.facts, found.now)
+    concerns = trust_warnings(found.map, found.facts, found.now)
     processes = len(found.map.processes)
     return await render(call, "part_concerns.html", concerns=concerns, processes=processes, facts=found.facts)
 
@@ -62,7 +62,7 @@ async def show_concerns(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 @page
 async def show_trust_of_jobs(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of the trust map: a place for each job that runs, whose connections have an operation of their own."""
-    running = [job for job in await jobs_seen(cluster, call) if not job.state.terminal]
+    running = [job for job in await visible_jobs(cluster, call) if not job.state.terminal]
     more = max(0, len(running) - MAX_JOBS_ON_THE_MAP)
     return await render(call, "part_trust.html", jobs=running[:MAX_JOBS_ON_THE_MAP], more=more)
 
@@ -104,7 +104,7 @@ async def _of_cluster(cluster: Cluster, call: Call[NoQuery]) -> ClusterMap:
 
 
 async def _of_job(cluster: Cluster, call: Call[Any], template: str) -> web.Response:
-    job_id = await require_seen(cluster, call)
+    job_id = await require_visible(cluster, call)
     evidence, job = await asyncio.gather(cluster.dispatcher.job_connections(job_id), cluster.dispatcher.job(job_id))
     facts, now = await asyncio.to_thread(cluster.trust), time.time()
     ended = ended_of(job, {one for each in evidence.connections for one in (each.local, each.peer)})

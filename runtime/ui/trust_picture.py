@@ -1,4 +1,4 @@
-"""Where everything of a trust map is drawn. Decisions only: numbers in, numbers out."""
+"""The layout of a trust map. Pure functions of numbers."""
 
 from __future__ import annotations
 

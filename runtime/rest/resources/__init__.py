@@ -1,1 +1,1 @@
-"""The resources of REST, one module each: its handlers, and ``ROUTES`` that lead to them."""
+"""The resources of REST, one module each: handlers and the ``ROUTES`` to them."""

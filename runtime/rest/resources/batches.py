@@ -31,7 +31,7 @@ from sluice.runtime.node.log_files import MAX_CHUNK_BYTES, LogUnreadable
 from sluice.runtime.rest.artifacts import ArtifactRefused
 from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.jobs import jobs_seen
+from sluice.runtime.rest.job_access import visible_jobs
 from sluice.runtime.rest.problems import BadRequest, NotYours
 from sluice.runtime.rest.route import (
     Call,
@@ -268,7 +268,7 @@ def _refuse_what_is_not_done(body: BatchRequest, principal: str) -> None:
 
 async def _batches(cluster: Cluster, call: Call[Any]) -> list[JobSummary]:
     """Those that who asks may see."""
-    return [job for job in await jobs_seen(cluster, call) if job.kind is JobKind.PIPELINE]
+    return [job for job in await visible_jobs(cluster, call) if job.kind is JobKind.PIPELINE]
 
 
 async def _batch(cluster: Cluster, call: Call[Any]) -> JobSummary:

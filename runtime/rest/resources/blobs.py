@@ -1,4 +1,4 @@
-"""The files that the JobManager holds for jobs: whose they are, and how much room they take."""
+"""The files that the JobManager stores for jobs: owners and sizes."""
 
 from __future__ import annotations
 

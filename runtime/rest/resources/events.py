@@ -1,4 +1,4 @@
-"""What happens, as it happens: one job, its logs, and the whole cluster, as server-sent events."""
+"""Server-sent events: of one job, of its logs, and of the whole cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluice.runtime.messages import Message
 from sluice.runtime.node.log_files import LogUnreadable
 from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.jobs import jobs_seen, require_seen
+from sluice.runtime.rest.job_access import require_visible, visible_jobs
 from sluice.runtime.rest.problems import BadRequest, NotYours, TooManyStreams
 from sluice.runtime.rest.resources.logs import MAX_OFFSET, LogPiece
 from sluice.runtime.rest.resources.overview import overview_of
@@ -65,7 +65,7 @@ async def stream_job(cluster: Cluster, call: Call[NoQuery]) -> web.StreamRespons
     The id of an event is the version of the job; whoever comes back with it gets what is new. Changes that follow each
     other faster than they are read are one event.
     """
-    job_id = await require_seen(cluster, call)
+    job_id = await require_visible(cluster, call)
 
     async def produce(stream: EventStream) -> None:
         known = call.request.headers.get(LAST_EVENT, "")[:64]
@@ -89,7 +89,7 @@ async def stream_job_log(cluster: Cluster, call: Call[LogStreamQuery]) -> web.St
 
     The id of an event is the offset after it, in bytes; whoever comes back with it misses nothing.
     """
-    job_id, source = await require_seen(cluster, call), call.query.source
+    job_id, source = await require_visible(cluster, call), call.query.source
     await cluster.dispatcher.read_job_log(job_id, source, 0, 1)
 
     async def produce(stream: EventStream) -> None:
@@ -124,7 +124,7 @@ async def stream_cluster(cluster: Cluster, call: Call[EventsQuery]) -> web.Strea
         with cluster.feed.watching() as watch:
             # Who a job that is gone belonged to nobody knows any more: it is told to whoever could have seen it.
             seen: set[str] = set()
-            for summary in reversed(await jobs_seen(cluster, call)):
+            for summary in reversed(await visible_jobs(cluster, call)):
                 seen.add(summary.id)
                 if call.query.present:
                     await stream.send("job", summary)

@@ -1,4 +1,4 @@
-"""Jobs: submitted, listed, looked at, cancelled."""
+"""Submit, list, inspect and cancel jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sluice.runtime.jobmanager.errors import (
 from sluice.runtime.jobmanager.views import JobDetail, JobSummary
 from sluice.runtime.messages import JobSubmission, Message
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.jobs import jobs_seen, require_owner, require_seen
+from sluice.runtime.rest.job_access import require_owner, require_visible, visible_jobs
 from sluice.runtime.rest.paging import PageQuery, paginate
 from sluice.runtime.rest.problems import BadRequest, NotYours
 from sluice.runtime.rest.resources.events import version_of
@@ -79,7 +79,7 @@ class ChangeQuery(Query, frozen=True):
 
 async def list_jobs(cluster: Cluster, call: Call[PageQuery]) -> JobList:
     """Running and archived jobs that one may see, the latest first."""
-    jobs = await jobs_seen(cluster, call)
+    jobs = await visible_jobs(cluster, call)
     page, following = paginate(jobs, call.query, lambda job: (job.start_time, job.id), latest_first=True)
     return JobList(jobs=page, next=following)
 
@@ -91,7 +91,7 @@ async def get_job(cluster: Cluster, call: Call[JobQuery]) -> Reply[JobDetail]:
     next request. 304 says that nothing changed.
     """
     job_id, known = (
-        await require_seen(cluster, call),
+        await require_visible(cluster, call),
         call.query.version or call.request.headers.get("if-none-match", "").strip('"'),
     )
     end = asyncio.get_running_loop().time() + call.query.wait
@@ -160,7 +160,7 @@ async def cancel_job(cluster: Cluster, call: Call[ChangeQuery]) -> Nothing:
 
 async def list_job_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections:
     """Evidence of a job's mutual TLS connections."""
-    seen = await cluster.dispatcher.job_connections(await require_seen(cluster, call))
+    seen = await cluster.dispatcher.job_connections(await require_visible(cluster, call))
     return Connections(connections=seen.connections, dropped=seen.dropped)
 
 

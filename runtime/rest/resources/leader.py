@@ -1,4 +1,4 @@
-"""Which JobManager leads, and how it is configured."""
+"""The leading JobManager and its configuration."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
 from sluice.runtime.messages import LogChunk, Message
 from sluice.runtime.node.log_files import MAX_CHUNK_BYTES, LogUnreadable
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.jobs import require_seen
+from sluice.runtime.rest.job_access import require_visible
 from sluice.runtime.rest.problems import NotYours
 from sluice.runtime.rest.route import Call, Query, Route
 
@@ -40,7 +40,7 @@ class LogPiece(LogChunk, frozen=True):
 
 async def get_job_logs(cluster: Cluster, call: Call[LogQuery]) -> LogList | LogPiece:
     """The names of a job's logs, or with ``source`` a piece of one."""
-    job_id, query = await require_seen(cluster, call), call.query
+    job_id, query = await require_visible(cluster, call), call.query
     if not query.source:
         return LogList(logs=await cluster.dispatcher.job_logs(job_id))
     chunk = await cluster.dispatcher.read_job_log(job_id, query.source, query.offset, query.limit)

@@ -14,9 +14,9 @@ from sluice.runtime.messages import (
     Message,
 )
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.jobs import ids_seen
+from sluice.runtime.rest.job_access import visible_job_ids
+from sluice.runtime.rest.job_visibility import visible_connections
 from sluice.runtime.rest.route import Call, NoQuery, Route
-from sluice.runtime.rest.visible import connections_shown
 
 
 class Connections(Message, frozen=True):
@@ -64,7 +64,7 @@ async def list_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections
 async def connections_seen(cluster: Cluster, call: Call[Any]) -> Evidence:
     """The same without those with jobs that who asks may not see."""
     found = await cluster.resource_manager.connections()
-    return Evidence(connections_shown(found.connections, await ids_seen(cluster, call)), found.dropped)
+    return Evidence(visible_connections(found.connections, await visible_job_ids(cluster, call)), found.dropped)
 
 
 ROUTES = (

@@ -1,4 +1,4 @@
-"""What a job goes on from, and what went wrong: checkpoints and exceptions."""
+"""Checkpoints and exceptions of a job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.jobmanager.views import ExceptionEntry
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.jobs import require_seen
+from sluice.runtime.rest.job_access import require_visible
 from sluice.runtime.rest.problems import NotYours
 from sluice.runtime.rest.route import Call, NoQuery, Route
 
@@ -20,13 +20,13 @@ class ExceptionList(Message, frozen=True):
 
 async def list_job_exceptions(cluster: Cluster, call: Call[NoQuery]) -> ExceptionList:
     """What went wrong in a job, also after its end."""
-    record = await cluster.dispatcher.job_record(await require_seen(cluster, call))
+    record = await cluster.dispatcher.job_record(await require_visible(cluster, call))
     return ExceptionList(exceptions=record.exceptions)
 
 
 async def get_job_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> CheckpointsView:
     """Completed checkpoints of a streaming job, also after its end."""
-    return (await cluster.dispatcher.job_record(await require_seen(cluster, call))).checkpoints
+    return (await cluster.dispatcher.job_record(await require_visible(cluster, call))).checkpoints
 
 
 ROUTES = (

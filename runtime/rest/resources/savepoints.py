@@ -1,4 +1,4 @@
-"""Savepoints: asked of a job, listed, disposed of."""
+"""Request, list and dispose of savepoints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluice.runtime.jobmanager.views import SavepointRequest
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.jobs import require_owner, require_seen
+from sluice.runtime.rest.job_access import require_owner, require_visible
 from sluice.runtime.rest.problems import NotYours
 from sluice.runtime.rest.route import (
     Call,
@@ -45,7 +45,7 @@ class SavepointList(Message, frozen=True):
 
 async def list_job_savepoints(cluster: Cluster, call: Call[NoQuery]) -> SavepointRequestList:
     """The savepoints that were asked of a job, and what became of them."""
-    record = await cluster.dispatcher.job_record(await require_seen(cluster, call))
+    record = await cluster.dispatcher.job_record(await require_visible(cluster, call))
     return SavepointRequestList(savepoints=record.savepoints)
 
 

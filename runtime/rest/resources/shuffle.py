@@ -1,4 +1,4 @@
-"""The shuffle service: its workers, and what jobs keep there."""
+"""The shuffle service: its workers, and the data of jobs there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.jobs import jobs_seen, require_seen
+from sluice.runtime.rest.job_access import require_visible, visible_jobs
 from sluice.runtime.rest.problems import NotYours
 from sluice.runtime.rest.route import (
     Call,
@@ -46,7 +46,7 @@ async def service_seen(cluster: Cluster, call: Call[Any]) -> ShuffleOverview | N
     """The service without the jobs that who asks may not see; None where shuffles do not go through it."""
     if cluster.shuffle is None:
         return None
-    service, seen = await cluster.shuffle.overview(), {job.id for job in await jobs_seen(cluster, call)}
+    service, seen = await cluster.shuffle.overview(), {job.id for job in await visible_jobs(cluster, call)}
     workers = [
         msgspec.structs.replace(
             each,
@@ -62,7 +62,7 @@ async def service_seen(cluster: Cluster, call: Call[Any]) -> ShuffleOverview | N
 
 async def get_job_shuffle(cluster: Cluster, call: Call[NoQuery]) -> JobShuffleView:
     """What a job keeps in the shuffle service now, and what it has moved."""
-    return JobShuffleView(shuffle=await kept_of(cluster, await require_seen(cluster, call)))
+    return JobShuffleView(shuffle=await kept_of(cluster, await require_visible(cluster, call)))
 
 
 async def kept_of(cluster: Cluster, job_id: str) -> ShuffleJobView | None:

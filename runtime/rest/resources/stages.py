@@ -1,4 +1,4 @@
-"""What Spark does in a job: its stages, the graph that they are, and their sums."""
+"""The stages of a job: their graph, progress and totals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.runtime.messages import (
     StageTable,
 )
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.jobs import require_seen
+from sluice.runtime.rest.job_access import require_visible
 from sluice.runtime.rest.paging import PageQuery, paginate
 from sluice.runtime.rest.problems import NotYours
 from sluice.runtime.rest.route import Call, NoQuery, Route
@@ -81,19 +81,19 @@ _SUMMED = (
 
 async def list_job_stages(cluster: Cluster, call: Call[PageQuery]) -> StageList:
     """Spark's stages in the last attempt of a job: bytes, spill, and how the times of their tasks differ."""
-    table = (await cluster.dispatcher.job_record(await require_seen(cluster, call))).stages
+    table = (await cluster.dispatcher.job_record(await require_visible(cluster, call))).stages
     page, following = paginate(table.stages, call.query, lambda stage: (stage.id, ""))
     return StageList(stages=page, left_out=table.left_out, next=following)
 
 
 async def get_job_plan(cluster: Cluster, call: Call[NoQuery]) -> Plan:
     """The plan of a job: its stages as a graph, as far as Spark has planned it."""
-    return plan_of((await cluster.dispatcher.job_record(await require_seen(cluster, call))).stages)
+    return plan_of((await cluster.dispatcher.job_record(await require_visible(cluster, call))).stages)
 
 
 async def get_job_metrics(cluster: Cluster, call: Call[NoQuery]) -> Metrics:
     """What a job counts, as a flat list."""
-    job_id = await require_seen(cluster, call)
+    job_id = await require_visible(cluster, call)
     detail = await cluster.dispatcher.job(job_id)
     table = (await cluster.dispatcher.job_record(job_id)).stages
     return Metrics(metrics=tuple(_metrics(detail, table.stages)))

@@ -1,4 +1,4 @@
-"""TaskManagers: their slots, their own logs, their metrics."""
+"""TaskManagers: slots, logs, metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from sluice.runtime.jobmanager.views import TaskManagerView
 from sluice.runtime.messages import LogChunk, Message
 from sluice.runtime.node.log_files import MAX_CHUNK_BYTES
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.jobs import ids_seen
+from sluice.runtime.rest.job_access import visible_job_ids
+from sluice.runtime.rest.job_visibility import visible_taskmanagers
 from sluice.runtime.rest.paging import PageQuery, paginate
 from sluice.runtime.rest.resources.logs import DEFAULT_LOG_BYTES, MAX_OFFSET
 from sluice.runtime.rest.route import (
@@ -24,7 +25,6 @@ from sluice.runtime.rest.route import (
     Query,
     Route,
 )
-from sluice.runtime.rest.visible import taskmanagers_shown
 
 
 class TaskManagerList(Message, frozen=True):
@@ -58,7 +58,7 @@ async def get_taskmanager(cluster: Cluster, call: Call[NoQuery]) -> TaskManagerV
 
 async def taskmanagers_seen(cluster: Cluster, call: Call[Any]) -> tuple[TaskManagerView, ...]:
     """All TaskManagers, without what their slots say of jobs that who asks may not see."""
-    return taskmanagers_shown(await cluster.resource_manager.taskmanagers(), await ids_seen(cluster, call))
+    return visible_taskmanagers(await cluster.resource_manager.taskmanagers(), await visible_job_ids(cluster, call))
 
 
 async def get_taskmanager_log(cluster: Cluster, call: Call[ProcessLogQuery]) -> LogChunk:

@@ -1,4 +1,4 @@
-"""The UI of a job's Spark, read-only: pages from its driver, scripts and pictures from this JobManager's own Spark."""
+"""The Spark UI of a job, read-only: pages from its driver, scripts and images from this JobManager's own Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import web
 from sluice.runtime.jobmanager.errors import JobNotFound, UiNotFound
 from sluice.runtime.messages import UiPage, UiRequest
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.jobs import require_seen
+from sluice.runtime.rest.job_access import require_visible
 from sluice.runtime.rest.problems import NotYours
 from sluice.runtime.rest.route import Call, Query, Route
 from sluice.runtime.rest.spark_ui import (
@@ -39,7 +39,7 @@ Handler = Callable[[Cluster, Call[UiQuery]], Awaitable[web.Response]]
 
 async def _show(cluster: Cluster, call: Call[UiQuery]) -> web.Response:
     """A page of the UI of a job's Spark."""
-    job_id = await require_seen(cluster, call)
+    job_id = await require_visible(cluster, call)
     base = base_of(job_id)
     segments = tuple(call.path[name] for name in UI_SEGMENTS if name in call.path)
     if segments[:1] == (STATIC,):

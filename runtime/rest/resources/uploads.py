@@ -1,4 +1,4 @@
-"""Files that come in pieces before the job that wants them: announced, continued where they broke, then submitted."""
+"""Resumable uploads of large files, before the job that uses them is submitted."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from sluice.cli.audit_records import operator
 from sluice.cli.main import app
-from sluice.cli.recorded_acts import operator
 from sluice.core.home import Home
 from sluice.gateway.audit_log.chain import AuditRecord
 from sluice.gateway.audit_log.log import AuditLog, audit_directory, audit_file

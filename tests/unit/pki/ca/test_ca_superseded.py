@@ -42,8 +42,8 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.profiles import AuthorityKind
 from sluice.runtime.rest.trust_facts import trust_facts
-from sluice.runtime.ui.trust_concerns import trust_concerns
 from sluice.runtime.ui.trust_map import TrustMap
+from sluice.runtime.ui.trust_warnings import trust_warnings
 from tests.integration.pki.test_command import Command, sluice_pki  # noqa: F401  a fixture
 
 CONFIG = PkiConfig(trust_domain="td")
@@ -289,7 +289,7 @@ def test_refusal_is_recorded_logged_counted_and_shown(world: World, caplog: pyte
     problems = [each for each in judge(read_home(world.home, running=False), world.now) if each.code.startswith("supe")]
     assert [(each.code, told in each.what) for each in problems] == [("superseded-shown", True)]
     facts = trust_facts("", newest, [], superseded=[refusal.describe()])
-    assert [each.tone for each in trust_concerns(TrustMap({}, ()), facts, 0) if serial in each.text] == ["bad"]
+    assert [each.tone for each in trust_warnings(TrustMap({}, ()), facts, 0) if serial in each.text] == ["bad"]
     page = pki_view(world.home, CONFIG, world.now.timestamp())
     assert [told in problem for problem in page.problems] == [True]
     world.now += HOUR

@@ -30,10 +30,10 @@ from sluice.runtime.rest.trust_facts import (
     trust_facts,
 )
 from sluice.runtime.spark.evidence import EVIDENCE_FILE, read_evidence
-from sluice.runtime.ui.trust_concerns import MAX_CONCERNS, trust_concerns
 from sluice.runtime.ui.trust_map import Link, TrustMap, trust_map
 from sluice.runtime.ui.trust_members import ended_of, of_living_jobs, registered
 from sluice.runtime.ui.trust_picture import Picture, draw
+from sluice.runtime.ui.trust_warnings import MAX_CONCERNS, trust_warnings
 from tests.simulated_cluster import (
     HOUR,
     SimulatedDispatcher,
@@ -246,9 +246,9 @@ def test_the_overview_says_what_is_not_in_order() -> None:
     good, late = certificate(1, begun=NOW - HOUR), certificate(2, begun=NOW - 25 * HOUR)
     fine = trust_map((evidence("rpc", JM, TM, "accepted", good, NOW - 9),), now=NOW)
     year = authority("a", left=300 * 24 * HOUR)
-    assert trust_concerns(fine, facts_with(year, findings=0), NOW) == ()
+    assert trust_warnings(fine, facts_with(year, findings=0), NOW) == ()
     seen = (evidence("rpc", JM, TM, "accepted", late, NOW - 9), evidence("blob", JM, TM, "accepted", late, NOW - 9))
-    found = trust_concerns(trust_map(seen, now=NOW), facts_with(authority("a", left=9 * HOUR), findings=2), NOW)
+    found = trust_warnings(trust_map(seen, now=NOW), facts_with(authority("a", left=9 * HOUR), findings=2), NOW)
     assert [(each.tone, each.text) for each in found] == [
         ("bad", "The certificate of taskmanager/tm-1 has expired (blob)."),
         ("bad", "The last audit had 2 findings."),
@@ -259,8 +259,8 @@ def test_the_overview_says_what_is_not_in_order() -> None:
 def test_an_authority_that_is_being_replaced_may_end() -> None:
     fine = trust_map((), now=NOW)
     rotating = facts_with(authority("b", left=300 * 24 * HOUR), authority("a", left=HOUR, signs=False))
-    assert trust_concerns(fine, rotating, NOW) == ()
-    (expired,) = trust_concerns(fine, facts_with(authority("a", left=-1)), NOW)
+    assert trust_warnings(fine, rotating, NOW) == ()
+    (expired,) = trust_warnings(fine, facts_with(authority("a", left=-1)), NOW)
     assert (expired.tone, expired.text) == ("bad", "The signing authority: expired. Rotate it.")
 
 
@@ -268,7 +268,7 @@ def test_of_many_concerns_the_first_are_told_and_the_rest_counted() -> None:
     old = certificate(1, begun=NOW - 25 * HOUR)
     seen = [evidence("rpc", JM, spiffe(f"{role}/x-1"), "accepted", old, NOW - 9) for role in ("taskmanager", "auth")]
     seen += [evidence(f"c{n}", JM, spiffe(f"gateway/g-{n}"), "accepted", old, NOW - 9) for n in range(5)]
-    found = trust_concerns(trust_map(seen, now=NOW), facts_with(findings=1), NOW)
+    found = trust_warnings(trust_map(seen, now=NOW), facts_with(findings=1), NOW)
     assert len(found) == MAX_CONCERNS + 1
     assert found[-1].text == "And 2 more, on the trust map."
 

@@ -1,4 +1,4 @@
-"""What every resource below ``/v1/jobs/{job_id}`` needs: which job is meant, and whether it may be changed."""
+"""Which job a request means, and whether the caller may see or change it."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def job_id_of(call: Call[Any]) -> str:
     return job_id
 
 
-async def jobs_seen(cluster: Cluster, call: Call[Any]) -> tuple[JobSummary, ...]:
+async def visible_jobs(cluster: Cluster, call: Call[Any]) -> tuple[JobSummary, ...]:
     """All jobs that who asks may see, the latest first."""
     return tuple(job for job in await cluster.dispatcher.jobs() if may_act_on(call.request, job.owner))
 
 
-async def ids_seen(cluster: Cluster, call: Call[Any]) -> frozenset[str] | None:
-    """The ids of the jobs that who asks may see, for :mod:`sluice.runtime.rest.visible`; None: of all."""
+async def visible_job_ids(cluster: Cluster, call: Call[Any]) -> frozenset[str] | None:
+    """The ids of the jobs that who asks may see, for :mod:`sluice.runtime.rest.job_visibility`; None: of all."""
     if call.who.any_owner:
         return None
-    return frozenset(job.id for job in await jobs_seen(cluster, call))
+    return frozenset(job.id for job in await visible_jobs(cluster, call))
 
 
-async def require_seen(cluster: Cluster, call: Call[Any]) -> str:
+async def require_visible(cluster: Cluster, call: Call[Any]) -> str:
     """The same, for whoever wants to see it; raises :class:`NotYours`."""
     job_id = job_id_of(call)
     job = await cluster.dispatcher.job(job_id)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sluice.core.companion_tasks import run_beside
+from sluice.core.background_task import run_with_background
 from sluice.core.errors import StoreError
 
 
@@ -28,22 +28,22 @@ async def fails() -> None:
 
 async def test_when_the_process_ends_so_does_what_runs_beside_it() -> None:
     ended: list[str] = []
-    await run_beside(forever(ended, "background"), returns())
+    await run_with_background(forever(ended, "background"), returns())
     assert ended == ["background"]
 
 
 async def test_an_error_comes_through_as_it_is_from_either() -> None:
     ended: list[str] = []
     with pytest.raises(StoreError):
-        await run_beside(forever(ended, "background"), fails())
+        await run_with_background(forever(ended, "background"), fails())
     with pytest.raises(StoreError):
-        await run_beside(fails(), forever(ended, "main"))
+        await run_with_background(fails(), forever(ended, "main"))
     assert ended == ["background", "main"]
 
 
 async def test_when_it_is_cancelled_both_end() -> None:
     ended: list[str] = []
-    task = asyncio.create_task(run_beside(forever(ended, "background"), forever(ended, "main")))
+    task = asyncio.create_task(run_with_background(forever(ended, "background"), forever(ended, "main")))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     task.cancel()

@@ -1,4 +1,4 @@
-"""An error as people read it, in three parts: what went wrong, why, and what to do about it."""
+"""An error as the command prints it, in three parts: what went wrong, why, and what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REMEDIES = {
 }
 
 
-def tell(error: SluiceError, console: Console) -> None:
+def print_error(error: SluiceError, console: Console) -> None:
     """Write ``error`` to ``console``; parts that there are none of are left out."""
     _line(console, f"error: {error.what}", style="red")
     for cause in causes(error):
@@ -33,14 +33,14 @@ def tell(error: SluiceError, console: Console) -> None:
         _line(console, f"  do:   {error.remedy}")
 
 
-def of_the_system(error: OSError) -> SluiceError:
+def system_error(error: OSError) -> SluiceError:
     """What the operating system refused, as an error of ours: with the file it concerns, and what usually helps."""
     about = f"{error.filename}: " if error.filename else ""
     remedy = _REMEDIES.get(error.errno or 0, "`sluice doctor` examines this machine")
     return SluiceError(f"{about}{error.strerror or str(error) or type(error).__name__}", remedy)
 
 
-def of_ours(error: Exception) -> SluiceError:
+def internal_error(error: Exception) -> SluiceError:
     """A fault in Sluice itself, which is told as one."""
     told = SluiceError("this is a fault in Sluice, not in what you did", "please report it, with the lines above")
     told.__cause__ = error

@@ -1,4 +1,4 @@
-"""Two things that run beside each other, of which one is the purpose."""
+"""A main task with a background task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from sluice.core.tasks import end_tasks
 
 
-async def run_beside(background: Coroutine[Any, Any, None], main: Coroutine[Any, Any, None]) -> None:
+async def run_with_background(background: Coroutine[Any, Any, None], main: Coroutine[Any, Any, None]) -> None:
     """Run both until one ends or this is cancelled; end the other, and raise what the one that ended raised.
 
     An error of ``main`` comes before one of ``background``, and neither is wrapped in a group.

@@ -1,4 +1,4 @@
-"""What somebody should look at in the cluster's trust, in sentences: the overview has no room for a map."""
+"""Warnings about the cluster's trust, as sentences for the overview page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Concern:
     text: str
 
 
-def trust_concerns(found: TrustMap, facts: TrustFacts, now: float) -> tuple[Concern, ...]:
+def trust_warnings(found: TrustMap, facts: TrustFacts, now: float) -> tuple[Concern, ...]:
     """The worst first; nothing when everything is in order."""
     concerns: dict[str, Concern] = {}
     for text in facts.superseded:

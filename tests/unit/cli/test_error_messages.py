@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 
 import sluice.cli.main
+from sluice.cli.error_messages import causes, print_error, system_error
 from sluice.cli.errors import EXIT_INTERNAL
-from sluice.cli.failure import causes, of_the_system, tell
 from sluice.core.errors import SluiceError, StoreError
 
 
 def told(error: SluiceError) -> list[str]:
     written = io.StringIO()
-    tell(error, Console(file=written))
+    print_error(error, Console(file=written))
     return written.getvalue().splitlines()
 
 
@@ -60,10 +60,10 @@ def test_markup_in_what_others_said_is_text() -> None:
     [(errno.ENOSPC, "free some space"), (errno.ENOENT, "check the path"), (errno.EIO, "`sluice doctor` examines this")],
 )
 def test_what_the_operating_system_refuses_has_its_file_and_a_remedy(number: int, remedy: str) -> None:
-    lines = told(of_the_system(OSError(number, os.strerror(number), "/srv/sluice/x")))
+    lines = told(system_error(OSError(number, os.strerror(number), "/srv/sluice/x")))
     assert lines[0] == f"error: /srv/sluice/x: {os.strerror(number)}"
     assert lines[1].startswith(f"  do:   {remedy}")
-    assert told(of_the_system(TimeoutError()))[0] == "error: TimeoutError"
+    assert told(system_error(TimeoutError()))[0] == "error: TimeoutError"
 
 
 def test_a_fault_of_ours_does_not_look_like_an_answer(

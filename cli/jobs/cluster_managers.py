@@ -1,4 +1,4 @@
-"""``sluice submit --target yarn | kubernetes``: the same submission, handed to Spark's own cluster managers.
+"""``sluice submit --target yarn | kubernetes``: submit to Spark's own cluster managers.
 
 Everything is rendered into a directory first, each file readable by its owner alone; ``--render`` stops there. Private
 keys are rendered only when asked for (``--with-secrets``), and never appear in an argument list.
@@ -48,7 +48,7 @@ PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "JAVA_HOME", "KUBECONFIG", "HADOOP
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignOptions:
+class RenderOptions:
     """``render``: write everything there and stop; ``with_secrets``: identities with their private keys as well."""
 
     render: Path | None = None
@@ -56,8 +56,8 @@ class ForeignOptions:
     as_json: bool = False
 
 
-def submit_foreign(
-    target: SubmitTarget, submission: Submission, home: Path, config: Path | None, options: ForeignOptions
+def submit_to_cluster_manager(
+    target: SubmitTarget, submission: Submission, home: Path, config: Path | None, options: RenderOptions
 ) -> int:
     """Render ``submission``, and unless that is all hand it on and wait; returns the exit code."""
     located = Home.at(home)

@@ -1,4 +1,4 @@
-"""What lists of the whole cluster tell of jobs that whoever asks may not see: nothing. Decisions only.
+"""Remove from lists of the whole cluster what belongs to jobs that the caller may not see. Decisions only.
 
 ``seen`` are the ids of the jobs that it may see; None: all there are, and were.
 """
@@ -17,7 +17,7 @@ from sluice.runtime.messages import ConnectionEvidence
 _OF_JOB = re.compile(r"spiffe://[^/]+/job/([^/]+)/")
 
 
-def taskmanagers_shown(
+def visible_taskmanagers(
     taskmanagers: Iterable[TaskManagerView], seen: AbstractSet[str] | None
 ) -> tuple[TaskManagerView, ...]:
     """All of them; slots of other jobs are held, by nobody in particular."""
@@ -34,7 +34,7 @@ def taskmanagers_shown(
     )
 
 
-def connections_shown(
+def visible_connections(
     connections: Iterable[ConnectionEvidence], seen: AbstractSet[str] | None
 ) -> tuple[ConnectionEvidence, ...]:
     """Those of the cluster's own processes with each other, and with jobs that are seen."""

@@ -1,4 +1,4 @@
-"""``sluice submit --target``: where a submission runs, other than on the session cluster."""
+"""``sluice submit --target``: submit to something other than the session cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.core.home import Home
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class TargetOptions:
     """How a submission is handed to something other than the session cluster."""
 
     home: Path
@@ -25,7 +25,7 @@ class Elsewhere:
     as_json: bool = False
 
 
-def submit_elsewhere(target: SubmitTarget, submission: Submission, how: Elsewhere) -> int:
+def submit_to_target(target: SubmitTarget, submission: Submission, how: TargetOptions) -> int:
     """Run ``submission`` on ``target``, wait for its end, and return the exit code."""
     if how.server is not None:
         raise UsageError(f"--server with --target {target}", "there is no gateway of ours on the way")
@@ -36,7 +36,7 @@ def submit_elsewhere(target: SubmitTarget, submission: Submission, how: Elsewher
             raise UsageError("--render with --target per-job", "it goes with yarn and kubernetes")
         console = Console(stderr=True)
         return run_per_job(Home.at(how.home), how.config, submission, console, as_json=how.as_json)
-    from sluice.cli.jobs.foreign_managers import ForeignOptions, submit_foreign
+    from sluice.cli.jobs.cluster_managers import RenderOptions, submit_to_cluster_manager
 
-    options = ForeignOptions(how.render, how.with_secrets, how.as_json)
-    return submit_foreign(target, submission, how.home, how.config, options)
+    options = RenderOptions(how.render, how.with_secrets, how.as_json)
+    return submit_to_cluster_manager(target, submission, how.home, how.config, options)

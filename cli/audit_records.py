@@ -1,4 +1,4 @@
-"""Administrative acts of the command, on record in the audit log of the home that they concern."""
+"""Administrative commands, recorded in the audit log of the home that they change."""
 
 from __future__ import annotations
 
