@@ -34,8 +34,8 @@ TokenOption = Annotated[
     Path | None,
     typer.Option(
         "--token-file",
-        help="File with the API token; default: of $SLUICE_TOKEN, `sluice login` and <home>/token the first that "
-        "belongs to this gateway.",
+        help="File with the API token; default: the first that belongs to this gateway of $SLUICE_TOKEN, "
+        "`sluice login` and <home>/token.",
     ),
 ]
 

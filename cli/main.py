@@ -54,7 +54,7 @@ app = typer.Typer(
     help="Run PySpark pipelines on a cluster in which every internal connection is mutual TLS.\n\n"
     "Start with: sluice up --detach; sluice token create me --role submitter --output .sluice/token; "
     "sluice submit PIPELINE.py --wait",
-    epilog="Exit codes: 0 success, 1 the answer is no, 2 wrong usage, 3 not reached or not authenticated, 4 internal.",
+    epilog="Exit codes: 0 success, 1 negative result, 2 wrong usage, 3 unreachable or unauthenticated, 4 internal.",
 )
 app.command()(cluster.up)
 app.command()(cluster.status)

@@ -15,10 +15,10 @@ from sluice.core.home import Home
 
 def metrics(
     home: HomeOption = DEFAULT_HOME,
-    process: Annotated[str | None, typer.Option(help="Only this one, as in `auth/auth-1`.")] = None,
+    process: Annotated[str | None, typer.Option(help="Only this process, such as `auth/auth-1`.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Metrics of the processes of this home, in Prometheus' text format."""
+    """Print the metrics of this home's processes in Prometheus' text format."""
     text = asyncio.run(_gather(Home.at(home), process))
     if not text:
         raise UsageError("no such process shows metrics", "start it, or look at the names in `sluice metrics`")

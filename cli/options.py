@@ -19,9 +19,7 @@ ConfigOption = Annotated[
     typer.Option("--config", envvar="SLUICE_CONFIG", help="Configuration file; default: sluice.toml in home or here."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output instead of text.")]
-JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="Id of the job, or the beginning of it that no other job has.")
-]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, or a unique beginning of it.")]
 
 DEFAULT_HOME = Path(".sluice")
 

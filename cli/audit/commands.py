@@ -57,7 +57,7 @@ TOKEN_LIFETIME = dt.timedelta(minutes=10)
 
 
 def audit(
-    format_: Annotated[Format, typer.Option("--format", help="How to write the report.")] = Format.TEXT,
+    format_: Annotated[Format, typer.Option("--format", help="Format of the report.")] = Format.TEXT,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write it to this file.")] = None,
     fail_on: Annotated[Severity, typer.Option(help="Exit code 1 with findings of this severity or worse.")] = (
         Severity.LOW
@@ -79,7 +79,7 @@ def audit(
     intrusive: Annotated[
         bool,
         typer.Option(
-            "--intrusive", help="Also take the auth service away for some seconds, during which requests are refused."
+            "--intrusive", help="Also stop the auth service for some seconds, during which requests are refused."
         ),
     ] = False,
     targets: Annotated[
@@ -93,17 +93,15 @@ def audit(
     ] = None,
     project: Annotated[str, typer.Option(help="With --compose: the project, when several run from there.")] = "",
     baseline: Annotated[
-        Path | None, typer.Option(help="Known findings (TOML), each with a reason and an end, that count no more.")
+        Path | None, typer.Option(help="Accepted findings (TOML), each with a reason and an end; they do not count.")
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the report.")] = False,
-    list_checks: Annotated[bool, typer.Option("--list-checks", help="Show what is checked, and examine nothing.")] = (
-        False
-    ),
+    list_checks: Annotated[bool, typer.Option("--list-checks", help="List the checks, and examine nothing.")] = (False),
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Examine the cluster's listeners: plaintext, handshakes, certificates, and everybody who must be refused.
+    """Audit the cluster's listeners: plaintext, handshakes, certificates, and all clients that must be refused.
 
     Exit codes: 0 no finding, 1 findings, 2 wrong usage, 3 no cluster to examine.
     """

@@ -126,7 +126,7 @@ def _up_detached(home: Home, *, as_json: bool) -> None:
 
 
 def down(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """Stop the cluster: running jobs are ended, nothing stays behind."""
+    """Stop the cluster and everything that runs in it. Unfinished jobs start again with the next `sluice up`."""
     located = Home.at(home)
     record = read_record(located)
     ended = 0
@@ -152,7 +152,7 @@ def _stop(record: ClusterRecord) -> int:
 
 
 def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """Which processes run, and where the gateway listens. Exit code 1 when the cluster is not up."""
+    """Show which processes run, and where the gateway listens. Exit code 1 if the cluster is not ready."""
     located = Home.at(home)
     record = read_record(located)
     alive = record is not None and record.launcher.find() is not None

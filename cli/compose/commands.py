@@ -98,9 +98,9 @@ def ca(
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
 ) -> None:
-    """What the authority's container runs: make the authorities when there are none, invite who is missing, serve.
+    """Run the container of the authority: create missing authorities, create join tokens for missing processes, serve.
 
-    Those who have joined, by the ledger, get no other token.
+    Processes that have joined, according to the ledger, get no further token.
     """
     from sluice.cli.cluster.identities import prepare_authorities
     from sluice.cli.compose.invitations import Invitation, joined_already
@@ -130,7 +130,7 @@ def invite_again(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a process another token: its home was lost, or it came too late for the first."""
+    """Create another join token for a process that lost its home or came too late for the first."""
     from sluice.cli.compose.invitations import Invitation
     from sluice.cli.compose.invitations import invite as write_tokens
     from sluice.core.clock import utc_now

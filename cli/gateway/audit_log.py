@@ -61,7 +61,7 @@ def verify(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check every line, signature and segment of the log.
+    """Verify every line, signature and segment of the log.
 
     Whoever can write the log's files as the cluster's own user can also read the key that signs it. What that user
     cannot change is what you keep elsewhere: the key's id, and a checkpoint now and then.

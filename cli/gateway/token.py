@@ -42,11 +42,11 @@ _LIFETIME = re.compile(r"([1-9][0-9]{0,6})([smhd])")
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="API tokens, with which programs use the cluster through the gateway.\n\n"
+    help="API tokens: credentials for programs that use the gateway.\n\n"
     "Roles are those of the policy (`sluice policy show`): unless it says otherwise, a viewer sees the jobs "
     "of everybody; a submitter submits jobs, and sees and cancels its own; an operator is a viewer who cancels any job "
-    "and drains TaskManagers; an admin may do everything. Only a hash of a token is kept, so nobody can show it again: "
-    "one that is lost is revoked and made anew. Changes count from the next request on, without a restart.",
+    "and drains TaskManagers; an admin may do everything. Only a hash of a token is stored, so it cannot be shown "
+    "again: revoke a lost token and create another. Changes take effect with the next request.",
 )
 
 
@@ -136,7 +136,7 @@ def revoke(
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Revoke tokens permanently, and the passes they were exchanged for. They are refused within a second."""
+    """Revoke tokens permanently, with their short-lived access tokens, within a second."""
     located = Home.at(home)
     store = TokenStore(located)
     revoked = []

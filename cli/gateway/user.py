@@ -102,7 +102,7 @@ def remove(
 
 @app.command()
 def lock(name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """Lock out a principal within a second, with any credential; also one of an identity provider."""
+    """Lock out a principal within a second, whatever the credential, including users of an identity provider."""
     located = Home.at(home)
     Revocations.of(located).revoke("user", name)
     acts.record(located, "user.locked", {"name": name})

@@ -69,19 +69,22 @@ def submit(
     target: Annotated[
         SubmitTarget,
         typer.Option(
-            help="session: the cluster that runs; per-job: one that is started here for this job alone; "
-            "yarn, kubernetes: Spark's own managers."
+            help="session: the running cluster; per-job: a cluster started here for this job only; "
+            "yarn, kubernetes: Spark's own cluster managers."
         ),
     ] = SubmitTarget.SESSION,
     render: Annotated[
-        Path | None, typer.Option(help="With yarn and kubernetes: write what would be submitted there, and stop.")
+        Path | None,
+        typer.Option(
+            help="With yarn and kubernetes: write the files that would be submitted into this directory, and stop."
+        ),
     ] = None,
     with_secrets: Annotated[
-        bool, typer.Option("--with-secrets", help="With --render: the identities as well, with their private keys.")
+        bool, typer.Option("--with-secrets", help="With --render: also write the identities with their private keys.")
     ] = False,
     config: ConfigOption = None,
     from_savepoint: Annotated[
-        str, typer.Option("--from-savepoint", help="Id or path of the savepoint that streaming queries go on from.")
+        str, typer.Option("--from-savepoint", help="Id or path of the savepoint that streaming queries resume from.")
     ] = "",
     wait: Annotated[
         bool, typer.Option("--wait", help="Show progress and the driver's output until the job ends.")
@@ -244,18 +247,18 @@ def cancel(
 def logs(
     job_id: JobArgument,
     source: Annotated[str, typer.Option(help="driver.stdout, driver.stderr, executor-1.stderr, …")] = "driver.stderr",
-    list_sources: Annotated[bool, typer.Option("--list", help="List the logs there are.")] = False,
+    list_sources: Annotated[bool, typer.Option("--list", help="List the job's logs.")] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is added, until the job has ended.")
+        bool, typer.Option("--follow", "-f", help="Keep printing new output until the job has ended.")
     ] = False,
     tail: Annotated[
-        int | None, typer.Option("--tail", "-n", min=0, max=1_000_000, help="Only the last lines, so many.")
+        int | None, typer.Option("--tail", "-n", min=0, max=1_000_000, help="Print only this many lines from the end.")
     ] = None,
     *,
     gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Print one of a job's logs: all of it, its last lines, or as it grows."""
+    """Print one of a job's logs: all of it, its last lines, or new lines as they come."""
     if follow and (as_json or list_sources):
         raise UsageError("--follow goes with neither --json nor --list", "a stream is not one document")
     if list_sources:

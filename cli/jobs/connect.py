@@ -31,12 +31,12 @@ def write_roots(home: Home) -> Path:
 
 @through_gateway
 def connect(
-    start: Annotated[bool, typer.Option("--start", help="Start the session now and wait until it takes work.")] = False,
+    start: Annotated[bool, typer.Option("--start", help="Start the session now and wait until it is ready.")] = False,
     *,
     gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the connection string of Spark Connect, and the environment that a notebook needs besides.
+    """Print the connection string of Spark Connect and the environment variables that a notebook needs.
 
     In a shell: eval "$(sluice connect)"; python -c 'from pyspark.sql import SparkSession;
     SparkSession.builder.getOrCreate().range(10).show()'

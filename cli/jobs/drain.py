@@ -20,7 +20,7 @@ POLL_SECONDS = 0.5
 @through_gateway
 def drain(
     taskmanager: Annotated[str, typer.Argument(help="Its name, as `GET /v1/taskmanagers` shows it.")],
-    wait: Annotated[bool, typer.Option("--wait", help="Return when it has left.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when the TaskManager has ended.")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait at most.")] = 600.0,
     *,
     gateway: GatewayOptions,
@@ -49,7 +49,7 @@ def undrain(
     gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a TaskManager that is being drained into service again; one that has left has to be started."""
+    """Return a draining TaskManager to service. One that has ended must be started again."""
     gateway.call(lambda client: client.post(f"/v1/taskmanagers/{taskmanager}/undrain"))
     print(json.dumps({"taskmanager": taskmanager, "draining": False}) if as_json else f"{taskmanager} is in service")
 

@@ -21,7 +21,7 @@ def exceptions(
     gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """What went wrong in a job, the earliest first; * marks what ended an attempt, + what the job recovered from."""
+    """Show a job's exceptions, the earliest first; * ended an attempt, + the job recovered from it."""
     entries = gateway.get_of_job(job_id, "/exceptions")["exceptions"]
     if as_json:
         print(json.dumps(entries))

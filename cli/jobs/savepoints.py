@@ -32,7 +32,7 @@ def checkpoints(
     gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """What a streaming job has committed, and from which checkpoint it goes on."""
+    """Show what a streaming job has committed, and the checkpoint that it resumes from."""
     shown = gateway.get_of_job(job_id, "/checkpoints")
     if as_json:
         print(json.dumps(shown))
@@ -50,12 +50,14 @@ def checkpoints(
 @through_gateway
 def savepoint(
     job_id: JobArgument,
-    stop: Annotated[bool, typer.Option("--stop", help="Stop the job, and make the savepoint of its end.")] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="Stop the job, and take the savepoint when it has stopped.")
+    ] = False,
     *,
     gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a savepoint of a streaming job, and print its path: `sluice submit --from-savepoint` goes on from it.
+    """Take a savepoint of a streaming job and print its path; `sluice submit --from-savepoint` resumes from it.
 
     Exit codes: 0 it is complete (and with --stop the job FINISHED), 1 it failed.
     """

@@ -17,7 +17,7 @@ from sluice.cli.tables import print_table
 from sluice.client.rest_client import GatewayClient
 from sluice.runtime.shuffle.control_plane.messages import DiskReport, free_space
 
-app = typer.Typer(no_args_is_help=True, help="The remote shuffle service: its workers and what they keep.")
+app = typer.Typer(no_args_is_help=True, help="The remote shuffle service: its workers and their data.")
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -29,7 +29,7 @@ def status(
     gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Its workers with their states, and the jobs of this cluster. Exit code 1 when no worker takes shuffles."""
+    """Show the workers with their states, and the jobs of this cluster. Exit code 1 if no worker accepts shuffles."""
     document = gateway.get("/v1/shuffle")
     service = document["service"]
     if as_json:
@@ -65,7 +65,7 @@ def drain(
     gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a worker no new shuffles, and what it keeps to the others. It can be stopped when it is DRAINED."""
+    """Drain a worker: it gets no new shuffles and hands its data to others. It can be stopped when it is DRAINED."""
     gateway.call(_order(worker, "drain"))
     print(json.dumps({"draining": worker}) if as_json else f"{worker} takes no new shuffles")
 
@@ -78,7 +78,7 @@ def resume(
     gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a worker that was drained take part again."""
+    """Return a drained worker to service."""
     gateway.call(_order(worker, "resume"))
     print(json.dumps({"resumed": worker}) if as_json else f"{worker} takes shuffles again")
 

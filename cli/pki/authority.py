@@ -56,10 +56,12 @@ def csr(
     output: Annotated[Path, typer.Option("--output", "-o", help="File for the request (PEM).")],
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Make a new key although one waits to be signed.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Create a new key even if another one is waiting to be signed.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key for an authority and the request for its certificate. The key stays below the home."""
+    """Create a key for an authority and a request for its certificate. The key stays in the home."""
     located, configuration = load_configuration(home, config)
     pending = _pending_key(located, kind)
     if AuthorityStore(located.pki).exists(kind):
@@ -89,7 +91,7 @@ def sign(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Certify an authority, where the root's key is. The request must ask for just this, or it is refused."""
+    """Sign an authority's request where the root's key is. A request for anything else is refused."""
     located, configuration = load_configuration(home, config)
     passphrase = None
     if root_passphrase_file is not None:
@@ -116,7 +118,7 @@ def import_(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Install a signed authority with the key that was made here, and the root's certificate."""
+    """Install a signed authority for the key that was created here, and the root's certificate."""
     located, configuration = load_configuration(home, config)
     pending = _pending_key(located, kind)
     if not pending.exists():

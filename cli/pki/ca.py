@@ -52,7 +52,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours"}
 
 RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="Such as taskmanager.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the process, such as tm-7.")]
-DnsOption = Annotated[list[str] | None, typer.Option(help="Host name a listener is reached by; repeatable.")]
+DnsOption = Annotated[list[str] | None, typer.Option(help="Host name by which a listener is reached; repeatable.")]
 IpOption = Annotated[list[str] | None, typer.Option(help="Address likewise; repeatable.")]
 
 
@@ -80,7 +80,7 @@ def create(
         bool,
         typer.Option("--edge-server", help="For a gateway's public certificate, with just the names given."),
     ] = False,
-    ttl: Annotated[str, typer.Option(help="How long it is good, such as 15m; at most 24h.")] = "15m",
+    ttl: Annotated[str, typer.Option(help="Validity, such as 15m; at most 24h.")] = "15m",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write it to this new file (mode 0600), not to the screen.")
     ] = None,
@@ -88,7 +88,7 @@ def create(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a join token and print it, once: good for one enrolment, as this role and name."""
+    """Create a join token and print it once. It is valid for one enrolment with this role and name."""
     located, configuration = load_configuration(home, config)
     if output is not None and (output.exists() or not output.parent.is_dir()):
         raise UsageError(f"{output} exists, or its directory does not", "choose another --output")
@@ -133,10 +133,10 @@ def enrol(
     edge_server: Annotated[
         bool, typer.Option("--edge-server", help="The token is for a gateway's public certificate.")
     ] = False,
-    algorithm: Annotated[str, typer.Option(help="Algorithm of the key that is made here.")] = DEFAULT_ALGORITHM,
+    algorithm: Annotated[str, typer.Option(help="Algorithm of the new key.")] = DEFAULT_ALGORITHM,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key here and have it certified for a join token. The CA is verified by the token's fingerprint."""
+    """Create a key here and get a certificate for it with a join token. The token's fingerprint verifies the CA."""
     from sluice.pki.enrolment import client
 
     with arguments():
@@ -161,7 +161,7 @@ def enrol(
 
 @ledger_app.command("show")
 def ledger_show(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
-    """What was issued, to whom, and on whose request; each line is checked first."""
+    """Show what was issued, to whom, and on whose request, after checking each line."""
     for record in read_ledger(ledger_path(Home.at(home).pki)):
         if as_json:
             typer.echo(msgspec.json.encode(record))
@@ -181,12 +181,12 @@ def ledger_show(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) ->
 @ledger_app.command("verify")
 def ledger_verify(
     known: Annotated[
-        str | None, typer.Option(help="COUNT:DIGEST of an earlier run: it must still be in the ledger.")
+        str | None, typer.Option(help="COUNT:DIGEST of an earlier run, which must still be in the ledger.")
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the whole chain; exit code 1 when it is broken, or does not continue the state given by --known."""
+    """Verify the whole chain; exit code 1 if it is broken, or does not continue the state given by --known."""
     with arguments():
         earlier = None if known is None else parse_state(known)
     pki = Home.at(home).pki

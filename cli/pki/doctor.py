@@ -39,12 +39,12 @@ def doctor(
     directory: Annotated[Path | None, typer.Argument(help="The home to examine; default: --home.")] = None,
     home: HomeOption = DEFAULT_HOME,
     fail_on: Annotated[
-        FailOn, typer.Option(help="Exit code 1 when anything at least so bad is found.")
+        FailOn, typer.Option(help="Exit code 1 for findings of this severity or worse.")
     ] = FailOn.WARNING,
-    offline: Annotated[bool, typer.Option("--offline", help="Look at files only: connect to nothing.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Examine only files; connect to nothing.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Examine a home: permissions, expiry, chains, keys, keystores, lists, ledger, clocks, leftovers; each finding
+    """Examine a home: permissions, expiry, chains, keys, keystores, CRLs, ledger, clocks, leftovers; each finding
     with its remedy.
 
     While its processes run, also: does each listener present what its directory has, is everything renewed in time.

@@ -81,7 +81,7 @@ def inspect(
         typer.Option(help="Application protocol to offer to a listener; repeat. Default: h2 and http/1.1."),
     ] = None,
     ca: Annotated[
-        Path | None, typer.Option(help="Authorities (PEM) that may have signed it, besides those of the home.")
+        Path | None, typer.Option(help="Authorities (PEM) that may have signed it, in addition to those of the home.")
     ] = None,
     output: Annotated[
         Output, typer.Option("--format", help="text, json (as --json), or pem: what is public, as one PEM stream.")

@@ -86,7 +86,7 @@ def issue(
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
-    dns: Annotated[list[str] | None, typer.Option(help="Host name a listener is reached by; repeatable.")] = None,
+    dns: Annotated[list[str] | None, typer.Option(help="Host name by which a listener is reached; repeatable.")] = None,
     ip: Annotated[list[str] | None, typer.Option(help="Address likewise; repeatable.")] = None,
     lifetime: Annotated[str | None, typer.Option(help="Such as 12h, 90m, 30d; default: by role.")] = None,
     accept: Annotated[
@@ -102,7 +102,9 @@ def issue(
     ] = False,
     csr: Annotated[
         Path | None,
-        typer.Option(help="Sign this request (PEM) instead of making a key here; it must ask for just these names."),
+        typer.Option(
+            help="Sign this request (PEM) instead of creating a key here; it must ask for exactly these names."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Directory to write; default: its place below the home.")] = None,
     inventory: Annotated[
@@ -115,12 +117,13 @@ def issue(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Issue anew what is still good, too, and what an inventory lists though it was revoked."
+            "--force",
+            help="Also reissue certificates that are still good, and revoked identities that an inventory lists.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Certify an identity and write its directory: key, chain, trust anchors, and a keystore for the JVM.
+    """Issue a certificate for an identity and write its directory: key, chain, trust anchors, and a keystore for JVMs.
 
     What is there and still good is left as it is: whole, of today's authority, with the same names and purposes, and
     with more than half of its life left. --force issues it anyway.
@@ -182,7 +185,7 @@ def issue(
 
 @app.command(epilog="Example: sluice pki unpack cluster.identities taskmanager/tm-7 --out tm-7")
 def unpack(
-    store: Annotated[Path, typer.Argument(help="A file made with `issue --inventory FILE --store`.")],
+    store: Annotated[Path, typer.Argument(help="A file written by `issue --inventory FILE --store`.")],
     identity: Annotated[
         str | None, typer.Argument(help="ROLE/NAME or a whole spiffe:// ID; none: list what is in the store.")
     ] = None,
@@ -191,7 +194,7 @@ def unpack(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the directory of one identity from a store; without an identity, list what is in it."""
+    """Write the directory of one identity from a store; without an identity, list its content."""
     with IdentityStore(store) as opened:
         if identity is None:
             names = [str(spiffe_id) for spiffe_id in opened.identities()]

@@ -90,16 +90,16 @@ def needs_renewal_verb(
     ],
     expires_in: Annotated[
         str | None,
-        typer.Option(help="A share of its life that is over (66%), or a time that is left (1h15m, 1.5d); default 50%."),
+        typer.Option(help="Elapsed share of its lifetime (66%), or remaining time (1h15m, 1.5d); default 50%."),
     ] = None,
     bundle: Annotated[
-        bool, typer.Option("--bundle", help="Every certificate of the file or chain, not the leaf alone.")
+        bool, typer.Option("--bundle", help="Test every certificate of the file or chain, not only the leaf.")
     ] = False,
     servername: Annotated[str | None, typer.Option(help="Host name to ask a listener for (SNI).")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say why.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Whether a certificate is due: exit code 0 it needs renewal, 1 it does not, 2 no such file, 255 error.
+    """Test whether a certificate needs renewal: exit code 0 it does, 1 it does not, 2 no such file, 255 error.
 
     These are the exit codes of `step certificate needs-renewal`, not those of the other verbs.
     """
@@ -139,13 +139,13 @@ def renew(
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Also what is still good.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also renew certificates that are still good.")] = False,
     lifetime: Annotated[
         str | None, typer.Option(help="Such as 12h, 90m, 30d; default: that of what is renewed. Not with --ca.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replace identities that are past half of their life: same names, purposes and lifetime, a new key.
+    """Renew identities that are past half of their lifetime: same names, usages and lifetime, a new key.
 
     What is damaged, of another trust domain or (with --ca) expired is not renewed: issue or enrol it. What was revoked
     is refused, with --force too, and the exit code is 1; `sluice pki issue` admits it again.

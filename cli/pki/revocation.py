@@ -42,7 +42,7 @@ from sluice.pki.x509.profiles import ISSUING, AuthorityKind
 crl = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Certificate revocation lists: one per authority, pushed to every identity directory of the home.",
+    help="Certificate revocation lists: one per authority, written to every identity directory of the home.",
 )
 
 _SERIAL = re.compile(r"(0x)?[0-9a-fA-F]{1,40}")
@@ -153,13 +153,13 @@ def show(
 def refresh(
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Sign new lists even when the present ones are good.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Sign new CRLs even if the present ones are good.")] = False,
     root_passphrase_file: RootPassphraseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Sign the lists that are missing, damaged, or past half of their life, and push them; `sluice up` does so itself.
+    """Sign and distribute CRLs that are missing, damaged or past half of their validity, as `sluice up` does.
 
-    An authority whose key is elsewhere (the root, usually) keeps the list it has. Exit code 1: a list that is due
+    An authority whose key is elsewhere (the root, usually) keeps its present CRL. Exit code 1: a CRL that is due
     could not be signed, or a directory could not be written.
     """
     located, configuration = load_configuration(home, config)
@@ -203,7 +203,7 @@ def export(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write an authority's revocation list for programs outside: complete, never as a delta.
+    """Write an authority's complete CRL for other programs, never a delta.
 
     While two generations are trusted, PEM has the lists of both. Exit code 1: there is no list that counts; `crl
     refresh` signs one.

@@ -52,19 +52,24 @@ app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
     help="Replace an authority without stopping anything: A, A+B, B+A, B; the first one signs, all are trusted.\n\n"
-    "Each step refuses to go on while anybody lags. A rotation of the root replaces all three authorities.",
+    "Each step is refused while any peer is out of date. A rotation of the root replaces all three authorities.",
 )
 
 KindArgument = Annotated[AuthorityKind, typer.Argument(help="internal, edge, or root (then all three).")]
 WaitOption = Annotated[
-    float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait for those who lag instead of refusing at once.")
+    float,
+    typer.Option("--wait", min=0, metavar="SECONDS", help="Wait for out-of-date peers instead of refusing at once."),
 ]
 ForceOption = Annotated[
     list[str] | None,
-    typer.Option("--force", metavar="IDENTITY", help="Leave out ROLE/NAME or spiffe:// ID, gone for good; repeatable."),
+    typer.Option(
+        "--force",
+        metavar="IDENTITY",
+        help="Do not wait for ROLE/NAME or spiffe:// ID, which is gone for good; repeatable.",
+    ),
 ]
 KeepKeyOption = Annotated[
-    bool, typer.Option("--keep-key", help="Move the key that is not needed any more to pki/retired; else destroy it.")
+    bool, typer.Option("--keep-key", help="Move the retired key to pki/retired instead of destroying it.")
 ]
 RootPassphraseOption = Annotated[
     Path | None,
@@ -120,7 +125,9 @@ def _rotator(home: Home, configuration: Configuration) -> Rotator:
 @app.callback()
 def rotate(
     context: typer.Context,
-    status: Annotated[bool, typer.Option("--status", help="Show the phase, and who trusts and presents what.")] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Show the phase, and which authorities each process trusts and presents.")
+    ] = False,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -148,7 +155,7 @@ def prepare(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """A -> A+B: make the new authority and have it trusted everywhere, beside the old one, which still signs."""
+    """A -> A+B: create the new authority and distribute trust in it; the old one still signs."""
     passphrase = None
     if root_passphrase_file is not None:
         passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=kind is AuthorityKind.ROOT)
@@ -165,7 +172,7 @@ def activate(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """A+B -> B+A: the new authority signs, and identities are renewed. Refused while anybody does not trust it."""
+    """A+B -> B+A: the new authority signs, and identities are renewed. Refused while any process does not trust it."""
     with _step("activate", kind, wait, force, home, config, as_json=as_json) as step:
         step.rotator.activate(kind, without=step.without, patience=step.patience)
 
@@ -180,7 +187,7 @@ def finish(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """B+A -> B: the old authority is not trusted any more. Refused while anybody has a certificate of it."""
+    """B+A -> B: the old authority is no longer trusted. Refused while any process has a certificate of it."""
     with _step("finish", kind, wait, force, home, config, as_json=as_json) as step:
         step.kept = step.rotator.finish(
             kind, without=step.without, patience=step.patience, last_patience=step.last_patience, retire=keep_key
@@ -197,9 +204,9 @@ def abort(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Back to A: the old authority signs again, and the new one goes when nobody has a certificate of it.
+    """Back to A: the old authority signs again, and the new one is removed when no process has a certificate of it.
 
-    Not possible any more once `finish` has withdrawn the trust in the old one.
+    No longer possible once `finish` has withdrawn the trust in the old one.
     """
     with _step("abort", kind, wait, force, home, config, as_json=as_json) as step:
         step.kept = step.rotator.abort(

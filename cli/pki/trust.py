@@ -31,7 +31,7 @@ from sluice.pki.x509.profiles import AuthorityKind
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Have this machine's programs trust the gateway's certificates: browsers, curl, Java.\n\n"
+    help="Make browsers, curl and Java on this machine trust the gateway's certificates.\n\n"
     "Nothing here happens by itself. What is added is the edge authority's certificate (or the root's); what is "
     "removed is only what bears this command's name.",
 )
@@ -39,7 +39,7 @@ app = typer.Typer(
 StoreOption = Annotated[
     list[StoreKind] | None, typer.Option("--store", help="Only these stores; repeatable. Default: all that are found.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be changed, and change nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")]
 
 
 @app.command(
@@ -83,7 +83,8 @@ def install(
 def uninstall(
     store: StoreOption = None,
     old: Annotated[
-        bool, typer.Option("--old", help="Only what is none of this home's present authorities, of any home.")
+        bool,
+        typer.Option("--old", help="Only remove authorities that are not the present ones of this home, of any home."),
     ] = False,
     dry_run: DryRunOption = False,
     home: HomeOption = DEFAULT_HOME,

@@ -57,10 +57,15 @@ def verify(
             "and the home when one of its authorities signed the certificate."
         ),
     ] = None,
-    purpose: Annotated[Purpose | None, typer.Option(help="What the holder must be allowed to be.")] = None,
-    identity: Annotated[str | None, typer.Option(help="The SPIFFE ID it must have.")] = None,
+    purpose: Annotated[
+        Purpose | None, typer.Option(help="The extended key usage that the certificate must have.")
+    ] = None,
+    identity: Annotated[str | None, typer.Option(help="The SPIFFE ID that the certificate must have.")] = None,
     host: Annotated[
-        str | None, typer.Option(help="The DNS name or address it must be for, as a client that dials it checks.")
+        str | None,
+        typer.Option(
+            help="The DNS name or address that the certificate must be valid for, as a connecting client checks it."
+        ),
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,

@@ -118,7 +118,7 @@ def taskmanager(
 ) -> None:
     """Slots in which Spark executors run.
 
-    Exit code 10: it was drained and has left; whoever supervises it should not start it again.
+    Exit code 10: it was drained; a supervisor should not restart it.
     """
     from sluice.runtime.processes.taskmanager import run_taskmanager
 
@@ -147,7 +147,7 @@ def shuffle_manager(
     dns: JoinDnsOption = None,
     ip: JoinIpOption = None,
 ) -> None:
-    """Who keeps which shuffle: registers ShuffleWorkers, spreads shuffles over them, removes what is over."""
+    """The ShuffleManager: registers ShuffleWorkers, assigns shuffles, removes data of ended jobs."""
     from sluice.runtime.node.child_process import allow_many_files
     from sluice.runtime.processes.shuffle_manager import run_shuffle_manager
 
@@ -174,7 +174,7 @@ def shuffle_worker(
     dns: JoinDnsOption = None,
     ip: JoinIpOption = None,
 ) -> None:
-    """Keeps shuffles, and serves them to the executors of their jobs. Where the manager is: shuffle.managers."""
+    """A ShuffleWorker: stores shuffles and serves them to their jobs. Its managers: shuffle.managers."""
     from sluice.pki.tls.openssl_settings import restart_without_tickets
     from sluice.runtime.node.child_process import allow_many_files
     from sluice.runtime.processes.shuffle_worker import run_shuffle_worker
@@ -201,7 +201,7 @@ def auth(
     dns: JoinDnsOption = None,
     ip: JoinIpOption = None,
 ) -> None:
-    """The auth service that Envoy asks about every request."""
+    """The auth service, which decides requests for Envoy."""
     from sluice.gateway.service.processes import run_auth
 
     located, configuration = load_configuration(home, config)
@@ -244,12 +244,12 @@ def envoy(
         bool,
         typer.Option(
             "--elsewhere",
-            help="Start no Envoy, as somebody else does: write its bootstrap, give it its secrets on a socket, and "
-            "announce it while it serves.",
+            help="Start no Envoy, because it is started elsewhere: write its bootstrap, serve its secrets on a socket, "
+            "and announce it while it serves.",
         ),
     ] = False,
 ) -> None:
-    """Envoy, the only door.
+    """Envoy, the gateway's proxy.
 
     With --ca it has two tokens: one for its internal identity, gateway/envoy, without names, and one made with
     --edge-server for its public certificate, gateway/edge, with the names given here by --dns and --ip.

@@ -29,8 +29,8 @@ CaOption = Annotated[
         "--ca",
         envvar="SLUICE_CA_ADDRESS",
         metavar="HOST:PORT[,ENROLMENT_PORT]",
-        help="The online CA on another machine: get the identity there before starting, and keep it and what is "
-        "trusted up to date. ENROLMENT_PORT: by default the next after PORT.",
+        help="The online CA on another machine, which issues and renews the identity and distributes trust anchors and "
+        "CRLs. ENROLMENT_PORT: default PORT + 1.",
     ),
 ]
 TokenFileOption = Annotated[
@@ -38,7 +38,7 @@ TokenFileOption = Annotated[
     typer.Option(
         "--join-token-file",
         envvar="SLUICE_JOIN_TOKEN_FILE",
-        help="File (mode 0600) with the join token for the first time; it is removed after use.",
+        help="File (mode 0600) with the join token for the first start; it is removed after use.",
     ),
 ]
 AgentTokensOption = Annotated[
@@ -56,14 +56,14 @@ EdgeTokenFileOption = Annotated[
     typer.Option(
         "--edge-token-file",
         envvar="SLUICE_EDGE_TOKEN_FILE",
-        help="Likewise for the public certificate: a token made with --edge-server.",
+        help="Join token for the public certificate, created with --edge-server.",
     ),
 ]
 JoinDnsOption = Annotated[
-    list[str] | None, typer.Option("--dns", help="Host name that the join token was made with; repeatable.")
+    list[str] | None, typer.Option("--dns", help="Host name that the join token was created with; repeatable.")
 ]
 JoinIpOption = Annotated[
-    list[str] | None, typer.Option("--ip", help="Address that the join token was made with; repeatable.")
+    list[str] | None, typer.Option("--ip", help="Address that the join token was created with; repeatable.")
 ]
 
 JobManagerOption = Annotated[
