@@ -1,4 +1,4 @@
-"""The one decision of the auth service: may this request go on to REST, and as whom? No I/O.
+"""The decision of the auth service: whether a request may go on to REST, and as which principal. No I/O.
 
 Who sends it has been found out before (:mod:`sluice.gateway.authn.authenticator`); here it is a principal or a refusal.
 """
@@ -20,7 +20,7 @@ from sluice.pki.assertions.principal import Principal
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """What Envoy tells about the request it holds back; ``csrf`` has every value of that header that arrived."""
+    """A request that Envoy asks about; ``csrf`` has every value of that header."""
 
     method: str
     target: str
@@ -32,7 +32,7 @@ class CheckRequest:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do with the request.
+    """The decision about a request.
 
     Attributes:
         status: 200 to let it go on, else the status of the answer.

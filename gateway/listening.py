@@ -1,4 +1,4 @@
-"""Sockets to listen on: taken only when nobody else has them, and errors that say who might."""
+"""Listening sockets: never taken from a running process, with errors that say which process may have them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def require_free_port(host: str, port: int, *, udp: bool = False) -> None:
 
 
 def port_error(host: str, port: int, error: OSError) -> ListenError:
-    """What to tell when ``host:port`` could not be bound."""
+    """The error for a ``host:port`` that could not be bound."""
     if error.errno == errno.EADDRINUSE:
         return ListenError(
             f"port {port} on {host} is already in use",

@@ -38,7 +38,7 @@ MAX_MESSAGE_CHARACTERS = 500
 MAX_PATH_CHARACTERS = 200
 
 _READABLE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
-"""What needs no percent encoding in a status message (gRPC over HTTP/2, Responses)."""
+"""Characters of a status message that need no percent encoding (gRPC over HTTP/2, Responses)."""
 _FRAME = struct.Struct(">BI")
 _CREDENTIALS = struct.Struct("3i")
 
@@ -65,7 +65,7 @@ class Caller:
 
     @property
     def account(self) -> str:
-        """What several connections of one caller have in common."""
+        """The key that connections of one caller are counted by."""
         return self.spiffe_id or str(self.uid)
 
     @classmethod
@@ -140,7 +140,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """What serves a path; ``max_request_bytes`` bounds each of its requests."""
+    """The handler of a path; ``max_request_bytes`` bounds each of its requests."""
 
     serve: Callable[[Call], Awaitable[None]]
     max_request_bytes: int
@@ -192,7 +192,7 @@ class GrpcServer:
         await asyncio.sleep(0)  # aborted transports close their sockets in the next turn of the loop
 
     def method(self, path: str) -> Method | None:
-        """What serves ``path``."""
+        """The method of ``path``, or None."""
         return self._methods.get(path)
 
     def caller(self, transport: asyncio.BaseTransport) -> Caller:
@@ -253,7 +253,7 @@ class _Connection(H2Protocol):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Whatever goes wrong in here concerns this connection alone."""
+        """Pass data on to HTTP/2. An error closes this connection and no other."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return

@@ -78,7 +78,7 @@ def from_json(type_url: str, document: Mapping[str, object]) -> Message:
 
 
 def to_json(message: Message) -> dict[str, Any]:
-    """What :func:`from_json` would make the message from, for people and tests."""
+    """The inverse of :func:`from_json`, for people and tests."""
     document: dict[str, Any] = json_format.MessageToDict(
         message, preserving_proto_field_name=True, descriptor_pool=_pool()
     )

@@ -17,35 +17,35 @@ MAX_NAMES = 256
 MAX_REASON_CHARACTERS = 1000
 
 _WILDCARDS = frozenset({CLUSTER, LISTENER})
-"""Kinds of which a client that names none gets all."""
+"""Kinds of which a client that names no resources gets all."""
 
 
 class Heard(enum.Enum):
-    """What a request was about."""
+    """The meaning of a request."""
 
     SUBSCRIBED = "subscribed"
     ACCEPTED = "accepted"
     REJECTED = "rejected"
     STALE = "stale"
-    """An answer to a response that was overtaken."""
+    """An answer to a response that a later one has replaced."""
 
 
 @dataclass(slots=True)
 class Subscription:
-    """What is asked for, and what was sent last."""
+    """The names that a client subscribes to, and the response that was sent last."""
 
     kind: str
     names: tuple[str, ...] = ()
     sent_version: str = ""
     """Version of the response that was sent last."""
     rejected: str = ""
-    """Why Envoy did not take it; empty when it did, or has not said yet."""
+    """Why Envoy rejected it; empty when Envoy accepted it or has not answered yet."""
     _nonce: int = 0
     _sent: dict[str, bytes] = field(default_factory=dict)
     _due: bool = True
 
     def hear(self, request: Message) -> Heard:
-        """Take in a request for this kind; more names than allowed is the caller's to refuse."""
+        """Process a request for this kind. The caller limits the number of names."""
         names = tuple(dict.fromkeys(request.resource_names))
         if request.response_nonce and request.response_nonce != str(self._nonce):
             return Heard.STALE
@@ -62,7 +62,7 @@ class Subscription:
         return Heard.ACCEPTED
 
     def answer(self, resources: Resources | None) -> bytes | None:
-        """The next response when there is anything new, else None; what was rejected is not sent again."""
+        """The next response, or None when nothing has changed. A rejected response is not sent again."""
         if resources is None:
             return None
         everything = not self.names and self.kind in _WILDCARDS

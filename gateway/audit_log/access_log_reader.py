@@ -120,7 +120,7 @@ class AccessLogReader:
 
 
 def _identify(path: Path) -> str:
-    """What a file is known by: the digest of its first line; empty when it has none yet."""
+    """The id of a file: the digest of its first line; empty while it has none."""
     try:
         with path.open("rb") as file:
             first = file.readline(MAX_ACCESS_LINE_BYTES)
@@ -132,7 +132,7 @@ def _identify(path: Path) -> str:
 
 
 def _read(path: Path, offset: int, *, finished: bool) -> bytes:
-    """Whole lines after ``offset``; the rest of a finished file counts as one, as does part of one that is too long."""
+    """Whole lines after ``offset``. The rest of a finished file and a piece of an overlong line count as lines."""
     with path.open("rb") as file:
         file.seek(offset)
         data = file.read(MAX_BATCH_BYTES)

@@ -31,7 +31,7 @@ Check = Callable[[str, bytes, bytes], bool]
 
 _SIGNATURE = b',"signature":"'
 _PREFIX = b"sluice audit checkpoint\n"
-"""What a checkpoint signs begins with this, so that no other signature of the key can stand for one."""
+"""Prefix of the data that a checkpoint signs, so that no other signature of the key is valid for one."""
 
 
 class AccessPosition(msgspec.Struct, frozen=True):

@@ -48,7 +48,7 @@ class VerificationKey:
         return hashlib.sha256(public_key_der(self.key)).hexdigest()[:KEY_ID_CHARACTERS]
 
     def checker(self) -> Checker:
-        """What :class:`~sluice.gateway.audit_log.chain.ChainReader` asks."""
+        """A function that verifies signatures, for :class:`~sluice.gateway.audit_log.chain.ChainReader`."""
         return Checker(self.key, self.id)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Reading an audit log while it is written, and choosing from it."""
+"""Reads an audit log while it is written, and filters its records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluice.gateway.audit_log.verification import told
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What is wanted of a log; an empty condition admits everything. ``*`` in a text stands for anything."""
+    """Conditions on records; an empty one admits every record. ``*`` in a text matches any text."""
 
     principal: str = ""
     operation: str = ""
@@ -86,7 +86,7 @@ class _LogReader:
             yield from self._current(file)
 
     def _current(self, file: IO[bytes]) -> Iterator[AuditRecord]:
-        """What is new in the segment being written; it may be closed and another begun at any moment."""
+        """New records of the current segment, which may be closed at any moment."""
         inode = os.fstat(file.fileno()).st_ino
         if inode != self._inode:
             first = decode(file.readline(MAX_LINE_BYTES + 1).removesuffix(b"\n"))

@@ -13,7 +13,7 @@ from sluice.gateway.authz.policy import Policy
 from sluice.gateway.authz.policy_file import MAX_POLICY_BYTES, PolicyFile
 
 AUTH_SERVICE = "local:auth-service"
-"""Who takes a policy into use; who wrote the file is not known."""
+"""The principal of policy changes in the log; the author of the file is not known."""
 
 
 class RecordedPolicy(PolicyFile):

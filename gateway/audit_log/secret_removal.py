@@ -52,7 +52,7 @@ def remove_secrets(lines: bytes) -> bytes:
 
 
 def _clean_line(line: bytes) -> bytes:
-    """It stays JSON if it was: what is taken out ends before the text does."""
+    """Remove secrets from a line. JSON stays JSON: a match never includes the closing quote."""
     text = _JWT.sub("(jwt)", redact(line.decode(errors="surrogateescape")))
     text = _PRIVATE_KEY_TEXT.sub("(private key)", _BEARER_TEXT.sub(r"\1(secret)", text))
     return text.encode(errors="surrogateescape")

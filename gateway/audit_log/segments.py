@@ -26,7 +26,7 @@ CURRENT = "current.jsonl"
 CHECKPOINT = "checkpoint.json"
 """The last checkpoint whose records are safely on the disk: an end that was cut off before it is found."""
 LOCK = "lock"
-"""Whoever writes holds its lock (flock(2)); it is never renamed."""
+"""A writer holds a lock on this file (flock(2)); it is never renamed."""
 LOCK_TIMEOUT_SECONDS = 5.0
 """How long a record waits for another writer; then it counts as not written."""
 MAX_SEGMENT_BYTES = 32 << 20
@@ -52,7 +52,7 @@ class Segment:
 
     @property
     def compressed(self) -> Path:
-        """What it is called once it is compressed."""
+        """Its path after compression."""
         return self.path.with_name(self.path.name + ".gz")
 
     def lines(self) -> Iterator[bytes]:

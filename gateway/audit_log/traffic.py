@@ -25,7 +25,7 @@ from sluice.gateway.audit_log.segments import MAX_READ_BYTES, MAX_SEGMENT_BYTES,
 from sluice.gateway.errors import AuditLogError
 
 MAX_TRAFFIC_BYTES = 2 << 20
-"""What one record may stand for."""
+"""Largest number of bytes that one record refers to."""
 
 _NAME = re.compile(r"traffic-(\d{9,12})\.jsonl(?:\.gz)?")
 
@@ -123,7 +123,7 @@ class TrafficReader:
         self._file: IO[bytes] | gzip.GzipFile | None = None
 
     def read(self, record: AuditRecord) -> bytes:
-        """What ``record`` vouches for; raises :class:`AuditLogError` when it is not there, or is something else."""
+        """The lines that ``record`` refers to; raises :class:`AuditLogError` when they are missing or changed."""
         traffic = record.traffic
         where = f"audit log line {record.sequence}"
         if not isinstance(traffic, Traffic):

@@ -1,4 +1,4 @@
-"""Checking a whole audit log: chain, signatures, segments, and the end; it may go on being written meanwhile."""
+"""Verifies an audit log as a whole: chain, signatures, segments and end, also while it is written."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from sluice.gateway.errors import AuditLogError
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was proved.
+    """The result of a verification.
 
     Attributes:
         state: how far the chain goes; all of it holds.
@@ -147,7 +147,7 @@ def told(record: AuditRecord, traffic: TrafficReader) -> Iterator[AuditRecord]:
 
 
 def _state_before(raw: bytes) -> ChainState:
-    """What the first line says was before it; the rest is checked from there."""
+    """The chain state that the first line states; later lines are checked from there."""
     record = decode(raw.removesuffix(b"\n")) if len(raw) <= MAX_LINE_BYTES else None
     if record is None:
         raise AuditLogError("the first line of an audit log segment is damaged")

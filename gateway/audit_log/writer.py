@@ -34,7 +34,7 @@ class AuditWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="audit-log")
 
     async def append(self, record: AuditRecord) -> None:
-        """See ``AuditLog.append``; raises :class:`AuditLogError` also when too many wait."""
+        """Append a record; it is in the log on return. Raises :class:`AuditLogError`, also for too many waiting."""
         if len(self._waiting) >= self._limit:
             raise AuditLogError(
                 f"{len(self._waiting)} audit records wait to be written", "is the disk slow, or the log locked?"
@@ -46,7 +46,7 @@ class AuditWriter:
         await written
 
     async def event(self, kind: str, principal: str, detail: Mapping[str, object] | str = "") -> None:
-        """See :meth:`~sluice.gateway.audit_log.log.AuditLog.event`."""
+        """Record an administrative act, signed at once. Raises :class:`AuditLogError`."""
         await self._beside(lambda: self.log.event(kind, principal, detail))
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Who is asking: every kind of credential, one principal. The only I/O is to fetch an issuer's keys.
+"""Authenticates requests: any kind of credential becomes one principal. The only I/O is to fetch an issuer's keys.
 
 Exactly one credential counts: the ``Authorization`` header when there is one, else the cookies, else the client
-certificate. A bad bearer is never made up for by something weaker that came along.
+certificate. An invalid bearer token is refused even when a valid weaker credential came with it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from sluice.pki.assertions.principal import Credential, Jti, Principal, TokenId
 MAX_AUTHORIZATION_CHARACTERS = MAX_JWT_CHARACTERS + len("Bearer ")
 MAX_COOKIE_CHARACTERS = 16 << 10
 MAX_TOKEN_CHARACTERS = 512
-"""Longest opaque bearer that is looked at."""
+"""Longest opaque bearer token that is looked up."""
 
 _COOKIE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)=(.*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """What a request shows of who sends it: every value of each header that arrived."""
+    """The credentials of a request: every value of each header that can hold one."""
 
     authorization: tuple[str, ...] = ()
     cookie: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Authenticator:
     clock: Callable[[], float] = time.time
 
     async def authenticate(self, presented: Presented) -> Authenticated:
-        """Who presents these; raises ``Unauthenticated``, or that it cannot be told now."""
+        """The principal of a request; raises ``Unauthenticated``, or ``SluiceError`` when it cannot be decided now."""
         return self._not_revoked(await self._find(presented))
 
     def _not_revoked(self, found: Authenticated) -> Authenticated:
@@ -116,7 +116,7 @@ class Authenticator:
         return self._token(credential)
 
     def of_token(self, text: str) -> Authenticated:
-        """Whose API token this is, and that neither it nor its owner was revoked; raises Unauthenticated."""
+        """The owner of an API token; raises ``Unauthenticated``, also when the token or its owner is revoked."""
         return self._not_revoked(self._token(text))
 
     def _token(self, text: str) -> Authenticated:
@@ -157,12 +157,12 @@ class Authenticator:
         return self.of_session(record)
 
     def of_session(self, record: SessionRecord) -> Authenticated:
-        """Whoever has this session; raises Unauthenticated when that is nobody any more."""
+        """The principal of a session; raises ``Unauthenticated`` when its user or token is gone."""
         csrf = record.csrf if record.client == "browser" else None
         return Authenticated(self._principal(record), record.expires_at, csrf, record)
 
     def _principal(self, record: SessionRecord) -> Principal:
-        """The principal with the roles it has now, which may be others than when it signed in."""
+        """The principal with its present roles, which may differ from those at sign-in."""
         policy = self.policy.get()
         if record.method == "token":
             return self._of_token(record)
@@ -176,7 +176,7 @@ class Authenticator:
         return Principal(user.name, roles, record.method, Credential.of_session(record.id), user.groups)
 
     def _of_token(self, record: SessionRecord) -> Principal:
-        """Of a session that was begun with an API token: what the token may, for as long as the token is good."""
+        """The principal of a session that an API token began. It has the token's permissions and expires with it."""
         token = self.tokens.get().get(record.token)
         if token is None or token.name != record.name or token.state(self.clock()) != "active":
             raise Unauthenticated(Refusal.NOT_ACCEPTED, record.id, f"the token {record.token} of the session has ended")
@@ -221,7 +221,7 @@ class Authenticator:
 
 
 def parse_cookies(values: tuple[str, ...]) -> Mapping[str, str]:
-    """The cookies by name; one that comes twice is left out, since nobody can tell which is meant."""
+    """The cookies by name, without those that occur twice."""
     found: dict[str, str] = {}
     twice: set[str] = set()
     if sum(map(len, values)) > MAX_COOKIE_CHARACTERS:

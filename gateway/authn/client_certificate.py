@@ -1,4 +1,4 @@
-"""Who stands behind a client certificate, as Envoy tells it in ``x-forwarded-client-cert``. No I/O.
+"""The user of a client certificate, from Envoy's header ``x-forwarded-client-cert``. No I/O.
 
 Envoy writes this header itself (``SANITIZE_SET``) after it has verified the certificate, and removes whatever a client
 sends under this name; so what arrives has one element. Anything else is refused.

@@ -1,4 +1,4 @@
-"""What can be done with a cluster, by name. Derived from the published routes; only what is no route stands here."""
+"""The operations on a cluster, by name. Most follow from the published routes; the others are listed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what: roles by operations by ownership. Decisions only, no I/O.
+"""The access policy: roles by operations by ownership. Decisions only, no I/O.
 
 Deny beats allow, whichever role says it; what no role allows is denied; what is allowed for one's own jobs only is
 decided by whoever knows the owner. An operation that the policy was not made for is denied to everybody, so that a
@@ -25,7 +25,7 @@ DIGEST_CHARACTERS = 14
 
 @dataclass(frozen=True, slots=True)
 class RoleRules:
-    """What one role says, with patterns resolved to operations."""
+    """The rules of one role, with patterns resolved to operations."""
 
     name: str
     allow: frozenset[str] = frozenset()
@@ -35,7 +35,7 @@ class RoleRules:
 
 
 class Verdict(enum.Enum):
-    """What a policy says about an operation before anyone has looked whose job it concerns."""
+    """The decision about an operation, before the owner of the job is known."""
 
     ALLOW = "allow"
     OWN = "allow for one's own"
@@ -76,7 +76,7 @@ class Policy:
     default_roles: tuple[str, ...] = ()
 
     def rule(self, principal: Principal, operation: str) -> Ruling:
-        """What the policy says about ``principal`` and ``operation``; see :class:`Verdict`."""
+        """The decision about ``operation`` by ``principal``; see :class:`Verdict`."""
         if operation not in self.operations:
             return Ruling(Verdict.DENY, f"the policy does not know the operation {operation!r}")
         held = [self.roles[name] for name in principal.roles if name in self.roles]
@@ -97,7 +97,7 @@ class Policy:
         return Ruling(Verdict.DENY, "no role allows it")
 
     def granted(self, principal: Principal) -> Mapping[str, Literal["allow", "own"]]:
-        """What ``principal`` may do, for programs that offer only that; each request is decided anew."""
+        """The operations that ``principal`` is granted, for display; each request is decided again."""
         found: dict[str, Literal["allow", "own"]] = {}
         for operation in sorted(self.operations):
             verdict = self.rule(principal, operation).verdict

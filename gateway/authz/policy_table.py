@@ -42,7 +42,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the policy says about a case."""
+    """The decision of the policy in one case."""
 
     case: Case
     principal: Principal
@@ -68,7 +68,7 @@ def parse_table(data: bytes, where: str) -> tuple[Case, ...]:
 
 
 def decide_case(case: Case, policy: Policy) -> Outcome:
-    """What ``policy`` says about ``case``."""
+    """The decision of ``policy`` in ``case``."""
     roles = tuple(dict.fromkeys([*case.roles, *policy.roles_of(case.name, case.groups)]))
     principal = Principal(case.name, roles, "session", Credential.of_session(SessionId("")), case.groups, case.scopes)
     return Outcome(case, principal, policy.rule(principal, case.operation))

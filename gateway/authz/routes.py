@@ -1,4 +1,4 @@
-"""Which operation a request means: exactly one published route, or nothing.
+"""Maps a request to its operation: exactly one published route, or none.
 
 The gateway knows REST only by the route list it publishes (JSON: ``[{"method", "path", "operation", "stream"}]``).
 What matches no route never reaches REST, so the two can never disagree about what a path means:
@@ -27,11 +27,11 @@ _PATH_CLASS = "[A-Za-z0-9._~/-]"
 """Unreserved characters alone: no percent-encoding, no ``;``, no backslash, no control characters."""
 _QUERY_CLASS = "[A-Za-z0-9._~!$&'()*+,;=:@/?%-]"
 TARGET_PATTERN = f"/{_PATH_CLASS}{{0,{MAX_PATH_CHARACTERS - 1}}}([?]{_QUERY_CLASS}{{0,{MAX_QUERY_CHARACTERS}}})?"
-"""What :func:`split_target` may accept, for a proxy that decides without it; RE2 and Python read it alike."""
+"""Paths that :func:`split_target` accepts, for a proxy that cannot call it; valid in RE2 and in Python."""
 _PATH = re.compile(f"/{_PATH_CLASS}*")
 _QUERY = re.compile(f"{_QUERY_CLASS}*")
 PARAMETER_PATTERN = f"[A-Za-z0-9_~-][A-Za-z0-9._~-]{{0,{MAX_PARAMETER_CHARACTERS - 1}}}"
-"""What a parameter's segment may be: RE2 and Python read it alike."""
+"""Segments that a parameter accepts; valid in RE2 and in Python."""
 _PARAMETER = re.compile(r"\{[a-z_]+\}")
 _LITERAL = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")
 _METHOD = re.compile(r"[A-Z]{3,10}")

@@ -1,4 +1,4 @@
-"""What Envoy needs for Spark Connect: a route for each method, and one cluster, in the form of Envoy's JSON.
+"""Envoy's configuration for Spark Connect: a route for each method, and one cluster, as JSON.
 
 The routes must come before those that want a ``Content-Length``: gRPC has none.
 """

@@ -1,4 +1,4 @@
-"""Who a Spark Connect message is from: bound to who was authenticated, whatever the client wrote.
+"""Sets the user of a Spark Connect message to the authenticated principal, whatever the client wrote.
 
 Every request of ``SparkConnectService`` has its ``UserContext`` in field 2 (a test holds all of them to it). Only the
 tags of the outermost message are read; fields are skipped by their lengths, so that neither plans nor data are parsed
@@ -22,7 +22,7 @@ METHODS = (
     "CloneSession",
     "GetStatus",
 )
-"""What is let through; a method of a later Spark is closed until somebody has looked at its messages."""
+"""Methods that are relayed. A method of a later Spark is refused until its messages have been reviewed."""
 
 USER_CONTEXT_FIELD = 2
 MAX_FIELDS = 100_000

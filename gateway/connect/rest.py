@@ -1,4 +1,4 @@
-"""Asking REST for a principal's session, in that principal's name."""
+"""A client of REST's session resource, on behalf of a principal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RestSessions:
     leg: Leg
 
     async def ask(self, who: Assertion) -> SessionAddress:
-        """See :data:`sluice.gateway.connect.sessions.AskRest`."""
+        """The session of ``who``, which REST starts; raises :class:`SessionUnavailable`."""
         keys = PassKeys.of(self.home)
         keys.load()
         signer = AssertionSigner(keys, time.time)

@@ -36,7 +36,7 @@ class SessionUnavailable(GatewayError):
 
 
 class SessionAddress(msgspec.Struct, frozen=True):
-    """What REST tells of a session; ``port`` is 0 until its server listens."""
+    """A session as REST describes it; ``port`` is 0 until its server listens."""
 
     job_id: str
     owner: str

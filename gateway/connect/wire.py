@@ -25,11 +25,11 @@ class RawCodec(CodecBase):
     __content_subtype__ = "proto"
 
     def encode(self, message: Any, message_type: Any) -> bytes:  # noqa: ANN401, ARG002  grpclib's signature
-        """The same."""
+        """Return the bytes unchanged."""
         return bytes(message)
 
     def decode(self, data: bytes, message_type: Any) -> bytes:  # noqa: ANN401, ARG002  grpclib's signature
-        """The same."""
+        """Return the bytes unchanged."""
         return data
 
 
@@ -37,11 +37,11 @@ class RawDetails(StatusDetailsCodecBase):
     """Details of an error (``grpc-status-details-bin``) stay the bytes that they are."""
 
     def encode(self, status: Status, message: str | None, details: Any) -> bytes:  # noqa: ANN401, ARG002
-        """The same."""
+        """Return the bytes unchanged."""
         return bytes(details)
 
     def decode(self, status: Status, message: str | None, data: bytes) -> bytes:  # noqa: ARG002
-        """The same."""
+        """Return the bytes unchanged."""
         return data
 
 

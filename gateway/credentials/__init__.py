@@ -1,1 +1,1 @@
-"""What principals present: API tokens, sessions, users, short-lived access tokens; made, stored and revoked."""
+"""Credentials: API tokens, sessions, users and short-lived passes; how they are made, stored and revoked."""

@@ -65,7 +65,7 @@ class Unauthenticated(Exception):
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is kept of a token; nothing in it lets anyone use the token."""
+    """The stored part of a token, with which nobody can use it."""
 
     id: TokenId
     name: str
@@ -179,7 +179,7 @@ class TokenBook:
         return TokenBook({**self._records, identifier: revoked}.values())
 
     def authenticate(self, presented: str, *, now: float) -> Principal:
-        """Whose token this is; raises :class:`Unauthenticated`."""
+        """The owner of the token ``presented``; raises :class:`Unauthenticated`."""
         # 1. The shape first: nothing of another shape is hashed or looked up.
         match = _TOKEN.fullmatch(presented)
         if match is None:

@@ -1,4 +1,4 @@
-"""What the gateway tells the processes behind it about each request it lets through: a signed assertion.
+"""Signs an assertion for each request that the gateway lets through.
 
 Made by the auth service with the keys of :mod:`sluice.gateway.credentials.signing_keys`; form and verification are in
 ``pki.assertions.tokens``. The public keys are published in a file of the home, for processes on this machine, and over
@@ -46,7 +46,7 @@ def publish_keys(home: Home, keys: PassKeys) -> None:
 
 
 def audience_of(path: str) -> str:
-    """Whom a request for ``path`` goes to."""
+    """The audience of a request for ``path``."""
     return CONNECT_AUDIENCE if path.startswith(CONNECT_PREFIX) else REST_AUDIENCE
 
 

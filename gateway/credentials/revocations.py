@@ -1,4 +1,4 @@
-"""What was revoked before its time: one set for tokens, passes, sessions, users and certificates.
+"""Revocations: one set for tokens, passes, sessions, users and certificates.
 
 The set is a file that is only ever appended to, a line for each act, by the auth service and by the command alike;
 readers follow it and see a new line within :data:`POLL_SECONDS`. Ids leave it when what they name has ended by itself,
@@ -78,11 +78,11 @@ class RevocationSet:
         return entry is not None and now < entry.until
 
     def unexpired(self, now: float) -> tuple[Revocation, ...]:
-        """What still matters at ``now``."""
+        """The revocations that have not expired at ``now``."""
         return tuple(each for each in self.entries.values() if now < each.until)
 
     def refuses(self, *, name: str, credential: Credential, now: float, jti: str = "") -> Revocation | None:
-        """What stands against a principal with this name and credential, and against the pass ``jti``."""
+        """The revocation of this name, this credential or the pass ``jti``; None when there is none."""
         keys: list[tuple[RevocationKind, str]] = [("user", name), ("pass", jti)]
         if credential.kind != "jwt":  # of which only the user, and the passes got for it, are revoked
             keys.append((credential.kind, credential.id))
@@ -173,7 +173,7 @@ class Revocations:
         return (info.st_ino, info.st_size, info.st_mtime_ns)
 
     def _compacted(self, now: float) -> tuple[Revocation, ...]:
-        """What still matters; a file that has grown is rewritten to it."""
+        """The unexpired revocations; a file that has grown large is rewritten with them."""
         current = self.current()
         kept = current.unexpired(now)
         stamp = self._known[0]

@@ -33,11 +33,11 @@ Client = Literal["browser", "command"]
 
 
 class NoSession(Exception):
-    """What was presented is no session, or none any more; the message is for the log."""
+    """Not a session, or one that has ended; the message is for the log."""
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is kept of a session; nothing in it lets anyone use the session."""
+    """The stored part of a session, with which nobody can use it."""
 
     id: SessionId
     name: str

@@ -60,7 +60,7 @@ class PassKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyPlan:
-    """What is due at one moment: who signs, who is no longer needed, whether a new key is wanted."""
+    """The key that signs, the keys to retire, and whether to make a new key."""
 
     signing: str | None
     retired: tuple[str, ...]

@@ -28,7 +28,7 @@ from sluice.gateway.upstreams import Legs
 
 @dataclass(frozen=True, slots=True)
 class EdgeInputs:
-    """What the configuration follows from.
+    """The inputs of the configuration.
 
     Attributes:
         listener_source: ``envoy/listener.jsonc``.
@@ -71,6 +71,6 @@ def edge_resources(documents: Mapping[str, Mapping[str, Mapping[str, object]]]) 
 
 
 def extension_resources(jwks: Mapping[str, object], revoked: Iterable[tuple[str, str]]) -> dict[str, Resources]:
-    """What changes on open connections: the keys of passes, and who is refused, as (kind, id) pairs."""
+    """Configuration that also counts on open connections: the keys of passes, and revocations as (kind, id) pairs."""
     passes = from_json(EXTENSION, pass_filter(json.dumps(jwks)))
     return {EXTENSION: Resources.of({PASS: passes, REVOCATIONS: revocation_filter(revoked)})}

@@ -33,7 +33,7 @@ ROLE = "x-sluice-role"
 """The one role of a verified pass that tells all it may do."""
 OPERATION = "x-sluice-operation"
 REQUEST_ID = "x-sluice-request-id"
-"""What Envoy or the auth service writes for each other and for REST."""
+"""Headers that Envoy and the auth service write for each other and for REST."""
 CLIENT_CERTIFICATE = "x-forwarded-client-cert"
 
 

@@ -1,4 +1,4 @@
-"""Who is let in no more, as Envoy's RBAC reads it (ECDS): maps of ids, so that thousands cost no more than one.
+"""Revocations for Envoy's RBAC filter (ECDS): maps of ids, so that thousands cost no more than one.
 
 Matched are headers that only filter 1 writes: metadata cannot be the input of such a map (it would never match).
 """

@@ -38,7 +38,7 @@ REMOVED_TOWARDS_REST = ("authorization", "proxy-authorization", "cookie", CLIENT
 """Secrets end here: REST gets the principal, never the credential."""
 
 NO_OPERATION = "none"
-"""What the policy does not know, so that nobody is granted it."""
+"""An operation that no policy grants."""
 MAX_AUTH_REQUEST_BYTES = 64 << 10
 """Forms and tokens are small."""
 _Condition = Mapping[str, object]
@@ -47,7 +47,7 @@ _WITH_PASS_COOKIE: _Condition = {"name": "cookie", "string_match": {"contains": 
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """What Envoy needs to know of the policy.
+    """The part of the policy that Envoy decides by.
 
     Attributes:
         roles: role -> operations it grants, if only for one's own: REST reads in the pass which of them, and compares.
@@ -246,12 +246,12 @@ RESPONSE_HEADERS: Mapping[str, str] = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
-"""What every answer says, whatever is behind it says."""
+"""Headers of every answer; they replace those of the upstream."""
 DEFAULT_HEADERS: Mapping[str, str] = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
-"""What an answer says that does not say better; pages with scripts have a policy of their own."""
+"""Headers of answers whose upstream sets none; pages with scripts have their own policy."""
 
 
 def _response_headers(config: GatewayConfig) -> list[dict[str, object]]:

@@ -28,7 +28,7 @@ class EnvoyAdmin:
     """
 
     def __init__(self, socket: Path, pid: int) -> None:
-        """See the attributes; ``socket`` is the admin interface's."""
+        """``socket`` is the unix socket of Envoy's admin interface."""
         self._socket = socket
         self.pid = pid
 

@@ -31,7 +31,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def arguments(bootstrap: Path) -> list[str]:
-    """What Envoy's program is started with, wherever it comes from."""
+    """The command line of Envoy, from the package or the system."""
     return [
         *("--config-path", str(bootstrap)),
         *("--concurrency", str(WORKER_THREADS)),

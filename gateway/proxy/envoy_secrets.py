@@ -21,7 +21,7 @@ POLL_SECONDS = 0.5
 
 
 class Secrets:
-    """What each feed gave last, published together."""
+    """The last secrets of each feed, published together."""
 
     def __init__(self, service: XdsService, first: Mapping[SecretFeed, Given]) -> None:
         self._service = service

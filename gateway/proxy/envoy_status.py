@@ -1,4 +1,4 @@
-"""What Envoy really has in memory, by its own word, told in the reports that a rotation waits for.
+"""Reports which certificates Envoy has loaded, from its admin interface; a rotation waits for these reports.
 
 A file that was written is not yet a certificate that is used: Envoy may not have read it, or may have refused it. So
 a report is written only when Envoy's admin interface shows exactly what it was given, and until then the one before

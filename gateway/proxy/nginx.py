@@ -46,7 +46,7 @@ FORWARDED = (
     ("Traceparent", "$http_traceparent"),
     ("User-Agent", "$http_user_agent"),
 )
-"""What REST gets of the client's headers, beside the framing: nothing else passes, whatever it is called."""
+"""The headers of the client that REST gets, besides the framing; no other header passes."""
 WRITTEN_BY_THE_GATEWAY = (
     "x-sluice-principal",
     "x-sluice-roles",
@@ -64,7 +64,7 @@ WRITTEN_BY_THE_GATEWAY = (
     "x-envoy-original-path",
     "x-envoy-original-method",
 )
-"""What the auth service must not get from a client, besides ``REMOVED_HEADERS``."""
+"""Headers that are removed from requests to the auth service, besides ``REMOVED_HEADERS``."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9._/:@+=,-]+")
 _OWN_STATUSES = (400, 403, 404, 405, 408, 411, 413, 414, 429, 431, 502, 503, 504)
@@ -87,7 +87,7 @@ class NginxPaths:
     internal: Path
     access_log: Path
     user: str = ""
-    """Whose sockets they are, when nginx is started by the superuser; its workers would be somebody else's."""
+    """The user that owns the sockets, when root starts nginx: its workers would run as another user."""
 
 
 def render(config: GatewayConfig, paths: NginxPaths, legs: Legs) -> str:

@@ -42,17 +42,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class Side(enum.StrEnum):
-    """Which of Envoy's two identities."""
+    """Envoy's two identities."""
 
     EDGE = "edge"
     """The public certificate: for servers alone, signed by the edge authority."""
     INTERNAL = "internal"
-    """What Envoy shows to REST and to the auth service."""
+    """The certificate that Envoy shows to REST and to the auth service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What Envoy is given of one identity.
+    """The secrets of one identity for Envoy.
 
     The anchors are those of ``material`` that Envoy trusts: see :func:`trusted_anchors`. Inside it verifies REST and
     the auth service by them, at the edge the certificates of users.
@@ -98,7 +98,7 @@ def trusted_anchors(
 
 
 class SecretFeed:
-    """What an identity directory has for Envoy, whenever it changes.
+    """Reads an identity directory for Envoy whenever it changes.
 
     Args:
         directory: the identity.

@@ -1,4 +1,4 @@
-"""What the auth service knows, brought to Envoy whenever it changes; what is not in order stays where it is."""
+"""Publishes routes, policy, keys and revocations to Envoy when they change; invalid input is not published."""
 
 from __future__ import annotations
 

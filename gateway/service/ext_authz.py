@@ -55,7 +55,7 @@ PRINCIPAL_HEADER = "x-sluice-principal"
 """For Envoy's own log; nobody behind it believes this header."""
 REQUEST_ID_HEADER = "x-sluice-request-id"
 OPERATION_HEADER = "x-sluice-operation"
-"""What was granted: Envoy lets it go on only on the route of this very operation."""
+"""The operation that was granted; Envoy forwards the request only on the route of this operation."""
 
 MAX_LOGGED_PATH_CHARACTERS = 1024
 MAX_LOGGED_FIELD_CHARACTERS = 128

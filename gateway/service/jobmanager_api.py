@@ -18,7 +18,7 @@ from sluice.pki.tls.contexts import peer_of
 JWKS_PATH = "/auth/assertion-jwks.json"
 """The keys."""
 STANDING_PATH = "/auth/standing"
-"""Whose credentials are still good, of those who have streams open there."""
+"""Whether the credentials of open streams are still valid."""
 
 _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 

@@ -75,7 +75,7 @@ _SHUTDOWN_SECONDS = 2.0
 
 
 def auth_announcement(home: Home, config: GatewayConfig) -> Path:
-    """What is there once the auth service answers: its socket, or the file with its address."""
+    """The path that exists once the auth service answers: its socket, or the file with its address."""
     return home.run / "endpoints" / "auth.json" if config.auth_host else EnvoyPaths.of(home).auth_socket
 
 

@@ -23,7 +23,7 @@ def clear_cookie(name: str) -> str:
 
 
 def session_cookies(session: str, csrf: str, *, max_age: float) -> list[str]:
-    """What a browser gets when it has signed in."""
+    """The cookies of a browser that has signed in."""
     return [
         set_cookie(SESSION_COOKIE, session, max_age=max_age),
         set_cookie(CSRF_COOKIE, csrf, max_age=max_age, script=True),
@@ -31,10 +31,10 @@ def session_cookies(session: str, csrf: str, *, max_age: float) -> list[str]:
 
 
 def pass_cookie(text: str, *, max_age: float) -> str:
-    """What a browser gets with its session, every few minutes anew."""
+    """The cookie with a pass, which is replaced every few minutes."""
     return set_cookie(PASS_COOKIE, text, max_age=max_age)
 
 
 def cleared() -> list[str]:
-    """What a browser gets when it has signed out."""
+    """Cookies that delete those of a browser that has signed out."""
     return [clear_cookie(name) for name in (PASS_COOKIE, SESSION_COOKIE, CSRF_COOKIE, LOGIN_COOKIE)]

@@ -128,7 +128,7 @@ class Device:
 
 
 def _require_browser(who: Authenticated) -> Subject:
-    """Whom a command may act as: somebody who is here with a session; a token's narrower rights must not widen."""
+    """The user of a browser session as a command's subject. A token's session is refused: its rights must not widen."""
     if who.csrf is None or who.principal.method not in {"session", "user"}:
         raise Refused(403, "not a session of a browser", "Sign in with a browser to sign in a command.")
     return Subject(who.principal.name, who.principal.method, who.principal.groups)

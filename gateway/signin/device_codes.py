@@ -65,7 +65,7 @@ class DeviceCodes:
         return next((each for each in waiting if each.user_code == wanted), None)
 
     def ask(self, device_code: str, now: float) -> Subject | Answer:
-        """What the command learns: who it is now, once, or why not yet."""
+        """The answer to a polling command: its subject, once, or why there is none yet."""
         key = _digest(device_code)
         pending = self._open.get(key, now)
         if pending is None:

@@ -32,7 +32,7 @@ MAX_SECRET_BYTES = 1024
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What a discovery document must say, and what it may."""
+    """The fields of a discovery document."""
 
     issuer: str
     jwks_uri: str
@@ -95,7 +95,7 @@ def key_cache(config: IssuerConfig, fetcher: Fetcher, directory: Directory) -> K
 
 @dataclass(frozen=True, slots=True)
 class Redeemed:
-    """What the provider gave for a code."""
+    """The provider's answer to a code."""
 
     subject: Subject
     id_token: str
@@ -131,7 +131,7 @@ class Provider:
         )
 
     async def redeem(self, query: Mapping[str, str], attempt: Attempt, *, now: float) -> Redeemed:
-        """Whom the provider names for the code in ``query``; raises :class:`LoginError` or :class:`IssuerError`."""
+        """Exchange the code in ``query`` for a subject; raises :class:`LoginError` or :class:`IssuerError`."""
         metadata = await self.directory.get()
         # 1. The answer must be this provider's (RFC 9207: mix-up), and no error.
         if query.get("iss", self.config.issuer) != self.config.issuer or (

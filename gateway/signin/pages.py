@@ -31,7 +31,7 @@ def sign_in(*, token: str, return_to: str, provider: bool, users: bool, error: s
 
 
 def account(*, name: str, roles: tuple[str, ...], csrf: str) -> str:
-    """Who one is, and the way out."""
+    """The page of the signed-in user, with the sign-out button."""
     return _PAGES.render("account.html", title="Account", error="", name=name, roles=roles, csrf=csrf)
 
 

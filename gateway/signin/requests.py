@@ -55,7 +55,7 @@ class AuthRequest:
 
 @dataclass(slots=True)
 class AuditNote:
-    """What the audit log is told about one http."""
+    """What the audit log records about one request."""
 
     operation: str
     reason: str = ""

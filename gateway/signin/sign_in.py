@@ -67,7 +67,7 @@ class SignIn:
     """Session id -> ID token, to tell the provider who signs out. In memory: without it the provider asks."""
 
     async def who(self, request: AuthRequest) -> Authenticated:
-        """Who asks, proven to be on purpose; raises :class:`Refused` or Unauthenticated."""
+        """The caller, after the CSRF check; raises :class:`Refused` or ``Unauthenticated``."""
         who = await self.authenticator.authenticate(request.presented)
         given = (*request.csrf, *([request.form["csrf"]] if "csrf" in request.form else []))
         if not csrf_holds(request.method, given[:1], who):
@@ -146,7 +146,7 @@ class SignIn:
         return bool(cookie) and hmac.compare_digest(cookie.encode(), given.encode())
 
     async def record(self, request: AuthRequest, note: AuditNote, status: int) -> None:
-        """Have it in the audit log before anyone learns of it; raises when that cannot be."""
+        """Write the decision to the audit log, before it is answered; raises ``SluiceError`` when that fails."""
         await self.audit.append(
             AuditRecord(
                 event="decision",
@@ -167,7 +167,7 @@ class SignIn:
         )
 
     def refusal(self, error: Unauthenticated | Refused, headers: Mapping[str, str]) -> web.Response:
-        """The answer to a request with these headers that was refused: a page for people, a problem for programs."""
+        """The answer to a refused request: a page for browsers, a problem document for programs."""
         if isinstance(error, Unauthenticated):
             decision = challenge(error, self.realm)
             error = Refused(401, decision.reason, decision.detail, {hdrs.WWW_AUTHENTICATE: decision.challenge})

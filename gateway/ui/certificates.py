@@ -1,4 +1,4 @@
-"""What this home knows of authorities and of the leaves they signed, by expiry. Public facts alone; no key is read."""
+"""The authorities of this home and the certificates they signed, by expiry. Public facts only; no key is read."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class PkiView:
 
 
 def pki_view(home: Home, config: PkiConfig, now: float) -> PkiView:
-    """What there is to show; what is damaged or missing is told, and the rest shown."""
+    """The content of the page; damaged or missing files are named, and the rest is shown."""
     revocations = RevocationStore(home.pki, config, clock=lambda: dt.datetime.fromtimestamp(now, dt.UTC))
     problems: list[str] = []
     store = AuthorityStore(home.pki)

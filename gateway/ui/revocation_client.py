@@ -22,7 +22,7 @@ REASONS = (
     Reason.CESSATION_OF_OPERATION,
     Reason.UNSPECIFIED,
 )
-"""What a leaf is revoked for, the most urgent first."""
+"""Reasons to revoke a certificate, the most urgent first."""
 
 
 @dataclass(frozen=True, slots=True)

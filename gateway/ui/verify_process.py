@@ -18,7 +18,7 @@ NICENESS = 10
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it; ``problem`` says which line does not fit, and is empty when all hold."""
+    """The result of a verification; ``problem`` names the line that is invalid, and is empty when all are valid."""
 
     lines: int = 0
     segments: int = 0

@@ -18,7 +18,7 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 
 @dataclass(frozen=True, slots=True)
 class XdsService:
-    """What to publish on, where it is reported, and the server."""
+    """The board to publish on, the status report, and the server."""
 
     board: SnapshotBoard
     status: XdsStatus

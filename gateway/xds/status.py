@@ -1,4 +1,4 @@
-"""How far Envoy has followed: what it was sent, what it took, what it or the checks before it refused, and why."""
+"""The versions that Envoy was sent, accepted and rejected, and input that was refused before, with reasons."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StatusDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def problems(self) -> list[str]:
-        """What is not as somebody wanted it; empty when all is well."""
+        """Rejected input and configuration; empty when there is none."""
         found = [f"{name} refused: {reason}" for name, reason in sorted(self.refused.items())]
         found += [
             f"Envoy rejected {name} {kind.rejected}: {kind.reason}"
@@ -57,7 +57,7 @@ def status_file(home: Home, server: str) -> Path:
 
 
 def read_status(path: Path) -> StatusDocument | None:
-    """What is reported at ``path``; None when nobody does. Raises :class:`~sluice.core.xds.messages.XdsError`."""
+    """The report at ``path``, or None without one. Raises :class:`~sluice.core.xds.messages.XdsError`."""
     if not path.exists():
         return None
     try:

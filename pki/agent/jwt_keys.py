@@ -36,7 +36,7 @@ MAX_KEYS = 16
 
 
 class JwtAuthority(Protocol):
-    """Whoever signs JWT-SVIDs of a trust domain."""
+    """Signs JWT-SVIDs of a trust domain."""
 
     def refresh(self) -> bool:
         """Bring the keys up to date; whether the bundle changed. Raises :class:`StoreError`."""
@@ -67,7 +67,7 @@ class LocalJwtAuthority:
         self._ring: KeyRing = ()
 
     def refresh(self) -> bool:
-        """See :meth:`JwtAuthority.refresh`; makes the first key, and the next when it is time."""
+        """Make the first key, and the next when it is due; whether the bundle changed. Raises :class:`StoreError`."""
         make_private_directory(self._file.parent)
         with locked(self._file.parent):
             remove_leftovers(self._file.parent)
@@ -80,18 +80,18 @@ class LocalJwtAuthority:
         return changed
 
     def jwks(self) -> bytes:
-        """See :meth:`JwtAuthority.jwks`."""
+        """The bundle, a JWK Set."""
         return jwks(self._ring)
 
     def sign(self, spiffe_id: SpiffeId, audience: Sequence[str], lifetime: dt.timedelta) -> str:
-        """See :meth:`JwtAuthority.sign`."""
+        """A JWT-SVID; raises :class:`StoreError` without a signing key."""
         now = self._clock()
         if not self._ring:
             raise StoreError("there is no JWT signing key", "see the agent's log")
         return sign_token(signing_key(self._ring, now), spiffe_id, audience, now, lifetime)
 
     def validate(self, token: str, audience: str) -> tuple[SpiffeId, dict[str, Any]]:
-        """See :meth:`JwtAuthority.validate`."""
+        """Subject and claims of a token for ``audience``; raises :class:`~sluice.pki.agent.jwt_svid.TokenRejected`."""
         return validate_token(
             token, audience, public_keys(self._ring), trust_domain=self._trust_domain, now=self._clock()
         )

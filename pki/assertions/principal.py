@@ -1,4 +1,4 @@
-"""Who asks: a principal, and the credential that it showed. Values only.
+"""The principal of a request, and the credential that it showed. Values only.
 
 A public id means something only together with what it is the id of, so each kind of id is a type of its own.
 """

@@ -1,4 +1,4 @@
-"""Who asks: what the gateway asserts to the processes behind it, as a signed token, and how they check it.
+"""Signed assertions of the gateway: the principal of a request and what it was granted, and their verification.
 
 The token is a JWT (RFC 7519) signed with ES256, in header :data:`HEADER`. Its claims:
 
@@ -19,7 +19,7 @@ The token is a JWT (RFC 7519) signed with ES256, in header :data:`HEADER`. Its c
 ``jti``    its own id: an assertion is good for one request, once
 =========  ===========================================================================================================
 
-and ``iat``, ``exp``. A pass is for many requests until it expires; the door that let it through has looked at
+and ``iat``, ``exp``. A pass is for many requests until it expires; Envoy has checked
 revocations. In the place of ``op``, ``any``, ``htm``, ``htu`` and ``htq`` it has
 
 =========  ===========================================================================================================
@@ -140,7 +140,7 @@ class Assertion:
 
 
 def query_digest(query: str) -> str:
-    """What an assertion says about the query of its request: nothing about an empty one."""
+    """The claim ``htq`` for a query; empty for an empty query."""
     return hashlib.sha256(query.encode()).hexdigest() if query else ""
 
 
@@ -244,7 +244,7 @@ class AssertionVerifier:
         """
         if len(values) != 1:
             raise AssertionRefused(f"{len(values)} assertions", "the gateway adds exactly one")
-        # A pass comes as the client sent it, with its scheme: the door copies it and cannot cut.
+        # A pass comes as the client sent it, with its scheme: Envoy can copy a header, and not cut it.
         claims = self._signed(values[0].removeprefix(PASS_SCHEME))
         now = self._clock()
         # 3. From the gateway, for here, for now (RFC 8725, 3.8 to 3.10).
@@ -258,7 +258,7 @@ class AssertionVerifier:
             raise AssertionRefused("the assertion names nobody")
         if max(len(claims.roles), len(claims.groups)) > MAX_LIST_ENTRIES:
             raise AssertionRefused("the assertion names too many roles or groups")
-        # 4. For this request and no other, once. A pass is for many, and the door has looked at it each time.
+        # 4. For this request and no other, once. A pass is for many, and Envoy has checked it each time.
         bound = claims.aud != PASS_AUDIENCE
         if bound:
             path, _, query = target.partition("?")
