@@ -25,7 +25,7 @@ from sluice.runtime.jobmanager.errors import (
     LogNotFound,
     UiNotFound,
 )
-from sluice.runtime.jobmanager.exceptions import judged
+from sluice.runtime.jobmanager.exceptions import with_outcomes
 from sluice.runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
 from sluice.runtime.jobmanager.store.job_history import JobHistory
 from sluice.runtime.jobmanager.views import (
@@ -407,7 +407,7 @@ class SimulatedDispatcher:
             task="stage 3, task 17",
             ended_attempt=True,
         )
-        return judged((lost, fatal), (AttemptView(number=1, started_at=0, outcome="FAILED"),), found.state)
+        return with_outcomes((lost, fatal), (AttemptView(number=1, started_at=0, outcome="FAILED"),), found.state)
 
 
 class SimulatedShuffle:

@@ -1,7 +1,7 @@
 """The exceptions of a job: what went wrong in which attempt, where, and the cause of it. Bounded; no I/O.
 
-After Flink's exception history. An entry that ended an attempt is worth more than one that the job got over, so those
-go last when there are too many.
+After Flink's exception history. When there are too many, entries that
+the job recovered from are dropped before those that ended an attempt.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def headline(error: str, traceback: str) -> str:
     return (cause(traceback) if cut else "") or error[:MAX_ERROR_CHARACTERS]
 
 
-def added(history: tuple[ExceptionEntry, ...], entry: ExceptionEntry) -> tuple[ExceptionEntry, ...]:
-    """``history`` with one more entry, and without those there is no room for: the oldest that ended no attempt."""
+def with_entry(history: tuple[ExceptionEntry, ...], entry: ExceptionEntry) -> tuple[ExceptionEntry, ...]:
+    """``history`` and ``entry``; of too many the oldest that ended no attempt are dropped."""
     entries = [*history, entry]
     while len(entries) > MAX_EXCEPTIONS:
-        borne = next((index for index, each in enumerate(entries) if not each.ended_attempt), 0)
-        del entries[borne]
+        dropped = next((index for index, each in enumerate(entries) if not each.ended_attempt), 0)
+        del entries[dropped]
     return tuple(entries)
 
 
-def judged(
+def with_outcomes(
     history: tuple[ExceptionEntry, ...], attempts: tuple[AttemptView, ...], state: JobState
 ) -> tuple[ExceptionEntry, ...]:
-    """``history`` with what became of each: a job that finished got over all, an attempt that failed over none of its.
+    """``history`` with ``recovered`` set: a finished job recovered from all, a failed attempt from none of its own.
 
     Args:
         history: of the job.
@@ -59,6 +59,6 @@ def judged(
     return tuple(msgspec.structs.replace(each, recovered=recovered(each)) for each in history)
 
 
-def shortened(text: str, limit: int) -> str:
-    """The end of ``text``, which says most in a traceback."""
+def last_characters(text: str, limit: int) -> str:
+    """The last ``limit`` characters, which say most in a traceback."""
     return text[-limit:]

@@ -1,9 +1,8 @@
-"""Which executors a job has and should have: the JobMaster's decisions, apart from its I/O.
+"""Which executors a job has and should have. Decisions only; no I/O.
 
-Level-triggered: the driver states totals, and :meth:`ExecutorPool.decide` compares them with what runs. An
-executor that ends is replaced because a total is no longer met, not because somebody asks (Spark does not,
-without dynamic allocation). Failures count against a budget, so that executors that cannot start do not
-loop for ever.
+Level-triggered: the driver states totals, and :meth:`ExecutorPool.decide` compares them with what runs. An executor
+that ends is replaced because a total is no longer met, not because Spark asks for it (without dynamic allocation it
+does not). Failures count against a budget, so that executors that cannot start are not launched again without end.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SIGNAL_EXIT_BASE = 128
 """A process ended by signal n is reported with exit code 128 + n, as shells do."""
 
 RELAUNCH_PAUSE_SECONDS = 1.0
-"""Wait after an executor that ended by itself: when a driver ends, its executors end a moment earlier."""
+"""Pause after an executor ended by itself. When a driver ends, its executors end a moment earlier."""
 
 MAX_EXITED_KEPT = 100
 """How many ended executors of a job are remembered for display."""
@@ -38,16 +37,16 @@ FAILURES_COUNT_SECONDS = 3600.0
 """How long the failure of an executor counts: a job that runs for weeks loses some."""
 
 LEAST_FAILURES = 8
-"""Executors of a small job that may end by themselves, where nobody says how many."""
+"""Least number of executors that may end by themselves, where neither job nor configuration sets it."""
 
 LEAST_OWN_FAILURES = 3
-"""Of these, those that the job itself is to blame for, as for too little memory: others would end likewise."""
+"""The same for failures that are the job's own fault, such as too little memory: replacements would fail too."""
 
 MAX_FAILURE_BUDGET = 10_000
-"""However many failures a job's own configuration allows."""
+"""Upper bound of the number that a job's own configuration may set."""
 
 MAX_EXECUTORS_WANTED = 10_000
-"""More executors of all sizes together than this are not asked for, whatever a driver says."""
+"""Most executors of all sizes together that are requested for one driver."""
 
 MAX_TARGETS = 100
 """Sizes of executors that one driver may want at the same time."""
@@ -98,12 +97,12 @@ class FailureBudget:
 
     @classmethod
     def of(cls, configured: int, executors: int, spark_conf: Mapping[str, str]) -> FailureBudget:
-        """What a job of so many executors has, as Spark reckons (``spark.executor.maxNumFailures``).
+        """The budget of a job, computed as Spark does (``spark.executor.maxNumFailures``).
 
         Args:
-            configured: for every job; 0: twice as many as the job has executors.
+            configured: the number for every job; 0: twice the number of its executors.
             executors: of the job.
-            spark_conf: its own settings, which may say it.
+            spark_conf: Spark settings of the job, which may set the number.
         """
         said = _count(spark_conf.get("spark.executor.maxNumFailures", ""))
         if said:
@@ -126,7 +125,7 @@ class Decision:
         launch: executors to launch, each in its slot.
         release: allocations to give back.
         wanted: how many slots of which sizes the job wants in total.
-        retry_at: when to decide again because time alone changes the decision; None when it does not.
+        retry_at: when to decide again because the decision depends on the time; None when it does not.
     """
 
     launch: tuple[Executor, ...]
@@ -169,7 +168,7 @@ class ExecutorPool:
     _closed: bool = False
     _pause_until: float = 0.0
     _idle_since: float | None = None
-    _gave_up_waiting: bool = False
+    _idle_timed_out: bool = False
 
     @property
     def executors(self) -> tuple[Executor, ...]:
@@ -207,7 +206,7 @@ class ExecutorPool:
 
         Returns the executors that have to be stopped: those of an earlier SparkContext of the same driver.
         """
-        self._targets, self._gave_up_waiting = None, False
+        self._targets, self._idle_timed_out = None, False
         earlier, self._registration = self._registration, registration
         if earlier is None or earlier.app_id == registration.app_id:
             return []
@@ -219,7 +218,7 @@ class ExecutorPool:
         return self._registration
 
     def set_targets(self, targets: ExecutorTargets) -> None:
-        """The driver's wish; an older version than the last is ignored."""
+        """What the driver wants; an older version than the last is ignored."""
         if self._targets is None or targets.version > self._targets.version:
             self._targets = msgspec.structs.replace(targets, targets=targets.targets[:MAX_TARGETS])
 
@@ -294,7 +293,7 @@ class ExecutorPool:
     # --- decision ---------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> Decision:
-        """Compare wish and reality; what is returned as ``launch`` counts as launching from now on."""
+        """Compare what is wanted with what runs; executors in ``launch`` count as launching from now on."""
         if self._closed:
             return Decision((), ())
         paused = now < self._pause_until
@@ -316,8 +315,8 @@ class ExecutorPool:
         if self._idle_since is None:
             self._idle_since = now
         until = self._idle_since + self.idle_timeout
-        self._gave_up_waiting = self._gave_up_waiting or now >= until
-        return None if self._gave_up_waiting or until == float("inf") else until
+        self._idle_timed_out = self._idle_timed_out or now >= until
+        return None if self._idle_timed_out or until == float("inf") else until
 
     def _launch(self, target: ExecutorTarget, now: float) -> list[Executor]:
         launched: list[Executor] = []
@@ -353,9 +352,9 @@ class ExecutorPool:
         return tuple(released)
 
     def _wanted(self) -> Counter[SlotProfile]:
-        """How many slots of each size: what the driver says, and those in which something runs."""
+        """How many slots of each size are needed: for the driver's totals, and for executors that still run."""
         if self._targets is None:
-            return Counter({} if self._gave_up_waiting else {self.slot_profile: self.initial})
+            return Counter({} if self._idle_timed_out else {self.slot_profile: self.initial})
         wanted: Counter[SlotProfile] = Counter()
         left = MAX_EXECUTORS_WANTED
         for each in self._targets.targets:

@@ -12,10 +12,10 @@ import msgspec
 from sluice.runtime.jobmanager.exceptions import (
     MAX_ERROR_CHARACTERS,
     MAX_TRACEBACK_CHARACTERS,
-    added,
     headline,
+    last_characters,
     root_cause,
-    shortened,
+    with_entry,
 )
 from sluice.runtime.jobmanager.views import (
     AttemptView,
@@ -90,14 +90,14 @@ class HistoryLog:
         ended_attempt: bool = False,
     ) -> None:
         """Something went wrong in the present attempt."""
-        self.exceptions = added(
+        self.exceptions = with_entry(
             self.exceptions,
             ExceptionEntry(
                 attempt=self.attempts[-1].number if self.attempts else 1,
                 time=now,
                 error=headline(error, traceback),
                 root_cause=root_cause(error, traceback),
-                traceback=shortened(traceback, MAX_TRACEBACK_CHARACTERS),
+                traceback=last_characters(traceback, MAX_TRACEBACK_CHARACTERS),
                 task=task,
                 executor=executor,
                 taskmanager=taskmanager,

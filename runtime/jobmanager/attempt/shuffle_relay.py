@@ -35,7 +35,12 @@ class _Shuffle:
 
 
 class ShuffleRelay:
-    """See the module's documentation; ``link`` is None where the service is not used."""
+    """The shuffles of one job, as its driver and the shuffle service see them.
+
+    Args:
+        link: to the shuffle service; None where it is not used.
+        job_id: of the job.
+    """
 
     def __init__(self, link: ShuffleManagerLink | None, job_id: str) -> None:
         self._link = link

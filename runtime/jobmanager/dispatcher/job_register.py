@@ -26,7 +26,7 @@ from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
 from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits
 from sluice.runtime.jobmanager.dispatcher.state_machine import DispatcherStateMachine
 from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound, UiNotFound
-from sluice.runtime.jobmanager.exceptions import judged
+from sluice.runtime.jobmanager.exceptions import with_outcomes
 from sluice.runtime.jobmanager.gateways import (
     DISPATCHER,
     DispatcherGateway,
@@ -280,7 +280,7 @@ async def answer_or_record(question: Awaitable[_T], otherwise: Callable[[], _T])
 
 def _judged(record: JobRecord) -> JobRecord:
     """``record`` with what became of each exception."""
-    exceptions = judged(record.exceptions, record.detail.attempts, record.detail.state)
+    exceptions = with_outcomes(record.exceptions, record.detail.attempts, record.detail.state)
     return msgspec.structs.replace(record, exceptions=exceptions)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.runtime.jobmanager.attempt.history_log import MAX_ATTEMPTS_KEPT, HistoryLog
-from sluice.runtime.jobmanager.exceptions import MAX_EXCEPTIONS, judged, root_cause
+from sluice.runtime.jobmanager.exceptions import MAX_EXCEPTIONS, root_cause, with_outcomes
 from sluice.runtime.messages import JobState
 
 JAVA = """py4j.protocol.Py4JJavaError: An error occurred while calling o54.collect
@@ -96,4 +96,4 @@ def test_only_what_the_job_got_over_is_recovered(
     state: JobState, outcomes: tuple[str, ...], recovered: tuple[bool | None, ...]
 ) -> None:
     log = log_of(*outcomes)
-    assert tuple(each.recovered for each in judged(log.exceptions, log.attempts, state)) == recovered
+    assert tuple(each.recovered for each in with_outcomes(log.exceptions, log.attempts, state)) == recovered
