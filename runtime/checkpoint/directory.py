@@ -135,7 +135,7 @@ def _parts(names: Sequence[str]) -> list[str]:
 
 
 class CheckpointDirectory:
-    """See the module's documentation."""
+    """The checkpoints of all jobs in one directory. All methods block."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder

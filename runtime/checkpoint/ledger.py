@@ -49,7 +49,7 @@ class CheckpointsView(Message, frozen=True):
 
 @dataclass
 class CheckpointLedger:
-    """See the module's documentation.
+    """The completed checkpoints of one job.
 
     Attributes:
         attempt: the number of the attempt that tells.

@@ -79,7 +79,7 @@ def files_to_copy(files: Iterable[str], committed: Mapping[str, int]) -> list[st
 
 
 class Savepoints:
-    """See the module's documentation."""
+    """The savepoints in one directory. All methods block."""
 
     def __init__(self, folder: Folder, checkpoints: CheckpointDirectory) -> None:
         self._folder = folder

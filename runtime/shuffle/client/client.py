@@ -25,7 +25,7 @@ import numpy as np
 
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.messages import WorkerAddress
-from sluice.runtime.shuffle.client.connection import Answers, WorkerConnection, answer_of
+from sluice.runtime.shuffle.client.connection import Answers, WorkerConnection
 from sluice.runtime.shuffle.client.successors import Locate, Successors
 from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
 from sluice.runtime.shuffle.data_plane.errors import (
@@ -270,39 +270,25 @@ class ShuffleClient:
         first, end = partitions
         segments = size = 0
         wanted = frozenset(maps)
-        with connection.request() as (number, queue):
-            header = Header(
-                FrameType.FETCH,
-                shuffle=shuffle,
-                partition=first,
-                request=number,
-                length=len(payload),
-                count=len(maps),
-                aux=end,
-                extra=FETCH_CREDIT_BYTES,
-                flags=FLAG_ORDERED if ordered else 0,
-            )
-            await connection.send(header.pack(), payload)
-            ended = False
-            try:
-                while True:
-                    answer, data = await answer_of(queue, worker.name)
-                    if answer.kind is not FrameType.DATA:
-                        break
-                    for segment in segments_of(answer, data, checks):
-                        if segment.map_id not in wanted or not first <= segment.partition < end:
-                            raise FrameRefused(f"shuffle worker {worker.name} sent what was not asked for")
-                        segments += 1
-                        size += len(segment.data)
-                        yield segment
-                    taken = len(data) - answer.count * DATA_ENTRY.itemsize
-                    credit = Header(FrameType.CREDIT, request=number, extra=taken)
-                    await connection.send(credit.pack())
-                ended = True
-            finally:
-                if not ended and connection.usable:
-                    with contextlib.suppress(ShuffleError):
-                        await connection.send(Header(FrameType.CANCEL, request=number).pack())
+        header = Header(
+            FrameType.FETCH,
+            shuffle=shuffle,
+            partition=first,
+            count=len(maps),
+            aux=end,
+            extra=FETCH_CREDIT_BYTES,
+            flags=FLAG_ORDERED if ordered else 0,
+        )
+        async with contextlib.aclosing(connection.stream(header, payload)) as answers:
+            async for answer, data in answers:
+                if answer.kind is not FrameType.DATA:
+                    break
+                for segment in segments_of(answer, data, checks):
+                    if segment.map_id not in wanted or not first <= segment.partition < end:
+                        raise FrameRefused(f"shuffle worker {worker.name} sent what was not asked for")
+                    segments += 1
+                    size += len(segment.data)
+                    yield segment
         if answer.kind is not FrameType.END or (answer.count, answer.extra) != (segments & 0xFFFFFFFF, size):
             raise ShuffleUnavailable(f"shuffle worker {worker.name} ended a fetch before all was sent")
 

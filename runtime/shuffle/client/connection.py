@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Literal, NoReturn
+
+import msgspec
 
 from sluice.core.errors import SluiceError
 from sluice.core.tasks import end_tasks
@@ -16,6 +18,7 @@ from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.shuffle.data_plane.errors import FrameRefused, ShuffleError, ShuffleUnavailable
 from sluice.runtime.shuffle.data_plane.frames import (
+    DATA_ENTRY,
     HEADER_BYTES,
     FrameType,
     Header,
@@ -143,6 +146,31 @@ class WorkerConnection:
             )
             await self.send(header.pack(), payload)
             await answer_of(queue, self.address.name)
+
+    async def stream(self, header: Header, payload: bytes) -> AsyncGenerator[tuple[Header, bytes], None]:
+        """Send a FETCH or FOLLOW; yields its answers, the last of which is END.
+
+        Each DATA is credited once the caller asks for the next answer. Close the iterator to cancel the request.
+
+        Raises:
+            ShuffleError: the worker refused the request, or the connection broke.
+        """
+        with self.request() as (number, queue):
+            request = msgspec.structs.replace(header, request=number, length=len(payload))
+            await self.send(request.pack(), payload)
+            ended = False
+            try:
+                while not ended:
+                    answer, data = await answer_of(queue, self.address.name)
+                    ended = answer.kind is FrameType.END
+                    yield answer, data
+                    if answer.kind is FrameType.DATA:
+                        taken = len(data) - answer.count * DATA_ENTRY.itemsize
+                        await self.send(Header(FrameType.CREDIT, request=number, extra=taken).pack())
+            finally:
+                if not ended and self.usable:
+                    with contextlib.suppress(ShuffleError):
+                        await self.send(Header(FrameType.CANCEL, request=number).pack())
 
     async def send(self, *parts: bytes) -> None:
         """Write frames, or parts of one."""

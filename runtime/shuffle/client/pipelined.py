@@ -32,7 +32,6 @@ from sluice.runtime.shuffle.client.client import (
     ShuffleClient,
     segments_of,
 )
-from sluice.runtime.shuffle.client.connection import answer_of
 from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
 from sluice.runtime.shuffle.data_plane.errors import (
     AttemptLost,
@@ -330,40 +329,31 @@ class _ShareReader:
         connection = await self._client.connection(worker, "fetch")
         payload = pack_share(self._share, self._had)
         first, end = self._partitions
-        with connection.request() as (number, queue):
-            header = Header(
-                FrameType.FOLLOW,
-                shuffle=self._shuffle,
-                partition=first,
-                request=number,
-                length=len(payload),
-                count=len(self._had),
-                aux=end,
-                extra=FETCH_CREDIT_BYTES,
-            )
-            await connection.send(header.pack(), payload)
-            self._batch = frozenset()
-            total = (0, 0)
-            ended = False
-            try:
-                while (answer := await answer_of(queue, worker.name))[0].kind is not FrameType.END:
-                    match answer[0].kind:
-                        case FrameType.MAPS:
-                            self._announced(worker, parse_maps(*answer))
-                        case FrameType.DATA:
-                            taken = await self._yield(worker, *answer)
-                            await connection.send(Header(FrameType.CREDIT, request=number, extra=taken).pack())
-                        case FrameType.MAPS_SENT:
-                            total = total[0] + self._received[0], total[1] + self._received[1]
-                            self._sent(worker, answer[0])
-                        case kind:
-                            raise FrameRefused(f"shuffle worker {worker.name} answered FOLLOW with {kind.name}")
-                ended = True
-            finally:
-                if not ended and connection.usable:
-                    with contextlib.suppress(ShuffleError):
-                        await connection.send(Header(FrameType.CANCEL, request=number).pack())
-        if _sums(answer[0]) != _wire_sums(total) or self._batch:
+        header = Header(
+            FrameType.FOLLOW,
+            shuffle=self._shuffle,
+            partition=first,
+            count=len(self._had),
+            aux=end,
+            extra=FETCH_CREDIT_BYTES,
+        )
+        self._batch = frozenset()
+        total = (0, 0)
+        async with contextlib.aclosing(connection.stream(header, payload)) as answers:
+            async for answer, data in answers:
+                match answer.kind:
+                    case FrameType.MAPS:
+                        self._announced(worker, parse_maps(answer, data))
+                    case FrameType.DATA:
+                        await self._yield(worker, answer, data)
+                    case FrameType.MAPS_SENT:
+                        total = total[0] + self._received[0], total[1] + self._received[1]
+                        self._sent(worker, answer)
+                    case FrameType.END:
+                        break
+                    case kind:
+                        raise FrameRefused(f"shuffle worker {worker.name} answered FOLLOW with {kind.name}")
+        if _sums(answer) != _wire_sums(total) or self._batch:
             raise ShuffleUnavailable(f"shuffle worker {worker.name} ended before all was sent")
 
     def _announced(self, worker: WorkerAddress, maps: list[tuple[int, int]]) -> None:
@@ -386,8 +376,8 @@ class _ShareReader:
         self._batch = frozenset(map_id for map_id, _ in maps)
         self._received = (0, 0)
 
-    async def _yield(self, worker: WorkerAddress, header: Header, payload: bytes) -> int:
-        """Hand on what is new; returns the bytes of data that were taken from the worker."""
+    async def _yield(self, worker: WorkerAddress, header: Header, payload: bytes) -> None:
+        """Pass on the segments that are new."""
         first, end = self._partitions
         segments = segments_of(header, payload, self._checks)
         for segment in segments:
@@ -398,9 +388,7 @@ class _ShareReader:
                 await self._queue.put(segment)
                 self._seen.add(place)
         count, size = self._received
-        taken = sum(len(each.data) for each in segments)
-        self._received = count + len(segments), size + taken
-        return taken
+        self._received = count + len(segments), size + sum(len(each.data) for each in segments)
 
     def _sent(self, worker: WorkerAddress, header: Header) -> None:
         """A batch is whole."""

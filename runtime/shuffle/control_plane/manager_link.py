@@ -57,7 +57,7 @@ class _Session:
 
 
 class ShuffleManagerLink:
-    """See the module's documentation.
+    """A JobManager's session with the leading ShuffleManager, for all of its jobs.
 
     Args:
         leader: connects to the ShuffleManager that leads.

@@ -38,10 +38,19 @@ class ErrorCode(enum.IntEnum):
     """Another worker has taken over the shuffle: the payload says which one."""
 
 
+BY_CODE: dict[int, type[ShuffleError]] = {}
+"""The error that each code of an ERROR frame stands for; :class:`Moved` has a payload of its own."""
+
+
 class ShuffleError(SluiceError):
     """Base of the errors of package ``sluice.runtime.shuffle``; those that travel have a :attr:`code`."""
 
     code = ErrorCode.PROTOCOL
+
+    def __init_subclass__(cls, code: ErrorCode | None = None) -> None:
+        if code is not None:
+            cls.code = code
+            BY_CODE[code] = cls
 
     def __init__(self, what: str, remedy: str = "", *, partition: int = 0, map_id: int = 0) -> None:
         super().__init__(what, remedy)
@@ -60,68 +69,48 @@ class ShuffleError(SluiceError):
         return fresh
 
 
-class FrameRefused(ShuffleError):
+class FrameRefused(ShuffleError, code=ErrorCode.PROTOCOL):
     """A frame that is malformed, too large, out of turn or against what was agreed."""
 
 
-class MapUnknown(ShuffleError):
+class MapUnknown(ShuffleError, code=ErrorCode.UNKNOWN):
     """A shuffle or map that is not known, not complete or not committed."""
 
-    code = ErrorCode.UNKNOWN
 
-
-class SegmentCorrupt(ShuffleError):
+class SegmentCorrupt(ShuffleError, code=ErrorCode.CORRUPT):
     """A segment that is not what was written in its place."""
 
-    code = ErrorCode.CORRUPT
 
-
-class DiskFailed(ShuffleError):
+class DiskFailed(ShuffleError, code=ErrorCode.DISK):
     """No disk takes or gives the data."""
 
-    code = ErrorCode.DISK
 
-
-class QuotaExceeded(ShuffleError):
+class QuotaExceeded(ShuffleError, code=ErrorCode.QUOTA):
     """The job has more data here than it may."""
 
-    code = ErrorCode.QUOTA
 
-
-class Draining(ShuffleError):
+class Draining(ShuffleError, code=ErrorCode.DRAINING):
     """The worker takes nothing new."""
 
-    code = ErrorCode.DRAINING
 
-
-class JobNotAllowed(ShuffleError):
+class JobNotAllowed(ShuffleError, code=ErrorCode.NOT_ALLOWED):
     """The peer's job is not served here."""
 
-    code = ErrorCode.NOT_ALLOWED
 
-
-class AttemptSuperseded(ShuffleError):
+class AttemptSuperseded(ShuffleError, code=ErrorCode.SUPERSEDED):
     """Another attempt of the map counts, or the shuffle is complete without this one."""
 
-    code = ErrorCode.SUPERSEDED
 
-
-class ProducerAborted(ShuffleError):
+class ProducerAborted(ShuffleError, code=ErrorCode.ABORTED):
     """The producer of the shuffle gave it up: what was read of it is not all, and nothing more comes."""
 
-    code = ErrorCode.ABORTED
 
-
-class ProducerSilent(ShuffleError):
+class ProducerSilent(ShuffleError, code=ErrorCode.SILENT):
     """Nobody has written to the shuffle, or said that it goes on, for too long."""
 
-    code = ErrorCode.SILENT
 
-
-class AttemptLost(ShuffleError):
+class AttemptLost(ShuffleError, code=ErrorCode.LOST):
     """An attempt that the reader has read does not count any more: what it read is not the shuffle's content."""
-
-    code = ErrorCode.LOST
 
 
 class ShuffleUnavailable(ShuffleError):
@@ -136,22 +125,3 @@ class Moved(ShuffleUnavailable):
     def __init__(self, what: str, remedy: str = "", *, to: WorkerAddress, partition: int = 0, map_id: int = 0) -> None:
         super().__init__(what, remedy, partition=partition, map_id=map_id)
         self.to = to
-
-
-BY_CODE: dict[int, type[ShuffleError]] = {
-    each.code: each
-    for each in (
-        FrameRefused,
-        MapUnknown,
-        SegmentCorrupt,
-        DiskFailed,
-        QuotaExceeded,
-        Draining,
-        JobNotAllowed,
-        AttemptSuperseded,
-        ProducerAborted,
-        ProducerSilent,
-        AttemptLost,
-    )
-}
-"""The error that each code of an ERROR frame stands for."""

@@ -79,7 +79,7 @@ class _Opening:
 
 
 class ShuffleManager(FencedRpcEndpoint):
-    """See the module's documentation. It exists while its process leads.
+    """The endpoint of the ShuffleManager that leads; it exists as long as its process leads.
 
     Args:
         config: the service's settings.
@@ -127,7 +127,7 @@ class ShuffleManager(FencedRpcEndpoint):
     # --- workers ----------------------------------------------------------------------------------------
 
     async def register_worker(self, registration: WorkerRegistration) -> WorkerAccepted:
-        """See :class:`ShuffleManagerGateway`."""
+        """Register a worker under the name in its certificate; raises ``PeerRefused`` for any other name."""
         peer, identity, name = self.caller.peer, self.caller.identity, registration.name
         if peer is None or identity.name != name:
             raise PeerRefused(f"{identity} cannot register as {name[:80]!r}", "the name must be the certificate's")
@@ -154,7 +154,7 @@ class ShuffleManager(FencedRpcEndpoint):
         )
 
     async def heartbeat(self, report: WorkerReport) -> None:
-        """See :class:`ShuffleManagerGateway`."""
+        """Record what a worker reports; raises ``WorkerUnknown`` unless it registered over this connection."""
         name = self.caller.identity.name
         link = self._links.get(name)
         if link is None or link.peer is not self.caller.peer:
@@ -202,7 +202,7 @@ class ShuffleManager(FencedRpcEndpoint):
     # --- JobManagers --------------------------------------------------------------------------------------
 
     async def connect_cluster(self, secret: bytes) -> ShuffleSession:
-        """See :class:`ShuffleManagerGateway`."""
+        """Record which cluster calls over this connection; raises ``PeerRefused`` if it may not use the service."""
         peer = self.caller.peer
         if peer is None or len(secret) < MIN_SECRET_BYTES:
             raise PeerRefused(f"{self.caller.identity} shows no secret of a cluster")
@@ -223,7 +223,7 @@ class ShuffleManager(FencedRpcEndpoint):
         return owner
 
     async def allocate(self, request: ShuffleRequest) -> ShuffleAllocation:
-        """See :class:`ShuffleManagerGateway`."""
+        """Choose workers for a shuffle; answers once all of them know the job."""
         owner = self._cluster()
         if not 0 < request.partitions <= MAX_PARTITIONS or request.replicas < 1 or request.shuffle_number < 0:
             raise PeerRefused(f"a shuffle of {request.partitions} partitions on {request.replicas} workers")
@@ -309,7 +309,7 @@ class ShuffleManager(FencedRpcEndpoint):
         return True
 
     async def locate(self, job_id: str, shuffle_number: int, workers: tuple[str, ...]) -> tuple[OutputLocation, ...]:
-        """See :class:`ShuffleManagerGateway`."""
+        """Where the outputs that were pushed to these workers are now, the successor of each first."""
         job = self._jobs.own(job_id, self._cluster())
         if job is None:
             return ()
@@ -332,13 +332,13 @@ class ShuffleManager(FencedRpcEndpoint):
         return [(worker, self._workers.state(worker)) for worker in self._workers.all]
 
     async def release_shuffle(self, job_id: str, shuffle_number: int) -> None:
-        """See :class:`ShuffleManagerGateway`."""
+        """Remove the data of one shuffle on all workers."""
         job = self._jobs.own(job_id, self._cluster())
         if job is not None:
             self._release_shuffle(job, shuffle_number)
 
     async def release_before(self, job_id: str, shuffle_number: int) -> None:
-        """See :class:`ShuffleManagerGateway`."""
+        """Remove the data of all shuffles of a job with lower numbers."""
         job = self._jobs.own(job_id, self._cluster())
         if job is None:
             return None
@@ -362,7 +362,7 @@ class ShuffleManager(FencedRpcEndpoint):
             self.hand_off(released, failed=self._note("releasing a shuffle"))
 
     async def release_job(self, job_id: str) -> None:
-        """See :class:`ShuffleManagerGateway`."""
+        """End a job: its data is removed and it cannot begin again."""
         owner = self._cluster()
         opening = self._opening.get(job_id)
         if self._jobs.own(job_id, owner) is None and (opening is None or opening.owner != owner):
@@ -392,17 +392,17 @@ class ShuffleManager(FencedRpcEndpoint):
         self.hand_off(self._told_released(link, job_id))
 
     async def renew_job_leases(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
-        """See :class:`ShuffleManagerGateway`."""
+        """Renew the leases of jobs; answers those that are unknown or belong to another cluster."""
         return tuple(self._jobs.renew(job_ids, self._cluster()))
 
     async def workers_lost(self, job_id: str, workers: tuple[str, ...]) -> None:
-        """See :class:`ShuffleManagerGateway`."""
+        """Record that a job cannot reach these workers."""
         if self._jobs.own(job_id, self._cluster()) is not None:
             _LOG.info("job %s cannot reach %s", job_id, ", ".join(workers)[:500])
             self._workers.hint(job_id, workers)
 
     async def drain(self, worker: str, wanted: bool) -> None:
-        """See :class:`ShuffleManagerGateway`."""
+        """Give a worker nothing new and move its data, or let it take part again."""
         self._cluster()
         name = self._workers.drain(worker, wanted=wanted).name
         _LOG.info("%s %s ShuffleWorker %s", self.caller.identity, "drains" if wanted else "resumes", name)
@@ -421,7 +421,7 @@ class ShuffleManager(FencedRpcEndpoint):
     # --- what is shown --------------------------------------------------------------------------------------
 
     async def overview(self) -> ShuffleOverview:
-        """See :class:`ShuffleManagerGateway`."""
+        """All workers, and the jobs of the calling cluster."""
         owner = self._cluster()
         own = [job for job in self._jobs.all if job.owner == owner]
         visible = {job.job_id for job in own}

@@ -33,7 +33,7 @@ class WorkerLink:
 
 
 class HandOvers:
-    """See the module's documentation; used by one ShuffleManager, on its main thread or beside it.
+    """The hand-overs of one ShuffleManager; its main thread and tasks beside it use them.
 
     Args:
         jobs, workers, links: the manager's own, which change.

@@ -65,7 +65,7 @@ class Quotas:
 
 
 class JobTable:
-    """See the module's documentation.
+    """The live jobs with their owners, leases and quotas.
 
     Args:
         lease: seconds that a job is kept without renewal.

@@ -60,7 +60,7 @@ class Worker:
 
 
 class WorkerTable:
-    """See the module's documentation.
+    """The registered workers and their states.
 
     Args:
         heartbeat_timeout: seconds after which a silent worker is lost.

@@ -94,32 +94,32 @@ class WorkerEndpoint(RpcEndpoint):
         return self._worker.jobs()
 
     async def allow_job(self, job: LiveJob) -> None:
-        """See :class:`ShuffleWorkerGateway`."""
+        """Serve a job from now on; if it has a new key, the data under the old one is removed first."""
         self._allowed_lately.add(job.job_id)
         return self.deferred(self._allow(job))
 
     async def release_job(self, job_id: str) -> None:
-        """See :class:`ShuffleWorkerGateway`."""
+        """Refuse a job from now on, and remove its data."""
         return self.deferred(self._worker.release_job(job_id))
 
     async def release_shuffle(self, job_id: str, shuffle_number: int) -> None:
-        """See :class:`ShuffleWorkerGateway`."""
+        """Remove the data of one shuffle."""
         return self.deferred(self._worker.release_shuffle(job_id, shuffle_number))
 
     async def expect(self, job_id: str, worker: str) -> None:
-        """See :class:`ShuffleWorkerGateway`."""
+        """Let another worker hand over its data of a job; raises ``JobNotAllowed`` for an unknown job."""
         self._worker.expect(job_id, worker)
 
     async def kept_shuffles(self, job_id: str) -> tuple[int, ...]:
-        """See :class:`ShuffleWorkerGateway`."""
+        """The numbers of the shuffles of a job that this worker has data of."""
         return self._worker.kept_shuffles(job_id)
 
     async def hand_over(self, order: HandOver) -> int:
-        """See :class:`ShuffleWorkerGateway`."""
+        """Continue to hand a shuffle over; returns how many maps are left."""
         return self._worker.hand_over(order.job_id, order.shuffle_number, order.to)
 
     async def drain(self, wanted: bool) -> None:
-        """See :class:`ShuffleWorkerGateway`."""
+        """Accept nothing new, or accept it again."""
         self._worker.drain(wanted)
 
     async def reconcile(self, asked: tuple[str, ...], live: tuple[LiveJob, ...]) -> None:

@@ -109,16 +109,9 @@ class FetchConnection:
 
     def _request(self, header: Header) -> None:
         match header.kind:
-            case FrameType.FETCH:
+            case FrameType.FETCH | FrameType.FOLLOW:
                 try:
-                    self._fetch(header)
-                except (FrameRefused, JobNotAllowed):
-                    raise
-                except ShuffleError as error:
-                    self._fail(error, header)
-            case FrameType.FOLLOW:
-                try:
-                    self._follow(header)
+                    (self._fetch if header.kind is FrameType.FETCH else self._follow)(header)
                 except (FrameRefused, JobNotAllowed):
                     raise
                 except ShuffleError as error:
