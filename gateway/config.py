@@ -37,7 +37,7 @@ class IssuerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     groups_claim: str = "groups"
     prefix: str = ""
     ca_file: str = ""
-    """Who vouches for its HTTPS; empty: the system's authorities."""
+    """File with the authority of its HTTPS certificate; empty: the system's authorities."""
     max_lifetime: float = 86400.0
     """Tokens that are good for longer than this are refused."""
 

@@ -34,7 +34,7 @@ class EnvoyIdentityError(GatewayError):
 
 
 class BootstrapError(GatewayError):
-    """Envoy's configuration source is missing, or asks for a value that nobody gives."""
+    """Envoy's configuration source is missing, or refers to an unknown value."""
 
 
 class ListenError(GatewayError):

@@ -44,7 +44,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class CallRefused(SluiceError):
-    """A call that ends with an error status; ``what`` is told to the caller."""
+    """A call that ends with an error status; ``what`` is sent to the caller."""
 
     def __init__(self, status: Status, what: str) -> None:
         super().__init__(what)
@@ -196,7 +196,7 @@ class GrpcServer:
         return self._methods.get(path)
 
     def caller(self, transport: asyncio.BaseTransport) -> Caller:
-        """The peer of a new connection; raises ``OSError`` or :class:`SluiceError` when it cannot be told."""
+        """The peer of a new connection; raises ``OSError`` or :class:`SluiceError` when it is unknown."""
         if transport.get_extra_info("ssl_object") is None:
             return Caller.of(transport.get_extra_info("socket"))
         if self._tls_peer is None:

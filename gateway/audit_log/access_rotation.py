@@ -25,7 +25,7 @@ LOOK_SECONDS = 2.0
 
 
 class Reopening(Protocol):
-    """A proxy that can be told to open its logs anew."""
+    """A proxy that can reopen its log files."""
 
     async def reopen_logs(self) -> None:
         """Write to the files that have the logs' names now; raises :class:`SluiceError`."""

@@ -22,7 +22,7 @@ from sluice.gateway.errors import AuditLogError
 MAX_LINE_BYTES = 16 << 10
 CHECKPOINT_EVERY_RECORDS = 1000
 MAX_UNSIGNED_RECORDS = 4 * CHECKPOINT_EVERY_RECORDS
-"""More records than this without a checkpoint are not what a writer leaves: somebody took the checkpoints out."""
+"""No writer leaves more records than this without a checkpoint; more mean that checkpoints were removed."""
 
 Sign = Callable[[bytes], bytes]
 """Makes a signature."""
@@ -174,7 +174,7 @@ def kept_checkpoint(line: bytes, check: Check) -> Checkpoint:
 
 
 class ChainReader:
-    """Checks a log line by line, from wherever it is told that the chain stands.
+    """Checks a log line by line, starting from a given state of the chain.
 
     Attributes:
         state: how far the chain goes.
@@ -227,7 +227,7 @@ class ChainReader:
             if self._check is not None and self.unsigned > MAX_UNSIGNED_RECORDS:
                 raise AuditLogError(
                     f"audit log line {number} is more than {MAX_UNSIGNED_RECORDS} lines after the last checkpoint",
-                    "checkpoints were taken out",
+                    "checkpoints were removed",
                 )
             return
         if self._check is not None and not is_signed(line, record, self._check):

@@ -1,6 +1,6 @@
-"""The audit log as files: appended to before the answer is given, by as many processes as there are.
+"""The audit log as files. Several processes append to it, each before it answers.
 
-Whoever writes takes the lock of the log's directory, reads what others have written since, and continues their chain:
+A writer takes the lock of the log's directory, reads what others have written since, and continues the chain:
 the auth service, and every `sluice` command that does something worth recording. A record is in the kernel when
 :meth:`AuditLog.append` returns, so that killing the process loses nothing; :meth:`AuditLog.maintain` flushes it to
 disk and puts a signed checkpoint aside.
@@ -97,7 +97,7 @@ class AuditLog:
     def __init__(
         self, path: Path, *, clock: Clock = utc_now, limits: Limits | None = None, disk: Disk | None = None
     ) -> None:
-        """Open or create the log whose current segment is ``path``, and find where its chain stands."""
+        """Open or create the log whose current segment is ``path``, and find the state of its chain."""
         self._path = path
         self._name = os.fspath(path)
         self._directory = make_private_directory(path.parent)
@@ -132,7 +132,7 @@ class AuditLog:
         return self._reader.state
 
     def position(self) -> AccessPosition | None:
-        """How far the access log has been taken over, by whoever did it last."""
+        """The position in the access log up to which any process has read it into this log."""
         with self._writing():
             return self._reader.position
 
@@ -238,7 +238,7 @@ class AuditLog:
             self._take(os.pread(self._descriptor, info.st_size - self._size, self._size))
 
     def _find_end(self) -> None:
-        """Where the chain stands: read back to the last checkpoint, whose signature vouches for what is before it."""
+        """Find the state of the chain: read back to the last checkpoint, whose signature covers earlier records."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -393,7 +393,7 @@ class AuditLog:
             closed = Segment.named(self._directory, self._segment_first, self._reader.state.count)
             self._disk.rename(self._path, closed.path)
         except (AuditLogError, OSError) as error:
-            _LOG.warning("the audit log's segment stays open: %s", error)
+            _LOG.warning("cannot close the audit log's segment, trying again later: %s", error)
             return
         self._find_end()
 

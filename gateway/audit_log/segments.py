@@ -1,4 +1,4 @@
-"""Where an audit log is: the segment being written, and the ones before it, compressed when nobody writes them.
+"""The files of an audit log: the current segment, and closed ones, which are compressed.
 
 ``current.jsonl`` is appended to; a full one becomes ``audit-FIRST-LAST.jsonl`` (sequence numbers) and later
 ``….jsonl.gz``. The chain goes on across segments.
@@ -108,7 +108,7 @@ def _bounded(file: IO[bytes] | gzip.GzipFile, name: str) -> Iterator[bytes]:
 
 
 def take_lock(descriptor: int, kind: int, directory: Path) -> None:
-    """Take the lock of the log in ``directory``; raises :class:`AuditLogError` when somebody keeps it for too long."""
+    """Take the lock of the log in ``directory``; raises :class:`AuditLogError` when another process holds it."""
     deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:
         try:

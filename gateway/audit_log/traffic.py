@@ -36,7 +36,7 @@ def traffic_file(directory: Path, number: int) -> Path:
 
 
 class TrafficWriter:
-    """Writes the files, and puts them on the disk; whoever calls :meth:`keep` holds the log's lock."""
+    """Writes the files and flushes them to disk; callers of :meth:`keep` hold the log's lock."""
 
     def __init__(self, directory: Path, disk: Disk, *, file_bytes: int = MAX_SEGMENT_BYTES) -> None:
         self._directory = directory

@@ -107,7 +107,7 @@ def verify_log(
             "its end was removed",
         )
     if reader.state.count and reader.checkpoint is None:
-        raise AuditLogError("the audit log has no checkpoint", "checkpoints were taken out")
+        raise AuditLogError("the audit log has no checkpoint", "checkpoints were removed")
     return Verified(
         reader.state, reader.unsigned, reader.checkpoint, trusted.id, len(look.closed), traffic.lines, cut_short
     )

@@ -38,7 +38,7 @@ OWNED_OPERATIONS = frozenset(
         "connections.read",
     }
 )
-"""Those that may be allowed for one's own jobs only: REST is told whether the owner matters, and compares."""
+"""Operations that a policy can grant for the principal's own jobs only; REST then compares the owner."""
 
 _OPERATION = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 _PATTERN = re.compile(r"\*|([a-z][a-z0-9_]*|\*)(\.([a-z][a-z0-9_]*|\*))+")

@@ -115,7 +115,7 @@ class Policy:
         return tuple(dict.fromkeys([*found, *self.default_roles]))
 
     def role_grants(self) -> Mapping[str, frozenset[str]]:
-        """Role -> operations it grants whoever owns what they concern."""
+        """Role -> operations that it grants for jobs of any owner."""
         return {name: role.allow - role.deny for name, role in self.roles.items()}
 
     def role_admits(self) -> Mapping[str, frozenset[str]]:

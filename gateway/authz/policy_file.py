@@ -78,7 +78,7 @@ def parse(data: bytes, operations: Iterable[str], where: str = "policy", *, stri
 
 
 class PolicyFile:
-    """The policy of a process that runs for long: a file that became bad is told about, and the one before stays."""
+    """The policy of a long-running process. An invalid new file is reported, and the previous policy stays in force."""
 
     def __init__(self, locate: Callable[[], Path], operations: Callable[[], frozenset[str]]) -> None:
         self._locate = locate
@@ -103,7 +103,7 @@ class PolicyFile:
                 if self._policy is None:
                     raise
                 self.rejected = str(error)
-                _LOG.error("the policy is not used, the one before stays: %s", error)
+                _LOG.error("the new policy is invalid, the previous one stays in force: %s", error)
             self._stamp = stamp
         return self._policy
 

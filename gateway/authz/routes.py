@@ -103,7 +103,7 @@ class RouteTable:
 
 
 def split_target(target: str) -> str:
-    """The path of a request target, when nobody can read it differently; raises :class:`UnsafePath`."""
+    """The path of an unambiguous request target; raises :class:`UnsafePath`."""
     path, _, query = target.partition("?")
     if len(path) > MAX_PATH_CHARACTERS or len(query) > MAX_QUERY_CHARACTERS:
         raise UnsafePath("the request target is too long")

@@ -77,7 +77,7 @@ def _skip(view: memoryview, position: int, kind: int) -> int:
     if kind == _BYTES:
         length, position = _varint(view, position)
         return position + length
-    raise MalformedMessage(f"wire type {kind}")  # groups, which nobody writes any more, are not looked into
+    raise MalformedMessage(f"wire type {kind}")  # groups are obsolete and refused
 
 
 def _varint(view: memoryview, position: int) -> tuple[int, int]:

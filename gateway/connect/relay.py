@@ -1,4 +1,4 @@
-"""The relay: from Envoy's unix socket to the session of whoever was authenticated, message by message.
+"""The relay: from Envoy's unix socket to the session of the authenticated principal, message by message.
 
 Each call is checked by itself (there is no state between calls but the channel to the session): the assertion of the
 auth service says who it is, every message gets that user, and the call goes to that user's own session.
@@ -99,7 +99,7 @@ class ConnectRelay:
             self._sessions.forget(who)
             raise GRPCError(Status.UNAVAILABLE, "your Spark Connect session is not available now") from error
         except (StreamTerminatedError, ProtocolError, OSError) as error:
-            _LOG.info("the session of %s broke off: %s", who.name, error or type(error).__name__)
+            _LOG.info("lost the connection to the session of %s: %s", who.name, error or type(error).__name__)
             self._sessions.forget(who)
             raise GRPCError(Status.UNAVAILABLE, "your Spark Connect session broke off") from error
 

@@ -54,7 +54,7 @@ class Refusal(enum.Enum):
 
 
 class Unauthenticated(Exception):
-    """The caller is nobody we know; ``credential`` is the id of the token when its secret was right."""
+    """The caller is not authenticated; ``credential`` is the id of the token when its secret was right."""
 
     def __init__(self, refusal: Refusal, credential: str = "", reason: str = "") -> None:
         """``reason`` is for the log, where it is more exact than the refusal."""
@@ -126,7 +126,7 @@ class TokenBook:
     def mint(
         self, name: str, role: str, *, ttl: dt.timedelta, now: float, scopes: tuple[str, ...] = ()
     ) -> tuple[TokenBook, TokenRecord, str]:
-        """Make a token for ``name``; returns the new book, the record, and the token itself, which nobody keeps."""
+        """Create a token for ``name``; returns the new book, the record, and the token itself, which is not stored."""
         if not all(is_pattern(scope) for scope in scopes) or len(scopes) > MAX_SCOPES:
             raise InvalidTokenRequest(
                 f"{', '.join(scopes)[:200]!r} are no scopes",

@@ -21,7 +21,7 @@ from sluice.pki.assertions.principal import Method, SessionId, TokenId
 
 MAX_SESSIONS = 10_000
 MAX_SESSIONS_PER_NAME = 50
-"""The oldest of somebody who has this many ends when a new one begins."""
+"""Most sessions of one principal; a new one then ends the oldest."""
 CSRF_BYTES = 16
 
 _ID_BYTES = 6
@@ -105,7 +105,7 @@ class SessionBook:
     def begin(
         self, subject: Subject, client: Client, limits: Limits, *, now: float, address: str = ""
     ) -> tuple[SessionBook, SessionRecord, str]:
-        """A session with an id and a secret that nobody has chosen or seen; returns the secret too."""
+        """Begin a session with a random id and secret; returns the new book, the record and the secret."""
         kept = [record for record in self.records if limits.hold(record, now)]
         own = [record.id for record in kept if record.name == subject.name]
         surplus = set(own[: max(0, len(own) - MAX_SESSIONS_PER_NAME + 1)])

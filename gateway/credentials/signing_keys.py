@@ -128,7 +128,7 @@ class PassKeys:
         return self._keys.get(kid)
 
     def jwks(self) -> dict[str, object]:
-        """The public key set (RFC 7517 section 5), for Envoy, REST and whoever else verifies."""
+        """The public key set (RFC 7517 section 5), for Envoy, REST and other verifiers."""
         ordered = sorted(self._keys.values(), key=lambda key: (key.created, key.kid))
         return {"keys": [key.jwk() for key in ordered]}
 

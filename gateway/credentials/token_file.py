@@ -45,7 +45,7 @@ def _read(path: Path) -> TokenBook:
 
 
 def create_token(home: Home, *, name: str, role: str, lifetime: dt.timedelta = DEFAULT_TTL) -> str:
-    """Make a token for principal ``name`` and return it; nobody can show it again."""
+    """Create a token for principal ``name`` and return it; it cannot be shown again."""
     return TokenStore(home).create(name, role, lifetime)[1]
 
 

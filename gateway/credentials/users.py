@@ -151,7 +151,7 @@ def user_file(home: Home) -> Path:
 
 
 def user_snapshot(home: Home) -> CachedFile[UserBook]:
-    """The users for a reader that runs for long; no file means nobody."""
+    """The users for a long-running reader; without a file there are none."""
     return CachedFile(user_file(home), _read, missing=UserBook())
 
 

@@ -1,4 +1,4 @@
-"""Everything that Envoy is told but secrets, made from values: the one place where the parts come together."""
+"""Envoy's complete configuration except secrets, assembled from its parts."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def open_route() -> Mapping[str, object]:
 
 
 def authenticated_route() -> Mapping[str, object]:
-    """Per route: for whoever is let in at all, whatever the role."""
+    """Per route: for every authenticated principal, with any role."""
     return {AUTHORIZATION: typed(_RBAC_PER_ROUTE)}
 
 

@@ -145,7 +145,7 @@ def _refusals(config: GatewayConfig) -> list[dict[str, object]]:
 
 
 def _direct(status: int, headers: Sequence[Mapping[str, object]] = ()) -> dict[str, object]:
-    """Envoy's own answer, for whoever is authenticated."""
+    """Envoy's own answer for authenticated principals."""
     match: dict[str, object] = {"prefix": "/"}
     if headers:
         match["headers"] = list(headers)
@@ -266,7 +266,7 @@ def _response_headers(config: GatewayConfig) -> list[dict[str, object]]:
 
 
 def _preflight(config: GatewayConfig) -> list[dict[str, object]]:
-    """Where the CORS filter answers for all paths (it answers on routes to a cluster alone); nobody gets further."""
+    """A route on which the CORS filter answers for all paths; it needs a route to a cluster, which nothing reaches."""
     if not config.cors_origins:
         return []
     asks: _Condition = {"name": "access-control-request-method", "present_match": True}

@@ -45,6 +45,6 @@ def _substitute(node: object, values: Mapping[str, object], used: set[str]) -> o
         return {key: _substitute(item, values, used) for key, item in node.items()}
     name = node["$value"]
     if len(node) != 1 or not isinstance(name, str) or name not in values:
-        raise BootstrapError(f"the source asks for {node!r}, which nobody gives")
+        raise BootstrapError(f"the source refers to the unknown value {node!r}")
     used.add(name)
     return values[name]

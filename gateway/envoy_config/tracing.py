@@ -33,7 +33,7 @@ _HTTP = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Where spans go; ``anchors`` (PEM) vouch for ``host``, and ``sampled`` is the share of traces begun here."""
+    """A collector of spans; ``anchors`` (PEM) verify ``host``, ``sampled`` is the share of traces begun here."""
 
     url: str
     host: str
@@ -98,7 +98,7 @@ def tracer(collector: Collector | None) -> dict[str, object] | None:
 
 
 def collector_clusters(collector: Collector | None) -> list[dict[str, object]]:
-    """The upstream for exports: TLS to who has a certificate for the configured host, and to nobody else."""
+    """The upstream for exports: TLS to a server with a certificate for the configured host."""
     if collector is None:
         return []
     numeric = _is_address(collector.host)

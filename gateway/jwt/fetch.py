@@ -17,7 +17,7 @@ TIMEOUT_SECONDS = 10.0
 
 
 class Fetcher:
-    """Asks the servers that one authority vouches for."""
+    """An HTTPS client for servers with certificates of one authority."""
 
     def __init__(self, ca_file: str = "", *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         """``ca_file``: PEM of the authority; empty: the system's. Raises that it cannot be used."""

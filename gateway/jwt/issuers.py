@@ -67,7 +67,7 @@ def verify_token(text: str, config: IssuerConfig, keys: KeySet, *, now: float) -
     name = claims.get(config.name_claim)
     full = f"{config.prefix}{name}"
     if not isinstance(name, str) or not name or not is_name(full):
-        raise InvalidJwt(f"the claim {config.name_claim} names nobody")
+        raise InvalidJwt(f"the claim {config.name_claim} is missing or not a valid name")
     groups = _groups(claims, config.groups_claim)
     credential = Credential.of_jwt(_public_id(claims))
     return Subject(full, "jwt", groups, credential, config.issuer, expires_at), claims

@@ -1,4 +1,4 @@
-"""An issuer's public keys: which of them verifies a token, and when to ask for them again.
+"""An issuer's public keys: which of them verifies a token, and when they are fetched again.
 
 Source: RFC 7517.
 """
@@ -89,7 +89,7 @@ class KeyCache:
         elif now - self._fetched_at > REFRESH_SECONDS:
             self._start()
         if self._keys is None or now - self._fetched_at > STALE_SECONDS:
-            raise IssuerError("the keys of the issuer are not to be had", "see the log of the auth service")
+            raise IssuerError("the keys of the issuer are not available", "see the log of the auth service")
         return self._keys
 
     async def renewed(self) -> KeySet:

@@ -1,4 +1,4 @@
-"""An Envoy as its admin interface shows it, on a unix socket: whoever started it, and wherever it runs."""
+"""A client of Envoy's admin interface on a unix socket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL_SECONDS = 0.2
 MAX_ANSWER_BYTES = 64 << 20
 """A dump of the whole configuration grows with the routes and the revoked ids."""
 GONE_AFTER = 5
-"""Questions in a row without an answer, until an Envoy that somebody else runs counts as ended."""
+"""Unanswered requests in a row until an Envoy that this process did not start counts as ended."""
 
 
 class EnvoyAdmin:
@@ -71,7 +71,7 @@ class EnvoyAdmin:
 
 
 class EnvoyElsewhere(EnvoyAdmin):
-    """An Envoy that somebody else starts and ends, beside this process: in another container, say."""
+    """An Envoy that this process does not start, for example in another container."""
 
     def __init__(self, socket: Path) -> None:
         """The admin interface's ``socket``, in a directory that both see."""

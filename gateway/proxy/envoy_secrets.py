@@ -40,12 +40,12 @@ class Secrets:
         await reports.look(dt.datetime.now(dt.UTC))
 
     def look(self, feed: SecretFeed, reports: UseReports, now: dt.datetime) -> None:
-        """Give Envoy what is new; what does not pass the checks is told, and the one before stays."""
+        """Publish a new identity. One that fails the checks is reported, and the previous one stays."""
         what = f"{feed.side} identity"
         try:
             given = feed.update(now)
         except SluiceError as error:
-            _LOG.warning("the new %s is not used, the one before stays: %s", what, error)
+            _LOG.warning("the new %s is invalid, the previous one stays: %s", what, error)
             self._service.status.refused(what, str(error))
             return
         if given is None:

@@ -113,7 +113,7 @@ class UseReports:
             # An Envoy that somebody else starts may be away for long.
             if str(error) != self._told:
                 self._told = str(error)
-                _LOG.warning("cannot tell what Envoy uses: %s", error)
+                _LOG.warning("cannot find out which certificates Envoy uses: %s", error)
 
     def close(self) -> None:
         """Envoy has ended: the reports go."""

@@ -98,7 +98,7 @@ class EdgePublisher:
                 refresh()
             except (SluiceError, OSError) as error:
                 if self._status.document.refused.get(what) != str(error):
-                    _LOG.error("the new %s is not given to Envoy: %s", what, error)
+                    _LOG.error("the new %s is invalid and not sent to Envoy: %s", what, error)
                 self._status.refused(what, str(error))
             else:
                 self._status.fine(what)
@@ -124,7 +124,7 @@ class EdgePublisher:
             # For people, and for the audit: what Envoy has is in its memory.
             make_private_directory(self._copy.parent)
             write_secret(self._copy, msgspec.json.encode({SHORT_NAMES[kind]: documents[kind] for kind in documents}))
-            _LOG.info("Envoy's configuration is new: %s", ", ".join(kind.rpartition(".")[2] for kind in changed))
+            _LOG.info("sent Envoy a new configuration: %s", ", ".join(kind.rpartition(".")[2] for kind in changed))
 
     def _refresh_revocations(self) -> None:
         current, jwks, now = self._sources.revocations.current(), self._sources.keys.jwks(), self._clock()

@@ -146,4 +146,4 @@ def _refresh_keys(home: Home, keys: PassKeys) -> None:
     """Make and retire keys, and publish the set where processes of this machine look for it."""
     if keys.refresh(time.time()) or not assertion_keys_file(home).exists():
         publish_keys(home, keys)
-        _LOG.info("the keys that passes and assertions are signed with have changed")
+        _LOG.info("rotated the signing keys of passes and assertions")

@@ -55,5 +55,5 @@ async def run_connect(home: Home, config: GatewayConfig, *, rest: tuple[str, int
         await server.start(sock=listening)
         stack.push_async_callback(server.wait_closed)
         stack.callback(server.close)
-        _LOG.info("Spark Connect is relayed on %s", path)
+        _LOG.info("relaying Spark Connect on %s", path)
         await streams.watch()

@@ -52,7 +52,7 @@ DECISIONS = Counter(
 )
 
 PRINCIPAL_HEADER = "x-sluice-principal"
-"""For Envoy's own log; nobody behind it believes this header."""
+"""For Envoy's own log; no process behind Envoy trusts this header."""
 REQUEST_ID_HEADER = "x-sluice-request-id"
 OPERATION_HEADER = "x-sluice-operation"
 """The operation that was granted; Envoy forwards the request only on the route of this operation."""

@@ -24,7 +24,7 @@ _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 def with_jobmanager_api(check: _Handler, keys: PassKeys, is_valid: IsValid) -> _Handler:
-    """A handler for a mutual TLS listener: gateways get ``check``, JobManagers these two, nobody anything else."""
+    """A handler for a mutual TLS listener: gateways get ``check``, JobManagers these two paths, others 404."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         try:

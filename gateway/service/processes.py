@@ -226,7 +226,7 @@ async def _chain_access_log(home: Home, config: GatewayConfig, stack: contextlib
 
 
 async def _accompany_envoy(home: Home, config: GatewayConfig, envoy: EnvoyElsewhere, secrets: Secrets) -> NoReturn:
-    """Announce Envoy while it serves, however often somebody else starts it again."""
+    """Announce an Envoy that another process starts, whenever it serves."""
     async with contextlib.AsyncExitStack() as stack:
         await _chain_access_log(home, config, stack)
         reports = UseReports(envoy)

@@ -78,12 +78,12 @@ class Device:
         )
 
     async def show(self, request: AuthRequest, note: AuditNote) -> web.Response:
-        """``GET /auth/device``: somebody types the code that a command shows."""
+        """``GET /auth/device``: the page on which a user enters the code of a command."""
         code = request.query.get("user_code", "")
         try:
             who = await self._sign_in.who(request)
         except Unauthenticated:
-            note.reason = "nobody is signed in"
+            note.reason = "not signed in"
             query = f"?{urlencode({'user_code': code})}" if code else ""
             return redirect(f"/auth/login?{urlencode({'return_to': f'/auth/device{query}'})}")
         _require_browser(who)
@@ -93,7 +93,7 @@ class Device:
             return page(pages.device(name=name, csrf=csrf))
         pending = self._find(code, who, note)
         if pending is None:
-            text = "No command waits with this code."
+            text = "No command is waiting with this code."
             return page(pages.device(name=name, csrf=csrf, error=text), status=404)
         html = pages.device(name=name, csrf=csrf, user_code=pending.user_code, address=pending.address)
         return page(html)
@@ -106,7 +106,7 @@ class Device:
         note.principal, note.credential = who.principal.name, who.principal.credential.id
         pending = self._find(request.form.get("user_code", ""), who, note)
         if pending is None:
-            raise Refused(404, "no command waits with this code", "No command waits with this code.")
+            raise Refused(404, "unknown device code", "No command is waiting with this code.")
         if request.form.get("decision") != "approve":
             pending.denied = True
             note.reason = "did not sign in a command"
@@ -123,7 +123,7 @@ class Device:
         pending = self._codes.find(code, now)
         if pending is None:
             self._guesses.failed(key, now)
-            note.reason = "a code that no command waits with"
+            note.reason = "unknown device code"
         return pending
 
 

@@ -33,7 +33,7 @@ class Answer(enum.StrEnum):
 
 @dataclass(slots=True)
 class Pending:
-    """One command that waits; ``who`` is set when somebody has approved it."""
+    """A waiting command; ``who`` is set once a user has approved it."""
 
     user_code: str
     address: str

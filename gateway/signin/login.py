@@ -61,8 +61,8 @@ class Login:
         back = return_path(request.form.get("return_to", HOME_PAGE))
         if not sign_in.holds_login_token(request):
             # Another page made the browser send this, or the page is old: nothing is even looked at.
-            note.reason = "a sign-in form that is not of this browser"
-            return self._form(request, back, "The page was too old. Please try again.", status=403)
+            note.reason = "sign-in form without this browser's login token"
+            return self._form(request, back, "The page has expired. Please try again.", status=403)
         name, password = request.form.get("name", "")[:200], request.form.get("password", "")
         keys = (f"{name}\n{request.address}", request.address)
         if "api_token" in request.form:
@@ -70,7 +70,7 @@ class Login:
         wait = max(self._by_name.wait(keys[0], now), self._by_address.wait(keys[1], now))
         if wait > 0 or self._waiting >= MAX_WAITING_HASHES:
             note.reason = "too many failed sign-ins"
-            return self._form(request, back, f"Too many tries. Wait {int(wait) + 1} seconds.", status=429)
+            return self._form(request, back, f"Too many attempts. Wait {int(wait) + 1} seconds.", status=429)
         user = None
         if len(password) <= MAX_PASSWORD_BYTES:
             self._waiting += 1
@@ -95,7 +95,7 @@ class Login:
         sign_in, now = self._sign_in, self._sign_in.clock()
         if (wait := self._by_address.wait(request.address, now)) > 0:
             note.reason = "too many failed sign-ins"
-            return self._form(request, back, f"Too many tries. Wait {int(wait) + 1} seconds.", status=429)
+            return self._form(request, back, f"Too many attempts. Wait {int(wait) + 1} seconds.", status=429)
         try:
             who = sign_in.authenticator.of_token(request.form["api_token"].strip()[:MAX_TOKEN_CHARACTERS])
         except Unauthenticated as error:
@@ -120,7 +120,7 @@ class Login:
             request.query.get("state", ""), request.cookies.get(LOGIN_COOKIE, ""), sign_in.clock()
         )
         if attempt is None:
-            note.reason = "no sign-in of this browser is under way with this state"
+            note.reason = "no pending sign-in of this browser with this state"
             return _failed(400)
         # 2. The provider says who it is.
         try:
@@ -150,7 +150,7 @@ class Login:
             return redirect(f"/auth/login?{query}", cookies=[clear_cookie(PASS_COOKIE)])
         note.principal, note.credential = who.principal.name, who.principal.credential.id
         note.reason = "was refused a page"
-        text = "You may not see this page. Sign in as somebody else, or ask whoever runs this cluster."
+        text = "You may not see this page. Sign in as another user, or ask the administrator of this cluster."
         return page(pages.message("Not allowed", text, link="/auth/account"), status=403)
 
     async def logout(self, request: AuthRequest, note: AuditNote) -> web.Response:
@@ -175,12 +175,12 @@ class Login:
         return signed_out(url or "/auth/signed-out")
 
     async def account(self, request: AuthRequest, note: AuditNote) -> web.Response:
-        """``GET /auth/``: who one is."""
+        """``GET /auth/``: the account page."""
         sign_in = self._sign_in
         try:
             who = await sign_in.who(request)
         except Unauthenticated:
-            note.reason = "nobody is signed in"
+            note.reason = "not signed in"
             return redirect("/auth/login?return_to=/auth/account")
         note.principal, note.credential, note.reason = who.principal.name, who.principal.credential.id, "viewed"
         targets = []
@@ -207,8 +207,10 @@ class Login:
         try:
             return redirect(await sign_in.provider.authorization_url(attempt), cookies=cookies)
         except IssuerError as error:
-            _LOG.warning("nobody can sign in: %s", error)
-            raise Refused(503, f"no answer from the provider: {error}", "The identity provider is away.") from error
+            _LOG.warning("sign-in is not possible: the identity provider does not answer: %s", error)
+            raise Refused(
+                503, f"no answer from the provider: {error}", "The identity provider is not available."
+            ) from error
 
     def _form(self, request: AuthRequest, back: str, error: str = "", *, status: int = 200) -> web.Response:
         token, cookies = self._sign_in.login_token(request)
@@ -230,5 +232,5 @@ class Login:
 
 def _failed(status: int) -> web.Response:
     """The caller learns no more; the log does."""
-    text = "Signing in did not work. Please try again, or ask whoever runs this cluster."
+    text = "Sign-in failed. Please try again, or ask the administrator of this cluster."
     return page(pages.message("Not signed in", text, link="/auth/login"), status=status)

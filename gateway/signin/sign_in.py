@@ -75,7 +75,7 @@ class SignIn:
         return who
 
     def new_pass(self, who: Authenticated) -> tuple[str, float]:
-        """A pass for somebody who has shown a credential, and for how many seconds it is good."""
+        """A pass for an authenticated caller, and its lifetime in seconds."""
         now = self.clock()
         policy = self.authenticator.policy.get()
         text, made = issue(
@@ -119,7 +119,7 @@ class SignIn:
         return record.id
 
     async def end_session(self, identifier: SessionId, name: str, *, by: str = "") -> None:
-        """End a session and every pass got for it; ``by``: whoever does it, when not ``name``."""
+        """End a session and every pass got for it; ``by``: the acting principal, when it is not ``name``."""
         # First the passes, which others check: if that fails the session is still there to try again.
         until = self.clock() + self.config.pass_lifetime + _RESERVED_SECONDS
         revoke = partial(self.authenticator.revocations.revoke, "session", identifier, until=until, by=by or name)

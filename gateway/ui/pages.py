@@ -219,7 +219,7 @@ class AdminPages:
                     await process.wait()
 
     def _page(self, handler: Callable[[AuthRequest, AuditNote, Authenticated], Awaitable[web.Response]]) -> _Page:
-        """Asks who it is and whether that one may; what goes wrong is told as a page."""
+        """Authenticate and authorize a request; errors become pages."""
 
         async def handle(request: AuthRequest, note: AuditNote) -> web.Response:
             sign_in = self.sign_in

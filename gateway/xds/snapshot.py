@@ -26,7 +26,7 @@ class SnapshotBoard:
         return different
 
     def get(self, kind: str) -> Resources | None:
-        """The resources of ``kind``; None until somebody has published it."""
+        """The resources of ``kind``; None until it is published."""
         return self._kinds.get(kind)
 
     def change(self) -> Coroutine[Any, Any, object]:

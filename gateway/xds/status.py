@@ -106,7 +106,7 @@ class XdsStatus:
             self._write()
 
     def close(self) -> None:
-        """The server ends: nobody reports any more."""
+        """Remove the report when the server ends."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""The gateway's public keys in a file of the home: for whoever verifies assertions."""
+"""The gateway's public keys, in a file of the home for processes that verify assertions."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class StreamHolder(msgspec.Struct, frozen=True, order=True, kw_only=True, forbid
 
 Holders = AbstractSet[StreamHolder]
 CheckHolders = Callable[[Holders], Awaitable[Holders]]
-"""Those of the given holders whose credentials are valid; raises :class:`SluiceError` when that cannot be told."""
+"""Those of the given holders whose credentials are valid; raises :class:`SluiceError` when that is unknown."""
 
 
 class StreamEnded(SluiceError):

@@ -255,7 +255,7 @@ class AssertionVerifier:
         if claims.iat > now + LEEWAY_SECONDS or claims.exp - claims.iat > MAX_LIFETIME_SECONDS:
             raise AssertionRefused("the assertion is from the future, or lives too long")
         if not claims.sub or len(claims.sub) > MAX_NAME_CHARACTERS or not claims.sub.isprintable():
-            raise AssertionRefused("the assertion names nobody")
+            raise AssertionRefused("the assertion names no principal")
         if max(len(claims.roles), len(claims.groups)) > MAX_LIST_ENTRIES:
             raise AssertionRefused("the assertion names too many roles or groups")
         # 4. For this request and no other, once. A pass is for many, and Envoy has checked it each time.

@@ -221,7 +221,7 @@ async def test_a_provider_that_is_away_is_told(house: House) -> None:
     house.provider.answers["/.well-known/openid-configuration"] = broken
     reply = await house.browser().get("/auth/login?with=provider")
     assert reply.status == 503
-    assert reply.json["detail"] == "The identity provider is away."
+    assert reply.json["detail"] == "The identity provider is not available."
 
 
 async def test_a_discovery_document_of_another_issuer_is_not_believed(house: House) -> None:

@@ -112,7 +112,7 @@ def test_checkpoint_cannot_be_moved_to_another_place() -> None:
 
 
 def test_chain_written_anew_without_checkpoints_is_found() -> None:
-    with pytest.raises(AuditLogError, match="checkpoints were taken out"):
+    with pytest.raises(AuditLogError, match="checkpoints were removed"):
         verify(chain(MAX_UNSIGNED_RECORDS + 1), CHECK)
 
 
