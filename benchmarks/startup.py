@@ -28,7 +28,7 @@ import psutil
 
 from benchmarks.report import Result, arguments, emit, progress, spread
 from sluice.core.files import make_private_directory
-from sluice.runtime.spark.code_cache import note_of
+from sluice.runtime.spark.code_cache import checksum_file
 from sluice.runtime.spark.jvm.class_archive import make_class_archive
 from sluice.runtime.spark.plugin_build import ensure_plugin
 
@@ -161,8 +161,8 @@ def caches(folder: Path) -> tuple[Path, Path]:
     plugin, archive = ensure_plugin(), make_class_archive()
     with_archive, without = folder / "with", folder / "without"
     for cache, files in (
-        (with_archive, (plugin, note_of(plugin), archive, note_of(archive))),
-        (without, (plugin, note_of(plugin))),
+        (with_archive, (plugin, checksum_file(plugin), archive, checksum_file(archive))),
+        (without, (plugin, checksum_file(plugin))),
     ):
         directory = make_private_directory(cache / "sluice")
         for file in files:

@@ -19,8 +19,8 @@ from sluice.runtime.blob.store import BlobStore
 from sluice.runtime.messages import Archive, BlobRef, JobSubmission
 from sluice.runtime.rest.problems import BadRequest
 from sluice.runtime.restart_config import RestartWish
+from sluice.runtime.spark.job_python import MAX_PYTHON_CHARACTERS
 from sluice.runtime.spark.jvm.packages import directory_name
-from sluice.runtime.spark.own_python import MAX_PYTHON_CHARACTERS
 
 MAX_REQUEST_PART_BYTES = 1 << 20
 """Largest ``request`` part."""

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,14 +26,16 @@ import msgspec
 from sluice.core.errors import SluiceError, StoreError
 from sluice.core.files import make_private_directory, read_bounded, write_public
 
+_LOG = logging.getLogger(__name__)
+
 MAX_CODE_BYTES = 1 << 30
-MAX_NOTE_BYTES = 4096
+MAX_CHECKSUM_BYTES = 4096
 TRUSTED_OWNERS = frozenset({0})
 """User ids that code may belong to, besides the own one: images of containers are built by the superuser."""
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Checksum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known of a file; written after it, so that there is no file in use without it."""
 
     sha256: str
@@ -46,7 +49,7 @@ def cache_directory() -> Path:
     return base / "sluice"
 
 
-def note_of(file: Path) -> Path:
+def checksum_file(file: Path) -> Path:
     """Where the size and the digest of ``file`` are."""
     return file.with_suffix(".json")
 
@@ -66,18 +69,18 @@ def prepare_directory(directory: Path) -> Path:
     return directory
 
 
-def record(file: Path) -> None:
+def write_checksum(file: Path) -> None:
     """Write down the digest of ``file``, which this process has just made."""
-    note = _Note(sha256=_digest(file), size=file.stat().st_size)
-    write_public(note_of(file), msgspec.json.encode(note))
+    note = _Checksum(sha256=_digest(file), size=file.stat().st_size)
+    write_public(checksum_file(file), msgspec.json.encode(note))
 
 
 def why_unusable(file: Path) -> str:
-    """Why ``file`` must not be loaded, as a clause for a message; empty when it is what :func:`record` saw."""
-    if reason := _others_may_replace(file.parent) or _others_may_write(file) or _others_may_write(note_of(file)):
+    """Why ``file`` must not be loaded, as a clause for a message; empty when it is what :func:`write_checksum` saw."""
+    if reason := _others_may_replace(file.parent) or _others_may_write(file) or _others_may_write(checksum_file(file)):
         return reason
     try:
-        note = msgspec.json.decode(read_bounded(note_of(file), MAX_NOTE_BYTES), type=_Note)
+        note = msgspec.json.decode(read_bounded(checksum_file(file), MAX_CHECKSUM_BYTES), type=_Checksum)
     except (SluiceError, msgspec.DecodeError) as error:
         return f"its digest cannot be read: {error}"
     if file.stat().st_size != note.size or note.size > MAX_CODE_BYTES:
@@ -85,8 +88,39 @@ def why_unusable(file: Path) -> str:
     return "" if _digest(file) == note.sha256 else "its content is not what was made"
 
 
+def is_usable(file: Path, consequence: str) -> bool:
+    """Whether ``file`` was made and may be loaded; if it may not, the log says ``consequence`` and why."""
+    if not file.exists():
+        return False
+    reason = why_unusable(file)
+    if reason:
+        _LOG.warning("%s: %s", consequence, reason)
+    return not reason
+
+
+def make_once(file: Path, make: Callable[[], None], *, lock: str, consequence: str) -> None:
+    """Have ``make`` write ``file`` unless a usable one is there; of several processes one does, the others wait.
+
+    Args:
+        file: in the cache.
+        make: puts a complete file there, in one step.
+        lock: name of the lock's file.
+        consequence: what follows from a file that is there and must not be used, for the log.
+
+    Raises:
+        StoreError: the directory is not this user's alone, or cannot be written.
+    """
+    prepare_directory(file.parent)
+    with exclusive_lock(file.parent / lock):
+        if is_usable(file, consequence):
+            return
+        checksum_file(file).unlink(missing_ok=True)
+        make()
+        write_checksum(file)
+
+
 @contextmanager
-def alone(lock: Path) -> Iterator[None]:
+def exclusive_lock(lock: Path) -> Iterator[None]:
     """Hold the lock ``lock``: of several processes that would make the same file, one does, and the others wait.
 
     Raises:

@@ -8,7 +8,6 @@ compiled.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import subprocess
 import tempfile
@@ -18,14 +17,7 @@ from pathlib import Path
 
 from sluice.core.errors import StoreError
 from sluice.core.files import write_public
-from sluice.runtime.spark.code_cache import (
-    alone,
-    cache_directory,
-    note_of,
-    prepare_directory,
-    record,
-    why_unusable,
-)
+from sluice.runtime.spark.code_cache import cache_directory, is_usable, make_once
 from sluice.runtime.spark.errors import PluginBuildFailed
 from sluice.runtime.spark.java import (
     Java,
@@ -33,8 +25,6 @@ from sluice.runtime.spark.java import (
     find_java,
     find_spark,
 )
-
-_LOG = logging.getLogger(__name__)
 
 COMPILE_TIMEOUT_SECONDS = 300
 
@@ -88,25 +78,18 @@ def ensure_plugin(
         raise PluginBuildFailed(f"{PLUGIN_SOURCES} has no Scala sources", "install sluice again")
     directory = cache or cache_directory()
     jar = directory / f"sluice-spark-{spark.version}-{source_digest(sources, spark.version)}.jar"
-    if _may_use(jar):
+    consequence = f"the Scala plugin {jar} is compiled again"
+    if is_usable(jar, consequence):
         return jar
+
+    def build() -> None:
+        _build(java or find_java(), spark, sources, jar, warnings_fatal=warnings_fatal)
+
     try:
-        prepare_directory(directory)
-        with alone(directory / "plugin.lock"):
-            if not _may_use(jar):  # nobody else has made it meanwhile
-                _build(java or find_java(), spark, sources, jar, warnings_fatal=warnings_fatal)
+        make_once(jar, build, lock="plugin.lock", consequence=consequence)
     except StoreError as error:
         raise PluginBuildFailed(f"the Scala plugin cannot be kept: {error.what}", error.remedy) from error
     return jar
-
-
-def _may_use(jar: Path) -> bool:
-    if not jar.exists():
-        return False
-    if reason := why_unusable(jar):
-        _LOG.warning("the Scala plugin %s is compiled again: %s", jar, reason)
-        return False
-    return True
 
 
 def _build(java: Java, spark: SparkDistribution, sources: Iterable[Path], jar: Path, *, warnings_fatal: bool) -> None:
@@ -114,9 +97,7 @@ def _build(java: Java, spark: SparkDistribution, sources: Iterable[Path], jar: P
         classes = Path(work) / "classes"
         classes.mkdir()
         _compile(java, spark, sources, classes, warnings_fatal=warnings_fatal)
-        note_of(jar).unlink(missing_ok=True)
         write_public(jar, _pack(classes, Path(work) / "plugin.jar"))
-    record(jar)
 
 
 def _compile(

@@ -47,10 +47,10 @@ from sluice.runtime.spark.driver.process import DriverProcess, Pipeline, driver_
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.driver.verdict import Ending, judge
 from sluice.runtime.spark.errors import DriverFailed
+from sluice.runtime.spark.job_python import install_job_python
 from sluice.runtime.spark.jvm.command import SparkRuntime
 from sluice.runtime.spark.jvm.conf import connect_conf, shuffle_conf, streaming_conf
 from sluice.runtime.spark.jvm.packages import Packages, importable
-from sluice.runtime.spark.own_python import bring
 
 KILL_GRACE_SECONDS = 2.0
 """How long a Python process that must go gets between SIGTERM and SIGKILL."""
@@ -158,7 +158,7 @@ class DriverAgent:
         modules = [await asyncio.to_thread(importable, await fetch(ref)) for ref in assignment.py_files]
         archives = [(await fetch(each.blob), each.name) for each in assignment.archives]
         if assignment.python:
-            await bring(assignment.python, archives, Path(self._spec.work_dir), directory)
+            await install_job_python(assignment.python, archives, Path(self._spec.work_dir), directory)
         packages = Packages(tuple(modules), tuple(archives))
         return Pipeline(script, assignment.args, files, packages, assignment.python)
 

@@ -21,11 +21,11 @@ from sluice.runtime.node.child_process import ChildProcess, Exit
 from sluice.runtime.node.log_files import open_log
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.errors import DriverFailed
+from sluice.runtime.spark.job_python import job_python_environment
 from sluice.runtime.spark.jvm.command import Command, SparkRuntime, driver_jvm_command
 from sluice.runtime.spark.jvm.conf import check_job_conf, default_conf, launcher_conf
 from sluice.runtime.spark.jvm.gateway_port import Gateway, read_gateway
 from sluice.runtime.spark.jvm.packages import NO_PACKAGES, Packages
-from sluice.runtime.spark.own_python import own_environment
 
 MAX_STDERR_TAIL_BYTES = 64 << 10
 
@@ -158,7 +158,7 @@ class DriverProcess:
         packages = pipeline.packages.environment()
         if not pipeline.python:
             return packages
-        return own_environment(pipeline.python, self._spark.distribution.home, packages)
+        return job_python_environment(pipeline.python, self._spark.distribution.home, packages)
 
     async def wait_python(self) -> Exit:
         """Wait for the user's program."""

@@ -21,14 +21,7 @@ from pathlib import Path
 
 from sluice.core.errors import SluiceError, StoreError
 from sluice.core.files import sync_directory
-from sluice.runtime.spark.code_cache import (
-    alone,
-    cache_directory,
-    note_of,
-    prepare_directory,
-    record,
-    why_unusable,
-)
+from sluice.runtime.spark.code_cache import cache_directory, checksum_file, is_usable, make_once
 from sluice.runtime.spark.errors import ClassArchiveFailed
 from sluice.runtime.spark.java import (
     Java,
@@ -65,17 +58,14 @@ def find_class_archive(java: Java, spark: SparkDistribution, *, cache: Path | No
     """The archive for this JVM and these jars, checked; None when there is none that may be used."""
     directory = cache or cache_directory()
     archive = directory / f"{archive_name(java, spark)}.jsa"
-    if not note_of(archive).exists():
+    if not checksum_file(archive).exists():  # there is none, or it is just being made
         return None
-    if reason := why_unusable(archive):
-        _LOG.warning("JVMs start without the class archive %s: %s", archive, reason)
-        return None
-    return archive
+    return archive if is_usable(archive, f"JVMs start without the class archive {archive}") else None
 
 
 def has_class_archive(java: Java, spark: SparkDistribution, *, cache: Path | None = None) -> bool:
     """Whether there is an archive, at a glance: it is not checked."""
-    return note_of((cache or cache_directory()) / f"{archive_name(java, spark)}.jsa").is_file()
+    return checksum_file((cache or cache_directory()) / f"{archive_name(java, spark)}.jsa").is_file()
 
 
 def make_class_archive(
@@ -92,10 +82,12 @@ def make_class_archive(
     directory = cache or cache_directory()
     archive = directory / f"{archive_name(java, spark)}.jsa"
     try:
-        prepare_directory(directory)
-        with alone(directory / "classes.lock"):
-            if find_class_archive(java, spark, cache=directory) is None:
-                _make(java, spark, archive)
+        make_once(
+            archive,
+            lambda: _make(java, spark, archive),
+            lock="classes.lock",
+            consequence=f"the class archive {archive} is made again",
+        )
     except StoreError as error:
         raise ClassArchiveFailed(f"the class archive cannot be kept: {error.what}", error.remedy) from error
     return archive
@@ -110,10 +102,8 @@ def _make(java: Java, spark: SparkDistribution, archive: Path) -> None:
         _dump(java, spark, loaded_classes(java, spark, work), work)
         made = work / "classes.jsa"
         made.chmod(0o644)
-        note_of(archive).unlink(missing_ok=True)
         made.replace(archive)
     sync_directory(directory)
-    record(archive)
 
 
 def _dump(java: Java, spark: SparkDistribution, classes: Path, work: Path) -> None:

@@ -14,10 +14,10 @@ import pytest
 from sluice.core.errors import StoreError
 from sluice.runtime.spark import code_cache, plugin_build
 from sluice.runtime.spark.code_cache import (
-    note_of,
+    checksum_file,
     prepare_directory,
-    record,
     why_unusable,
+    write_checksum,
 )
 from sluice.runtime.spark.errors import PluginBuildFailed
 from sluice.runtime.spark.java import Java, SparkDistribution
@@ -39,7 +39,7 @@ def kept(cache: Path) -> Path:
     file = cache / "code.jar"
     file.write_bytes(b"code")
     file.chmod(0o644)
-    record(file)
+    write_checksum(file)
     return file
 
 
@@ -67,19 +67,19 @@ def _a_fifo(file: Path) -> None:
 
 
 def _no_digest(file: Path) -> None:
-    note_of(file).unlink()
+    checksum_file(file).unlink()
 
 
 def _damaged_digest(file: Path) -> None:
-    note_of(file).write_text("{")
+    checksum_file(file).write_text("{")
 
 
 def _others_may_write_the_digest(file: Path) -> None:
-    note_of(file).chmod(0o666)
+    checksum_file(file).chmod(0o666)
 
 
 def _a_linked_digest(file: Path) -> None:
-    _a_link(note_of(file))
+    _a_link(checksum_file(file))
 
 
 def _others_may_write_the_directory(file: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_link_above_counts_where_it_lies_and_where_it_leads(kept: Path, tmp_pa
 @pytest.mark.parametrize("whose", ["file", "note", "directory", "above"])
 def test_what_belongs_to_another_user_may_not_be_used(kept: Path, whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every owner but one is this process's; the one is user id 4711's."""
-    path = {"file": kept, "note": note_of(kept), "directory": kept.parent, "above": kept.parent.parent}[whose]
+    path = {"file": kept, "note": checksum_file(kept), "directory": kept.parent, "above": kept.parent.parent}[whose]
     inode = path.stat().st_ino
 
     def belongs(where: Path, info: os.stat_result) -> str:
@@ -194,7 +194,7 @@ class TestPlugin:
         assert ensure_plugin(java=JAVA, spark=SPARK, cache=cache) == jar
         assert len(compiled) == 2
         assert zipfile.ZipFile(jar).read("Agent.class") == b"ours"
-        assert json.loads(note_of(jar).read_text())["size"] == jar.stat().st_size
+        assert json.loads(checksum_file(jar).read_text())["size"] == jar.stat().st_size
 
     @pytest.mark.usefixtures("compiled")
     def test_none_is_made_where_others_may_write(self, cache: Path) -> None:

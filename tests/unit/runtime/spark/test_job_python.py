@@ -12,14 +12,14 @@ import pytest
 from sluice.runtime.jobmanager.dispatcher.submission_checks import check_submission
 from sluice.runtime.jobmanager.errors import SubmissionRejected
 from sluice.runtime.messages import Archive, BlobRef, JobSubmission
-from sluice.runtime.spark import own_python
+from sluice.runtime.spark import job_python
 from sluice.runtime.spark.errors import DriverFailed, ForbiddenSparkConf, PackageRefused
 from sluice.runtime.spark.java import find_spark
-from sluice.runtime.spark.own_python import (
+from sluice.runtime.spark.job_python import (
     SETTING,
-    bring,
     check_python,
-    own_environment,
+    install_job_python,
+    job_python_environment,
     pyspark_path,
     unpack,
 )
@@ -102,12 +102,12 @@ def test_another_python_by_the_setting_is_refused_as_by_the_option() -> None:
 
 def test_the_clusters_pyspark_comes_before_that_of_the_environment() -> None:
     home = find_spark().home
-    variables = own_environment("env/bin/python", home, {"PYTHONPATH": "/job/modules.zip"})
+    variables = job_python_environment("env/bin/python", home, {"PYTHONPATH": "/job/modules.zip"})
     assert variables["PYSPARK_PYTHON"] == "./env/bin/python"
     path = variables["PYTHONPATH"].split(os.pathsep)
     assert path == [*map(str, pyspark_path(home)), "/job/modules.zip"]
     assert [Path(each).name.partition("-")[0] for each in path] == ["pyspark.zip", "py4j", "modules.zip"]
-    assert own_environment("env/bin/python", home, {})["PYTHONPATH"].count(os.pathsep) == 1
+    assert job_python_environment("env/bin/python", home, {})["PYTHONPATH"].count(os.pathsep) == 1
 
 
 def test_an_installation_without_pyspark_is_told(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def work(tmp_path: Path) -> Path:
 
 async def test_it_is_unpacked_for_the_program_and_for_the_jvm(work: Path) -> None:
     file = packed(work / "app" / "env.tar.gz", ("bin/python", 0o755, ""), ("lib/x.py", 0o644, ""))
-    found = await bring("env/bin/python", [(file, "env")], work, work / "app")
+    found = await install_job_python("env/bin/python", [(file, "env")], work, work / "app")
     assert found == work / "app" / "env" / "bin" / "python"
     assert os.access(work / "env" / "bin" / "python", os.X_OK)
     assert (work / "env" / "lib" / "x.py").is_file()
@@ -157,7 +157,7 @@ async def test_an_archive_without_it_or_with_more_than_that_is_told(
 ) -> None:
     file = packed(work / "app" / "env.tar.gz", *members)
     with pytest.raises(DriverFailed, match=why):
-        await bring("env/bin/python", [(file, "env")], work, work / "app")
+        await install_job_python("env/bin/python", [(file, "env")], work, work / "app")
     assert [name for _, _, names in os.walk(work.parent) for name in names if name == "outside"] == []
 
 
@@ -173,11 +173,11 @@ async def test_a_name_that_the_driver_needs_is_refused(work: Path, name: str) ->
     (work / "local").mkdir()
     file = packed(work / "app" / "env.tar.gz", ("bin/python", 0o755, ""))
     with pytest.raises(DriverFailed, match="FILE#NAME"):
-        await bring(f"{name}/bin/python", [(file, name)], work, work / "app")
+        await install_job_python(f"{name}/bin/python", [(file, name)], work, work / "app")
 
 
 async def test_one_that_takes_too_long_is_given_up(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_python, "UNPACK_SECONDS", 0.2)
+    monkeypatch.setattr(job_python, "UNPACK_SECONDS", 0.2)
     os.mkfifo(work / "env.tar")  # nobody ever writes
     with pytest.raises(DriverFailed, match="was not unpacked within"):
         await unpack(work / "env.tar", work / "app" / "env")

@@ -68,7 +68,7 @@ def pyspark_path(home: Path) -> tuple[Path, ...]:
     return found
 
 
-def own_environment(python: str, home: Path, packages: Mapping[str, str]) -> dict[str, str]:
+def job_python_environment(python: str, home: Path, packages: Mapping[str, str]) -> dict[str, str]:
     """The variables of a driver's program with a ``python`` of its own, besides those that all have.
 
     The cluster's PySpark comes before the environment's, so that both ends of py4j are of one version.
@@ -114,7 +114,7 @@ def _make(directory: Path) -> None:
         ) from error
 
 
-async def bring(python: str, archives: Sequence[tuple[Path, str]], work: Path, program: Path) -> Path:
+async def install_job_python(python: str, archives: Sequence[tuple[Path, str]], work: Path, program: Path) -> Path:
     """Unpack the archive of ``python`` where the driver's program runs, and let its JVM find it too.
 
     Args:
