@@ -24,11 +24,11 @@ from sluice.runtime.jobmanager.attempt.services import JobServices
 from sluice.runtime.jobmanager.dispatcher import actions
 from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently, unwritten
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
-from sluice.runtime.jobmanager.dispatcher.job_register import RegisteredJob
 from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import kill_orphans_below, seconds_until_gone
+from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJobs
 from sluice.runtime.jobmanager.dispatcher.state_machine import DispatcherStateMachine
 from sluice.runtime.jobmanager.errors import SubmissionRejected
-from sluice.runtime.jobmanager.gateways import JobMasterInternalGateway, ResourceManagerInternalGateway
+from sluice.runtime.jobmanager.gateways import ResourceManagerInternalGateway
 from sluice.runtime.jobmanager.store.job_history import HistoryKeeper
 from sluice.runtime.jobmanager.store.job_store import AcceptedJob, JobStore
 from sluice.runtime.jobmanager.views import Failure, JobRecord
@@ -65,7 +65,7 @@ class ActionRunner:
         self,
         endpoint: RpcEndpoint,
         machine: DispatcherStateMachine,
-        jobs: dict[str, RegisteredJob],
+        jobs: RegisteredJobs,
         *,
         store: JobStore,
         keeper: HistoryKeeper,
@@ -291,16 +291,9 @@ class ActionRunner:
         self._machine.master_started(job_id)
         self.run_actions()
 
-    def master(self, job_id: str) -> JobMasterInternalGateway | None:
-        """The JobMaster of a job, None when none runs; raises ``KeyError`` for a job that is not known."""
-        master = self._jobs[job_id].master
-        if master is None or not master.running:
-            return None
-        return self._endpoint.service.local(JobMasterInternalGateway, master.name, token=master.token)
-
     async def cancel_master(self, job_id: str) -> None:
         """Tell the JobMaster of a job, when one runs, that the job is cancelled."""
-        master = self.master(job_id)
+        master = self._jobs[job_id].master_gateway(self._endpoint.service)
         if master is not None:
             await master.cancel()
 

@@ -9,34 +9,105 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import random
+import time
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from pathlib import Path
 
 import msgspec
 
 from sluice.core.errors import SluiceError
 from sluice.core.untrusted_files import remove_untrusted
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.checkpoint.savepoints import Savepoint
 from sluice.runtime.ha.errors import LeadershipLost
+from sluice.runtime.ha.leadership import Leadership
+from sluice.runtime.jobmanager.attempt.services import JobServices
 from sluice.runtime.jobmanager.dispatcher.action_runner import ActionRunner
 from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently
+from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
+from sluice.runtime.jobmanager.dispatcher.job_queries import JobQueries
+from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits
 from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail, ended_record, interrupted_record
-from sluice.runtime.jobmanager.dispatcher.job_register import JobRegister, RegisteredJob
 from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import kill_orphans
+from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJob, RegisteredJobs
+from sluice.runtime.jobmanager.dispatcher.state_machine import DispatcherStateMachine
 from sluice.runtime.jobmanager.dispatcher.submission_checks import check_submission
+from sluice.runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
 from sluice.runtime.jobmanager.restart_strategies import NoRestart, RestartBackoff, restart_backoff
-from sluice.runtime.jobmanager.store.job_history import JobHistory
-from sluice.runtime.jobmanager.views import JobDetail, JobRecord
-from sluice.runtime.messages import JobKind, JobSubmission
-from sluice.runtime.restart_config import settle
+from sluice.runtime.jobmanager.store.job_history import HistoryKeeper, HistoryStore, JobHistory
+from sluice.runtime.jobmanager.store.job_store import JobStore
+from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary
+from sluice.runtime.messages import Evidence, JobKind, JobSubmission, LogChunk, UiPage, UiRequest
+from sluice.runtime.restart_config import RestartConfig, settle
+from sluice.runtime.rpc import RpcEndpoint
 
 _LOG = logging.getLogger(__name__)
 
 
-class Dispatcher(JobRegister):
-    """See the module's documentation. It exists while its process leads."""
+class Dispatcher(RpcEndpoint):
+    """See the module's documentation. It exists while its process leads.
 
-    async def on_start(self) -> None:
-        """Read what there is; jobs that an earlier leader left unfinished start again when nothing of them runs."""
+    Args:
+        store: where jobs are written down.
+        history: where their past is.
+        term: the leadership under which it works.
+        blobs: whose job folders are removed when a job is over.
+        jobs: directory with the working directories and logs of jobs.
+        resource_manager: for the logs of executors.
+        services: what JobMasters get; ``services.dispatcher`` must be a proxy of this endpoint.
+        finished_jobs_kept: how many ended jobs, with their logs, are remembered.
+        lease: of drivers, in seconds (see :mod:`sluice.runtime.jobmanager.dispatcher.orphan_cleanup`).
+        limits: how many jobs run and wait.
+        feed: told of every change of a job.
+        blob_quota: bytes that the files of one owner's unfinished jobs may have together; 0: any number.
+        restart: what happens to jobs that fail, where they do not say it themselves.
+        chance: random numbers from -1 to 1, for delays before restarts.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        history: HistoryStore,
+        term: Leadership,
+        blobs: BlobStore,
+        jobs: Path,
+        resource_manager: ResourceManagerInternalGateway,
+        services: JobServices,
+        finished_jobs_kept: int,
+        lease: float,
+        restart: RestartConfig,
+        limits: JobLimits | None = None,
+        feed: JobFeed | None = None,
+        blob_quota: int = 0,
+        clock: Callable[[], float] = time.time,
+        chance: Callable[[], float] = lambda: random.uniform(-1, 1),  # noqa: S311  # spreads load, guards nothing
+    ) -> None:
+        super().__init__(DISPATCHER, DispatcherGateway)
+        self._jobs = RegisteredJobs()
+        self._machine = DispatcherStateMachine(limits or JobLimits(), kept=finished_jobs_kept, blob_quota=blob_quota)
+        self._feed = feed or JobFeed()
+        self._store = store
+        self._histories = history
+        self._keeper = HistoryKeeper(history)
+        self._term = term
+        self._restart = restart
+        self._chance = chance
+        self._blobs = blobs
+        self._directory = jobs
+        self._kept = finished_jobs_kept
+        self._clock = clock
+        self._queries = JobQueries(
+            self,
+            self._jobs,
+            pending_reason=self._machine.pending_reason,
+            resource_manager=resource_manager,
+            directory=jobs,
+            savepoints=lambda: services.places.savepoints,
+            clock=clock,
+        )
         self._runner = ActionRunner(
             self,
             self._machine,
@@ -46,12 +117,15 @@ class Dispatcher(JobRegister):
             term=self._term,
             blobs=self._blobs,
             directory=self._directory,
-            resource_manager=self._resource_manager,
-            services=self._services,
-            lease=self._lease,
+            resource_manager=resource_manager,
+            services=services,
+            lease=lease,
             feed=self._feed,
             clock=self._clock,
         )
+
+    async def on_start(self) -> None:
+        """Read what there is; jobs that an earlier leader left unfinished start again when nothing of them runs."""
         recovered = await self._store.recover()
         histories = {each.job_id: await self._histories.get(each.job_id) for each in recovered.accepted}
         await asyncio.to_thread(kill_orphans, self._directory)
@@ -96,7 +170,9 @@ class Dispatcher(JobRegister):
         self._term.check()
         self._machine.check_unknown(job_id)
         checked = check_submission(submission)
-        job = RegisteredJob(JobRecord(submission=checked, detail=accepted_detail(job_id, checked, self._now_ms())))
+        job = RegisteredJob(
+            JobRecord(submission=checked, detail=accepted_detail(job_id, checked, int(self._clock() * 1000)))
+        )
         self._machine.submitted(job_id, checked.owner, _files(checked), self._restarts(job))
         self._jobs[job_id] = job
         self._feed.changed(job_id)
@@ -122,7 +198,7 @@ class Dispatcher(JobRegister):
 
     async def cancel_job(self, job_id: str) -> None:
         """End a job; that is durable when this returns. Raises ``JobNotFound`` or ``JobAlreadyTerminal``."""
-        job = self._job(job_id)
+        job = self._jobs[job_id]
         self._machine.check_cancellable(job_id, job.record.detail.state)
         return self.deferred(self._cancel(job_id, job))
 
@@ -130,12 +206,60 @@ class Dispatcher(JobRegister):
         """The wish is made durable first: a job that was cancelled is not started by the next leader."""
         if job.accepting is not None:
             await asyncio.wait([job.accepting])
-            self._job(job_id)  # it may not have been accepted
+            self._jobs[job_id]  # it may not have been accepted
         await self._runner.write_cancellation(job_id)
         tell = self._machine.cancelled(job_id)
         self._runner.run_actions()
         if tell:
             await self._runner.cancel_master(job_id)
+
+    async def jobs(self) -> tuple[JobSummary, ...]:
+        """All jobs, the latest first."""
+        return self._queries.summaries()
+
+    async def blobs(self) -> tuple[JobBlob, ...]:
+        """The files of all unfinished jobs."""
+        return self._queries.blobs()
+
+    async def job(self, job_id: str) -> JobDetail:
+        """One job as it is now."""
+        return self._queries.detail(job_id)
+
+    async def job_logs(self, job_id: str) -> tuple[str, ...]:
+        """The names of the job's logs."""
+        return self._queries.logs(job_id)
+
+    async def read_job_log(self, job_id: str, source: str, offset: int, limit: int) -> LogChunk:
+        """A piece of a log."""
+        return self.deferred(self._queries.read_log(job_id, source, offset, limit))
+
+    async def job_connections(self, job_id: str) -> Evidence:
+        """Mutual TLS connections of the job's driver and executors."""
+        return self.deferred(self._queries.connections(job_id))
+
+    async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
+        """A page of Spark's UI."""
+        return self.deferred(self._queries.ui(job_id, request))
+
+    async def job_record(self, job_id: str) -> JobRecord:
+        """All that is known of a job now, or was at its end."""
+        return self.deferred(self._queries.record(job_id))
+
+    async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
+        """Begin a savepoint, with ``stop`` the job ends with it; answers its id."""
+        return self.deferred(self._queries.trigger_savepoint(job_id, stop=stop))
+
+    async def savepoints(self) -> tuple[Savepoint, ...]:
+        """All savepoints."""
+        return self.deferred(self._queries.savepoints())
+
+    async def savepoint(self, savepoint_id: str) -> Savepoint:
+        """One savepoint."""
+        return self.deferred(self._queries.savepoint(savepoint_id))
+
+    async def dispose_savepoint(self, savepoint_id: str) -> None:
+        """Remove a savepoint that no job is about to go on from."""
+        return self.deferred(self._queries.dispose_savepoint(savepoint_id))
 
     # --- for JobMasters -------------------------------------------------------------------------------------
 
@@ -148,7 +272,7 @@ class Dispatcher(JobRegister):
 
     async def job_ended(self, record: JobRecord) -> None:
         """Take the result of a job; it is durable when this returns."""
-        self._job(record.detail.id)
+        self._jobs[record.detail.id]  # it must be known
         return self.deferred(self._runner.end(record.detail.id, record))
 
     async def attempt_failed(self, job_id: str) -> float | None:
@@ -176,7 +300,7 @@ class Dispatcher(JobRegister):
 
     async def _keep_history(self, job_id: str) -> None:
         memory = self._machine.jobs[job_id].restarts.memory
-        await self._keeper.keep(job_id, msgspec.structs.replace(self._job(job_id).history, restarts=memory))
+        await self._keeper.keep(job_id, msgspec.structs.replace(self._jobs[job_id].history, restarts=memory))
 
     def _history_not_kept(self, job_id: str, error: BaseException) -> None:
         """It comes again with the next change."""
@@ -188,7 +312,7 @@ class Dispatcher(JobRegister):
     async def job_restarting(self, record: JobRecord, delay: float) -> None:
         """Begin the next attempt in ``delay`` seconds; this one has given everything back."""
         job_id = record.detail.id
-        self._job(job_id).record = record
+        self._jobs[job_id].record = record
         self._feed.changed(job_id)
         self._machine.restarting(job_id, delay)
         self._runner.run_actions()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.runtime.jobmanager.dispatcher.job_register import answer_or_record
+from sluice.runtime.jobmanager.dispatcher.job_queries import answer_or_record
 from sluice.runtime.rpc import EndpointNotFound, EndpointStopped, RpcError, RpcTimeout
 
 
