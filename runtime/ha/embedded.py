@@ -115,14 +115,14 @@ class EmbeddedElection:
                 mark.remove()
 
     async def leader(self) -> LeaderInformation | None:
-        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
+        """Who leads, None when nobody is known to."""
         try:
             return LeaderInformation.decode(read_bounded(self._root / _LEADER, MAX_INFORMATION_BYTES))
         except (StoreError, EntryDamaged):
             return None
 
     async def standbys(self) -> tuple[str, ...] | None:
-        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
+        """Names of those who take part and do not lead, None where that is not known. They prove nothing."""
         return await asyncio.to_thread(self._standbys.names)
 
     async def close(self) -> None:
@@ -150,12 +150,12 @@ class EmbeddedLeadership:
         return ""
 
     async def publish(self, information: LeaderInformation) -> None:
-        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
+        """Let others know where the leader is."""
         self.check()
         write_secret(self._root / _LEADER, information.encode())
 
     async def resign(self) -> None:
-        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
+        """Give it back, or leave it lost; nothing is written after that."""
         if self._lock is not None:
             lock, self._lock = self._lock, None
             await asyncio.to_thread(self.pointers.close)
@@ -192,23 +192,23 @@ class FilePointers:
             remove_leftovers(make_private_directory(root / folder))
 
     async def names(self, folder: str) -> list[str]:
-        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+        """The names of all pointers of a folder, sorted."""
         return await asyncio.to_thread(self._names, folder)
 
     async def get(self, folder: str, name: str) -> Pointer | None:
-        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+        """A pointer, None when there is none; raises ``EntryDamaged``."""
         return await asyncio.to_thread(self._get, folder, name)
 
     async def create(self, folder: str, name: str, value: bytes) -> None:
-        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+        """Make a pointer; raises ``PointerExists``."""
         await asyncio.to_thread(self._create, folder, name, value)
 
     async def replace(self, folder: str, name: str, value: bytes, version: int) -> None:
-        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+        """Change a pointer that still has ``version``; raises ``PointerConflict``."""
         await asyncio.to_thread(self._replace, folder, name, value, version)
 
     async def remove(self, folder: str, name: str) -> None:
-        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+        """Remove a pointer; none is no error."""
         await asyncio.to_thread(self._remove, folder, name)
 
     def close(self) -> None:

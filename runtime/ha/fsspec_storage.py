@@ -40,13 +40,13 @@ class FsspecStorage:
         self._url = url
 
     def write(self, name: str, data: bytes) -> None:
-        """See :class:`~sluice.runtime.ha.storage.HaStorage`."""
+        """Store an entry; durable and complete when this returns."""
         with self._available(name):
             self._prepare(name)
             self._files.pipe_file(self._path(name), data)
 
     def read(self, name: str) -> bytes:
-        """See :class:`~sluice.runtime.ha.storage.HaStorage`."""
+        """An entry; raises ``EntryMissing`` or ``EntryDamaged`` (too large)."""
         with self._available(name), self._files.open(self._path(name), "rb") as file:
             data: bytes = file.read(MAX_ENTRY_BYTES + 1)
         if len(data) > MAX_ENTRY_BYTES:
@@ -54,19 +54,19 @@ class FsspecStorage:
         return data
 
     def put_file(self, name: str, source: Path) -> None:
-        """See :class:`~sluice.runtime.ha.storage.HaStorage`."""
+        """Store the content of a file; an entry of that name is replaced."""
         with self._available(name):
             self._prepare(name)
             self._files.put_file(str(source), self._path(name))
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """See :class:`~sluice.runtime.ha.storage.HaStorage`."""
+        """An entry piece by piece, however large; raises ``EntryMissing``."""
         with self._available(name), self._files.open(self._path(name), "rb") as file:
             while chunk := file.read(COPY_BYTES):
                 yield chunk
 
     def names(self, folder: str) -> list[str]:
-        """See :class:`~sluice.runtime.ha.storage.HaStorage`."""
+        """The entries and folders directly in ``folder``, by their last segment; none when there is no folder."""
         path = self._path(folder)
         try:
             self._files.invalidate_cache(path)
@@ -78,7 +78,7 @@ class FsspecStorage:
         return sorted({str(each).rstrip("/").rpartition("/")[2] for each in found})
 
     def remove(self, name: str) -> None:
-        """See :class:`~sluice.runtime.ha.storage.HaStorage`."""
+        """Remove an entry, or a folder with all in it; none is no error."""
         try:
             self._files.rm(self._path(name), recursive=True)
         except FileNotFoundError:

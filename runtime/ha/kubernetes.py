@@ -76,7 +76,7 @@ class KubernetesElection:
         self._clock = clock
 
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:
-        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
+        """Wait until this process leads; ``standing_by`` is called as soon as another one is known to."""
         holder = f"{self._name}_{secrets.token_hex(8)}"
         seen, seen_at, said = "", 0.0, ""
         while True:
@@ -104,7 +104,7 @@ class KubernetesElection:
             await asyncio.sleep(pause)
 
     async def leader(self) -> LeaderInformation | None:
-        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
+        """Who leads, None when nobody is known to."""
         try:
             present = await self._client.get(LEASES, "leases", self._lease)
             if not (present.get("spec") or {}).get("holderIdentity"):
@@ -115,11 +115,11 @@ class KubernetesElection:
             return None
 
     async def standbys(self) -> tuple[str, ...] | None:
-        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`: a Lease names its holder alone."""
+        """None, not known: a Lease names its holder alone."""
         return None
 
     async def close(self) -> None:
-        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
+        """Leave the election."""
         await self._client.close()
 
     async def _present(self) -> Object:
@@ -220,7 +220,7 @@ class KubernetesLeadership:
         self._guarding = asyncio.create_task(self._guard(), name="pointers")
 
     def check(self) -> None:
-        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
+        """Return while this process surely leads; raise ``LeadershipLost`` when it does not, or cannot know."""
         if not self._lost.done() and self._validity.remaining <= 0:
             self.lose(_SILENCE)
         if self._lost.done():
@@ -249,11 +249,11 @@ class KubernetesLeadership:
             self.lose(why)
 
     async def lost(self) -> str:
-        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
+        """Wait until it is lost; returns why."""
         return await asyncio.shield(self._lost)
 
     async def publish(self, information: LeaderInformation) -> None:
-        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
+        """Let others know where the leader is."""
         text = information.encode().decode()
         while True:
             self.check()

@@ -133,7 +133,7 @@ class KubernetesPointers:
             self._object = await self._read()
 
     async def names(self, folder: str) -> list[str]:
-        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+        """The names of all pointers of a folder, sorted."""
         self._check()
         prefix = f"{folder}."
         return sorted(key.removeprefix(prefix) for key in self._data(self._object) if key.startswith(prefix))
@@ -145,7 +145,7 @@ class KubernetesPointers:
         return _pointer(self._data(self._object), f"{folder}.{name}")
 
     async def create(self, folder: str, name: str, value: bytes) -> None:
-        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+        """Make a pointer; raises ``PointerExists``."""
         check_pointer(folder, name, value)
         key = f"{folder}.{name}"
 
@@ -159,7 +159,7 @@ class KubernetesPointers:
         await self._write(change, lambda data: data.get(key) == _text(Pointer(value, 0)))
 
     async def replace(self, folder: str, name: str, value: bytes, version: int) -> None:
-        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+        """Change a pointer that still has ``version``; raises ``PointerConflict``."""
         check_pointer(folder, name, value)
         key = f"{folder}.{name}"
         text = _text(Pointer(value, version + 1))
@@ -173,7 +173,7 @@ class KubernetesPointers:
         await self._write(change, lambda data: data.get(key) == text)
 
     async def remove(self, folder: str, name: str) -> None:
-        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+        """Remove a pointer; none is no error."""
         check_pointer(folder, name)
         key = f"{folder}.{name}"
         if key in self._data(self._object):

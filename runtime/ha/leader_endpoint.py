@@ -32,14 +32,14 @@ class LeaderGateway(Protocol):
 
 
 class LeaderEndpoint(RpcEndpoint):
-    """See :class:`LeaderGateway`; ``ask`` tells who leads."""
+    """Who leads as far as this JobManager knows; ``ask`` tells who leads."""
 
     def __init__(self, ask: Callable[[], Awaitable[LeaderInformation | None]]) -> None:
         super().__init__(LEADER, LeaderGateway)
         self._ask = ask
 
     async def leader(self) -> LeaderAddress | None:
-        """See :class:`LeaderGateway`."""
+        """Who leads as far as this JobManager knows."""
         return self.deferred(self._answer())
 
     async def _answer(self) -> LeaderAddress | None:

@@ -50,27 +50,21 @@ class LeaderInformation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leadership(Protocol):
-    """One term of one leader.
-
-    Attributes:
-        epoch: higher than that of every term before.
-        granted_at: when it began, by the monotonic clock.
-        pointers: written under this leadership.
-    """
+    """One term of one leader."""
 
     @property
     def epoch(self) -> int:
-        """See the class."""
+        """Higher than that of every term before."""
         ...
 
     @property
     def granted_at(self) -> float:
-        """See the class."""
+        """When it began, by the monotonic clock."""
         ...
 
     @property
     def pointers(self) -> PointerStore:
-        """See the class."""
+        """Written under this leadership."""
         ...
 
     def check(self) -> None:
@@ -91,15 +85,11 @@ class Leadership(Protocol):
 
 
 class LeaderElection(Protocol):
-    """Elects one leader among the JobManagers of a cluster, and tells who it is.
-
-    Attributes:
-        across_machines: whether a JobManager of another machine could lead.
-    """
+    """Elects one leader among the JobManagers of a cluster, and tells who it is."""
 
     @property
     def across_machines(self) -> bool:
-        """See the class."""
+        """Whether a JobManager of another machine could lead."""
         ...
 
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:

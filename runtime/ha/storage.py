@@ -105,14 +105,14 @@ class LocalStorage:
             raise StorageUnavailable(f"the HA storage cannot be used: {error.what}", error.remedy) from error
 
     def write(self, name: str, data: bytes) -> None:
-        """See :class:`HaStorage`."""
+        """Store an entry; durable and complete when this returns."""
         try:
             write_secret(self._prepared(name), data)
         except StoreError as error:
             raise StorageUnavailable(error.what, error.remedy) from error
 
     def read(self, name: str) -> bytes:
-        """See :class:`HaStorage`."""
+        """An entry; raises ``EntryMissing`` or ``EntryDamaged`` (too large)."""
         try:
             with self._path(name).open("rb") as file:
                 data = file.read(MAX_ENTRY_BYTES + 1)
@@ -125,7 +125,7 @@ class LocalStorage:
         return data
 
     def put_file(self, name: str, source: Path) -> None:
-        """See :class:`HaStorage`; a hard link where the file system allows it, for blobs never change."""
+        """Store the content of a file: by a hard link where the file system allows it, for blobs never change."""
         target = self._prepared(name)
         temporary = target.with_name(staged_name(target.name))
         try:
@@ -143,7 +143,7 @@ class LocalStorage:
             raise self._unavailable(name, error) from error
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """See :class:`HaStorage`."""
+        """An entry piece by piece, however large; raises ``EntryMissing``."""
         try:
             with self._path(name).open("rb") as file:
                 while chunk := file.read(COPY_BYTES):
@@ -154,7 +154,7 @@ class LocalStorage:
             raise self._unavailable(name, error) from error
 
     def names(self, folder: str) -> list[str]:
-        """See :class:`HaStorage`."""
+        """The entries and folders directly in ``folder``, by their last segment; none when there is no folder."""
         try:
             return sorted(path.name for path in self._path(folder).iterdir())
         except FileNotFoundError:
@@ -163,7 +163,7 @@ class LocalStorage:
             raise self._unavailable(folder, error) from error
 
     def remove(self, name: str) -> None:
-        """See :class:`HaStorage`."""
+        """Remove an entry, or a folder with all in it; none is no error."""
         path = self._path(name)
         try:
             if path.is_dir():

@@ -72,7 +72,7 @@ class ZooKeeperElection:
         self._over = False
 
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:
-        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
+        """Wait until this process leads; ``standing_by`` is called as soon as another one is known to."""
         said = ""
         while True:
             try:
@@ -90,7 +90,7 @@ class ZooKeeperElection:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def leader(self) -> LeaderInformation | None:
-        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
+        """Who leads, None when nobody is known to."""
         session = self._session
         if session is None or not session.connected:
             return None
@@ -101,7 +101,7 @@ class ZooKeeperElection:
             return None
 
     async def standbys(self) -> tuple[str, ...] | None:
-        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`: whose latches come after the first."""
+        """Names of those whose latches come after the first. They prove nothing."""
         session = self._session
         if session is None or not session.connected:
             return None
@@ -121,7 +121,7 @@ class ZooKeeperElection:
         return value[:MAX_NAME_BYTES].decode("utf-8", "replace")
 
     async def close(self) -> None:
-        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
+        """Leave the election."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -264,7 +264,7 @@ class ZooKeeperLeadership:
         self._confirming = asyncio.create_task(self._confirm(), name="leadership")
 
     def check(self) -> None:
-        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
+        """Return while this process surely leads; raise ``LeadershipLost`` when it does not, or cannot know."""
         if self._lost.done():
             raise LeadershipLost(f"this process does not lead any more: {self._lost.result()}")
         if self._validity.remaining <= 0:
@@ -272,11 +272,11 @@ class ZooKeeperLeadership:
             self.check()
 
     async def lost(self) -> str:
-        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
+        """Wait until it is lost; returns why."""
         return await asyncio.shield(self._lost)
 
     async def publish(self, information: LeaderInformation) -> None:
-        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
+        """Let others know where the leader is."""
         await self.pointers.publish(self._leader, information.encode())
 
     async def resign(self) -> None:

@@ -30,7 +30,7 @@ RETRY_SECONDS = 0.2
 
 
 class ZooKeeperPointers:
-    """See :class:`~sluice.runtime.ha.pointers.PointerStore`.
+    """Pointers as ZooKeeper nodes (:class:`~sluice.runtime.ha.pointers.PointerStore`).
 
     Args:
         session: of the leader.
@@ -50,11 +50,11 @@ class ZooKeeperPointers:
         self._check = check
 
     async def names(self, folder: str) -> list[str]:
-        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+        """The names of all pointers of a folder, sorted."""
         return sorted(await self._read(lambda: self._session.children(f"{self._root}/{folder}")))
 
     async def get(self, folder: str, name: str) -> Pointer | None:
-        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+        """A pointer, None when there is none; raises ``EntryDamaged``."""
         check_pointer(folder, name)
         path = self._path(folder, name)
 
@@ -68,7 +68,7 @@ class ZooKeeperPointers:
         return await self._read(read)
 
     async def create(self, folder: str, name: str, value: bytes) -> None:
-        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+        """Make a pointer; raises ``PointerExists``."""
         check_pointer(folder, name, value)
         path = self._path(folder, name)
 
@@ -84,7 +84,7 @@ class ZooKeeperPointers:
             raise self._removed() from None
 
     async def replace(self, folder: str, name: str, value: bytes, version: int) -> None:
-        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+        """Change a pointer that still has ``version``; raises ``PointerConflict``."""
         check_pointer(folder, name, value)
         path = self._path(folder, name)
 
@@ -98,7 +98,7 @@ class ZooKeeperPointers:
             raise PointerConflict(f"the pointer {folder}/{name} is not at version {version} any more") from None
 
     async def remove(self, folder: str, name: str) -> None:
-        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
+        """Remove a pointer; none is no error."""
         check_pointer(folder, name)
         path = self._path(folder, name)
 

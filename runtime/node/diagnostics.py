@@ -29,7 +29,7 @@ class DiagnosticsGateway(Protocol):
 
 
 class Diagnostics(RpcEndpoint):
-    """See :class:`DiagnosticsGateway`.
+    """What a process tells a JobManager about itself.
 
     Args:
         process: what this process is called.
@@ -42,9 +42,9 @@ class Diagnostics(RpcEndpoint):
         self._log = log
 
     async def metrics(self) -> str:
-        """See :class:`DiagnosticsGateway`."""
+        """In Prometheus' text format."""
         return render(self._process)[:MAX_METRICS_CHARACTERS]
 
     async def read_log(self, offset: int, limit: int) -> LogChunk:
-        """See :class:`DiagnosticsGateway`."""
+        """A piece of the log of this process."""
         return self._log.read(offset, limit)

@@ -2,7 +2,7 @@
 
 from sluice.runtime.rpc.call import Caller, RemotePeer
 from sluice.runtime.rpc.contract import rpc
-from sluice.runtime.rpc.endpoint import FencedRpcEndpoint, PermanentlyFencedRpcEndpoint, RpcEndpoint
+from sluice.runtime.rpc.endpoint import RpcEndpoint
 from sluice.runtime.rpc.errors import (
     CallNotPermitted,
     ContractError,
@@ -20,6 +20,7 @@ from sluice.runtime.rpc.errors import (
     RpcTimeout,
     remotable,
 )
+from sluice.runtime.rpc.fenced_endpoint import FencedRpcEndpoint, PermanentlyFencedRpcEndpoint
 from sluice.runtime.rpc.heartbeat import HeartbeatMonitor
 from sluice.runtime.rpc.line import StreamTimeouts
 from sluice.runtime.rpc.service import RpcService

@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar, cast
 
 from sluice.core.errors import SluiceError
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.runtime.rpc.admission import check_token
 from sluice.runtime.rpc.call import Caller, Invocation, RemotePeer
 from sluice.runtime.rpc.contract import (
     Gateway,
@@ -380,53 +379,3 @@ class RpcEndpoint:
             task.cancel()
         if pending:
             await asyncio.wait(pending)
-
-
-class FencedRpcEndpoint(RpcEndpoint):
-    """An endpoint that leads, or does not: calls with another leader's token are refused.
-
-    ``fencing_token`` is None while it does not lead; then only methods declared ``unfenced`` are served.
-    """
-
-    def __init__(self, name: str, gateway: type, *, mailbox_capacity: int = MAILBOX_CAPACITY, job_id: str = "") -> None:
-        super().__init__(name, gateway, mailbox_capacity=mailbox_capacity, job_id=job_id)
-        self._fencing_token: bytes | None = None
-
-    @property
-    def fencing_token(self) -> bytes | None:
-        """The token of the leadership in force."""
-        return self._fencing_token
-
-    @fencing_token.setter
-    def fencing_token(self, token: bytes | None) -> None:
-        self._fencing_token = token
-
-    def check_fencing(self, method: Method, token: bytes | None) -> None:
-        """Raise ``FencingTokenMismatch`` unless ``token`` is the one in force."""
-        check_token(method, endpoint=self.name, expected=self._fencing_token, given=token)
-
-
-class PermanentlyFencedRpcEndpoint(FencedRpcEndpoint):
-    """An endpoint for one session: its token is given once and never changes."""
-
-    def __init__(
-        self,
-        name: str,
-        gateway: type,
-        fencing_token: bytes,
-        *,
-        mailbox_capacity: int = MAILBOX_CAPACITY,
-        job_id: str = "",
-    ) -> None:
-        super().__init__(name, gateway, mailbox_capacity=mailbox_capacity, job_id=job_id)
-        self._fencing_token = fencing_token
-
-    @property
-    def fencing_token(self) -> bytes | None:
-        """The token of this session."""
-        return self._fencing_token
-
-    @fencing_token.setter
-    def fencing_token(self, token: bytes | None) -> None:
-        del token
-        raise RpcError(f"endpoint {self.name} is permanently fenced", "start another one for another session")

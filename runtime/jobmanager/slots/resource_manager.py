@@ -127,7 +127,7 @@ class ResourceManager(FencedRpcEndpoint):
     # --- TaskManagers -----------------------------------------------------------------------------------
 
     async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
-        """See :class:`sluice.runtime.gateways.ResourceManagerGateway`."""
+        """Introduce a TaskManager; its certificate must carry the name it gives."""
         peer, identity, name = self.caller.peer, self.caller.identity, registration.name
         if peer is None or identity.name != name:
             raise PeerRefused(f"{identity} cannot register as {name!r}", "the name must be that of the certificate")
@@ -157,7 +157,7 @@ class ResourceManager(FencedRpcEndpoint):
         )
 
     async def heartbeat(self, report: SlotReport) -> None:
-        """See :class:`sluice.runtime.gateways.ResourceManagerGateway`."""
+        """I am alive, and this is the state of my slots."""
         name = self.caller.identity.name
         registered = self._registered.get(name)
         if registered is None or registered.peer is not self.caller.peer:
@@ -175,7 +175,7 @@ class ResourceManager(FencedRpcEndpoint):
         self._decide()
 
     async def drain_taskmanager(self, name: str, draining: bool) -> None:
-        """See :class:`ResourceManagerInternalGateway`."""
+        """Give no more slots of a TaskManager and have it leave when none is held, or take that back."""
         registered = self._registered.get(name)
         if registered is None:
             raise TaskManagerNotFound(f"no TaskManager {name[:64]!r} is registered", "see the list of TaskManagers")
@@ -268,7 +268,7 @@ class ResourceManager(FencedRpcEndpoint):
     # --- TaskManagers on demand -----------------------------------------------------------------------------
 
     async def service_counts(self) -> ServiceCounts:
-        """See :class:`ResourceManagerInternalGateway`."""
+        """How many TaskManagers there are and should be."""
         return ServiceCounts(
             taskmanagers=len(self._registered),
             taskmanagers_draining=sum(each.draining for each in self._slots.taskmanagers),
@@ -290,25 +290,25 @@ class ResourceManager(FencedRpcEndpoint):
     # --- JobMasters ---------------------------------------------------------------------------------------
 
     async def require_slots(self, requirement: SlotRequirement) -> str:
-        """See :class:`ResourceManagerInternalGateway`."""
+        """State a total; answers why it is not met, empty when it is."""
         self._jobs[requirement.job_id] = requirement
         self._slots.require(requirement)
         self._decide()
         return self._slots.pending_reason(requirement.job_id)
 
     async def too_large(self, size: SlotProfile) -> str:
-        """See :class:`ResourceManagerInternalGateway`."""
+        """Why no TaskManager could ever have a slot of this size; empty when one could, or none is there yet."""
         if self._provision is not None and self._provision.limits.size.fits(size):
             return ""
         return self._slots.too_large(size)
 
     async def release_slot(self, allocation_id: str) -> None:
-        """See :class:`ResourceManagerInternalGateway`."""
+        """An allocation is not needed any more."""
         for release in self._slots.release(allocation_id):
             self._release(release)
 
     async def release_job(self, job_id: str) -> None:
-        """See :class:`ResourceManagerInternalGateway`."""
+        """The job is over: it wants nothing and gives everything back."""
         self._drop_job(job_id)
 
     def _drop_job(self, job_id: str) -> None:
@@ -367,7 +367,7 @@ class ResourceManager(FencedRpcEndpoint):
     # --- queries --------------------------------------------------------------------------------------------
 
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
-        """See :class:`ResourceManagerInternalGateway`."""
+        """All registered TaskManagers."""
         return tuple(
             TaskManagerView(
                 id=each.name,
@@ -394,7 +394,7 @@ class ResourceManager(FencedRpcEndpoint):
         )
 
     async def connections(self) -> Evidence:
-        """See :class:`ResourceManagerInternalGateway`."""
+        """Mutual TLS connections of this process and of all TaskManagers."""
         gateways = [each.gateway for each in self._registered.values()]
 
         async def collect() -> Evidence:
@@ -404,7 +404,7 @@ class ResourceManager(FencedRpcEndpoint):
         return self.deferred(collect())
 
     async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
-        """See :class:`ResourceManagerInternalGateway`."""
+        """A piece of an executor's log, from its TaskManager; raises ``LogNotFound``."""
         registered = self._registered.get(request.taskmanager)
         if registered is None:
             raise LogNotFound(f"TaskManager {request.taskmanager} is not there any more, and its logs with it")
