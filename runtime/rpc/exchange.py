@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.runtime.rpc import envelope as wire
@@ -33,29 +33,34 @@ from sluice.runtime.rpc.line import (
     StreamTimeouts,
 )
 from sluice.runtime.rpc.mailbox import refuse_to_wait_on_main_thread
+from sluice.runtime.rpc.proxy import make_proxy
 from sluice.runtime.rpc.window import SendWindow, has_room
 
 _LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 class Exchange:
-    """Both directions of one line. Created inside a running event loop."""
+    """Both directions of one line; to endpoints, the :class:`~sluice.runtime.rpc.call.RemotePeer` at its other end.
+
+    Created inside a running event loop.
+    """
 
     def __init__(
         self,
         local: SpiffeId,
-        peer: SpiffeId,
+        identity: SpiffeId,
         stream: MessageStream,
         deliver: Deliver,
         timeouts: StreamTimeouts,
         *,
         dead_letters: DeadLetters | None = None,
     ) -> None:
-        self.peer = peer
+        self._identity = identity
         self._dead_letters = dead_letters or DeadLetters()
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
-        self.caller = Caller(peer)
+        self._caller = Caller(identity, self)
         # Outgoing calls.
         self._next_id = 0
         self._pending: dict[int, asyncio.Future[bytes]] = {}
@@ -78,21 +83,49 @@ class Exchange:
             wire.Consumed: self._has_consumed,
             wire.Goodbye: self._left,
         }
-        self.line = Line(local, peer, stream, self, timeouts)
+        self.line = Line(local, identity, stream, self, timeouts)
+
+    def __repr__(self) -> str:
+        return f"<Exchange with {self.identity}{' closed' if self.closed else ''}>"
 
     # --- for the owner ---------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> SpiffeId:
+        """From the peer's certificate."""
+        return self._identity
 
     @property
     def closed(self) -> bool:
         """Whether the line has ended."""
         return self.line.closed
 
+    @property
+    def close_reason(self) -> RpcError | None:
+        """Why the line has ended; None while it has not."""
+        return self.line.end_reason
+
+    def gateway(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:
+        """A proxy of ``endpoint`` there; its calls carry the fencing ``token``.
+
+        Asks raise what the method raised (see ``remotable``), ``RpcTimeout``, ``PeerUnreachable`` or another
+        ``RpcError``. Calls over one stream are delivered in the order in which they were made.
+        """
+        return make_proxy(protocol, self, endpoint, token)
+
+    async def wait_closed(self) -> None:
+        """Wait until the line has ended."""
+        await self.line.wait_closed()
+
     async def ready(self) -> None:
         """Wait for the peer's ``Hello``; raises the reason when the line ends before."""
         await asyncio.shield(self.line.ready)
 
     def on_close(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once when the line ends (soon, if it has)."""
+        """Call ``callback`` once when the line ends (soon, if it has).
+
+        Use ``endpoint.post`` inside it, or ``endpoint.watch`` instead of it.
+        """
         if self.line.closed:
             self._loop.call_soon(callback)
         else:
@@ -123,7 +156,9 @@ class Exchange:
             given_up = False
         except (asyncio.CancelledError, Expired) as reason:
             if isinstance(reason, Expired):
-                raise RpcTimeout(f"{method.name} of {endpoint} at {self.peer} gave no answer in {timeout} s") from None
+                raise RpcTimeout(
+                    f"{method.name} of {endpoint} at {self._identity} gave no answer in {timeout} s"
+                ) from None
             raise
         except BaseException:
             given_up = False
@@ -170,8 +205,8 @@ class Exchange:
             self._deadlines.forget(queued, method.rules.timeout)
             self._window.abandon(waiting)
 
-    async def close(self, reason: str) -> None:
-        """Say goodbye, send what waits (for a bounded time), and end. Pending asks fail."""
+    async def close(self, reason: str = "no longer needed") -> None:
+        """Say goodbye, send what waits (for a bounded time), and end; pending asks fail with ``PeerUnreachable``."""
         await self.line.close(reason)
 
     # --- for the line ------------------------------------------------------------------------------
@@ -219,9 +254,9 @@ class Exchange:
         self._make_room(size)
         answer = self._incoming[call.id] = RemoteAnswer(self, call.id, size)
         try:
-            answer.invocation = self._deliver(self.caller, call, answer)
+            answer.invocation = self._deliver(self._caller, call, answer)
         except RpcError as error:
-            _LOG.warning("refused a call of %s: %s", self.peer, error.what)
+            _LOG.warning("refused a call of %s: %s", self._identity, error.what)
             answer.fail(error)
 
     def _told(self, tell: wire.Tell) -> None:
@@ -229,9 +264,9 @@ class Exchange:
         self._make_room(size)
         answer = TellAnswer(self, size)
         try:
-            self._deliver(self.caller, tell, answer)
+            self._deliver(self._caller, tell, answer)
         except RpcError as error:
-            self._dead_letters.add(tell.endpoint, tell.method, str(self.peer), type(error).__name__)
+            self._dead_letters.add(tell.endpoint, tell.method, str(self._identity), type(error).__name__)
             answer.fail(error)
 
     def _make_room(self, size: int) -> None:
@@ -252,7 +287,7 @@ class Exchange:
             raise ProtocolViolation(error.what) from error
 
     def _left(self, goodbye: wire.Goodbye) -> None:
-        self.line.end(PeerUnreachable(f"{self.peer} closed the connection: {goodbye.reason!r}"))
+        self.line.end(PeerUnreachable(f"{self._identity} closed the connection: {goodbye.reason!r}"))
 
     # --- answering ---------------------------------------------------------------------------------
 
@@ -274,5 +309,5 @@ class Exchange:
         self.line.schedule_batch()
 
     def _refuse(self) -> None:
-        reason = self.line.end_reason or PeerUnreachable(f"the connection to {self.peer} is being closed")
+        reason = self.line.end_reason or PeerUnreachable(f"the connection to {self._identity} is being closed")
         raise PeerUnreachable(reason.what, reason.remedy)

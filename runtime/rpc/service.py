@@ -34,7 +34,6 @@ from sluice.runtime.rpc.errors import (
 from sluice.runtime.rpc.exchange import Exchange
 from sluice.runtime.rpc.line import StreamTimeouts
 from sluice.runtime.rpc.local import LocalLink
-from sluice.runtime.rpc.peer import StreamPeer
 from sluice.runtime.rpc.proxy import make_proxy
 from sluice.runtime.rpc.stats import EndpointStats, samples_of
 from sluice.runtime.rpc.transport import (
@@ -79,7 +78,7 @@ class RpcService:
         self._endpoints: dict[str, RpcEndpoint] = {}
         self.dead_letters = DeadLetters()
         self._forget_metrics = metrics.register(self.samples) if metrics is not None else None
-        self._peers: dict[Exchange, RemotePeer] = {}
+        self._peers: dict[Exchange, None] = {}
         self._listeners: list[MutualTlsListener] = []
         self._guard = ConnectionGuard(identity)
         self._deadlines = Deadlines()
@@ -141,7 +140,7 @@ class RpcService:
                     "its log says why; is this process' certificate valid and its role allowed there?",
                 ) from error
             raise
-        return self._peers[exchange]
+        return exchange
 
     async def start(self, endpoint: RpcEndpoint) -> None:
         """Start ``endpoint``, which was not started before, under its name.
@@ -177,7 +176,7 @@ class RpcService:
 
     def peers(self) -> tuple[RemotePeer, ...]:
         """All open streams."""
-        return tuple(self._peers.values())
+        return tuple(self._peers)
 
     async def close(self) -> None:
         """Stop all endpoints, the latest first, then say goodbye to all peers and stop listening."""
@@ -214,9 +213,7 @@ class RpcService:
         exchange = Exchange(
             self.spiffe_id, stream.peer, stream, self._deliver, self._timeouts, dead_letters=self.dead_letters
         )
-        peer = StreamPeer(exchange)
-        exchange.caller = Caller(stream.peer, peer)
-        self._peers[exchange] = peer
+        self._peers[exchange] = None
         exchange.on_close(lambda: self._peers.pop(exchange, None))
         _LOG.info("rpc stream %s - %s opened", self.spiffe_id, stream.peer)
         return exchange

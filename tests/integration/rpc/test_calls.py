@@ -23,7 +23,7 @@ from sluice.runtime.rpc import (
     rpc,
 )
 from sluice.runtime.rpc.envelope import MAX_ENVELOPE_BYTES
-from sluice.runtime.rpc.peer import StreamPeer
+from sluice.runtime.rpc.exchange import Exchange
 from sluice.runtime.rpc.transport import READ_BUFFER_BYTES, GrpcStream
 from sluice.runtime.rpc.window import MAX_OPEN_CALLS
 from tests.hostile import TRUST_DOMAIN
@@ -275,8 +275,8 @@ async def test_a_server_that_shuts_down_says_so(pair: Pair) -> None:
 async def test_an_idle_connection_keeps_small_buffers(pair: Pair) -> None:
     """Through inner names of asyncio: a Python that calls them otherwise shall be noticed."""
     for peer in (pair.peer, *pair.server.peers()):
-        assert isinstance(peer, StreamPeer)
-        stream = peer._exchange.line._stream
+        assert isinstance(peer, Exchange)
+        stream = peer.line._stream
         assert isinstance(stream, GrpcStream)
         protocol: Any = getattr(stream._transport, "_ssl_protocol")  # noqa: B009  # unknown to mypy
         assert len(protocol._ssl_buffer) == protocol.max_size == READ_BUFFER_BYTES
