@@ -1,4 +1,4 @@
-"""Listening sockets: never taken from a running process, with errors that say which process may have them."""
+"""Listening ports: errors that name the process in the way, and TLS connections by their protocol."""
 
 from __future__ import annotations
 
@@ -8,43 +8,8 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
-from sluice.core.files import SECRET_MODE, make_private_directory
 from sluice.gateway.errors import ListenError
-
-_BACKLOG = 512
-
-
-def listen_unix(path: Path) -> socket.socket:
-    """A listening unix socket, 0600 in a 0700 directory; a socket that a dead process left is replaced."""
-    clear_stale_socket(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        listener.bind(str(path))
-        # Nobody can connect before listen(), so there is no moment with wider permissions.
-        path.chmod(SECRET_MODE)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise ListenError(f"cannot listen on {path}: {error.strerror}") from error
-    return listener
-
-
-def clear_stale_socket(path: Path) -> None:
-    """Remove the socket at ``path`` unless someone listens on it: then raise :class:`ListenError`."""
-    make_private_directory(path.parent)
-    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
-        try:
-            probe.connect(str(path))
-        except FileNotFoundError:
-            return
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise ListenError(f"{path} is in the way: {error.strerror}", "remove it") from error
-        else:
-            raise ListenError(f"another process listens on {path}", "see `sluice status`, stop it with `sluice down`")
 
 
 def require_free_port(host: str, port: int, *, udp: bool = False) -> None:

@@ -11,6 +11,7 @@ import logging
 from grpclib.server import Server
 
 from sluice.core.home import Home
+from sluice.core.unix_socket import listen_unix
 from sluice.gateway.authn.credential_validity import check_in
 from sluice.gateway.config import CONNECT_NAME, GatewayConfig
 from sluice.gateway.connect.envoy import connect_socket
@@ -18,7 +19,6 @@ from sluice.gateway.connect.relay import ConnectRelay
 from sluice.gateway.connect.rest import RestSessions
 from sluice.gateway.connect.sessions import Sessions
 from sluice.gateway.connect.wire import RawCodec, RawDetails
-from sluice.gateway.listening import listen_unix
 from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
 from sluice.pki.assertions.open_streams import OpenStreams
@@ -36,8 +36,7 @@ async def run_connect(home: Home, config: GatewayConfig, *, rest: tuple[str, int
     """Relay Spark Connect until cancelled.
 
     Raises:
-        StoreError: there is no usable identity ``gateway/connect``.
-        ListenError: the socket is taken.
+        StoreError: there is no usable identity ``gateway/connect``, or the socket is taken.
     """
     identity = TlsIdentity(home.identity(Role.GATEWAY, CONNECT_NAME))
     leg = legs_of(config, EnvoyPaths.of(home), rest).rest

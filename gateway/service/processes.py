@@ -23,6 +23,7 @@ from sluice.core.files import (
 )
 from sluice.core.home import Home
 from sluice.core.tracing import TracingConfig
+from sluice.core.unix_socket import clear_stale_socket, listen_unix
 from sluice.gateway.audit_log.access_rotation import make_access_log, rotating
 from sluice.gateway.audit_log.log import AuditLog, audit_file
 from sluice.gateway.audit_log.maintenance import keeping
@@ -36,12 +37,7 @@ from sluice.gateway.config import (
 from sluice.gateway.envoy_config.templates import load_source
 from sluice.gateway.envoy_config.tracing import collector_of
 from sluice.gateway.errors import EnvoyFailed
-from sluice.gateway.listening import (
-    ByApplicationProtocol,
-    clear_stale_socket,
-    listen_unix,
-    require_free_port,
-)
+from sluice.gateway.listening import ByApplicationProtocol, require_free_port
 from sluice.gateway.proxy.bootstrap import (
     SOURCE,
     EnvoyPaths,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.core.grpc import Caller, GrpcServer
-from sluice.gateway.listening import listen_unix
+from sluice.core.unix_socket import listen_unix
 from sluice.gateway.xds.server import xds_server
 from sluice.gateway.xds.snapshot import SnapshotBoard
 from sluice.gateway.xds.status import XdsStatus

@@ -13,7 +13,7 @@ from pathlib import Path
 from sluice.core.clock import Clock, utc_now
 from sluice.core.errors import StoreError
 from sluice.core.grpc import Caller, GrpcServer
-from sluice.pki.agent.endpoint import bind_socket
+from sluice.core.unix_socket import listen_unix
 from sluice.pki.agent.jwt_keys import JwtAuthority
 from sluice.pki.agent.policy import AgentPolicy
 from sluice.pki.agent.published_identities import PublishedIdentities
@@ -75,7 +75,7 @@ class Agent:
         """
         shared = any(uid not in {0, os.geteuid()} for uid in self._policy.uids)
         self._jwt.refresh()
-        listening = bind_socket(self._socket_path, shared=shared)
+        listening = listen_unix(self._socket_path, shared=shared)
         try:
             await self.step()
             await self.server.start(listening)

@@ -25,10 +25,10 @@ from aiohttp import web
 from sluice.core.files import write_secret
 from sluice.core.home import Home
 from sluice.core.tracing import TracingConfig
+from sluice.core.unix_socket import listen_unix
 from sluice.gateway.config import EDGE_NAME, GatewayConfig
 from sluice.gateway.credentials.api_tokens import TokenBook
 from sluice.gateway.credentials.token_file import create_token, token_file
-from sluice.gateway.listening import listen_unix
 from sluice.gateway.principal import AccessRole
 from sluice.gateway.service.processes import route_file, run_auth, run_envoy
 from sluice.pki.assertions.tokens import HEADER, REST_AUDIENCE

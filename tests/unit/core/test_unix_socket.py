@@ -1,4 +1,4 @@
-"""Where the agent's socket may be, and who can open it."""
+"""Unix sockets: where they may be, who can open them, and what is never removed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sluice.core.errors import StoreError
-from sluice.pki.agent.endpoint import bind_socket
+from sluice.core.unix_socket import listen_unix
 
 
 def _modes(path: Path) -> tuple[int, int]:
@@ -19,15 +19,15 @@ def _modes(path: Path) -> tuple[int, int]:
 @pytest.mark.parametrize(("shared", "modes"), [(False, (0o700, 0o600)), (True, (0o711, 0o666))])
 def test_the_modes_follow_from_who_may_connect(tmp_path: Path, shared: bool, modes: tuple[int, int]) -> None:
     path = tmp_path / "run" / "agent.sock"
-    with contextlib.closing(bind_socket(path, shared=shared)):
+    with contextlib.closing(listen_unix(path, shared=shared)):
         assert _modes(path) == modes
 
 
 def test_the_socket_of_a_dead_process_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "run" / "agent.sock"
-    bind_socket(path, shared=False).close()
+    listen_unix(path, shared=False).close()
     with (
-        contextlib.closing(bind_socket(path, shared=False)),
+        contextlib.closing(listen_unix(path, shared=False)),
         contextlib.closing(socket.socket(socket.AF_UNIX)) as probe,
     ):
         probe.connect(str(path))
@@ -36,17 +36,17 @@ def test_the_socket_of_a_dead_process_is_replaced(tmp_path: Path) -> None:
 def test_a_socket_in_use_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "run" / "agent.sock"
     with (
-        contextlib.closing(bind_socket(path, shared=False)),
+        contextlib.closing(listen_unix(path, shared=False)),
         pytest.raises(StoreError, match="another process listens"),
     ):
-        bind_socket(path, shared=False)
+        listen_unix(path, shared=False)
 
 
 def test_a_file_in_the_way_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
     path.write_text("precious")
     with pytest.raises(StoreError, match="is in the way"):
-        bind_socket(path, shared=False)
+        listen_unix(path, shared=False)
     assert path.read_text() == "precious"
 
 
@@ -64,5 +64,5 @@ def test_a_shared_socket_in_an_unsuitable_directory_is_refused(tmp_path: Path, m
     directory.mkdir()
     directory.chmod(mode)
     with pytest.raises(StoreError, match=reason):
-        bind_socket(directory / "agent.sock", shared=True)
+        listen_unix(directory / "agent.sock", shared=True)
     assert directory.stat().st_mode & 0o7777 == mode

@@ -1,4 +1,4 @@
-"""The agent's unix socket: where it may be, and who can open it."""
+"""Listening unix sockets: where they may be, who can open them, and what a dead process left."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pathlib import Path
 from sluice.core.errors import StoreError
 from sluice.core.files import SECRET_MODE, make_private_directory
 
-BACKLOG = 128
+BACKLOG = 512
 SHARED_SOCKET_MODE = 0o666
 SHARED_DIRECTORY_MODE = 0o711
 
 
-def bind_socket(path: Path, *, shared: bool) -> socket.socket:
+def listen_unix(path: Path, *, shared: bool = False) -> socket.socket:
     """A listening unix socket at ``path``; one that a dead process left is replaced.
 
     Not ``shared``: mode 0600 in a directory of mode 0700. ``shared``: anybody can connect, and the peer's
     credentials decide; then the directory is only searchable, and writable by its owner alone.
 
     Raises:
-        StoreError: somebody listens there, or the directory is not safe.
+        StoreError: another process listens there, or the directory is not safe.
     """
     if shared:
         _make_searchable_directory(path.parent)
     else:
         make_private_directory(path.parent)
-    _clear_stale(path)
+    clear_stale_socket(path)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         bound.bind(str(path))
@@ -53,13 +53,14 @@ def _make_searchable_directory(directory: Path) -> None:
         raise StoreError(f"cannot create {directory}: {error.strerror or error}", remedy) from error
     mode = stat.S_IMODE(info.st_mode)
     if info.st_uid != os.geteuid() or mode & 0o022:
-        # Who can write it could put a socket of his own in this one's place.
+        # A user who can write it could replace the socket.
         raise StoreError(f"others can write {directory}", remedy)
     if mode & 0o011 != 0o011:
         raise StoreError(f"the policy names other users, and they cannot pass through {directory}", remedy)
 
 
-def _clear_stale(path: Path) -> None:
+def clear_stale_socket(path: Path) -> None:
+    """Remove the socket that a dead process left at ``path``; raises :class:`StoreError` for anything else there."""
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
         try:
             probe.connect(str(path))
@@ -72,4 +73,4 @@ def _clear_stale(path: Path) -> None:
         except OSError as error:
             raise StoreError(f"{path} is in the way: {error.strerror or error}", "remove it") from error
         else:
-            raise StoreError(f"another process listens on {path}", "is an agent running already?")
+            raise StoreError(f"another process listens on {path}", "see `sluice status`, stop it with `sluice down`")
