@@ -14,6 +14,9 @@ LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 NAMED_PAGE = re.compile(r"(?<![\w/.-])docs/[\w./*-]*[\w/*]")
+NAMED_SOURCE = re.compile(
+    r"`((?:core|pki|gateway|runtime|audit|client|cli|tests|benchmarks|pipelines)/[\w./{},-]+\.(?:py|scala))`"
+)
 GENERATED = {"cli.md", "configuration.md", "rest.md", "metrics.md"}
 MAX_LINES = 250
 
@@ -58,6 +61,23 @@ def test_no_written_page_is_longer_than_a_reader_bears() -> None:
     pages = [each for each in (ROOT / "docs").rglob("*.md") if each.name not in GENERATED]
     lengths = {str(each.relative_to(ROOT)): len(each.read_text(encoding="utf-8").splitlines()) for each in pages}
     assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+def alternatives(path: str) -> list[str]:
+    """What a shell makes of a path with one list in braces."""
+    before, brace, rest = path.partition("{")
+    if not brace:
+        return [path]
+    inside, _, after = rest.partition("}")
+    return [f"{before}{each}{after}" for each in inside.split(",")]
+
+
+@pytest.mark.parametrize("document", [pytest.param(each, id=str(each.relative_to(ROOT))) for each in DOCUMENTS])
+def test_every_source_file_that_a_page_names_exists(document: Path) -> None:
+    if document.name == "CHANGELOG.md":
+        return
+    named = [path for each in NAMED_SOURCE.findall(prose(document)) for path in alternatives(each)]
+    assert [path for path in named if not (ROOT / path).is_file()] == []
 
 
 def test_code_names_only_pages_that_exist() -> None:
