@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from sluice.cli.option_groups import option_group
 from sluice.cli.options import DEFAULT_HOME, HomeOption
 from sluice.client.access import GatewayAccess, resolve_access
 from sluice.client.jobs import whole_id
@@ -39,13 +38,6 @@ TokenOption = Annotated[
     ),
 ]
 
-_OPTIONS: dict[str, tuple[Any, object]] = {
-    "home": (HomeOption, DEFAULT_HOME),
-    "server": (ServerOption, None),
-    "ca": (CaOption, None),
-    "token_file": (TokenOption, None),
-}
-_PARAMETER = "gateway"
 _Value = TypeVar("_Value")
 
 
@@ -90,25 +82,14 @@ class GatewayOptions:
         return self.call(call)
 
 
-def through_gateway(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command`` the options --home, --server, --ca and --token-file in place of its parameter ``gateway``."""
-    signature = inspect.signature(command, eval_str=True)
-    parameters: list[inspect.Parameter] = []
-    for each in signature.parameters.values():
-        if each.name != _PARAMETER:
-            parameters.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        parameters += [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for name, (annotation, default) in _OPTIONS.items()
-        ]
-
-    @functools.wraps(command)
-    def run(**values: Any) -> None:  # noqa: ANN401  what typer has read
-        gateway = GatewayOptions(**{name: values.pop(name) for name in _OPTIONS})
-        command(**values, gateway=gateway)
-
-    # Typer reads the options from the signature.
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return run
+through_gateway = option_group(
+    "gateway",
+    GatewayOptions,
+    {
+        "home": (HomeOption, DEFAULT_HOME),
+        "server": (ServerOption, None),
+        "ca": (CaOption, None),
+        "token_file": (TokenOption, None),
+    },
+)
+"""Gives a command these options in place of its parameter ``gateway``."""

@@ -20,18 +20,12 @@ from sluice.cli.published_routes import auth_address, publish_routes
 from sluice.cli.run.agent import agent
 from sluice.cli.run.application import application
 from sluice.cli.run.joining import (
-    CaOption,
     EdgeTokenFileOption,
     JobManagerOption,
-    JoinDnsOption,
-    JoinIpOption,
-    TokenFileOption,
     gateway_identities,
     jobmanager_addresses,
-    joined,
-    joining,
-    own_identity,
 )
+from sluice.cli.run.member import MemberOptions, member_command
 from sluice.cli.run.zookeeper import zookeeper
 from sluice.cli.serving import process_of, serve
 from sluice.gateway.config import AUTH_NAME, CONNECT_NAME, ENVOY_NAME
@@ -70,50 +64,42 @@ app.command("zookeeper", epilog="Example: sluice run zookeeper --name zk-1 --ca 
 
 
 @app.command(epilog="On another machine: sluice run jobmanager --ca ca.example.org:8444 --join-token-file token")
+@member_command
 def jobmanager(
-    home: HomeOption = DEFAULT_HOME,
-    config: ConfigOption = None,
+    *,
     name: Annotated[str, typer.Option(help="Process name in its certificate.")] = JOBMANAGER_NAME,
-    ca: CaOption = None,
-    join_token_file: TokenFileOption = None,
-    dns: JoinDnsOption = None,
-    ip: JoinIpOption = None,
+    options: MemberOptions,
 ) -> None:
     """Dispatcher, ResourceManager, JobMasters, blob server and REST."""
     from sluice.gateway.authn.credential_validity import check_in
     from sluice.runtime.node.child_process import allow_many_files
     from sluice.runtime.processes.jobmanager import run_jobmanager
 
-    located, configuration = load_configuration(home, config)
-    join = joining(ca, join_token_file, dns, ip)
-    kept = own_identity(located, configuration.pki, join, Role.JOBMANAGER, name)
-    locate = None if join is None else join.locate
+    member = options.member(Role.JOBMANAGER, name)
+    home, configuration = member.home, member.configuration
 
     def main() -> Coroutine[Any, Any, None]:
         allow_many_files()  # a connection of each TaskManager and each driver
-        elsewhere = auth_address(configuration)
+        remote_auth = auth_address(configuration)
         return run_jobmanager(
-            located,
+            home,
             configuration.runtime,
             configuration.pki,
             name,
-            locate_ca=locate,
-            auth=elsewhere,
-            check_streams=check_in(located, configuration.gateway) if elsewhere is None else None,
+            locate_ca=member.locate_ca,
+            auth=remote_auth,
+            check_streams=check_in(home, configuration.gateway) if remote_auth is None else None,
         )
 
-    serve(joined(located, join, kept, main), process_of(located, configuration, Role.JOBMANAGER, name))
+    member.serve(main)
 
 
 @app.command(epilog="On another machine: sluice run taskmanager --name tm-7 --ca ca.example.org:8444 …")
+@member_command
 def taskmanager(
+    *,
     name: Annotated[str, typer.Option(help="Process name in its certificate.")],
-    home: HomeOption = DEFAULT_HOME,
-    config: ConfigOption = None,
-    ca: CaOption = None,
-    join_token_file: TokenFileOption = None,
-    dns: JoinDnsOption = None,
-    ip: JoinIpOption = None,
+    options: MemberOptions,
     jobmanager: JobManagerOption = None,
 ) -> None:
     """Slots in which Spark executors run.
@@ -122,57 +108,47 @@ def taskmanager(
     """
     from sluice.runtime.processes.taskmanager import run_taskmanager
 
-    located, configuration = load_configuration(home, config)
-    join = joining(ca, join_token_file, dns, ip)
-    kept = own_identity(located, configuration.pki, join, Role.TASKMANAGER, name)
+    member = options.member(Role.TASKMANAGER, name)
     addresses = jobmanager_addresses(jobmanager)
-
     left = []
 
     async def main() -> None:
-        left.append(await run_taskmanager(located, configuration.runtime, name, jobmanagers=addresses))
+        runtime = member.configuration.runtime
+        left.append(await run_taskmanager(member.home, runtime, name, jobmanagers=addresses))
 
-    serve(joined(located, join, kept, main), process_of(located, configuration, Role.TASKMANAGER, name))
+    member.serve(main)
     if left:
         raise typer.Exit(DRAINED_EXIT_CODE)
 
 
 @app.command("shuffle-manager", epilog="On another machine: sluice run shuffle-manager --ca ca.example.org:8444 …")
+@member_command
 def shuffle_manager(
-    home: HomeOption = DEFAULT_HOME,
-    config: ConfigOption = None,
+    *,
     name: Annotated[str, typer.Option(help="Process name in its certificate.")] = "shuffle-manager-1",
-    ca: CaOption = None,
-    join_token_file: TokenFileOption = None,
-    dns: JoinDnsOption = None,
-    ip: JoinIpOption = None,
+    options: MemberOptions,
 ) -> None:
     """The ShuffleManager: registers ShuffleWorkers, assigns shuffles, removes data of ended jobs."""
     from sluice.runtime.node.child_process import allow_many_files
     from sluice.runtime.processes.shuffle_manager import run_shuffle_manager
 
-    located, configuration = load_configuration(home, config)
-    join = joining(ca, join_token_file, dns, ip)
-    kept = own_identity(located, configuration.pki, join, Role.SHUFFLE_MANAGER, name)
+    member = options.member(Role.SHUFFLE_MANAGER, name)
 
     def main() -> Coroutine[Any, Any, None]:
         allow_many_files()
-        return run_shuffle_manager(located, configuration.runtime, name)
+        return run_shuffle_manager(member.home, member.configuration.runtime, name)
 
-    serve(joined(located, join, kept, main), process_of(located, configuration, Role.SHUFFLE_MANAGER, name))
+    member.serve(main)
 
 
 @app.command(
     "shuffle-worker", epilog="On another machine: sluice run shuffle-worker --name sw-7 --ca ca.example.org:8444 …"
 )
+@member_command
 def shuffle_worker(
+    *,
     name: Annotated[str, typer.Option(help="Process name in its certificate.")],
-    home: HomeOption = DEFAULT_HOME,
-    config: ConfigOption = None,
-    ca: CaOption = None,
-    join_token_file: TokenFileOption = None,
-    dns: JoinDnsOption = None,
-    ip: JoinIpOption = None,
+    options: MemberOptions,
 ) -> None:
     """A ShuffleWorker: stores shuffles and serves them to their jobs. Its managers: shuffle.managers."""
     from sluice.pki.tls.openssl_settings import restart_without_tickets
@@ -180,66 +156,47 @@ def shuffle_worker(
     from sluice.runtime.processes.shuffle_worker import run_shuffle_worker
 
     restart_without_tickets()
-    located, configuration = load_configuration(home, config)
-    join = joining(ca, join_token_file, dns, ip)
-    kept = own_identity(located, configuration.pki, join, Role.SHUFFLE_WORKER, name)
+    member = options.member(Role.SHUFFLE_WORKER, name)
 
     def main() -> Coroutine[Any, Any, None]:
         allow_many_files()  # connections, and a file of each partition that is written
-        return run_shuffle_worker(located, configuration.shuffle, name)
+        return run_shuffle_worker(member.home, member.configuration.shuffle, name)
 
-    serve(joined(located, join, kept, main), process_of(located, configuration, Role.SHUFFLE_WORKER, name))
+    member.serve(main)
 
 
 @app.command()
+@member_command
 def auth(
-    home: HomeOption = DEFAULT_HOME,
-    config: ConfigOption = None,
+    *,
     name: Annotated[str, typer.Option(help="Process name in its certificate, where it listens over TLS.")] = AUTH_NAME,
-    ca: CaOption = None,
-    join_token_file: TokenFileOption = None,
-    dns: JoinDnsOption = None,
-    ip: JoinIpOption = None,
+    options: MemberOptions,
 ) -> None:
     """The auth service, which decides requests for Envoy."""
     from sluice.gateway.service.processes import run_auth
 
-    located, configuration = load_configuration(home, config)
-    publish_routes(located)
-    join = joining(ca, join_token_file, dns, ip)
-    kept = own_identity(located, configuration.pki, join, Role.AUTH, name)
-    domain = configuration.pki.trust_domain
-    settings = configuration.jobmanager
-    rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
-    locate = None if join is None else join.locate
-    serve(
-        joined(
-            located,
-            join,
-            kept,
-            lambda: run_auth(
-                located,
-                configuration.gateway,
-                domain,
-                name,
-                rest=rest,
-                locate_ca=locate,
-                tracing=configuration.tracing,
-            ),
-        ),
-        process_of(located, configuration, Role.AUTH, name),
+    member = options.member(Role.AUTH, name)
+    publish_routes(member.home)
+    configuration = member.configuration
+    member.serve(
+        lambda: run_auth(
+            member.home,
+            configuration.gateway,
+            configuration.pki.trust_domain,
+            name,
+            rest=member.rest_address,
+            locate_ca=member.locate_ca,
+            tracing=configuration.tracing,
+        )
     )
 
 
 @app.command()
+@member_command
 def envoy(
-    home: HomeOption = DEFAULT_HOME,
-    config: ConfigOption = None,
-    ca: CaOption = None,
-    join_token_file: TokenFileOption = None,
+    *,
+    options: MemberOptions,
     edge_token_file: EdgeTokenFileOption = None,
-    dns: JoinDnsOption = None,
-    ip: JoinIpOption = None,
     elsewhere: Annotated[
         bool,
         typer.Option(
@@ -256,28 +213,16 @@ def envoy(
     """
     from sluice.gateway.service.processes import run_envoy
 
-    located, configuration = load_configuration(home, config)
-    settings = configuration.jobmanager
-    rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
-    join = joining(ca, join_token_file, dns, ip)
-    kept = gateway_identities(located, configuration.pki, join, edge_token_file)
-    domain = configuration.pki.trust_domain
-    gateway = configuration.gateway
-    serve(
-        joined(located, join, kept, lambda: run_envoy(located, gateway, domain, rest=rest, elsewhere=elsewhere)),
-        process_of(located, configuration, Role.GATEWAY, ENVOY_NAME),
-    )
+    member = options.member(Role.GATEWAY, ENVOY_NAME)
+    gateway, domain, rest = member.configuration.gateway, member.configuration.pki.trust_domain, member.rest_address
+    identities = gateway_identities(member.home, member.configuration.pki, member.join, edge_token_file)
+    member.serve(lambda: run_envoy(member.home, gateway, domain, rest=rest, elsewhere=elsewhere), identities)
 
 
 @app.command()
 def connect(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None) -> None:
-    """The relay for Spark Connect, beside the auth service and Envoy of the same home."""
+    """The relay for Spark Connect, on the machine of the auth service and Envoy of the same home."""
     from sluice.gateway.service.connect_relay import run_connect
 
-    located, configuration = load_configuration(home, config)
-    settings = configuration.jobmanager
-    rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
-    serve(
-        run_connect(located, configuration.gateway, rest=rest),
-        process_of(located, configuration, Role.GATEWAY, CONNECT_NAME),
-    )
+    member = MemberOptions(home, config, None, None, None, None).member(Role.GATEWAY, CONNECT_NAME)
+    member.serve(lambda: run_connect(member.home, member.configuration.gateway, rest=member.rest_address))
