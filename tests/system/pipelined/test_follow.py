@@ -444,5 +444,6 @@ async def test_complete_with_a_map_that_is_not_here_is_refused(
         with pytest.raises(MapUnknown, match="not here"):
             async with Producer(job, SHUFFLE) as producer:
                 producer.count_in(0, 10)
-        with pytest.raises(MapUnknown):
+        # The reader asks twice; between its questions the producer may give the shuffle up for the same reason.
+        with pytest.raises((MapUnknown, ProducerAborted), match="not here"):
             await reader.end()
