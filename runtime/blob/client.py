@@ -16,12 +16,7 @@ from sluice.core.files import SECRET_MODE, sync_directory
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.blob.errors import (
-    BlobCorrupt,
-    BlobError,
-    BlobNotFound,
-    BlobUnavailable,
-)
+from sluice.runtime.blob.errors import BlobCorrupt, BlobError, BlobNotFound, BlobUnavailable
 from sluice.runtime.blob.names import check_digest, check_job_id
 from sluice.runtime.messages import BlobRef
 

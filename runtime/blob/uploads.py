@@ -26,12 +26,7 @@ from pathlib import Path
 import msgspec
 
 from sluice.core.errors import SluiceError
-from sluice.core.files import (
-    SECRET_MODE,
-    make_private_directory,
-    read_bounded,
-    write_secret,
-)
+from sluice.core.files import SECRET_MODE, make_private_directory, read_bounded, write_secret
 from sluice.core.tasks import end_tasks
 from sluice.runtime.blob.errors import (
     BlobCorrupt,

@@ -16,13 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sluice.runtime.messages import WorkerAddress
-from sluice.runtime.shuffle.data_plane.errors import (
-    BY_CODE,
-    ErrorCode,
-    FrameRefused,
-    Moved,
-    ShuffleError,
-)
+from sluice.runtime.shuffle.data_plane.errors import BY_CODE, ErrorCode, FrameRefused, Moved, ShuffleError
 
 MAGIC = 0x31434C53
 """``SLC1`` as it stands on the wire."""

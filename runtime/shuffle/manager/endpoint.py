@@ -48,12 +48,7 @@ from sluice.runtime.shuffle.control_plane.messages import (
 )
 from sluice.runtime.shuffle.manager.hand_overs import HandOvers, WorkerLink
 from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
-from sluice.runtime.shuffle.manager.jobs import (
-    Job,
-    JobTable,
-    Quotas,
-    Shuffle,
-)
+from sluice.runtime.shuffle.manager.jobs import Job, JobTable, Quotas, Shuffle
 from sluice.runtime.shuffle.manager.placement import choose
 from sluice.runtime.shuffle.manager.successor_choice import kept_by
 from sluice.runtime.shuffle.manager.workers import Worker, WorkerTable

@@ -33,13 +33,7 @@ from sluice.runtime.shuffle.data_plane.errors import (
     ShuffleError,
     ShuffleUnavailable,
 )
-from sluice.runtime.shuffle.data_plane.frames import (
-    MAX_PARTITION,
-    FrameType,
-    Header,
-    Produced,
-    pack_share,
-)
+from sluice.runtime.shuffle.data_plane.frames import MAX_PARTITION, FrameType, Header, Produced, pack_share
 from sluice.runtime.shuffle.worker.storage.located import Located
 from sluice.runtime.shuffle.worker.storage.shuffle_data import ShuffleData
 from sluice.runtime.shuffle.worker.storage.store import ShuffleStore

@@ -6,12 +6,7 @@ import contextlib
 import mmap
 import time
 
-from sluice.runtime.shuffle.data_plane.errors import (
-    FrameRefused,
-    JobNotAllowed,
-    QuotaExceeded,
-    ShuffleError,
-)
+from sluice.runtime.shuffle.data_plane.errors import FrameRefused, JobNotAllowed, QuotaExceeded, ShuffleError
 from sluice.runtime.shuffle.data_plane.frames import (
     DATA_ENTRY,
     FLAG_ORDERED,

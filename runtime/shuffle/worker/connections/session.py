@@ -8,13 +8,7 @@ import time
 
 from sluice.pki.tls.bulk import BulkStream, StreamBroken
 from sluice.runtime.shuffle.data_plane.errors import FrameRefused, ShuffleError
-from sluice.runtime.shuffle.data_plane.frames import (
-    HEADER_BYTES,
-    MAX_PAYLOAD_BYTES,
-    Header,
-    pack_error,
-    parse_header,
-)
+from sluice.runtime.shuffle.data_plane.frames import HEADER_BYTES, MAX_PAYLOAD_BYTES, Header, pack_error, parse_header
 from sluice.runtime.shuffle.worker.storage.store import Job
 
 _LOG = logging.getLogger(__name__)

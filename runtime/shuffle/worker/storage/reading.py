@@ -10,12 +10,7 @@ import numpy.typing as npt
 from sluice.runtime.shuffle.worker.storage.budget import LOCATED_ROW_BYTES, PLANNED_ROW_BYTES, Holding
 from sluice.runtime.shuffle.worker.storage.located import Located
 from sluice.runtime.shuffle.worker.storage.planning import chunks
-from sluice.runtime.shuffle.worker.storage.volume import (
-    ROW,
-    Rows,
-    Run,
-    Volume,
-)
+from sluice.runtime.shuffle.worker.storage.volume import ROW, Rows, Run, Volume
 
 WINDOW_ROWS = 4 << 10
 """So many segments are made ready for sending at a time."""

@@ -13,22 +13,10 @@ from dataclasses import dataclass
 
 from sluice.runtime.shuffle.control_plane.messages import JobReport
 from sluice.runtime.shuffle.data_plane.check_values import KEY_BYTES, SegmentChecks
-from sluice.runtime.shuffle.data_plane.errors import (
-    DiskFailed,
-    JobNotAllowed,
-    MapUnknown,
-    QuotaExceeded,
-    ShuffleError,
-)
+from sluice.runtime.shuffle.data_plane.errors import DiskFailed, JobNotAllowed, MapUnknown, QuotaExceeded, ShuffleError
 from sluice.runtime.shuffle.worker.config import WorkerConfig
 from sluice.runtime.shuffle.worker.storage.at_rest import SegmentCipher
-from sluice.runtime.shuffle.worker.storage.budget import (
-    SHUFFLE_BYTES,
-    SHUFFLE_FILES,
-    Account,
-    Budget,
-    Holding,
-)
+from sluice.runtime.shuffle.worker.storage.budget import SHUFFLE_BYTES, SHUFFLE_FILES, Account, Budget, Holding
 from sluice.runtime.shuffle.worker.storage.disks import Disks
 from sluice.runtime.shuffle.worker.storage.job_counters import JobCounters
 from sluice.runtime.shuffle.worker.storage.shuffle_data import ShuffleData

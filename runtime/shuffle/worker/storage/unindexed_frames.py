@@ -1,0 +1,82 @@
+"""The frames of one shuffle whose segments no index names yet, and what they are charged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sluice.runtime.shuffle.data_plane.frames import SEGMENT_ENTRY
+from sluice.runtime.shuffle.worker.storage.attempts import Frame
+from sluice.runtime.shuffle.worker.storage.budget import FRAME_BYTES, ROW_BYTES, RUN_MAP_BYTES, Holding
+from sluice.runtime.shuffle.worker.storage.slab_pool import SlabPool
+from sluice.runtime.shuffle.worker.storage.volume import Run
+
+
+class UnindexedFrames:
+    """Frames in the order in which they came. The shuffle's lock guards all but :meth:`release`.
+
+    Args:
+        pool: gave them their room.
+        holding: charged for each segment, until a run has it, as if it were of another partition.
+    """
+
+    def __init__(self, pool: SlabPool, holding: Holding) -> None:
+        self._pool = pool
+        self._holding = holding
+        self._frames: list[Frame] = []
+        self.moves = 0
+        """Changes whenever frames leave memory: places that were looked up before may be wrong then."""
+        self.memory_bytes = 0
+        """Managed memory of the frames, those included that were taken and not discharged."""
+
+    def add(self, frame: Frame) -> None:
+        """Add a frame and charge for it; raises :class:`QuotaExceeded`."""
+        self._holding.take(_index_size_of(frame), frame.stored_bytes)
+        self._frames.append(frame)
+        self.memory_bytes += frame.memory_bytes
+
+    def take(self, only_map: int | None = None) -> list[Frame]:
+        """Take out all frames, or those of one map; they stay charged."""
+        taken = [frame for frame in self._frames if only_map in {None, frame.map_id}]
+        self._frames = [frame for frame in self._frames if only_map not in {None, frame.map_id}]
+        self.moves += bool(taken)
+        return taken
+
+    def put_back(self, frames: list[Frame]) -> None:
+        """Frames that were taken could not be written."""
+        self._frames = frames + self._frames
+
+    def discharge(self, frames: list[Frame]) -> None:
+        """Frames that were taken are written, or dropped."""
+        self.memory_bytes -= sum(frame.memory_bytes for frame in frames)
+        self._holding.store(-sum(frame.stored_bytes for frame in frames))
+        self._holding.charge(-sum(_index_size_of(frame) for frame in frames))
+
+    def release(self, frames: list[Frame]) -> None:
+        """Give back the managed memory of frames that were discharged."""
+        self._pool.release([frame.lease for frame in frames if frame.lease is not None])
+        self._pool.release_tables(sum(frame.table_bytes for frame in frames if frame.lease is None))
+
+    def clear(self) -> list[Frame]:
+        """Take out all frames of a shuffle whose holding is about to be closed."""
+        self.moves += 1
+        self.memory_bytes = 0
+        frames, self._frames = self._frames, []
+        return frames
+
+    def maps(self) -> set[int]:
+        """Whose they are."""
+        return {frame.map_id for frame in self._frames}
+
+    def in_memory(self, maps: Collection[int]) -> list[Frame]:
+        """The frames of these maps whose data are in memory."""
+        return [frame for frame in self._frames if frame.map_id in maps and frame.lease is not None]
+
+
+def size_of_run(run: Run) -> int:
+    """What a run's index takes of memory, in bytes."""
+    return FRAME_BYTES + len(run.maps) * RUN_MAP_BYTES + len(run.partitions) * ROW_BYTES
+
+
+def _index_size_of(frame: Frame) -> int:
+    """What a frame takes of memory beside its data and its table, and its segments in an index at most."""
+    return FRAME_BYTES + RUN_MAP_BYTES + len(frame.table) // SEGMENT_ENTRY.itemsize * ROW_BYTES
