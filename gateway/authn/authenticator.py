@@ -30,7 +30,7 @@ from sluice.gateway.credentials.session_store import SessionStore
 from sluice.gateway.credentials.sessions import NoSession, SessionRecord, is_session
 from sluice.gateway.credentials.signing_keys import PassKeys
 from sluice.gateway.credentials.users import UserBook
-from sluice.gateway.jwt.issuers import unverified_issuer, verify_token
+from sluice.gateway.jwt.issuers import unverified_issuer, verify_with_cache
 from sluice.gateway.jwt.jwks import KeyCache, KeyNotKnown
 from sluice.gateway.principal import Subject
 from sluice.pki.assertions.principal import Credential, Jti, Principal, TokenId
@@ -199,7 +199,7 @@ class Authenticator:
         if config is None or cache is None:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason="a token of no issuer that is configured")
         try:
-            return self._with_roles(await self._verified(text, config, cache))
+            return self._with_roles((await verify_with_cache(text, config, cache, self.clock))[0])
         except (InvalidJwt, KeyNotKnown) as error:
             reason = str(error) or "no key of the issuer has this id"
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=f"token of {issuer}: {reason}") from error
@@ -211,13 +211,6 @@ class Authenticator:
         roles = self.policy.get().roles_of(subject.name, subject.groups)
         principal = Principal(subject.name, roles, subject.method, subject.credential, subject.groups)
         return Authenticated(principal, subject.expires_at)
-
-    async def _verified(self, text: str, config: IssuerConfig, cache: KeyCache) -> Subject:
-        try:
-            return verify_token(text, config, await cache.get(), now=self.clock())[0]
-        except KeyNotKnown:
-            # Perhaps the issuer has rotated.
-            return verify_token(text, config, await cache.renewed(), now=self.clock())[0]
 
 
 def parse_cookies(values: tuple[str, ...]) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""JWTs of configured issuers: whether one is to be believed, and whom it names. No I/O.
+"""JWTs of configured issuers: whether one is accepted, and the subject that it names.
 
 Sources: RFC 7519, RFC 8725 (best current practices), RFC 9068 (access tokens).
 """
@@ -6,14 +6,14 @@ Sources: RFC 7519, RFC 8725 (best current practices), RFC 9068 (access tokens).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jwt
 
 from sluice.core.jws import InvalidJwt, read_header, verified_claims
 from sluice.gateway.config import IssuerConfig
-from sluice.gateway.jwt.jwks import KeySet
+from sluice.gateway.jwt.jwks import KeyCache, KeyNotKnown, KeySet
 from sluice.gateway.principal import MAX_GROUPS, Subject, is_group, is_name
 from sluice.pki.assertions.principal import Credential, ForeignJwtId
 
@@ -71,6 +71,17 @@ def verify_token(text: str, config: IssuerConfig, keys: KeySet, *, now: float) -
     groups = _groups(claims, config.groups_claim)
     credential = Credential.of_jwt(_public_id(claims))
     return Subject(full, "jwt", groups, credential, config.issuer, expires_at), claims
+
+
+async def verify_with_cache(
+    text: str, config: IssuerConfig, cache: KeyCache, clock: Callable[[], float]
+) -> tuple[Subject, Mapping[str, Any]]:
+    """As :func:`verify_token`, with the issuer's cached keys; they are fetched again for an unknown key."""
+    try:
+        return verify_token(text, config, await cache.get(), now=clock())
+    except KeyNotKnown:
+        # The issuer may have rotated its keys.
+        return verify_token(text, config, await cache.renewed(), now=clock())
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float | None:

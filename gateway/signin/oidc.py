@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -21,7 +20,7 @@ from sluice.core.jws import InvalidJwt
 from sluice.gateway.config import IssuerConfig, OidcConfig, check_url
 from sluice.gateway.errors import IssuerError, LoginError
 from sluice.gateway.jwt.fetch import Fetcher
-from sluice.gateway.jwt.issuers import verify_token
+from sluice.gateway.jwt.issuers import verify_with_cache
 from sluice.gateway.jwt.jwks import KeyCache, KeyNotKnown
 from sluice.gateway.principal import Subject
 from sluice.gateway.signin.attempts import Attempt
@@ -156,7 +155,7 @@ class Provider:
             raise LoginError("the provider gave no ID token")
         # 3. The ID token: signature, issuer, audience, times; and that it was made for this very sign-in.
         try:
-            subject, claims = await self._verify(id_token, now)
+            subject, claims = await verify_with_cache(id_token, self.config.as_issuer(), self.keys, lambda: now)
         except (InvalidJwt, KeyNotKnown) as error:
             raise LoginError(f"the ID token is not accepted: {error or 'unknown key'}") from error
         if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), attempt.nonce.encode()):
@@ -181,13 +180,6 @@ class Provider:
             post_logout_redirect_uri=self.signed_out_uri,
             **hint,
         )
-
-    async def _verify(self, id_token: str, now: float) -> tuple[Subject, Mapping[str, Any]]:
-        config = self.config.as_issuer()
-        try:
-            return verify_token(id_token, config, await self.keys.get(), now=now)
-        except KeyNotKnown:
-            return verify_token(id_token, config, await self.keys.renewed(), now=now)
 
     def _secret(self) -> str | None:
         """The client's ``Authorization`` (RFC 6749 section 2.3.1), read anew each time so that it can be changed."""
