@@ -1,7 +1,7 @@
-"""The order of the tests, what takes long first, and a temporary directory that ends with them.
+"""What all tests have in common: where their temporary files are, and the order in which they run.
 
-`make test` gives whole files to two processes (``-n 2 --dist loadfile``); long files at the end would leave one of them
-idle.
+`make test` gives whole files to a few processes (``--dist loadfile``); long files at the end would leave all but one of
+them idle, so they come first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-LONG = (TESTS / "integration" / "cluster", TESTS / "integration" / "spark", TESTS / "integration" / "pipelines")
+LONG = (TESTS / "integration" / "cluster", TESTS / "integration" / "spark", TESTS / "integration" / "pki")
+SMALL = tuple(TESTS / folder for folder in ("unit", "integration", "system"))
+"""Folders whose tests write little enough for memory."""
+MEMORY = Path("/dev/shm")  # noqa: S108  a directory of the run's own is made in it
+NEEDED_BYTES = 6 << 30
 
 
 def _rank(item: pytest.Item) -> int:
@@ -28,11 +32,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give this run, with all processes that it starts, a temporary directory of its own: homes with long paths have
-    their sockets there. Its path is short for these; pytest's own directories stay where they are."""
+    their sockets there. Its path is short for these; pytest's own directories stay beside it.
+
+    It is in memory where there is room: the product writes through to the disk whatever must survive a crash, and that
+    thousands of times in these tests. ``TMPDIR`` decides otherwise.
+    """
     if hasattr(config, "workerinput"):  # a worker of xdist has the directory of its run
         return
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    directory = Path(tempfile.mkdtemp(prefix="sl"))
+    chosen = [Path(argument.split("::")[0]).resolve() for argument in config.args]
+    small = all(any(path.is_relative_to(folder) for folder in SMALL) for path in chosen)
+    in_memory = small and "TMPDIR" not in os.environ and _is_memory_to_spare()
+    base = str(MEMORY) if in_memory else tempfile.gettempdir()
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", base)
+    directory = Path(tempfile.mkdtemp(prefix="sl", dir=base))
     directory.chmod(0o1777)  # as /tmp: some tests run programs as other users
     os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
     config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
+
+
+def _is_memory_to_spare() -> bool:
+    """Whether ``/dev/shm`` can take the files of a run, and programs may be run from it."""
+    try:
+        room, meminfo = os.statvfs(MEMORY), Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return False
+    available = next(int(line.split()[1]) << 10 for line in meminfo.splitlines() if line.startswith("MemAvailable:"))
+    usable = os.access(MEMORY, os.W_OK) and not room.f_flag & (os.ST_NOEXEC | os.ST_RDONLY)
+    return usable and min(available, room.f_bavail * room.f_frsize) >= NEEDED_BYTES
