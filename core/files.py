@@ -27,6 +27,9 @@ LOCK_PATIENCE_SECONDS = 5.0
 
 _LOCK_POLL_SECONDS = 0.02
 _PASSED_ON = {("/", "dev"), ("/", "proc")}
+_SHARED_MEMORY = ("/", "dev", "shm")
+"""A directory for everybody's files like ``/tmp``; nothing in it was passed on."""
+
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
@@ -238,7 +241,7 @@ def read_secret(path: Path, limit: int = MAX_MATERIAL_BYTES) -> bytes:
 
 def _read(path: Path, limit: int, forbidden: int) -> bytes:
     """The content of a file that has none of the ``forbidden`` bits in its mode."""
-    passed_on = path.parts[:2] in _PASSED_ON
+    passed_on = path.parts[:2] in _PASSED_ON and path.parts[:3] != _SHARED_MEMORY
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | (0 if passed_on else os.O_NONBLOCK)
     try:
         descriptor = os.open(path, flags)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from spiffe import WorkloadApiClient
 
+from tests.command import sluice
 from tests.integration.agent.conftest import BUNDLE, OWN_UID, until
 
 POLICY = f"""
@@ -33,28 +34,28 @@ class Command:
         self.policy.chmod(0o600)
         self.started: list[asyncio.subprocess.Process] = []
 
-    async def sluice(self, *arguments: str) -> asyncio.subprocess.Process:
-        """``sluice pki ARGUMENTS``."""
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Where everything is."""
+        return "--policy", str(self.policy), "--socket", str(self.socket), "--home", str(self.home)
+
+    async def agent(self, *more: str) -> asyncio.subprocess.Process:
+        """``sluice pki agent``, as a process of its own."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "sluice.cli.main", "pki", *arguments, "--home", str(self.home)),
+            *(sys.executable, "-m", "sluice.cli.main", "pki", "agent", *self.options, *more),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
         self.started.append(process)
         return process
 
-    async def agent(self, *more: str) -> asyncio.subprocess.Process:
-        """``sluice pki agent``."""
-        return await self.sluice("agent", "--policy", str(self.policy), "--socket", str(self.socket), *more)
-
 
 @pytest.fixture
 async def command(open_directory: Path) -> AsyncIterator[Command]:
     """A home with authorities."""
     made = Command(open_directory)
-    initialized = await made.sluice("init")
-    await initialized.communicate()
-    assert initialized.returncode == 0
+    initialized = await asyncio.to_thread(sluice, "pki", "init", "--home", made.home)
+    assert initialized.returncode == 0, initialized.stderr
     yield made
     for process in made.started:
         if process.returncode is None:
@@ -92,9 +93,8 @@ def _patiently(command: Command) -> str:
 
 
 async def test_check_shows_the_policy_and_starts_nothing(command: Command) -> None:
-    process = await command.agent("--check", "--json")
-    output, _ = await process.communicate()
-    (identity,) = json.loads(output)["identities"]
+    checked = await asyncio.to_thread(sluice, "pki", "agent", *command.options, "--check", "--json")
+    (identity,) = json.loads(checked.stdout)["identities"]
     assert identity["identity"] == f"{BUNDLE}/taskmanager/tm-1"
     assert identity["uids"] == [OWN_UID]
     assert not command.socket.exists()

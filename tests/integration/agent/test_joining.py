@@ -24,6 +24,7 @@ from sluice.pki.identities.directory import CHAIN_FILE, read_certificates, read_
 from sluice.pki.identities.join_tokens import mint
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
+from tests.command import sluice
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.agent.conftest import BUNDLE, until
 from tests.integration.agent.test_command import Command, _patiently
@@ -76,9 +77,8 @@ async def test_it_joins_serves_an_unmodified_client_and_gets_revocation_lists(co
     ],
 )
 async def test_wrong_options_are_said_before_anything_starts(options: tuple[str, ...], command: Command) -> None:
-    process = await command.agent("--ca", "127.0.0.1:9", *options)
-    _, errors = await process.communicate()
-    assert process.returncode == 2, errors
+    done = await asyncio.to_thread(sluice, "pki", "agent", *command.options, "--ca", "127.0.0.1:9", *options)
+    assert done.returncode == 2, done.stderr
     assert not command.socket.exists()
 
 

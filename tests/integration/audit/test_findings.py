@@ -68,6 +68,7 @@ def test_a_plaintext_port_is_found_and_its_handshakes_are_not_taken_for_refusals
 def test_a_listener_that_speaks_first_in_plaintext_is_found() -> None:
     def greet(connection: socket.socket) -> None:
         connection.sendall(b"220 welcome\r\n")
+        connection.shutdown(socket.SHUT_WR)  # otherwise it is listened to for as long as more may come
         drain(connection)
 
     with serving(greet) as address:
