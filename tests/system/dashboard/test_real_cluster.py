@@ -42,6 +42,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     running.sluice("down")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 async def test_a_job_from_its_submission_to_its_end_in_a_browser(cluster: LocalCluster, tmp_path: Path) -> None:
     home = Home.at(cluster.home)

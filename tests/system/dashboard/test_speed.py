@@ -13,6 +13,8 @@ from .conftest import sign_in, stage
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 ROUNDS = 3
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("jobs", "taskmanagers", "bound"), [(40, 5, 1000.0), (1000, 200, 2000.0)], ids=["small", "large"]

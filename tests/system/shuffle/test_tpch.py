@@ -20,7 +20,7 @@ from tests.hostile import TestPki
 from tests.system.shuffle.cluster import Cluster, cluster
 from tests.system.shuffle.tpch import QUERIES, TABLES, Answers, generate, same
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(900)]
 
 SCALE = float(os.environ.get("SLUICE_TPCH_SCALE", "0.01"))
 CONF = {
