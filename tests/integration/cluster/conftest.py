@@ -19,6 +19,8 @@ import pytest
 from sluice.client.access import resolve_access
 from sluice.client.rest_client import gateway_client
 from sluice.core.home import Home
+from tests.command import sluice
+from tests.integration.cluster import pipelines
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-m", "sluice.cli.main"]
@@ -48,12 +50,15 @@ class _Pause:
 
 @dataclass(frozen=True)
 class LocalCluster:
-    """A cluster home and the command to talk to it."""
+    """A cluster home and the command to talk to it; in this process if nothing else talks to it meanwhile."""
 
     home: Path
+    in_process: bool = False
 
     def sluice(self, *arguments: str, timeout: float = 200, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ``sluice ARGUMENTS`` with this home and return what it printed."""
+        if self.in_process and arguments[0] not in {"up", "down"}:
+            return sluice(*arguments, environment={"SLUICE_HOME": str(self.home), **environment})
         return subprocess.run(
             [*COMMAND, *arguments],
             cwd=REPOSITORY,
@@ -124,13 +129,17 @@ def without_shuffle(home: Path) -> Path:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One cluster that the tests of this folder share."""
     running = start_cluster(without_shuffle(tmp_path_factory.mktemp("cluster") / "home"))
-    yield running
+    yield LocalCluster(running.home, in_process=True)
     running.sluice("down")
 
 
-@pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """A cluster that one test may mistreat."""
-    running = start_cluster(without_shuffle(tmp_path / "home"), "--taskmanagers", "1")
-    yield running
-    running.sluice("down")
+@pytest.fixture(scope="module")
+def running_job(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The id of a job that runs for as long as the tests of a module."""
+    pipeline = tmp_path_factory.mktemp("running") / "slow.py"
+    pipeline.write_text(pipelines.SLOW, encoding="utf-8")
+    job_id = cluster.submit(pipeline, "300")
+    eventually(lambda: cluster.job(job_id)["progress"]["tasks_running"] > 0, "a running task")
+    yield job_id
+    cluster.sluice("jobs", "cancel", job_id)
+    cluster.wait_for_state(job_id, "CANCELED", "FAILED")

@@ -1,17 +1,20 @@
-"""While a job runs: which sockets are open, and that none of ours speaks plaintext to the network."""
+"""While a job runs: which sockets are open, that none of ours speaks plaintext to the network, and the audit."""
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
+import json
 import socket
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.integration.cluster import pipelines
-from tests.integration.cluster.conftest import LocalCluster, eventually
+from sluice.audit.identities import log_path
+from sluice.core.home import Home
+from sluice.gateway.credentials.token_file import TokenStore
+from tests.integration.cluster.conftest import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -39,21 +42,14 @@ def speaks_plaintext(address: tuple[str, int]) -> bool:
     return False
 
 
-def test_no_listener_leaves_the_machine_and_none_speaks_plaintext(cluster: LocalCluster, tmp_path: Path) -> None:
-    pipeline = tmp_path / "slow.py"
-    pipeline.write_text(pipelines.SLOW, encoding="utf-8")
-    job_id = cluster.submit(pipeline, "30")
-    eventually(lambda: cluster.job(job_id)["progress"]["tasks_running"] > 0, "a running task")
+@pytest.mark.usefixtures("running_job")
+def test_no_listener_leaves_the_machine_and_none_speaks_plaintext(cluster: LocalCluster) -> None:
     found = listeners(cluster)
-    try:
-        assert len(found) >= 5, found  # gateway, rpc, blob, driver, executors
-        assert all(ipaddress.ip_address(address).is_loopback for address, _ in found), found
-        chatty = [command for address, command in found.items() if speaks_plaintext(address)]
-        # py4j between the driver's own two processes: loopback, token, closed to anyone else
-        assert all("PythonGatewayServer" in command for command in chatty), chatty
-    finally:
-        cluster.sluice("jobs", "cancel", job_id)
-        cluster.wait_for_state(job_id, "CANCELED", "FAILED")
+    assert len(found) >= 5, found  # gateway, rpc, blob, driver, executors
+    assert all(ipaddress.ip_address(address).is_loopback for address, _ in found), found
+    chatty = [command for address, command in found.items() if speaks_plaintext(address)]
+    # py4j between the driver's own two processes: loopback, token, closed to anyone else
+    assert all("PythonGatewayServer" in command for command in chatty), chatty
 
 
 def test_rest_listens_on_a_unix_socket_only_and_for_its_owner_only(cluster: LocalCluster) -> None:
@@ -77,3 +73,24 @@ def test_key_files_are_readable_by_their_owner_alone(cluster: LocalCluster) -> N
             modes[path] = path.stat().st_mode
     assert len(modes) >= 6
     assert [path for path, mode in modes.items() if mode & 0o077] == []
+
+
+@pytest.mark.usefixtures("running_job")
+def test_a_cluster_with_a_running_job_gives_no_finding(cluster: LocalCluster) -> None:
+    done = cluster.sluice("audit", "--json")
+    report = json.loads(done.stdout)
+    found = [each for each in report["results"] if each["outcome"] == "finding"]
+    assert (done.returncode, found) == (0, []), done.stderr
+    listeners = {each["listener"]["name"].partition("-")[0]: each for each in report["listeners"]}
+    assert listeners.keys() >= {"rpc", "blob", "ca", "enrolment", "edge", "rest", "auth", "driver", "executor", "home"}
+    admitted = {
+        each["listener"] for each in report["results"] if (each["check"], each["outcome"]) == ("MTL-10", "passed")
+    }
+    assert {"rpc", "blob", "ca"} < admitted
+    assert any(name.startswith("executor") for name in admitted)
+    # what was handed out for the audit is revoked, or gone in minutes
+    home = Home.at(cluster.home)
+    tokens = [record for record in TokenStore(home).read().records if record.name == "audit"]
+    assert tokens
+    assert all(record.revoked_at is not None for record in tokens)
+    assert log_path(home).stat().st_mode & 0o077 == 0

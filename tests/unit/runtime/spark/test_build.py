@@ -61,10 +61,25 @@ def test_spark_of_the_installed_pyspark() -> None:
     assert list(spark.jars) == sorted(spark.jars)
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The plugin as two got it who wanted it at the same time; no warning of the compiler is let pass."""
+    cache, jars = tmp_path_factory.mktemp("plugin"), []
+
+    def build() -> None:
+        jars.append(ensure_plugin(cache=cache, warnings_fatal=True))
+
+    threads = [threading.Thread(target=build) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return jars
+
+
 @pytest.mark.spark
-def test_plugin_compiles_without_a_warning_and_holds_what_java_looks_for(tmp_path: Path) -> None:
-    jar = ensure_plugin(cache=tmp_path, warnings_fatal=True)
-    with zipfile.ZipFile(jar) as archive:
+def test_plugin_compiles_without_a_warning_and_holds_what_java_looks_for(built: list[Path]) -> None:
+    with zipfile.ZipFile(built[0]) as archive:
         names = archive.namelist()
         manifest = archive.read("META-INF/MANIFEST.MF").decode()
         service = archive.read("META-INF/services/org.apache.spark.scheduler.ExternalClusterManager").decode()
@@ -73,22 +88,17 @@ def test_plugin_compiles_without_a_warning_and_holds_what_java_looks_for(tmp_pat
     assert service.strip() == CLUSTER_MANAGER_CLASS
     for class_name in (AGENT_CLASS, CLUSTER_MANAGER_CLASS):
         assert class_name.replace(".", "/") + ".class" in names
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".jar", ".json", ".lock"]
+    assert sorted(path.suffix for path in built[0].parent.iterdir()) == [".jar", ".json", ".lock"]
 
 
 @pytest.mark.spark
-def test_built_plugin_is_used_again(tmp_path: Path) -> None:
-    """Also by two who build at the same time: both get one complete file."""
-    built: list[Path] = []
-    threads = [threading.Thread(target=lambda: built.append(ensure_plugin(cache=tmp_path))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    stamp = built[0].stat().st_mtime_ns
-    assert built[0] == built[1] == ensure_plugin(cache=tmp_path)
-    assert built[0].stat().st_mtime_ns == stamp
-    assert zipfile.ZipFile(built[0]).testzip() is None
+def test_built_plugin_is_used_again(built: list[Path]) -> None:
+    """Both who built at the same time have one complete file, and so has who comes later."""
+    one, other = built
+    stamp = one.stat().st_mtime_ns
+    assert one == other == ensure_plugin(cache=one.parent)
+    assert one.stat().st_mtime_ns == stamp
+    assert zipfile.ZipFile(one).testzip() is None
 
 
 def test_compiler_errors_reach_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
