@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,13 +95,6 @@ async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
     await asyncio.to_thread(server.allow, cluster, LEADER, rules)
     async with AsyncExitStack() as stack:
         yield World(server, cluster, tmp_path, stack)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for it, not for ever."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
 
 
 def store_of(leadership: KubernetesLeadership, root: Path) -> tuple[JobStore, LocalStorage]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import os
 import shutil
@@ -112,11 +111,3 @@ async def start_agent(open_directory: Path) -> AsyncIterator[StartAgent]:
     yield start
     for one in running:
         await one.agent.close()
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until ``condition`` holds; fail with ``what`` at the deadline."""
-    deadline = asyncio.get_running_loop().time() + DEADLINE_SECONDS
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, what
-        await asyncio.sleep(0.01)

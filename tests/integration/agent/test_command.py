@@ -13,7 +13,8 @@ import pytest
 from spiffe import WorkloadApiClient
 
 from tests.command import sluice
-from tests.integration.agent.conftest import BUNDLE, OWN_UID, until
+from tests.integration.agent.conftest import BUNDLE, OWN_UID
+from tests.waiting import until
 
 POLICY = f"""
 [[identity]]

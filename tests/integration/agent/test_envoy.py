@@ -26,8 +26,9 @@ from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.keys import generate_key, key_to_pem, signature_hash
 from sluice.pki.x509.profiles import AuthorityKind, Purpose, leaf_key_usage
-from tests.integration.agent.conftest import BUNDLE, OWN_UID, TRUST_DOMAIN, RunningAgent, StartAgent, until
+from tests.integration.agent.conftest import BUNDLE, OWN_UID, TRUST_DOMAIN, RunningAgent, StartAgent
 from tests.outside import OutsideAuthority
+from tests.waiting import until
 
 SERVER = f"{BUNDLE}/gateway/envoy"
 CLIENT = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "client")

@@ -27,7 +27,8 @@ from sluice.pki.agent.messages import JWTSVIDRequest, X509SVIDResponse, decode, 
 from sluice.pki.agent.policy import IdentityEntry
 from sluice.pki.agent.sds import MAX_NAMES
 from sluice.pki.agent.workload_api import MAX_REQUEST_BYTES
-from tests.integration.agent.conftest import BUNDLE, CALLER_UID, OWN_UID, RunningAgent, StartAgent, until
+from tests.integration.agent.conftest import BUNDLE, CALLER_UID, OWN_UID, RunningAgent, StartAgent
+from tests.waiting import until
 
 DiscoveryRequest, DiscoveryResponse, Secret = map(message_class, (REQUEST, RESPONSE, SECRET))
 WORKER = IdentityEntry(id="taskmanager/tm-1", uids=(OWN_UID,), audiences=("reports",))

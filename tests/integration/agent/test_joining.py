@@ -26,9 +26,10 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
 from tests.command import sluice
 from tests.hostile import TRUST_DOMAIN, TestPki
-from tests.integration.agent.conftest import BUNDLE, until
+from tests.integration.agent.conftest import BUNDLE
 from tests.integration.agent.test_command import Command, _patiently
 from tests.issued import issued_online
+from tests.waiting import until
 
 WORKER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 

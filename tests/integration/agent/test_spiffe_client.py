@@ -18,7 +18,8 @@ from spiffe.workloadapi.x509_context import X509Context
 from sluice.pki.agent.jwt_svid import KEY_LIFETIME, MAX_LIFETIME, PUBLISH_AHEAD
 from sluice.pki.agent.policy import IdentityEntry
 from sluice.pki.identities.directory import read_identity
-from tests.integration.agent.conftest import BUNDLE, OWN_UID, TRUST_DOMAIN, RunningAgent, StartAgent, until
+from tests.integration.agent.conftest import BUNDLE, OWN_UID, TRUST_DOMAIN, RunningAgent, StartAgent
+from tests.waiting import until
 
 TIMEOUT_SECONDS = 10.0
 WORKER = IdentityEntry(id="taskmanager/tm-1", uids=(OWN_UID,), dns=("tm.example.org",), audiences=("reports",))

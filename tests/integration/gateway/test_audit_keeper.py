@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import datetime as dt
 import json
-import time
-from collections.abc import Callable
 
 import pytest
 
@@ -19,6 +16,7 @@ from sluice.gateway.audit_log.log import AuditLog, Limits, audit_directory, audi
 from sluice.gateway.audit_log.maintenance import keeping
 from sluice.gateway.audit_log.segments import CHECKPOINT, segments
 from sluice.gateway.audit_log.verification import read_records, verify_log
+from tests.waiting import until
 
 DEADLINE_SECONDS = 20.0
 
@@ -27,13 +25,6 @@ DEADLINE_SECONDS = 20.0
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_keeper, "MAINTENANCE_SECONDS", 0.02)
     monkeypatch.setattr(audit_keeper, "ACCESS_POLL_SECONDS", 0.01)
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.01)
 
 
 async def test_access_log_is_taken_over_across_restarts_and_rotation(short_home: Home) -> None:

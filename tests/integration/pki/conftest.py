@@ -87,11 +87,3 @@ async def start_server(pki: TestPki) -> AsyncIterator[StartServer]:
     yield start
     for listener in running:
         await listener.close()
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until ``condition`` holds; fail with ``what`` at the deadline."""
-    deadline = asyncio.get_running_loop().time() + DEADLINE_SECONDS
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, what
-        await asyncio.sleep(0.01)

@@ -27,7 +27,7 @@ from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.key_identifiers import fingerprint
 from tests.command import sluice
 from tests.hostile import TRUST_DOMAIN, TestPki
-from tests.integration.pki.conftest import until
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 

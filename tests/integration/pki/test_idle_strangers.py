@@ -14,7 +14,8 @@ from sluice.pki.channels import Channel, server_policy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import unverified_client_context
 from tests.hostile import TRUST_DOMAIN, TestPki
-from tests.integration.pki.conftest import Echo, StartServer, until
+from tests.integration.pki.conftest import Echo, StartServer
+from tests.waiting import until
 
 PLACES = 8
 FOREVER_SECONDS = 3600.0

@@ -29,8 +29,8 @@ from sluice.pki.identities.join_tokens import mint
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki
-from tests.integration.pki.conftest import until
 from tests.issued import issued_online
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 NAME = "cluster.example.org"

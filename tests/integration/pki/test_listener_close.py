@@ -7,7 +7,8 @@ import asyncio
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.spiffe_id import Role
 from tests.hostile import TRUST_DOMAIN, TestPki
-from tests.integration.pki.conftest import StartServer, until
+from tests.integration.pki.conftest import StartServer
+from tests.waiting import until
 
 
 async def test_a_connection_that_was_closed_twice_does_not_keep_its_listener_from_closing(

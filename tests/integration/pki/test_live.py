@@ -37,7 +37,8 @@ from sluice.pki.x509.keys import key_to_pem
 from sluice.pki.x509.profiles import AuthorityKind
 from tests.command import sluice
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
-from tests.integration.pki.conftest import StartServer, until
+from tests.integration.pki.conftest import StartServer
+from tests.waiting import until
 
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 AUTH = SpiffeId.process(TRUST_DOMAIN, Role.AUTH, "auth-1")

@@ -25,7 +25,8 @@ from tests.hostile import (
     answer_of,
     assert_refused,
 )
-from tests.integration.pki.conftest import DEADLINE_SECONDS, StartServer, until
+from tests.integration.pki.conftest import DEADLINE_SECONDS, StartServer
+from tests.waiting import until
 
 JOB_ID = "0123456789abcdef" * 2
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")

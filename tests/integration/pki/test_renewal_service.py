@@ -59,9 +59,9 @@ from sluice.pki.x509.keys import key_to_pem
 from sluice.pki.x509.profiles import AuthorityKind
 from sluice.pki.x509.verification import was_issued_by
 from tests.hostile import HOSTILE_SERVERS, TRUST_DOMAIN, Hostile, TestPki, assert_refused
-from tests.integration.pki.conftest import until
 from tests.integration.pki.test_ca_server import call, off_loop
 from tests.outside import OutsideAuthority
+from tests.waiting import until
 
 WORKER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 GATEWAY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy")

@@ -28,7 +28,8 @@ from sluice.pki.tls.connection_guard import ConnectionGuard
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki, answer_of, assert_refused
-from tests.integration.pki.conftest import Server, StartServer, until
+from tests.integration.pki.conftest import Server, StartServer
+from tests.waiting import until
 
 INTERNAL = AuthorityKind.INTERNAL
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")

@@ -34,7 +34,8 @@ from sluice.pki.x509.profiles import AuthorityKind
 from sluice.pki.x509.verification import was_issued_by
 from tests.command import sluice
 from tests.hostile import TRUST_DOMAIN, TestPki, assert_refused
-from tests.integration.pki.conftest import Echo, until
+from tests.integration.pki.conftest import Echo
+from tests.waiting import until
 
 MASTER = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "jm-1")
 WORKER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")

@@ -35,6 +35,7 @@ from sluice.pki.x509.profiles import AuthorityKind
 from sluice.runtime.rpc import PeerUnreachable, RpcService
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.rpc.world import Echo, EchoGateway
+from tests.waiting import until
 
 INTERNAL = AuthorityKind.INTERNAL
 CONFIGURATION = load(None, environment={}, flags={})
@@ -104,13 +105,6 @@ class Traffic:
         goal = self.connected + 5
         await until(lambda: self.connected >= goal or bool(self.failures), "connections")
         assert self.failures == []
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = asyncio.get_running_loop().time() + DEADLINE_SECONDS
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, what
-        await asyncio.sleep(0.01)
 
 
 @pytest_asyncio.fixture

@@ -25,7 +25,8 @@ from sluice.runtime.rpc.transport import (
 )
 from sluice.runtime.rpc.window import MAX_OPEN_CALLS
 from tests.hostile import TRUST_DOMAIN
-from tests.integration.rpc.world import Pair, World, eventually, jobmanager, taskmanager
+from tests.integration.rpc.world import Pair, World, jobmanager, taskmanager
+from tests.waiting import until
 
 _MSGPACK = msgspec.msgpack.Encoder()
 
@@ -79,7 +80,7 @@ async def test_a_well_behaved_raw_peer_is_answered(pair: Pair) -> None:
     """Otherwise the tests below would prove nothing."""
     async with raw_peer(pair) as raw:
         await raw.send(call(1, "add", b"\x92\x01\x02"), wire.Ping())
-        await eventually(lambda: wire.Reply(1, b"\x03") in raw.received and wire.Pong() in raw.received)
+        await until(lambda: wire.Reply(1, b"\x03") in raw.received and wire.Pong() in raw.received)
         assert raw.ended == []
 
 
@@ -109,10 +110,10 @@ MALFORMED = [
 @pytest.mark.parametrize("data", MALFORMED)
 async def test_a_malformed_message_ends_that_stream_and_no_other(pair: Pair, data: bytes) -> None:
     async with raw_peer(pair) as raw:
-        await eventually(lambda: len(pair.server.peers()) == 2)
+        await until(lambda: len(pair.server.peers()) == 2)
         await raw.send_frame(data)
-        await eventually(lambda: raw.ended != [])
-        await eventually(lambda: len(pair.server.peers()) == 1)
+        await until(lambda: raw.ended != [])
+        await until(lambda: len(pair.server.peers()) == 1)
         assert await pair.gateway.add(1) == 2
         assert not pair.peer.closed
 
@@ -128,7 +129,7 @@ async def test_a_malformed_message_ends_that_stream_and_no_other(pair: Pair, dat
 async def test_who_does_not_say_a_proper_hello_is_turned_away(pair: Pair, first: wire.Envelope) -> None:
     async with raw_peer(pair, hello=False) as raw:
         await raw.send(first)
-        await eventually(lambda: raw.ended != [])
+        await until(lambda: raw.ended != [])
         assert not any(isinstance(each, wire.Reply) for each in raw.received)
         assert await pair.gateway.add(1) == 2
 
@@ -136,24 +137,24 @@ async def test_who_does_not_say_a_proper_hello_is_turned_away(pair: Pair, first:
 async def test_the_same_call_twice_is_a_violation(pair: Pair) -> None:
     async with raw_peer(pair) as raw:
         await raw.send(call(1), call(1))
-        await eventually(lambda: raw.ended != [])
+        await until(lambda: raw.ended != [])
 
 
 async def test_more_calls_than_the_window_are_a_violation(pair: Pair) -> None:
     async with raw_peer(pair) as raw:
         await raw.send(*(call(number) for number in range(MAX_OPEN_CALLS)))
         await raw.send(wire.Ping())
-        await eventually(lambda: wire.Pong() in raw.received)
+        await until(lambda: wire.Pong() in raw.received)
         assert raw.ended == []
         await raw.send(call(MAX_OPEN_CALLS))
-        await eventually(lambda: raw.ended != [])
+        await until(lambda: raw.ended != [])
         assert await pair.gateway.add(1) == 2
 
 
 async def test_answers_to_calls_never_made_are_ignored(pair: Pair) -> None:
     async with raw_peer(pair) as raw:
         await raw.send(wire.Reply(77, b""), wire.Failure(78, "x", "", "", ""), wire.Cancel(79), wire.Ping())
-        await eventually(lambda: wire.Pong() in raw.received)
+        await until(lambda: wire.Pong() in raw.received)
         assert raw.ended == []
 
 
@@ -162,7 +163,7 @@ async def test_a_cancelled_call_is_skipped_and_makes_room(pair: Pair) -> None:
         for number in range(3 * MAX_OPEN_CALLS):
             await raw.send(call(number), wire.Cancel(number))
         await raw.send(call(3 * MAX_OPEN_CALLS, "add", b"\x92\x01\x02"))
-        await eventually(lambda: wire.Reply(3 * MAX_OPEN_CALLS, b"\x03") in raw.received)
+        await until(lambda: wire.Reply(3 * MAX_OPEN_CALLS, b"\x03") in raw.received)
         assert raw.ended == []
 
 
@@ -297,7 +298,7 @@ async def test_broken_http2_ends_that_connection_and_no_other(pair: Pair, misbeh
     async with http2_peer(pair.world, pair.address) as peer:
         misbehave(peer)
         await peer.ended()
-    await eventually(lambda: len(pair.server.peers()) == 1)
+    await until(lambda: len(pair.server.peers()) == 1)
     assert await pair.gateway.add(1) == 2
     assert not pair.peer.closed
 
@@ -320,8 +321,8 @@ async def test_who_opens_a_stream_and_says_nothing_is_dropped(world: World) -> N
     stream, _ = await dial(host, port, context)
     raw = Raw(stream)
     stream.attach(raw)
-    await eventually(lambda: raw.ended != [])
-    await eventually(lambda: server.peers() == ())
+    await until(lambda: raw.ended != [])
+    await until(lambda: server.peers() == ())
 
 
 async def test_a_flood_of_pings_from_a_peer_that_does_not_read_is_cut(world: World) -> None:
@@ -330,28 +331,28 @@ async def test_a_flood_of_pings_from_a_peer_that_does_not_read_is_cut(world: Wor
     async with http2_peer(world, await server.listen("127.0.0.1", 0)) as peer:
         peer.h2.send_headers(1, headers())
         peer.flush()
-        await eventually(lambda: len(server.peers()) == 1)
+        await until(lambda: len(server.peers()) == 1)
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a full-duplex transport has it
         ping = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + b"\x00" * 8
         with contextlib.suppress(ConnectionError):
             for _ in range(400):
                 peer.writer.write(ping * 8192)
                 await peer.writer.drain()
-        await eventually(lambda: server.peers() == ())
+        await until(lambda: server.peers() == ())
 
 
 async def test_a_peer_that_asks_for_much_and_lets_nothing_come_is_given_up(pair: Pair) -> None:
     """Its answers pile up here, but only so far; the others do not notice."""
     size = wire.MAX_ENVELOPE_BYTES - 4096
     async with raw_peer(pair) as raw:
-        await eventually(lambda: len(pair.server.peers()) == 2)
+        await until(lambda: len(pair.server.peers()) == 2)
         slow = next(each for each in pair.server.peers() if each.identity.name == "broken")
         raw.stream._http2._open_window = lambda *_: None  # type: ignore[method-assign]  # it never lets more come
         for number in range(MAX_UNSENT_BYTES // size + 5):
             await raw.send(call(number, "blob", _MSGPACK.encode((bytes(size),))))
             if number % 4 == 3:  # no more under way at a time than agreed
-                await eventually(lambda: pair.echo.stats.processed > number or slow.closed)  # noqa: B023  # awaited here
-        await eventually(lambda: slow.closed)
+                await until(lambda: pair.echo.stats.processed > number or slow.closed)  # noqa: B023  # awaited here
+        await until(lambda: slow.closed)
         assert "does not read" in str(slow.close_reason)
         assert await pair.gateway.add(1) == 2
 
@@ -360,4 +361,4 @@ async def test_an_endpoint_that_watches_a_peer_is_told_when_its_stream_ends(pair
     told: list[str] = []
     pair.echo.watch(pair.server.peers()[0], told.append, "gone")
     await pair.client.close()
-    await eventually(lambda: told == ["gone"])
+    await until(lambda: told == ["gone"])

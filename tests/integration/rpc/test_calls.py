@@ -37,10 +37,10 @@ from tests.integration.rpc.world import (
     Sample,
     SlotBusy,
     World,
-    eventually,
     jobmanager,
     taskmanager,
 )
+from tests.waiting import until
 
 
 async def test_an_ask_returns_the_declared_type(pair: Pair) -> None:
@@ -110,22 +110,22 @@ async def test_an_error_of_a_third_party_is_not_mistaken_for_the_peers_own(pair:
 async def test_a_timeout_is_told_to_both_sides(pair: Pair) -> None:
     with pytest.raises(RpcTimeout, match=r"hang_briefly of echo .* 0\.2 s"):
         await pair.gateway.hang_briefly()
-    await eventually(pair.echo.hang_cancelled.is_set)
+    await until(pair.echo.hang_cancelled.is_set)
     assert await pair.gateway.add(1) == 2
 
 
 async def test_cancelling_an_ask_cancels_what_was_deferred_there(pair: Pair) -> None:
     asking = asyncio.create_task(pair.gateway.hang())
-    await eventually(pair.echo.hanging.is_set)
+    await until(pair.echo.hanging.is_set)
     asking.cancel()
-    await eventually(pair.echo.hang_cancelled.is_set)
+    await until(pair.echo.hang_cancelled.is_set)
     with pytest.raises(asyncio.CancelledError):
         await asking
 
 
 async def test_stopping_an_endpoint_fails_what_it_deferred(pair: Pair) -> None:
     asking = asyncio.create_task(pair.gateway.hang())
-    await eventually(pair.echo.hanging.is_set)
+    await until(pair.echo.hanging.is_set)
     await pair.server.stop(pair.echo)
     with pytest.raises(EndpointStopped):
         await asking
@@ -226,7 +226,7 @@ async def test_the_same_process_may_connect_twice(pair: Pair) -> None:
     assert len(pair.server.peers()) == 2
     await pair.peer.close()
     assert await second.gateway(EchoGateway, "echo").add(1) == 2
-    await eventually(lambda: len(pair.server.peers()) == 1)
+    await until(lambda: len(pair.server.peers()) == 1)
 
 
 async def test_both_ends_record_the_connection(world: World) -> None:
@@ -234,7 +234,7 @@ async def test_both_ends_record_the_connection(world: World) -> None:
     server = world.service(jobmanager(), connections=accepted)
     client = world.service(taskmanager(), connections=dialed)
     await client.connect(*await server.listen("127.0.0.1", 0))
-    await eventually(lambda: len(accepted.snapshot()) == 1)
+    await until(lambda: len(accepted.snapshot()) == 1)
     for log, direction in ((dialed, "dialed"), (accepted, "accepted")):
         (connection,) = log.snapshot()
         assert (connection.channel, connection.direction, connection.protocol) == ("rpc", direction, "TLSv1.3")
@@ -246,12 +246,12 @@ async def test_closing_fails_pending_asks_and_tells_both_sides(pair: Pair) -> No
     (at_server,) = pair.server.peers()
     at_server.on_close(lambda: closed.append("server"))
     asking = asyncio.create_task(pair.gateway.hang())
-    await eventually(pair.echo.hanging.is_set)
+    await until(pair.echo.hanging.is_set)
     await pair.client.close()
     with pytest.raises(PeerUnreachable):
         await asking
     await at_server.wait_closed()
-    await eventually(lambda: sorted(closed) == ["client", "server"])
+    await until(lambda: sorted(closed) == ["client", "server"])
     assert pair.peer.closed
     assert pair.server.peers() == ()
     with pytest.raises(PeerUnreachable):
@@ -260,12 +260,12 @@ async def test_closing_fails_pending_asks_and_tells_both_sides(pair: Pair) -> No
         await pair.gateway.note(1)
     late: list[str] = []
     pair.peer.on_close(lambda: late.append("late"))
-    await eventually(lambda: late == ["late"])
+    await until(lambda: late == ["late"])
 
 
 async def test_a_server_that_shuts_down_says_so(pair: Pair) -> None:
     asking = asyncio.create_task(pair.peer.gateway(EchoGateway, "echo").hang())
-    await eventually(pair.echo.hanging.is_set)
+    await until(pair.echo.hanging.is_set)
     await pair.server.close()
     with pytest.raises((PeerUnreachable, EndpointStopped)):
         await asking

@@ -10,7 +10,8 @@ import pytest_asyncio
 
 from sluice.runtime.rpc import PeerUnreachable, StreamTimeouts
 from tests.integration.rpc.relay import Relay
-from tests.integration.rpc.world import Echo, EchoGateway, World, eventually, jobmanager, taskmanager
+from tests.integration.rpc.world import Echo, EchoGateway, World, jobmanager, taskmanager
+from tests.waiting import until
 
 IMPATIENT = StreamTimeouts(hello=5.0, ping_interval=0.05, ping_timeout=0.4, goodbye=0.2)
 
@@ -41,21 +42,21 @@ async def relayed(world: World) -> AsyncIterator[Relayed]:
 
 async def test_a_cut_connection_fails_pending_asks_at_once(relayed: Relayed) -> None:
     asking = asyncio.create_task(relayed.gateway.hang())
-    await eventually(relayed.echo.hanging.is_set)
+    await until(relayed.echo.hanging.is_set)
     relayed.relay.cut()
     with pytest.raises(PeerUnreachable, match="jobmanager/jm ended"):
         await asking
-    await eventually(lambda: relayed.server.peers() == ())
+    await until(lambda: relayed.server.peers() == ())
 
 
 async def test_a_silent_connection_is_noticed_on_both_sides(relayed: Relayed) -> None:
     """Half-open: nothing is reset, nothing arrives; only the missing answers to pings tell."""
     asking = asyncio.create_task(relayed.gateway.hang())
-    await eventually(relayed.echo.hanging.is_set)
+    await until(relayed.echo.hanging.is_set)
     relayed.relay.freeze()
     with pytest.raises(PeerUnreachable, match="no sign of life"):
         await asking
-    await eventually(lambda: relayed.server.peers() == ())
+    await until(lambda: relayed.server.peers() == ())
 
 
 async def test_an_idle_connection_is_kept_by_pings(relayed: Relayed) -> None:

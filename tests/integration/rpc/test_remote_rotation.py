@@ -43,8 +43,8 @@ from sluice.pki.x509.key_identifiers import issuer_id, key_id
 from sluice.pki.x509.profiles import AuthorityKind
 from sluice.runtime.rpc import RpcService
 from tests.hostile import TRUST_DOMAIN, TestPki
-from tests.integration.rpc.test_authority_rotation import until
 from tests.integration.rpc.world import Echo, EchoGateway
+from tests.waiting import until
 
 INTERNAL = AuthorityKind.INTERNAL
 CONFIGURATION = load(None, environment={}, flags={})

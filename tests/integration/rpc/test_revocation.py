@@ -16,7 +16,8 @@ from sluice.pki.x509.profiles import AuthorityKind
 from sluice.runtime.rpc import PeerUnreachable, RpcError
 from sluice.runtime.rpc.service import RpcService
 from tests.hostile import TestPki
-from tests.integration.rpc.world import Pair, eventually, taskmanager
+from tests.integration.rpc.world import Pair, taskmanager
+from tests.waiting import until
 
 
 def revoke(pki: TestPki, bad: RpcService, told: RpcService) -> None:
@@ -31,11 +32,11 @@ def revoke(pki: TestPki, bad: RpcService, told: RpcService) -> None:
 async def test_revoked_caller_loses_its_stream_and_its_pending_call(pair: Pair) -> None:
     other = await pair.world.service(taskmanager("tm-2")).connect(*pair.address)
     hanging = asyncio.ensure_future(pair.gateway.hang())
-    await eventually(pair.echo.hanging.is_set)
+    await until(pair.echo.hanging.is_set)
     revoke(pair.world.pki, pair.client, pair.server)
     with pytest.raises(PeerUnreachable):
         await hanging
-    await eventually(lambda: [peer.identity for peer in pair.server.peers()] == [taskmanager("tm-2")])
+    await until(lambda: [peer.identity for peer in pair.server.peers()] == [taskmanager("tm-2")])
     with pytest.raises(PeerUnreachable):
         await pair.client.connect(*pair.address)
     assert not other.closed
@@ -43,7 +44,7 @@ async def test_revoked_caller_loses_its_stream_and_its_pending_call(pair: Pair) 
 
 async def test_caller_leaves_a_server_that_is_revoked(pair: Pair) -> None:
     hanging = asyncio.ensure_future(pair.gateway.hang())
-    await eventually(pair.echo.hanging.is_set)
+    await until(pair.echo.hanging.is_set)
     revoke(pair.world.pki, pair.server, pair.client)
     with pytest.raises(RpcError):
         await hanging

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -202,13 +201,6 @@ def jobmanager(name: str = "jm") -> SpiffeId:
 
 def taskmanager(name: str = "tm-1") -> SpiffeId:
     return SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name)
-
-
-async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Poll until ``condition`` holds."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  # the condition is of the other side, which sets no event
-            await asyncio.sleep(0.005)
 
 
 class Pair:

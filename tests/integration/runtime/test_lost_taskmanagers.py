@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
 from sluice.runtime.messages import SlotProfile, TaskManagerRegistration
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint, RpcService
 from tests.hostile import TestPki
+from tests.waiting import until
 
 NAMES = ("tm-1", "tm-2", "tm-3")
 
@@ -85,13 +86,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
                 )
             )  # fmt: skip
         yield made
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for it, not for ever."""
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_a_full_mailbox_drops_no_loss(world: World) -> None:

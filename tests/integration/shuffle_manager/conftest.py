@@ -29,19 +29,12 @@ from sluice.runtime.shuffle.control_plane.messages import (
 )
 from sluice.runtime.shuffle.manager_finder import shuffle_manager_finder
 from tests.hostile import TRUST_DOMAIN, TestPki
+from tests.waiting import until
 
 DEADLINE_SECONDS = 40.0
 CONFIG = ShuffleConfig(
     enabled=True, heartbeat_interval=0.1, heartbeat_timeout=5.0, job_lease=30.0, allocation_timeout=20.0
 )
-
-
-async def eventually(check: Callable[[], object], what: str) -> None:
-    """Poll until ``check`` answers something true."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not check():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        await asyncio.sleep(0.02)
 
 
 async def until_seen(link: ShuffleManagerLink, check: Callable[[ShuffleOverview], object], what: str) -> None:
@@ -146,7 +139,7 @@ class Service:
         """Wait until these workers have announced that they are."""
         for name in names:
             path = self.home.run / "endpoints" / f"shuffle-worker-{name}.json"
-            await eventually(path.exists, f"{name} is registered")
+            await until(path.exists, f"{name} is registered")
 
     async def until_state(self, link: ShuffleManagerLink, name: str, state: WorkerState) -> None:
         """Wait until the manager sees the worker in ``state``."""

@@ -25,7 +25,8 @@ from sluice.runtime.shuffle.control_plane.messages import (
     WorkerState,
 )
 from sluice.runtime.shuffle.manager.workers import Worker, WorkerTable
-from tests.integration.shuffle_manager.conftest import CONFIG, NotedWorker, Service, eventually, until_seen
+from tests.integration.shuffle_manager.conftest import CONFIG, NotedWorker, Service, until_seen
+from tests.waiting import until
 
 JOB, OTHER = "a" * 32, "b" * 32
 IMPATIENT = msgspec.structs.replace(CONFIG, allocation_timeout=0.5)
@@ -74,7 +75,7 @@ async def test_released_data_is_gone_and_the_job_does_not_begin_again(service: S
     await link.allocate(JOB, 1, 4)
     worker.kept[JOB] = {0, 1}
     await link.release_shuffle(JOB, 0)
-    await eventually(lambda: worker.kept[JOB] == {1}, "the shuffle is gone")
+    await until(lambda: worker.kept[JOB] == {1}, "the shuffle is gone")
     await link.release_job(JOB)
     assert (worker.kept, worker.allowed) == ({}, {})
     with pytest.raises(JobUnknown):
@@ -89,7 +90,7 @@ async def test_shuffles_of_earlier_contexts_go_together(service: Service) -> Non
         await link.allocate(JOB, number, 4)
     worker.kept[JOB] = {1, 2, 5}
     await link.release_before(JOB, 5)
-    await eventually(lambda: worker.kept[JOB] == {5}, "the earlier ones are gone")
+    await until(lambda: worker.kept[JOB] == {5}, "the earlier ones are gone")
 
 
 async def test_another_cluster_has_no_power_over_a_job(service: Service) -> None:
@@ -131,7 +132,7 @@ async def test_the_data_of_a_job_that_nobody_renews_goes(service: Service) -> No
     await link.allocate(JOB, 0, 4)
     worker.kept[JOB] = {0}
     await service.clusters.pop().aclose()
-    await eventually(lambda: worker.kept == {}, "the data is gone")
+    await until(lambda: worker.kept == {}, "the data is gone")
     again = await service.cluster()
     await again.allocate(JOB, 1, 4)  # it was only cut off for long
     assert JOB in worker.allowed
@@ -153,7 +154,7 @@ async def test_a_look_that_fails_is_not_the_last_one(service: Service, monkeypat
     await (await service.cluster()).allocate(JOB, 0, 4)
     worker.kept[JOB] = {0}
     await service.clusters.pop().aclose()
-    await eventually(lambda: worker.kept == {}, "the lease is over")
+    await until(lambda: worker.kept == {}, "the lease is over")
     assert failed > 1
 
 
@@ -204,13 +205,13 @@ async def test_a_drained_worker_gets_nothing_new(service: Service) -> None:
     await link.allocate(JOB, 0, 9)
     worker.kept[JOB] = {0}
     await link.drain("w-1")
-    await eventually(lambda: worker.draining, "it is told")
+    await until(lambda: worker.draining, "it is told")
     assert [each.name for each in (await link.allocate(JOB, 1, 9)).workers] == ["w-2"]
     await link.release_job(JOB)
 
     await service.until_state(link, "w-1", WorkerState.DRAINED)
     await link.drain("w-1", wanted=False)
-    await eventually(lambda: not worker.draining, "it is told")
+    await until(lambda: not worker.draining, "it is told")
     await service.until_state(link, "w-1", WorkerState.ACTIVE)
     assert len((await link.allocate(OTHER, 1, 9)).workers) == 2
     with pytest.raises(WorkerUnknown):

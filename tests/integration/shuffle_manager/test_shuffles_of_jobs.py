@@ -12,7 +12,8 @@ from sluice.runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerCo
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.runtime.conftest import Cluster
 from tests.integration.runtime.conftest import eventually as eventually_async
-from tests.integration.shuffle_manager.conftest import CONFIG, Service, eventually
+from tests.integration.shuffle_manager.conftest import CONFIG, Service
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ async def test_the_shuffles_of_a_job_live_as_long_as_the_job(service: Service, c
     else:
         cluster.flag.touch()
     await cluster.until(job_id, {"when-told": "FINISHED", "cancel": "CANCELED", "crash": "FAILED"}[end])
-    await eventually(lambda: not worker.allowed and not worker.kept, "nothing of the job is left")
+    await until(lambda: not worker.allowed and not worker.kept, "nothing of the job is left")
 
 
 async def test_a_job_that_starts_again_has_other_shuffles_and_its_earlier_ones_go(
@@ -83,10 +84,10 @@ async def test_a_job_that_starts_again_has_other_shuffles_and_its_earlier_ones_g
         return f"shuffle 0 is {2 << 20} on w-1" in await shuffles(cluster, job_id, 2)
 
     await eventually_async(again, "the second attempt has its shuffles")
-    await eventually(lambda: worker.kept[job_id] == set(), "the shuffles of the first attempt are gone")
+    await until(lambda: worker.kept[job_id] == set(), "the shuffles of the first attempt are gone")
     cluster.flag.touch()
     await cluster.until(job_id, "FINISHED")
-    await eventually(lambda: not worker.allowed and not worker.kept, "nothing of the job is left")
+    await until(lambda: not worker.allowed and not worker.kept, "nothing of the job is left")
 
 
 async def test_a_driver_hears_why_there_is_no_place(service: Service, cluster: Cluster) -> None:

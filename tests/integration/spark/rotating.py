@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -27,15 +26,9 @@ from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import ACCEPT, JOB_ID
 from tests.integration.spark.test_data_channel import EXECUTOR, blocks_of, driver_blocks, driver_rpc
+from tests.waiting import until
 
 DEADLINE_SECONDS = 60.0
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Poll with a deadline."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - files of other processes tell of no event
-            await asyncio.sleep(0.05)
 
 
 def authority_of(pki: TestPki) -> x509.Certificate:

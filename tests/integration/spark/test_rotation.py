@@ -31,7 +31,6 @@ from tests.integration.spark.rotating import (
     key_id,
     report,
     report_path,
-    until,
     until_reported,
 )
 from tests.integration.spark.small_cluster import HOST, Work, running_job
@@ -44,6 +43,7 @@ from tests.integration.spark.test_data_channel import (
     driver_rpc,
     py4j_port,
 )
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 

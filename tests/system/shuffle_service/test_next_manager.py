@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sluice.runtime.shuffle.control_plane.messages import WorkerState
-from tests.integration.shuffle_manager.conftest import Service, eventually, service
+from tests.integration.shuffle_manager.conftest import Service, service
+from tests.waiting import until
 
 __all__ = ["service"]
 
@@ -49,7 +50,7 @@ async def test_the_next_manager_drains_what_it_has_never_placed(service: Service
     await service.stop_manager("manager-1")
     await service.until_registered("w-1")
     await link.release_before(JOB, 2)
-    await eventually(lambda: worker.kept[JOB] == {2}, "what this manager has never placed is released")
+    await until(lambda: worker.kept[JOB] == {2}, "what this manager has never placed is released")
     await service.start_worker("w-2")
     await link.drain("w-1")
     await service.until_state(link, "w-1", WorkerState.DRAINED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -12,6 +12,7 @@ from sluice.core.errors import StoreError
 from sluice.pki.ca.protocol import TrustAnswer, TrustSide
 from sluice.pki.ca.trust_watch import TrustWatch, View
 from sluice.pki.errors import RateLimited
+from tests.waiting import until
 
 LONG = 60.0
 
@@ -51,14 +52,6 @@ def decoded(body: bytes) -> TrustAnswer:
 
 async def ask(watch: TrustWatch, who: str = "tm-1", known: str = "", view: View = View.MEMBER) -> TrustAnswer:
     return decoded(await watch.poll(who, view, known))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let others go on until ``condition`` holds."""
-    deadline = asyncio.get_running_loop().time() + 20
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0)
 
 
 async def waits(watch: TrustWatch, count: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,6 +25,7 @@ from sluice.runtime.rest.assertion import ASSERTED
 from sluice.runtime.rest.problems import TooManyStreams
 from sluice.runtime.rest.route import Call, NoQuery
 from sluice.runtime.rest.streams import EventStream, Streams
+from tests.waiting import until
 
 
 async def everybody_stays(everybody: Holders) -> Holders:
@@ -36,15 +36,6 @@ def call_of(name: str) -> Call[NoQuery]:
     request = make_mocked_request("GET", "/v1/events")
     request[ASSERTED] = Assertion(Principal(name, (), "token", Credential("token", "id-1")), "")
     return Call(request, {}, NoQuery())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let others run until it holds."""
-    async with asyncio.timeout(30):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0)
 
 
 async def burst(opened: Streams, names: list[str], end: asyncio.Event) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
 import pytest
@@ -29,6 +28,7 @@ from sluice.runtime.rpc import (
     remotable,
     rpc,
 )
+from tests.waiting import until
 
 JOBMANAGERS = frozenset({Role.JOBMANAGER})
 Failures = list[tuple[RpcEndpoint, BaseException]]
@@ -155,12 +155,6 @@ class Actor(RpcEndpoint):
         return str(self.caller.identity)
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # what is waited for sets no event
-            await asyncio.sleep(0)
-
-
 async def started(service: RpcService, actor: Actor | None = None) -> tuple[Actor, ActorGateway]:
     made = actor or Actor()
     await service.start(made)
@@ -209,7 +203,7 @@ async def test_a_busy_endpoint_leaves_others_their_turn(service: RpcService) -> 
     task = asyncio.create_task(other())
     for number in range(1000):
         actor.post(actor.diary.append, number)
-    await eventually(lambda: len(actor.diary) == 1001)
+    await until(lambda: len(actor.diary) == 1001)
     task.cancel()
     assert len(turns) > 5
 
@@ -382,7 +376,7 @@ async def test_handed_off_work_comes_back_on_the_main_thread(service: RpcService
     assert actor.diary == ["start"], "the main thread is taken"
     actor.gate.set()
     await blocked
-    await eventually(lambda: actor.diary == ["start", 0, "result", "ValueError('broken')"])
+    await until(lambda: actor.diary == ["start", 0, "result", "ValueError('broken')"])
 
 
 async def test_failures_nobody_waits_for_go_to_the_service_and_the_endpoint_lives_on(
@@ -403,7 +397,7 @@ async def test_failures_nobody_waits_for_go_to_the_service_and_the_endpoint_live
     actor.post(post_broken)
     actor.post(await_cancelled)
     actor.call_later(0, post_broken)
-    await eventually(lambda: len(failures) == 4)
+    await until(lambda: len(failures) == 4)
     assert {type(error) for _, error in failures} == {ValueError, asyncio.CancelledError}
     assert all(endpoint is actor for endpoint, _ in failures)
     assert await gateway.put(1) == 1
@@ -420,7 +414,7 @@ async def test_a_timer_fires_on_the_main_thread_and_can_be_cancelled(service: Rp
     assert actor.diary == ["start"]
     actor.gate.set()
     await blocked
-    await eventually(lambda: actor.diary == ["start", 0, "timer"])
+    await until(lambda: actor.diary == ["start", 0, "timer"])
 
 
 async def test_timers_and_results_pass_a_full_mailbox(service: RpcService) -> None:
@@ -434,10 +428,10 @@ async def test_timers_and_results_pass_a_full_mailbox(service: RpcService) -> No
 
     actor.hand_off(work(), actor.diary.append)
     actor.call_later(0, actor.diary.append, "timer")
-    await eventually(lambda: actor.mailbox_depth == 3)
+    await until(lambda: actor.mailbox_depth == 3)
     actor.gate.set()
     await blocked
-    await eventually(lambda: len(actor.diary) == 5)
+    await until(lambda: len(actor.diary) == 5)
 
 
 # --- timeouts and cancellation --------------------------------------------------------------------------
@@ -512,7 +506,7 @@ async def test_stop_ends_the_message_in_progress_refuses_the_rest_and_is_last(se
 async def test_an_endpoint_may_stop_itself(service: RpcService) -> None:
     actor, gateway = await started(service)
     await gateway.stop_myself()
-    await eventually(lambda: actor.diary == ["start", "stop"])
+    await until(lambda: actor.diary == ["start", "stop"])
     with pytest.raises(EndpointNotFound):
         await gateway.put(1)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import pytest
@@ -28,6 +27,7 @@ from sluice.runtime.rpc.exchange import Exchange
 from sluice.runtime.rpc.line import MAX_UNSENT_BYTES, Line
 from sluice.runtime.rpc.proxy import make_proxy
 from sluice.runtime.rpc.window import MAX_OPEN_CALLS
+from tests.waiting import until
 
 LOCAL = SpiffeId.process("sluice.local", Role.JOBMANAGER, "jm")
 PEER = SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm")
@@ -117,16 +117,10 @@ class Fixture:
         return [each for each in self.stream.sent if isinstance(each, kind)]
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # what is waited for sets no event
-            await asyncio.sleep(0)
-
-
 async def test_hello_comes_first_and_what_waits_shares_a_message() -> None:
     fixture = Fixture()
     asks = [asyncio.create_task(fixture.things.get(number)) for number in range(100)]
-    await eventually(lambda: len(fixture.sent(wire.Call)) == 100)
+    await until(lambda: len(fixture.sent(wire.Call)) == 100)
     assert fixture.stream.sent[0] == wire.Hello(wire.PROTOCOL_VERSION)
     assert len(fixture.stream.messages) <= 3
     calls: list[wire.Call] = fixture.sent(wire.Call)
@@ -143,7 +137,7 @@ async def test_a_batch_stays_within_its_target_and_a_large_envelope_travels_alon
         await fixture.things.note(bytes(wire.BATCH_TARGET_BYTES // 4))
     await fixture.things.note(bytes(2 * wire.BATCH_TARGET_BYTES))
     fixture.stream.open()
-    await eventually(lambda: len(fixture.sent(wire.Tell)) == 21)
+    await until(lambda: len(fixture.sent(wire.Tell)) == 21)
     sizes = [
         sum(len(each.arguments) for each in batch if isinstance(each, wire.Tell)) for batch in fixture.stream.messages
     ]
@@ -159,10 +153,10 @@ async def test_tells_wait_for_room_until_the_peer_has_consumed_some() -> None:
     with pytest.raises(RpcTimeout, match="no room for note"):
         await fixture.things.note(b"never sent")
     waiting = asyncio.create_task(fixture.things.note(b"sent later"))
-    await eventually(lambda: len(fixture.sent(wire.Tell)) == MAX_OPEN_CALLS)
+    await until(lambda: len(fixture.sent(wire.Tell)) == MAX_OPEN_CALLS)
     fixture.receive(wire.Consumed(1, len(METHODS["note"].encode_arguments((b"",)))))
     await waiting
-    await eventually(lambda: len(fixture.sent(wire.Tell)) == MAX_OPEN_CALLS + 1)
+    await until(lambda: len(fixture.sent(wire.Tell)) == MAX_OPEN_CALLS + 1)
     assert b"sent later" in fixture.sent(wire.Tell)[-1].arguments
     fixture.exchange.line.end(PeerUnreachable("done"))
 
@@ -174,7 +168,7 @@ async def test_what_was_told_here_is_reported_consumed() -> None:
     for answer in fixture.served.answers[:4]:
         answer.succeed(None)
     fixture.served.answers[4].fail(ValueError("too"))
-    await eventually(lambda: fixture.sent(wire.Consumed) != [])
+    await until(lambda: fixture.sent(wire.Consumed) != [])
     assert sum(each.tells for each in fixture.sent(wire.Consumed)) == 6
     assert sum(each.size for each in fixture.sent(wire.Consumed)) == 5 * 5 + len(b"refused")
     fixture.exchange.line.end(PeerUnreachable("done"))
@@ -184,7 +178,7 @@ async def test_a_timeout_sends_cancel_and_a_late_reply_is_ignored() -> None:
     fixture = Fixture()
     with pytest.raises(RpcTimeout):
         await fixture.things.get_soon(1)
-    await eventually(lambda: fixture.sent(wire.Cancel) != [])
+    await until(lambda: fixture.sent(wire.Cancel) != [])
     (call,) = fixture.sent(wire.Call)
     assert fixture.sent(wire.Cancel) == [wire.Cancel(call.id)]
     fixture.receive(wire.Reply(call.id, b"\x01"))
@@ -195,11 +189,11 @@ async def test_a_timeout_sends_cancel_and_a_late_reply_is_ignored() -> None:
 async def test_an_ask_that_never_left_sends_no_cancel() -> None:
     fixture = Fixture()
     asks = [asyncio.create_task(fixture.things.get(number)) for number in range(MAX_OPEN_CALLS)]
-    await eventually(lambda: len(fixture.sent(wire.Call)) == MAX_OPEN_CALLS)
+    await until(lambda: len(fixture.sent(wire.Call)) == MAX_OPEN_CALLS)
     with pytest.raises(RpcTimeout):
         await fixture.things.get_soon(1)
     fixture.receive(wire.Ping())
-    await eventually(lambda: fixture.sent(wire.Pong) != [])
+    await until(lambda: fixture.sent(wire.Pong) != [])
     assert fixture.sent(wire.Cancel) == []
     assert len(fixture.sent(wire.Call)) == MAX_OPEN_CALLS
     fixture.exchange.line.end(PeerUnreachable("done"))
@@ -216,7 +210,7 @@ async def test_cancel_drops_the_answer_and_makes_room() -> None:
         fixture.receive(wire.Call(number, "things", "get", None, b"\x91\x01"))
     assert not fixture.exchange.closed
     fixture.receive(wire.Ping())
-    await eventually(lambda: fixture.sent(wire.Pong) != [])
+    await until(lambda: fixture.sent(wire.Pong) != [])
     assert fixture.sent(wire.Reply) == []
     fixture.exchange.line.end(PeerUnreachable("done"))
 
@@ -224,7 +218,7 @@ async def test_cancel_drops_the_answer_and_makes_room() -> None:
 async def test_a_refusal_is_answered_at_once() -> None:
     fixture = Fixture()
     fixture.receive(wire.Call(5, "things", "full", None, b""))
-    await eventually(lambda: fixture.sent(wire.Failure) != [])
+    await until(lambda: fixture.sent(wire.Failure) != [])
     (failure,) = fixture.sent(wire.Failure)
     assert (failure.id, failure.error, failure.what) == (5, "sluice.runtime.rpc.errors.MailboxFull", "no room")
     fixture.exchange.line.end(PeerUnreachable("done"))
@@ -234,7 +228,7 @@ async def test_a_result_that_cannot_be_encoded_is_a_failure() -> None:
     fixture = Fixture()
     fixture.receive(wire.Call(5, "things", "get", None, b""))
     fixture.served.answers[0].succeed(object())
-    await eventually(lambda: fixture.sent(wire.Failure) != [])
+    await until(lambda: fixture.sent(wire.Failure) != [])
     fixture.exchange.line.end(PeerUnreachable("done"))
 
 
@@ -261,7 +255,7 @@ async def test_who_answers_pings_lives() -> None:
     fixture = Fixture(StreamTimeouts(hello=1, ping_interval=0.01, ping_timeout=0.05))
     answered = 0
     while answered < 10:
-        await eventually(lambda: len(fixture.sent(wire.Ping)) > answered)  # noqa: B023  # awaited within the turn
+        await until(lambda: len(fixture.sent(wire.Ping)) > answered)  # noqa: B023  # awaited within the turn
         answered = len(fixture.sent(wire.Ping))
         fixture.receive(wire.Pong())
     assert not fixture.exchange.closed
@@ -287,7 +281,7 @@ async def test_ready_waits_for_hello_and_survives_being_cancelled() -> None:
 async def test_goodbye_ends_the_stream_with_its_reason() -> None:
     fixture = Fixture()
     asking = asyncio.create_task(fixture.things.get(1))
-    await eventually(lambda: fixture.sent(wire.Call) != [])
+    await until(lambda: fixture.sent(wire.Call) != [])
     fixture.receive(wire.Goodbye("maintenance"), wire.Ping())
     with pytest.raises(PeerUnreachable, match="maintenance"):
         await asking

@@ -47,6 +47,7 @@ from sluice.runtime.restart_config import RestartConfig, RestartStrategy
 from sluice.runtime.rpc import RpcService
 from tests.hostile import TestPki
 from tests.unit.runtime.ha.simulated import Lines, MemoryStorage, Service, SimulatedPointers
+from tests.waiting import until
 
 CONTENT = b"print(1)"
 PIPELINE = BlobRef(sha256=hashlib.sha256(CONTENT).hexdigest(), name="p.py", size=len(CONTENT))
@@ -191,13 +192,6 @@ async def world(identity: TlsIdentity, tmp_path: Path) -> AsyncIterator[World]:
     await rpc.start(made.dispatcher)
     yield made
     await rpc.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for it, not for ever."""
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 # --- acceptance -----------------------------------------------------------------------------------------------

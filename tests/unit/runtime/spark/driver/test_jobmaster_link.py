@@ -29,6 +29,7 @@ from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, JobMasterP
 from sluice.runtime.spark.driver.lease import DriverLease
 from sluice.runtime.spark.driver.main import run_linked
 from sluice.runtime.spark.errors import DriverFailed
+from tests.waiting import until
 
 SECRET = b"secret"
 ASSIGNMENT = DriverAssignment(
@@ -142,12 +143,6 @@ async def linked(network: Network, patience: float = 30.0) -> AsyncIterator[JobM
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  # what is waited for is in a list
-            await asyncio.sleep(0.005)
-
-
 async def soon(work: Awaitable[object]) -> object:
     return await asyncio.wait_for(work, 10)
 
@@ -170,10 +165,10 @@ async def test_says_again_after_a_reconnection_what_the_jobmaster_has_to_know() 
         link.spark_started(REGISTRATION)
         link.set_targets(targets(1))
         link.set_targets(targets(2))
-        await eventually(lambda: len(network.heard) == 4)
+        await until(lambda: len(network.heard) == 4)
         network.heard.clear()
         network.peers[0].gone.set()
-        await eventually(lambda: len(network.heard) == 3)
+        await until(lambda: len(network.heard) == 3)
         assert network.heard == [("driver", 1, 42), REGISTRATION, targets(2)]
         await soon(link.finish(DONE))
     assert len(network.peers) == 2
@@ -261,7 +256,7 @@ async def test_nothing_waits_for_the_place_of_a_shuffle_but_who_asked() -> None:
         await asyncio.sleep(0)
         link.set_targets(targets(1))
         link.unregister_shuffle(2)
-        await eventually(lambda: len(network.heard) == 5)
+        await until(lambda: len(network.heard) == 5)
         assert network.heard[1:3] == [REGISTRATION, ("register", 3, 200)]
         assert not asked.done()
         network.peers[0].allocating.set()
@@ -272,10 +267,10 @@ async def test_the_place_of_a_shuffle_is_asked_for_again_after_a_reconnection() 
     network = Network()
     async with linked(network) as link:
         asked = asyncio.ensure_future(link.register_shuffle(3, 200))
-        await eventually(lambda: ("register", 3, 200) in network.heard)
+        await until(lambda: ("register", 3, 200) in network.heard)
         await network.peers[0].close()
         network.peers[0].allocating.set()
-        await eventually(lambda: len(network.peers) == 2)
+        await until(lambda: len(network.peers) == 2)
         network.peers[1].allocating.set()
         assert await soon(asked) == ALLOCATION
     assert network.heard.count(("register", 3, 200)) == 2
@@ -285,7 +280,7 @@ async def test_who_asked_hears_why_a_shuffle_has_no_place() -> None:
     network = Network()
     async with linked(network) as link:
         asked = asyncio.ensure_future(link.register_shuffle(-1, 200))
-        await eventually(lambda: bool(network.peers))
+        await until(lambda: bool(network.peers))
         network.peers[0].allocating.set()
         with pytest.raises(NoShuffleService):
             await soon(asked)
