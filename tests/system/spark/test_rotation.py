@@ -24,15 +24,6 @@ from sluice.pki.revocation.crl_files import install_crls
 from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.hostile import TRUST_DOMAIN, Hostile, HostileIdentity, TestPki, answer_of, assert_refused
 from tests.integration.spark.conftest import PIPELINES
-from tests.integration.spark.rotating import (
-    Rotating,
-    Rotation,
-    authority_of,
-    key_id,
-    report,
-    report_path,
-    until_reported,
-)
 from tests.integration.spark.small_cluster import HOST, Work, running_job
 from tests.integration.spark.test_data_channel import (
     EXECUTOR,
@@ -42,6 +33,15 @@ from tests.integration.spark.test_data_channel import (
     driver_blocks,
     driver_rpc,
     py4j_port,
+)
+from tests.system.spark.rotating import (
+    Rotating,
+    Rotation,
+    authority_of,
+    key_id,
+    report,
+    report_path,
+    until_reported,
 )
 from tests.waiting import until
 
