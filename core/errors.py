@@ -1,4 +1,4 @@
-"""Errors of the PKI: one base, specific subclasses, each with its remedy."""
+"""Errors that several parts of the package share: one base, specific subclasses, each with its remedy."""
 
 from __future__ import annotations
 

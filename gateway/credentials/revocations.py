@@ -19,6 +19,8 @@ from typing import Literal, get_args
 
 import msgspec
 
+from sluice.core.errors import StoreError
+from sluice.core.file_changes import FileStamp, file_stamp
 from sluice.core.files import (
     SECRET_MODE,
     locked,
@@ -111,7 +113,7 @@ class Revocations:
         self._path = path
         self._clock = clock
         # One value, so that threads never pair the stamp of one with the set of another.
-        self._known: tuple[tuple[int, int, int] | None, RevocationSet] = (None, RevocationSet())
+        self._known: tuple[FileStamp | None, RevocationSet] = (None, RevocationSet())
 
     @classmethod
     def of(cls, home: Home) -> Revocations:
@@ -163,21 +165,18 @@ class Revocations:
                 yield current
             await asyncio.sleep(interval)
 
-    def _look(self) -> tuple[int, int, int] | None:
+    def _look(self) -> FileStamp | None:
         try:
-            info = self._path.stat()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise RevocationError(f"cannot read {self._path}: {error.strerror}") from error
-        return (info.st_ino, info.st_size, info.st_mtime_ns)
+            return file_stamp(self._path)
+        except StoreError as error:
+            raise RevocationError(error.what, error.remedy) from error
 
     def _compacted(self, now: float) -> tuple[Revocation, ...]:
         """The unexpired revocations; a file that has grown large is rewritten with them."""
         current = self.current()
         kept = current.unexpired(now)
         stamp = self._known[0]
-        if stamp is not None and stamp[1] > COMPACT_ABOVE_BYTES and len(kept) < len(current.entries):
+        if stamp is not None and stamp.size > COMPACT_ABOVE_BYTES and len(kept) < len(current.entries):
             write_secret(self._path, b"".join(msgspec.json.encode(each) + b"\n" for each in kept))
         return kept
 
