@@ -58,7 +58,7 @@ class _Posted(Message):
         self._arguments = arguments
 
     async def run(self) -> None:
-        with self._endpoint.supervised():
+        with self._endpoint.reporting_failures():
             result = self._function(*self._arguments)
             if inspect.isawaitable(result):
                 await result
@@ -244,7 +244,7 @@ class RpcEndpoint:
 
         async def stop() -> None:
             if started.exception() is None:
-                with self.supervised():
+                with self.reporting_failures():
                     await self.on_stop()
 
         self._mailbox.start(start, stop)
@@ -305,7 +305,7 @@ class RpcEndpoint:
             invocation.answer.succeed(result)
 
     @contextlib.contextmanager
-    def supervised(self) -> Iterator[None]:
+    def reporting_failures(self) -> Iterator[None]:
         """Send errors of the block to :meth:`on_failure`: none of them may end the main thread."""
         try:
             yield

@@ -1,7 +1,7 @@
-"""Noticing death: who has not been heard of for too long, or failed too many calls in a row.
+"""Which processes count as dead: those not heard of for too long, or that failed too many calls in a row.
 
-Decisions only; the clock is injected. Intervals follow Flink's ``heartbeat.interval``,
-``heartbeat.timeout`` and ``heartbeat.rpc-failure-threshold``.
+Decisions only; the clock is injected. The bounds are Flink's ``heartbeat.timeout`` and
+``heartbeat.rpc-failure-threshold``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-HEARTBEAT_INTERVAL_SECONDS = 10.0
-HEARTBEAT_TIMEOUT_SECONDS = 50.0
 RPC_FAILURE_THRESHOLD = 2
 """Calls in a row that fail to reach a target before it counts as dead."""
 
@@ -30,7 +28,7 @@ class HeartbeatMonitor(Generic[_T]):
 
     def __init__(
         self,
-        timeout: float = HEARTBEAT_TIMEOUT_SECONDS,
+        timeout: float,
         *,
         failure_threshold: int = RPC_FAILURE_THRESHOLD,
         clock: Callable[[], float] = time.monotonic,

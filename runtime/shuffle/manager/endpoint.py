@@ -173,7 +173,7 @@ class ShuffleManager(FencedRpcEndpoint):
         # First of all, or an exception below would be the end of all watching.
         self.call_later(min(self._config.heartbeat_interval, self._config.job_lease / 8), self._watch)
         for look in (self._watch_workers, self._watch_hand_overs, self._watch_leases):
-            with self.supervised():
+            with self.reporting_failures():
                 look()
 
     def _watch_workers(self) -> None:
