@@ -332,9 +332,10 @@ def is_fatal(endpoint: str, error: BaseException) -> bool:
     """Whether a failure of ``endpoint`` ends the process.
 
     It does when it is an error of the Dispatcher or the ResourceManager themselves. A call or a disk that failed is
-    none, and a JobMaster that fails costs its job alone.
+    none, nor is something that was cancelled, and a JobMaster that fails costs its job alone.
     """
-    return endpoint in ESSENTIAL_ENDPOINTS and not isinstance(error, SluiceError | OSError)
+    own = isinstance(error, Exception) and not isinstance(error, SluiceError | OSError)
+    return own and endpoint in ESSENTIAL_ENDPOINTS
 
 
 def _ending(fatal: asyncio.Future[NoReturn]) -> Callable[[RpcEndpoint, BaseException], None]:

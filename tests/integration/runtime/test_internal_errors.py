@@ -28,9 +28,10 @@ from tests.integration.runtime.conftest import JOBMANAGER, Cluster
         pytest.param("diagnostics", KeyError("log"), False, id="another-endpoint"),
         pytest.param(DISPATCHER, TaskManagerNotFound("tm-1"), False, id="a-call-that-failed"),
         pytest.param(DISPATCHER, OSError("disk full"), False, id="a-disk-that-is-full"),
+        pytest.param(DISPATCHER, asyncio.CancelledError(), False, id="what-was-cancelled"),
     ],
 )
-def test_what_ends_the_process(endpoint: str, error: Exception, fatal: bool) -> None:
+def test_what_ends_the_process(endpoint: str, error: BaseException, fatal: bool) -> None:
     assert is_fatal(endpoint, error) is fatal
 
 
