@@ -1,7 +1,7 @@
 """One executor: its identity, its process, its directories.
 
-The private key is made here and never leaves this machine; the JobMaster signs a request for it, and does so
-only for an executor that it told this TaskManager to launch.
+The private key is generated here and never leaves this machine. The JobMaster signs the CSR only of an executor that
+it told this TaskManager to launch.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ class ExecutorPlace:
 
 
 class ExecutorLauncher(Protocol):
-    """Composes the command of an executor; starting it is not its task."""
+    """Composes the command of an executor, but does not start it."""
 
     def prepare(self) -> None:
-        """Find or build everything needed, once, before slots are offered; may take seconds; raises what is missing."""
+        """Find or build what executors need, once, before slots are offered; takes seconds. Raises what is missing."""
         ...
 
     def command(self, launch: ExecutorLaunch, place: ExecutorPlace) -> Command:
@@ -44,7 +44,7 @@ class SparkExecutorLauncher:
 
     def __init__(self) -> None:
         self._spark: SparkRuntime | None = None
-        self._looking: threading.Thread | None = None
+        self._class_search: threading.Thread | None = None
 
     def prepare(self) -> None:
         """Find Java and Spark, and build the plugin if it is not there; raises what is missing."""
@@ -53,7 +53,7 @@ class SparkExecutorLauncher:
     def command(self, launch: ExecutorLaunch, place: ExecutorPlace) -> Command:
         """The command of one executor; raises ``ForbiddenSparkConf``."""
         spark = self._spark or find_spark_runtime()
-        self._look_for_classes(spark)
+        self._find_classes_in_background(spark)
         return executor_command(
             launch,
             spark=spark,
@@ -63,11 +63,15 @@ class SparkExecutorLauncher:
             host=place.host,
         )
 
-    def _look_for_classes(self, spark: SparkRuntime) -> None:
-        """An archive that was made since the beginning serves the executors after this one: checking it takes long."""
-        if spark.class_archive is None and self._looking is None and has_class_archive(spark.java, spark.distribution):
-            self._looking = threading.Thread(target=self._take_classes, args=(spark,), daemon=True)
-            self._looking.start()
+    def _find_classes_in_background(self, spark: SparkRuntime) -> None:
+        """Use an archive that was made since the start, from the next executor on: checking it takes long."""
+        if (
+            spark.class_archive is None
+            and self._class_search is None
+            and has_class_archive(spark.java, spark.distribution)
+        ):
+            self._class_search = threading.Thread(target=self._use_class_archive, args=(spark,), daemon=True)
+            self._class_search.start()
 
-    def _take_classes(self, spark: SparkRuntime) -> None:
+    def _use_class_archive(self, spark: SparkRuntime) -> None:
         self._spark = replace(spark, class_archive=find_class_archive(spark.java, spark.distribution))

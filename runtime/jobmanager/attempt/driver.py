@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sluice.runtime.messages import Evidence, JobSubmission
+from sluice.runtime.messages import Evidence, JobSubmission, LogChunk
+
+DRIVER_LOGS = ("driver.stdout", "driver.stderr", "driver.jvm", "driver.agent")
+"""What a driver may leave, by the names under which users ask for it."""
 
 
 class Driver(Protocol):
@@ -37,8 +40,16 @@ class Driver(Protocol):
 
 
 class DriverLauncher(Protocol):
-    """Makes drivers; the one thing to be replaced when they are to run somewhere else."""
+    """Makes drivers and reads what they have left; the one thing to be replaced when they are to run elsewhere."""
 
     def driver(self, job_id: str, attempt: int, submission: JobSubmission, token: bytes) -> Driver:
         """A driver that is not started yet, with the fencing token of its JobMaster."""
+        ...
+
+    async def logs(self, job_id: str, attempt: int) -> tuple[str, ...]:
+        """Which of :data:`DRIVER_LOGS` the driver of an attempt has left so far."""
+        ...
+
+    async def read_log(self, job_id: str, attempt: int, name: str, offset: int, limit: int) -> LogChunk:
+        """At most ``limit`` bytes of a log from byte ``offset``, while the driver runs and afterwards."""
         ...

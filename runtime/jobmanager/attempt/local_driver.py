@@ -14,26 +14,24 @@ from datetime import timedelta
 from pathlib import Path
 
 from sluice.core.files import make_private_directory
-from sluice.core.untrusted_files import clear_untrusted
+from sluice.core.untrusted_files import clear_untrusted, is_regular_file
 from sluice.pki.issuing.issuer import Issuer
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.runtime.messages import Evidence, JobSubmission, SlotProfile
+from sluice.runtime.jobmanager.attempt.driver import DRIVER_LOGS
+from sluice.runtime.messages import Evidence, JobSubmission, LogChunk, SlotProfile
 from sluice.runtime.node.child_process import ChildProcess
 from sluice.runtime.node.identity_renewal import keep_renewed
-from sluice.runtime.node.log_files import open_log, shorten_log
+from sluice.runtime.node.log_files import open_log, read_log, shorten_log
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.evidence import read_evidence
 
 PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
 """What a driver agent inherits of the JobManager's environment; nothing else."""
 
-LOG_FILES = {
-    "driver.stdout": "driver.stdout",
-    "driver.stderr": "driver.stderr",
-    "driver.jvm": "driver.jvm.log",
-    "driver.agent": "driver.agent.log",
-}
-"""Logs of an attempt: the name it is asked for by, and the file in the attempt's directory."""
+LOG_FILES = dict(
+    zip(DRIVER_LOGS, ("driver.stdout", "driver.stderr", "driver.jvm.log", "driver.agent.log"), strict=True)
+)
+"""The file of each log in the attempt's directory."""
 
 DriverArgv = Callable[[Path], Sequence[str]]
 """The command that runs a driver agent with the spec at this path."""
@@ -73,6 +71,17 @@ class DriverHost:
     def driver(self, job_id: str, attempt: int, submission: JobSubmission, token: bytes) -> LocalDriver:
         """A driver of this machine, which is not started yet."""
         return LocalDriver(self, job_id, attempt, submission, token)
+
+    async def logs(self, job_id: str, attempt: int) -> tuple[str, ...]:
+        """Those that are regular files: the job can write to their directory."""
+        directory = attempt_directory(self.jobs, job_id, attempt)
+        found = await asyncio.to_thread(lambda: [is_regular_file(directory, file) for file in LOG_FILES.values()])
+        return tuple(name for name, there in zip(LOG_FILES, found, strict=True) if there)
+
+    async def read_log(self, job_id: str, attempt: int, name: str, offset: int, limit: int) -> LogChunk:
+        """A piece of the log's file."""
+        path = attempt_directory(self.jobs, job_id, attempt) / LOG_FILES[name]
+        return await asyncio.to_thread(read_log, path, offset, limit)
 
 
 class LocalDriver:

@@ -104,7 +104,7 @@ class Dispatcher(RpcEndpoint):
             self._jobs,
             pending_reason=self._machine.pending_reason,
             resource_manager=resource_manager,
-            directory=jobs,
+            drivers=services.drivers,
             savepoints=lambda: services.places.savepoints,
             clock=clock,
         )
@@ -227,7 +227,7 @@ class Dispatcher(RpcEndpoint):
 
     async def job_logs(self, job_id: str) -> tuple[str, ...]:
         """The names of the job's logs."""
-        return self._queries.logs(job_id)
+        return self.deferred(self._queries.logs(job_id))
 
     async def read_job_log(self, job_id: str, source: str, offset: int, limit: int) -> LogChunk:
         """A piece of a log."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from sluice.core.untrusted_files import is_regular_file
 from sluice.runtime.checkpoint.errors import SavepointFailed
 from sluice.runtime.checkpoint.savepoints import Savepoint, Savepoints, new_savepoint_id
-from sluice.runtime.jobmanager.attempt.local_driver import LOG_FILES, attempt_directory
+from sluice.runtime.jobmanager.attempt.driver import DRIVER_LOGS, DriverLauncher
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJob, RegisteredJobs
 from sluice.runtime.jobmanager.errors import LogNotFound, UiNotFound
 from sluice.runtime.jobmanager.exceptions import with_outcomes
@@ -24,7 +22,6 @@ from sluice.runtime.jobmanager.gateways import (
 )
 from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary
 from sluice.runtime.messages import Evidence, LogChunk, UiPage, UiRequest
-from sluice.runtime.node.log_files import read_log
 from sluice.runtime.rpc import EndpointNotFound, EndpointStopped, RpcEndpoint
 
 _T = TypeVar("_T")
@@ -40,7 +37,7 @@ class JobQueries:
         jobs: what is known of each job.
         pending_reason: why a job waits for its turn; empty when it does not.
         resource_manager: reads the logs of executors.
-        directory: with the working directories and logs of jobs.
+        drivers: read the logs of drivers.
         savepoints: those that exist; asked for when they are needed.
         clock: epoch seconds.
     """
@@ -52,7 +49,7 @@ class JobQueries:
         *,
         pending_reason: Callable[[str], str],
         resource_manager: ResourceManagerInternalGateway,
-        directory: Path,
+        drivers: DriverLauncher,
         savepoints: Callable[[], Savepoints],
         clock: Callable[[], float],
     ) -> None:
@@ -60,7 +57,7 @@ class JobQueries:
         self._jobs = jobs
         self._pending_reason = pending_reason
         self._resource_manager = resource_manager
-        self._directory = directory
+        self._drivers = drivers
         self._savepoints = savepoints
         self._clock = clock
 
@@ -97,29 +94,24 @@ class JobQueries:
             pending_reason=self._pending_reason(detail.id) or detail.pending_reason,
         )
 
-    def logs(self, job_id: str) -> tuple[str, ...]:
+    async def logs(self, job_id: str) -> tuple[str, ...]:
         """The names of the job's logs."""
         detail = self._jobs[job_id].record.detail
         executors = [each.id for each in detail.executors if each.state != "LAUNCHING"]
         earlier = [each.number for each in detail.attempts if each.number != detail.attempt]
         return (
-            *self._driver_logs(job_id, detail.attempt),
+            *await self._drivers.logs(job_id, detail.attempt),
             *(f"executor-{each}.{stream}" for each in executors for stream in ("stdout", "stderr")),
-            *(f"attempt-{number}.{name}" for number in earlier for name in self._driver_logs(job_id, number)),
+            *[f"attempt-{number}.{name}" for number in earlier for name in await self._drivers.logs(job_id, number)],
         )
-
-    def _driver_logs(self, job_id: str, attempt: int) -> list[str]:
-        directory = attempt_directory(self._directory, job_id, attempt)
-        return [name for name, file in LOG_FILES.items() if is_regular_file(directory, file)]
 
     async def read_log(self, job_id: str, source: str, offset: int, limit: int) -> LogChunk:
         """A piece of one of :meth:`logs`; raises ``LogNotFound``."""
         detail = self._jobs[job_id].record.detail
         earlier = _EARLIER_LOG.fullmatch(source)
         attempt, name = (int(earlier[1]), earlier[2]) if earlier else (detail.attempt, source)
-        if name in LOG_FILES:
-            path = attempt_directory(self._directory, job_id, attempt) / LOG_FILES[name]
-            return await asyncio.to_thread(read_log, path, offset, limit)
+        if name in DRIVER_LOGS:
+            return await self._drivers.read_log(job_id, attempt, name, offset, limit)
         match = _EXECUTOR_LOG.fullmatch(source)
         executor = next((each for each in detail.executors if match and each.id == int(match[1])), None)
         if match is None or executor is None:

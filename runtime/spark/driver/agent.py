@@ -78,7 +78,7 @@ class DriverAgent:
         self._spec = spec
         self._link = link
         self._fetch = fetch
-        self.bridge = Bridge(temp_dir / "bridge", self._spark_says)
+        self.bridge = Bridge(temp_dir / "bridge", self._on_spark_event)
         self._process = DriverProcess(spec, spark, temp_dir, self.bridge.path)
         self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._spark_lost = False
@@ -181,7 +181,7 @@ class DriverAgent:
                 task.cancel()
 
     async def _end_early(self, python: asyncio.Future[Exit], jvm: asyncio.Future[Exit]) -> None:
-        """Something other than the pipeline's own end comes first."""
+        """End the pipeline: the driver was cancelled, its JVM died, or its JobMaster is lost."""
         if self._cancelled.done():
             self.bridge.cancel()
             await asyncio.wait({python}, timeout=self._cancelled.result())
@@ -204,7 +204,7 @@ class DriverAgent:
             kernel_killed=self._kills.count > self._kills_before,
         )
 
-    def _spark_says(self, event: BridgeEvent) -> None:
+    def _on_spark_event(self, event: BridgeEvent) -> None:
         match event:
             case SparkRegistration():
                 self._link.spark_started(event)
@@ -229,17 +229,17 @@ class DriverAgent:
             case _:
                 self._report(event)
 
-    def _report(self, news: JobProgress | StageTable | StreamingState | TaskFailure) -> None:
-        """What the JobMaster only writes down."""
-        match news:
+    def _report(self, report: JobProgress | StageTable | StreamingState | TaskFailure) -> None:
+        """Pass on what the JobMaster shows or records."""
+        match report:
             case JobProgress():
-                self._link.report_progress(news)
+                self._link.report_progress(report)
             case StageTable():
-                self._link.report_stages(news)
+                self._link.report_stages(report)
             case StreamingState():
-                self._link.report_streaming(news)
+                self._link.report_streaming(report)
             case TaskFailure():
-                self._link.report_task_failure(news)
+                self._link.report_task_failure(report)
 
     def _answer(self, answering: Coroutine[Any, Any, None]) -> None:
         question = asyncio.ensure_future(answering)

@@ -1,9 +1,9 @@
 """The driver agent's connection to its JobMaster: ordered, made again when it breaks, given up after a while.
 
-Calls leave in the order they were queued, each one until it is answered. After a reconnection the
-driver introduces itself again and repeats what the JobMaster has to know, so it does not matter what the other side
-remembers. A JobMaster that stays away for too long, or that says it is not ours, ends the link: whoever waits on
-:attr:`JobMasterLink.lost` must stop the driver (fencing). Where another JobManager could take over, the driver holds a
+Calls leave in the order in which they were queued, and each is repeated until it is answered. After a reconnection the
+driver registers again and repeats its state, so that nothing depends on what the JobMaster remembers. The link is lost
+when the JobMaster stays away for too long or refuses this driver: then the owner of the link must stop the driver
+(fencing, :attr:`JobMasterLink.lost`). Where another JobManager could take over, the driver holds a
 lease besides: it counts from the moment at which the last answered renewal was *sent*, for only then did the JobManager
 surely lead (:mod:`sluice.runtime.spark.driver.lease`).
 """
@@ -80,7 +80,7 @@ class _Queued:
 
 
 class JobMasterLink:
-    """See the module.
+    """A queue of calls to the JobMaster, and the connection that delivers them.
 
     Args:
         dial: makes a connection; raises an :class:`RpcError` or :class:`OSError` when it cannot.
@@ -117,12 +117,12 @@ class JobMasterLink:
         self._put(lambda jobmaster: jobmaster.spark_started(registration))
 
     def set_targets(self, targets: ExecutorTargets) -> None:
-        """The latest wish for executors."""
+        """How many executors Spark wants from now on."""
         self._targets = targets
         self._put(lambda jobmaster: jobmaster.set_executor_targets(targets))
 
     def kill_executors(self, executor_ids: tuple[int, ...]) -> None:
-        """Spark gives these up; stays behind the targets that were queued before."""
+        """Spark gives these executors up; delivered after the targets that were queued before."""
         self._put(lambda jobmaster: jobmaster.kill_executors(executor_ids))
 
     def report_progress(self, progress: JobProgress) -> None:
@@ -266,9 +266,9 @@ class JobMasterLink:
             raise DriverFailed(f"no JobManager for {self._patience:g} seconds") from error
 
     async def _serve(self, peer: JobMasterPeer) -> None:
-        """Introduce ourselves, then deliver until the connection is gone."""
+        """Register, then deliver until the connection is gone."""
         closed = asyncio.ensure_future(peer.wait_closed())
-        delivery = asyncio.ensure_future(self._introduce_and_deliver(peer.jobmaster))
+        delivery = asyncio.ensure_future(self._register_and_deliver(peer.jobmaster))
         renewal = asyncio.ensure_future(self._lease.keep(lambda: peer.jobmaster.renew_lease(self._attempt)))
         try:
             await first_of(closed, delivery, renewal)
@@ -279,7 +279,7 @@ class JobMasterLink:
         finally:
             await end_tasks(closed, delivery, renewal)
 
-    async def _introduce_and_deliver(self, jobmaster: JobMasterGateway) -> None:
+    async def _register_and_deliver(self, jobmaster: JobMasterGateway) -> None:
         assignment = await _accepted(lambda: jobmaster.register_driver(self._attempt, self._pid))
         if not self.assignment.done():
             self.assignment.set_result(assignment)

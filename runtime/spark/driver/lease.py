@@ -18,7 +18,7 @@ RENEWALS_PER_LEASE = 5
 
 
 class DriverLease:
-    """See the module's documentation.
+    """The lease of one driver, renewed by asking the JobManager.
 
     Args:
         seconds: its length; 0: no other JobManager could lead, and it is never over.

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from sluice.runtime.blob.store import BlobStore, BlobWriter
@@ -91,7 +92,8 @@ async def test_what_a_recovered_job_has_fetched_stays(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     dispatcher = Dispatcher(
         store=_any(Store()), history=_any(Histories()), term=_any(Term()), blobs=blobs, jobs=tmp_path / "jobs",
-        resource_manager=nothing, services=nothing, finished_jobs_kept=3, lease=0.0, restart=RestartConfig(),
+        resource_manager=nothing, services=_any(SimpleNamespace(drivers=None)),
+        finished_jobs_kept=3, lease=0.0, restart=RestartConfig(),
     )  # fmt: skip
     await dispatcher.on_start()
     async with asyncio.timeout(20):

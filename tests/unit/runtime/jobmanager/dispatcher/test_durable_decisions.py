@@ -147,6 +147,7 @@ class World:
                 SimpleNamespace(
                     shuffle=None,
                     places=SimpleNamespace(checkpoints=checkpoints),
+                    drivers=None,
                     driver_host=SimpleNamespace(executor_size=lambda _: SlotProfile(cores=1, memory_mb=1)),
                 )
             ),
