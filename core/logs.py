@@ -28,7 +28,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     format: Literal["text", "json"] = "text"
     """``json``: one object a line, with process, identity and job."""
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least important events that are written."""
+    """Lowest level of events that are written."""
 
 
 class JsonFormatter(logging.Formatter):

@@ -32,11 +32,11 @@ class TracingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Where traces go."""
 
     endpoint: str = ""
-    """URL of a collector that takes OTLP over HTTP, as in ``https://otel.example.com:4318/v1/traces``; empty: none."""
+    """URL of a collector for OTLP over HTTP, as in ``https://otel.example.com:4318/v1/traces``; empty: none."""
     ca_file: str = ""
-    """Who vouches for its HTTPS; empty: the system's authorities."""
+    """Authorities (PEM) of its HTTPS certificate; empty: the system's."""
     sampled: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
-    """The share of traces that are recorded, of those that do not come with a decision."""
+    """Share of traces that are recorded, of those that come without a sampling decision."""
 
     @property
     def authorities(self) -> str:

@@ -22,10 +22,8 @@ ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 
 
 class IssuerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An issuer of JWTs whose word about people and machines counts.
-
-    ``name_claim`` names the principal, with ``prefix`` before it. An issuer without a prefix can name anybody: two
-    of them, or one beside a user file and client certificates, must agree about who is who.
+    """A trusted issuer of JWTs. The principal is name_claim with prefix before it. An issuer without a prefix can
+    name any principal: several of them, or one beside a user file and client certificates, must agree on names.
     """
 
     issuer: str
@@ -39,7 +37,7 @@ class IssuerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ca_file: str = ""
     """File with the authority of its HTTPS certificate; empty: the system's authorities."""
     max_lifetime: float = 86400.0
-    """Tokens that are good for longer than this are refused."""
+    """Longest lifetime of a token; others are refused."""
 
     def __post_init__(self) -> None:
         check_url("issuer", self.issuer)
@@ -57,7 +55,7 @@ class OidcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     issuer: str
     client_id: str
     client_secret_file: str = ""
-    """File (mode 0600) with the client's secret; empty: a public client, protected by PKCE alone."""
+    """File (mode 0600) with the client's secret; empty: a public client, which only PKCE protects."""
     scopes: tuple[str, ...] = ("openid", "profile", "email")
     algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA")
     name_claim: str = "sub"
@@ -107,17 +105,18 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     upload_timeout: float = 600.0
     """How long a request may take to arrive, body included."""
     stream_idle_timeout: float = 60.0
-    """How long nothing may move in a request or its answer."""
+    """Longest pause in a request or its answer."""
     idle_timeout: float = 300.0
     """How long a connection without a request is kept."""
     max_request_bytes: int = 256 << 20
     max_connections: int = 1000
     address_requests_per_second: float = 1000.0
-    """What one address may ask for, twice as much at once; 0: no limit."""
+    """Requests per second of one address, twice as many in a burst; 0: no limit."""
     principal_requests_per_second: float = 500.0
-    """What one principal with a pass may ask for, wherever from, twice as much at once; 0: no limit."""
+    """Requests per second of one principal with a short-lived access token, from any address, twice as many in a
+    burst; 0: no limit."""
     tls_minimum: Literal["1.2", "1.3"] = "1.3"
-    """Oldest version of TLS at the edge; 1.2 with forward secrecy and AEAD ciphers alone."""
+    """Oldest TLS version of the gateway; 1.2 only with forward secrecy and AEAD ciphers."""
     http3: bool = False
     """Whether the gateway also answers HTTP/3, on the same port number of UDP; without client certificates there."""
     cors_origins: tuple[str, ...] = ()
@@ -126,11 +125,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Where Envoy reaches the auth service over mutual TLS; empty: on its unix socket, both on one machine."""
     auth_port: int = 8082
     max_upstream_seconds: float = 3.0
-    """How long a connection inwards is kept: a new revocation list counts in handshakes, not on open connections."""
+    """How long a connection to REST or the auth service is kept: Envoy checks a new CRL only in handshakes."""
     authorization_timeout: float = 0.5
     """How long Envoy waits for the auth service before it refuses with 503."""
     policy_file: str = ""
-    """Who may do what; empty: ``gateway/policy.toml`` in the home when it is there, else the policy of Sluice."""
+    """Path of the policy; empty: gateway/policy.toml in the home if it exists, else the default policy."""
     public_url: str = ""
     """What people type into browsers: ``https://sluice.example.com``; empty: the first server name and the port."""
     oidc: OidcConfig | None = None
@@ -138,11 +137,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     issuers: tuple[IssuerConfig, ...] = ()
     """Whose JWTs are accepted as bearer tokens, as tables ``[[gateway.issuers]]``."""
     pass_lifetime: float = 300.0
-    """How long a pass lives, at most 600; after that its credential is looked at again."""
+    """Lifetime of a short-lived access token (pass), at most 600; then its credential is checked again."""
     session_lifetime: float = 43200.0
-    """How long after signing in one must sign in again."""
+    """Lifetime of a session."""
     session_idle: float = 3600.0
-    """How long a session lives without being used."""
+    """How long a session may be unused before it ends."""
 
     def __post_init__(self) -> None:
         if self.public_url:

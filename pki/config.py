@@ -15,13 +15,13 @@ class PkiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     root_days: int = 3650
     authority_days: int = 365
     leaf_hours: float = 24.0
-    """Of what is issued without a lifetime of its own; a renewal keeps the lifetime of what it renews."""
+    """Lifetime of certificates issued without one; a renewal keeps the lifetime of the certificate that it replaces."""
     max_leaf_hours: Annotated[float, msgspec.Meta(ge=1 / 60, le=398 * 24)] = 398.0 * 24
-    """No leaf is issued, or renewed, for longer: lower it to shorten what is renewed, too."""
+    """Longest lifetime of a leaf, issued or renewed: lower it to shorten renewals too."""
     job_hours: float = 1.0
     backdate_minutes: float = 5.0
     crl_hours: float = 24.0
     internal_names: tuple[str, ...] = ()
-    """DNS domains and networks that the internal authority may certify; of a type not listed, all."""
+    """DNS domains and networks that the internal authority may certify; a type that is not listed is unrestricted."""
     edge_names: tuple[str, ...] = ()
     """The same for the edge authority."""

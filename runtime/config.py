@@ -27,24 +27,24 @@ class JobManagerConfig(_Section, frozen=True):
     rpc_port: int = 0
     blob_port: int = 0
     rest_host: str = ""
-    """Where REST is reached from other machines, over mutual TLS; empty: on its unix socket only."""
+    """Host on which other machines reach REST over mutual TLS; empty: REST is only on its unix socket."""
     rest_port: int = 8081
     heartbeat_interval: float = 10.0
     heartbeat_timeout: float = 50.0
     executor_failure_budget: int = 0
-    """Executors of one job that may end by themselves within an hour before it fails; 0: twice as many as it has, and 8
-    at least (3, when it is the job's own fault, as with too little memory). A job's ``spark.executor.maxNumFailures``
-    counts instead."""
+    """Executors of one job that may end by themselves within an hour before the job fails; 0: twice its number of
+    executors, at least 8 (at least 3 if the job is the cause, as with too little memory). A job's
+    spark.executor.maxNumFailures overrides it."""
     driver_start_timeout: float = 120.0
     cancel_grace: float = 10.0
     max_blob_bytes: int = 1 << 30
     finished_jobs_kept: int = 100
     artifact_stores: tuple[str, ...] = ()
-    """Where files may come from that a Livy client names: ``file:///srv/pipelines/``, ``s3://bucket/pipelines/``."""
+    """Stores from which files may come that a Livy client names: ``file:///srv/pipelines/``, ``s3://bucket/pipelines/``."""
 
 
 class TaskManagerConfig(_Section, frozen=True):
-    """One TaskManager: its default slots, and what it has in all."""
+    """One TaskManager: its default slots and its total resources."""
 
     count: int = 2
     """How many TaskManagers ``sluice up`` starts."""
@@ -52,9 +52,9 @@ class TaskManagerConfig(_Section, frozen=True):
     slot_cores: int = 1
     slot_memory_mb: int = 768
     cores: int = 0
-    """Cores in all, for slots of any size; 0: what the default slots have together."""
+    """Total cores, for slots of any size; 0: the sum of the default slots."""
     memory_mb: int = 0
-    """Heap of executors in all, in MiB; 0: what the default slots have together."""
+    """Total heap of executors, in MiB; 0: the sum of the default slots."""
     host: str = "127.0.0.1"
 
     @property
@@ -83,7 +83,7 @@ class ConnectConfig(_Section, frozen=True):
     executors: int = 1
     """Executors of one session, each in a slot."""
     idle_seconds: float = 1800.0
-    """How long nobody may ask anything before a session ends."""
+    """How long a session may be idle before it ends."""
     max_sessions: int = 8
     """Sessions at the same time."""
 
@@ -98,37 +98,37 @@ class Provider(enum.StrEnum):
 
 
 class ResourcesConfig(_Section, frozen=True):
-    """Where TaskManagers come from, and how their slots are given to jobs."""
+    """How TaskManagers are started, and how their slots are assigned to jobs."""
 
     provider: Provider = Provider.STANDALONE
     """``standalone``: as many as ``taskmanager.count``; ``process``: on demand, within the bounds below."""
     min_taskmanagers: int = 0
     max_taskmanagers: int = 4
     taskmanager_idle_timeout: float = 60.0
-    """Seconds for which a TaskManager that was started on demand holds nothing before it is stopped."""
+    """Seconds after which an idle TaskManager that was started on demand is stopped."""
     placement: Placement = Placement.SPREAD
     """``spread`` jobs over TaskManagers, or ``pack`` them, so that whole TaskManagers stay free."""
     slot_idle_timeout: float = 50.0
-    """Seconds for which a job holds slots before it has a SparkContext; then they go back until it has one."""
+    """Seconds that a job may hold slots without a SparkContext; then they are released until it has one."""
     drain_timeout: float = 300.0
-    """Seconds that executors get to finish and to hand their blocks on when their TaskManager is drained."""
+    """Seconds that executors of a drained TaskManager get to finish and to hand on their blocks."""
 
 
 class LimitsConfig(_Section, frozen=True):
-    """How much there may be at the same time; 0: any number."""
+    """Limits on jobs and slots; 0: unlimited."""
 
     max_slots_per_user: int = 0
-    """Slots that the jobs of one user hold together."""
+    """Slots of all jobs of one user together."""
     max_running_jobs: int = 100
-    """Jobs that run; others wait for their turn."""
+    """Running jobs; others wait."""
     max_jobs_per_user: int = 0
-    """Jobs of one user that run; others of that user wait."""
+    """Running jobs of one user; that user's other jobs wait."""
     max_queued_jobs: int = 1000
-    """Jobs that wait; more are refused."""
+    """Waiting jobs; more are refused."""
     max_queued_jobs_per_user: int = 100
-    """Jobs of one user that wait; more are refused."""
+    """Waiting jobs of one user; more are refused."""
     max_blob_bytes_per_user: int = 0
-    """Of the files of one user's unfinished jobs together."""
+    """Bytes of all files of one user's unfinished jobs."""
 
 
 class RuntimeConfig(_Section, frozen=True):

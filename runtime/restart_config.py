@@ -32,11 +32,11 @@ class RestartStrategy(enum.StrEnum):
 
 
 class RestartConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a job that failed is run again. Times are in seconds."""
+    """When a failed job is restarted. Times are in seconds."""
 
     strategy: RestartStrategy = RestartStrategy.DEFAULT
     attempts: _Count = 3
-    """``fixed-delay``: restarts before the job fails for good."""
+    """fixed-delay: restarts before the job fails permanently."""
     delay: _Delay = 1.0
     """``fixed-delay`` and ``failure-rate``: between a failure and the next attempt."""
     initial_backoff: _Delay = 1.0
@@ -44,15 +44,15 @@ class RestartConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_backoff: _Delay = 60.0
     """``exponential-delay``: the longest delay."""
     backoff_multiplier: _Multiplier = 1.5
-    """``exponential-delay``: each delay is so many times the one before."""
+    """exponential-delay: factor between one delay and the next."""
     reset_backoff_threshold: _Interval = 3600.0
-    """``exponential-delay``: after so long without a failure it begins anew."""
+    """exponential-delay: after this time without a failure the delay is reset."""
     jitter_factor: _Share = 0.1
-    """``exponential-delay``: a delay is made longer or shorter at random by up to this share of it."""
+    """exponential-delay: random change of each delay, as a share of it."""
     attempts_before_reset_backoff: _Count = 0
-    """``exponential-delay``: restarts in a row before the job fails for good; 0: any number."""
+    """exponential-delay: consecutive restarts before the job fails permanently; 0: any number."""
     max_failures_per_interval: _Positive = 1
-    """``failure-rate``: so many failures within the interval are borne; one more, and the job fails for good."""
+    """failure-rate: failures within the interval that are tolerated; with one more the job fails permanently."""
     failure_rate_interval: _Interval = 60.0
     """``failure-rate``: the interval."""
 

@@ -25,10 +25,10 @@ from sluice.cli.config import SECTIONS
 WIDTH = 110
 _ROLE = re.compile(r":[a-z]+:(?=`)")
 _INTRODUCTION = (
-    "Every setting of Sluice, with its default. A file with any of them is read from --config or SLUICE_CONFIG, else "
-    "from sluice.toml in the home, else from ./sluice.toml. SLUICE__SECTION__KEY in the environment wins over the "
-    "file, and a flag over both; sluice config show tells what counts and where it comes from. To set one, remove the "
-    "# before it, and that before its section."
+    "Every setting of Sluice, with its default. The file is the one of --config or SLUICE_CONFIG, else sluice.toml in "
+    "the home, else ./sluice.toml. SLUICE__SECTION__KEY in the environment overrides the file, and a flag overrides "
+    "both; sluice config show prints the values in effect and where they come from. To change a setting, remove the # "
+    "before it, and the one before its section."
 )
 
 

@@ -30,10 +30,11 @@ def metrics_reference() -> str:
     lines = [
         "# Metrics",
         "",
-        "Of all processes at `GET /v1/metrics`, in Prometheus' text format ([observability](../howto/monitoring.md)).",
-        "Each has the label `process` too. Besides these there are the usual `process_…` and `python_…` of each.",
+        "The metrics of all processes, which `GET /v1/metrics` returns in Prometheus' text format.",
+        "[Monitor a cluster](../howto/monitoring.md) says how to collect them. Each also has the label `process`.",
+        "Every process also has the usual `process_…` and `python_…` metrics.",
         "",
-        "| Metric | Kind | Labels | Says |",
+        "| Metric | Kind | Labels | Meaning |",
         "|---|---|---|---|",
     ]
     for each in defined_metrics():

@@ -16,8 +16,7 @@ class CaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port: int = 0
     """Renewal and job identities, over mutual TLS."""
     enrolment_port: int = 0
-    """Enrolment, for those who have no certificate yet."""
+    """Enrolment of processes without a certificate."""
     renewal_overlap_minutes: Annotated[float, msgspec.Meta(ge=1, le=60)] = DEFAULT_OVERLAP.total_seconds() / 60
-    """How long a certificate may still renew after a newer one was issued: for who did not get, or keep, the answer.
-
-    At most a quarter of its life, whatever is set here."""
+    """How long a certificate may still renew after a newer one was issued, for a process that did not receive or
+    could not keep the answer. Never more than a quarter of its lifetime."""

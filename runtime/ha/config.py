@@ -24,25 +24,25 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
 
 
 class HaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a leader is elected, and where the next one finds its jobs. Times are in seconds."""
+    """How a leader is elected, and where jobs are stored for the next one. Times are in seconds."""
 
     mode: Literal["embedded", "zookeeper", "kubernetes"] = "embedded"
     """``embedded``: JobManagers of one home; ``zookeeper``: of any machines; ``kubernetes``: of one namespace."""
     storage: str = ""
     """Directory, or URL that fsspec knows, for submissions and results; empty: in the home (``embedded`` only)."""
     cluster: str = "default"
-    """Which cluster of the ZooKeeper ensemble and the storage this is."""
+    """Name of this cluster in the ZooKeeper ensemble and the storage."""
     session_timeout: _Seconds = 10.0
-    """Seconds after which a leader that is not heard of is replaced."""
+    """Seconds after which a silent leader is replaced."""
     lease: _Seconds = 10.0
-    """Seconds that a driver runs on without word from a JobManager that leads; a new leader on another machine
-    waits as long before it starts its predecessor's jobs again."""
+    """Seconds that a driver keeps running without a leading JobManager; a new leader on another machine waits as long
+    before it restarts its predecessor's jobs."""
     zookeeper_hosts: tuple[str, ...] = ()
     """``host:port`` of each server, the port being for TLS."""
     zookeeper_root: str = "/sluice"
     jobmanagers: tuple[str, ...] = ()
-    """Names of the JobManagers of this cluster: those that may write in ZooKeeper, whom a leader lets forward REST, and
-    whom TaskManagers believe when they are told addresses."""
+    """Names of the JobManagers of this cluster: they may write in ZooKeeper and forward REST to the leader, and
+    TaskManagers trust only them."""
     kubernetes_api: str = ""
     """``https://host:port`` of the API server; empty: that of the cluster in which this pod runs."""
     kubernetes_namespace: str = ""

@@ -21,8 +21,8 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Port 0 means: any free port. Times are in seconds, sizes in MiB; 0 as a quota means: none."""
 
     enabled: bool = False
-    """Whether the shuffles of jobs go through the service. Where nobody says: yes in a cluster that one command starts
-    on one machine (``sluice up``), no elsewhere."""
+    """Whether the shuffles of jobs go through the service. Default: yes in a cluster that
+    ``sluice up`` starts, no elsewhere."""
     managers: tuple[str, ...] = ()
     """``host:port`` of the ShuffleManagers, one of which leads; empty: those of this home."""
     manager_count: Annotated[int, msgspec.Meta(ge=1, le=8)] = 1
@@ -34,46 +34,47 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     workers: _Count = 2
     """How many ShuffleWorkers ``sluice up`` starts."""
     replicas: Annotated[int, msgspec.Meta(ge=1, le=MAX_REPLICAS)] = 1
-    """On how many workers the output of each map task is kept."""
+    """Number of workers that store the output of each map task."""
     host: str = "127.0.0.1"
-    """Where managers and workers of this machine are reached."""
+    """Host on which managers and workers of this machine are reached."""
     manager_port: int = 0
     worker_port: int = 0
     memory_mb: Annotated[int, msgspec.Meta(ge=32)] = 256
     """Memory of one worker for data that is not on its disks yet."""
     metadata_mb: Annotated[int, msgspec.Meta(ge=16)] = 512
-    """Memory of one worker beside that: half for what it knows of data (shuffles, maps, indices), half for connections
-    and reads. What has no room is refused; one job gets three quarters of what the others leave at most."""
+    """Further memory of one worker: half for metadata (shuffles, maps, indices), half for connections and reads.
+    Requests beyond it are refused; one job gets at most three quarters of what the others leave."""
     max_connections: Annotated[int, msgspec.Meta(ge=16, le=65536)] = 1024
-    """Most connections of drivers and executors to one worker at a time; each executor has two. One job may have two
-    thirds of them, beside others fewer."""
+    """Maximum connections of drivers and executors to one worker; each executor has two. One job may have two thirds
+    of them, fewer beside other jobs."""
     directories: tuple[str, ...] = ()
-    """Where workers keep data, one directory a disk; each worker has a folder in each. Empty: in the home."""
+    """Directories for the workers' data, one per disk; each worker has a folder in each. Empty: in the home."""
     policy: Policy = Policy.BLOCKING
-    """``hybrid``: commits are answered from memory, which a worker that is killed loses; meant for two replicas.
-    ``pipelined``: likewise, and readers that follow a producer are served from memory; Spark's jobs do not."""
+    """blocking: a commit is on disk. hybrid: commits are answered from memory, which a killed worker loses; meant for
+    two replicas. pipelined: the same, and readers that follow a producer are served from memory; Spark's jobs do not
+    follow."""
     layout: Layout = Layout.REDUCE
-    """What lies together on the workers' disks: ``reduce``, a partition of all maps; ``map``, a map."""
+    """What is contiguous on the workers' disks: reduce: a partition of all maps; map: all partitions of a map."""
     encrypt_at_rest: bool = False
-    """Whether workers encrypt what they write, with keys derived from a secret of their own in the home."""
+    """Whether workers encrypt their files, with keys derived from a secret in their home."""
     disk_reserve_mb: Annotated[int, msgspec.Meta(ge=0)] = 512
-    """What stays free on each disk; a worker with less takes no new shuffles."""
+    """Space to keep free on each disk; a worker with less accepts no new shuffles."""
     spare_mb: Annotated[int, msgspec.Meta(ge=0)] = 1024
-    """How much of files of shuffles that are over a worker keeps, for the same job's next shuffles to write over: less
-    work than new files. They go when the job does, or when a disk gets short; 0: none."""
+    """Size of the files of ended shuffles that a worker keeps, to be overwritten by the same job's next shuffles,
+    which is cheaper than new files. They are deleted with the job, or when disk space is short; 0: none."""
     workers_per_shuffle: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
-    """On how many workers one shuffle is spread at most."""
+    """Maximum number of workers of one shuffle."""
     job_quota_mb: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """What one job may keep in all workers together before it gets no further shuffle, and in each worker."""
+    """How much one job may store in all workers together, and in each worker, before it gets no further shuffle."""
     cluster_quota_mb: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Likewise of all jobs of one cluster."""
+    """The same for all jobs of one cluster."""
     job_lease: Annotated[float, msgspec.Meta(ge=SHORTEST_JOB_LEASE_SECONDS)] = 120.0
-    """After which the data of a job is removed whose JobManager is not heard of; longer than any failover."""
+    """Time after which the data of a job with a silent JobManager is removed; must be longer than any failover."""
     heartbeat_interval: Annotated[float, msgspec.Meta(gt=0)] = 2.0
     heartbeat_timeout: Annotated[float, msgspec.Meta(gt=0)] = 10.0
-    """After which a worker that is silent gets no new shuffles."""
+    """Time after which a silent worker gets no new shuffles."""
     allocation_timeout: Annotated[float, msgspec.Meta(gt=0)] = 60.0
-    """How long a shuffle waits for the service to be there before its job fails."""
+    """How long a shuffle waits for the service before its job fails."""
 
     @property
     def local(self) -> bool:
