@@ -23,7 +23,7 @@ _SKEW = dt.timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Whoever signs: a certificate and its key; ``chain`` is what a holder shows besides its own."""
+    """A signer: a certificate and its key; ``chain`` is what its holder presents besides its own certificate."""
 
     certificate: x509.Certificate
     key: PrivateKey = field(repr=False)

@@ -38,7 +38,7 @@ def applicable(subjects: Sequence[Subject], checks: Sequence[Check] = CHECKS) ->
 
 
 def run_check(subject: Subject, check: Check) -> Result:
-    """Run one check; what goes wrong on the way is told, never taken for a pass."""
+    """Run one check; an error on the way is reported, never taken for a pass."""
     started = time.monotonic()
     return result_of(subject, check, _evidence(subject, check), time.monotonic() - started)
 
@@ -56,14 +56,14 @@ def _evidence(subject: Subject, check: Check) -> Evidence:
 
 
 def _came_to_nothing(subject: Subject, why: str, *, silence: bool) -> Evidence:
-    """A listener that shakes hands, but not in this check, is a finding: whoever can spoil one must not pass by it."""
+    """A listener that completes handshakes but not in this check is a finding: a failing check must not look passed."""
     if subject.listener.kind in TLS_KINDS and subject.handshake is not None:
         return finding("tried", f"the check came to nothing: {why}", silence=silence)
     return not_examined(why)
 
 
 def _quiet(first: Evidence, second: Evidence) -> Evidence:
-    """What counts is what was seen without other checks beside; what was seen with them is told as well."""
+    """The result without concurrent checks counts; the result with them is reported, too."""
     return dataclasses.replace(second, seen=f"{second.seen} (tried again; among the other checks: {first.seen})")
 
 

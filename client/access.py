@@ -110,7 +110,7 @@ def announced_url(home: Home) -> str | None:
 def held_credential(home: Home, url: str, ca_file: Path | None, token_file: Path | None) -> GatewayCredential:
     """The credential that belongs to the gateway at ``url``, for which ``ca_file`` vouches.
 
-    In this order: ``token_file``, which goes wherever it is told to; ``SLUICE_TOKEN``, which belongs to
+    In this order: ``token_file``, which may be sent to any gateway; ``SLUICE_TOKEN``, which belongs to
     ``SLUICE_SERVER``, or else to the cluster of ``home``; what ``sluice login`` got there; the token in ``home``, which
     belongs to the gateway that it was made for (:mod:`sluice.client.token_binding`).
 

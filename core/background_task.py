@@ -10,7 +10,7 @@ from sluice.core.tasks import end_tasks
 
 
 async def run_with_background(background: Coroutine[Any, Any, None], main: Coroutine[Any, Any, None]) -> None:
-    """Run both until one ends or this is cancelled; end the other, and raise what the one that ended raised.
+    """Run both until one ends or this is cancelled, cancel the other, and raise the error of the one that ended.
 
     An error of ``main`` comes before one of ``background``, and neither is wrapped in a group.
     """

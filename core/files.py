@@ -166,7 +166,7 @@ def _lock_within(descriptor: int, patience: float, directory: Path) -> None:
 def locked_file(path: Path) -> Iterator[None]:
     """Hold a lock on the file that is at ``path``, which is there and may be replaced meanwhile (by its holder).
 
-    Whoever waited finds the file replaced, and then waits for the new one.
+    A waiter that finds the file replaced then waits for the new one.
     """
     while True:
         try:
@@ -212,7 +212,7 @@ def remove_leftovers(directory: Path, name: str = "*") -> None:
 
 
 def staged_name(name: str) -> str:
-    """A name beside ``name`` for content that is not complete yet."""
+    """A name in the same directory as ``name``, for content that is not complete yet."""
     return f".{name}.{secrets.token_hex(6)}.tmp"
 
 

@@ -14,16 +14,16 @@ _LOG = logging.getLogger(__name__)
 
 
 async def end_tasks(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel all of them, and wait until they are over, however each ends."""
+    """Cancel all ``tasks`` and wait until they have ended; their errors are dropped."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def repeat(step: Callable[[], object], seconds: float, failure: str) -> NoReturn:
-    """Do ``step``, which may be asynchronous, every ``seconds`` until cancelled, for the first time after as long.
+    """Call ``step``, which may be asynchronous, every ``seconds`` until cancelled; the first time after ``seconds``.
 
-    Whatever it raises is logged and ends nothing: nobody waits for such a loop, so nobody would notice its end.
+    Errors are logged and do not end the loop: nobody awaits it, so nobody would notice its end.
 
     Args:
         step: what is done.

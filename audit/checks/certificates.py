@@ -186,7 +186,7 @@ def _purpose(subject: Subject) -> Evidence:
     except x509.ExtensionNotFound:
         return passed(done, "for servers; no basic constraints")
     if constraints.ca:
-        return finding(done, "the leaf is an authority: whoever has its key can certify others")
+        return finding(done, "the leaf is an authority: its key can sign certificates of others")
     if _for_anything(subject.leaf):
         return passed(done, "no authority; without extended key usage, which restricts nothing (RFC 5280, 4.2.1.12)")
     return _usages(subject.leaf, done)

@@ -266,8 +266,8 @@ CHECKS = (
     ),
     Check(
         id="EDG-04",
-        title="Headers that claim an identity are not believed",
-        problem="identity headers of clients believed",
+        title="Identity headers of clients are ignored",
+        problem="identity headers of clients trusted",
         severity=Severity.CRITICAL,
         kinds=_KINDS,
         channels=_CHANNELS,

@@ -221,7 +221,7 @@ CHECKS = (
         kinds=_MUTUAL,
         expected="the connection is admitted; without that, refusals prove nothing",
         references=(ref.RFC8446_CLIENT_AUTH, ref.RFC5280),
-        remedy="Look into the listener's log: does it trust the authority, and has it its revocation list?",
+        remedy="Check the listener's log: does it trust the authority, and does it have its CRL?",
         run=_welcome,
         ours_only=True,
     ),

@@ -77,7 +77,7 @@ CHECKS = (
         problem="session resumption enabled",
         severity=Severity.MEDIUM,
         kinds=TLS_KINDS,
-        expected="no session ticket: whoever comes back is looked at again, and may have been revoked",
+        expected="no session ticket: a returning client is verified again, since it may have been revoked",
         references=(ref.RFC8446_TICKETS, ref.ASVS_REVOCATION),
         remedy="Switch session tickets and session caches off (num_tickets = 0 and OP_NO_TICKET; "
         "disable_stateless_session_resumption in Envoy).",

@@ -39,10 +39,10 @@ class Supervisor:
     """Watches the members until it is stopped.
 
     Attributes:
-        members: shared with whoever starts the cluster; one that has left is taken out.
+        members: shared with the launcher; one that has left is removed.
         start: starts the process of a member; may raise, and is then asked again.
         record: writes down which processes run; may raise, and is then asked again.
-        report: tells whoever looks what happened.
+        report: receives a line for each event.
         pause: sleeps.
     """
 

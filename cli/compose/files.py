@@ -114,7 +114,7 @@ class ComposeSet:
 
     @property
     def shuffle_names(self) -> tuple[str, ...]:
-        """Likewise of ShuffleManagers and ShuffleWorkers."""
+        """Service and process names of ShuffleManagers and ShuffleWorkers."""
         if not self.shuffle_workers:
             return ()
         return (*SHUFFLE_MANAGERS, *(f"shuffle-worker-{number}" for number in range(1, self.shuffle_workers + 1)))

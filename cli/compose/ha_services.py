@@ -35,17 +35,17 @@ def rpc_host(number: int) -> str:
 
 
 def rest_host(number: int) -> str:
-    """Likewise."""
+    """The name for REST, on the network `gateway`."""
     return f"rest.{process_name(number)}.internal"
 
 
 def client_host(name: str) -> str:
-    """Likewise of a ZooKeeper server: where JobManagers and ShuffleManagers reach it."""
+    """The name of a ZooKeeper server for its clients, JobManagers and ShuffleManagers."""
     return f"clients.{name}.internal"
 
 
 def peer_host(name: str) -> str:
-    """And where only the other servers do."""
+    """The name of a ZooKeeper server for the other servers."""
     return f"peers.{name}.internal"
 
 

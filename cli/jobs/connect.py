@@ -64,7 +64,7 @@ def connect(
 
 
 def _token_expression(home: Home, url: str, ca_file: Path | None, token_file: Path | None) -> str:
-    """What a shell replaces by the token that belongs to the gateway; whoever reads it learns no secret."""
+    """A shell expression that yields the token for the gateway, and contains no secret itself."""
     try:
         held = held_credential(home, url, ca_file, token_file)
     except UsageError:

@@ -53,7 +53,7 @@ class Pages:
 
 
 def page_headers() -> dict[str, str]:
-    """What every page says, whoever serves it."""
+    """The headers of every page."""
     return {
         "content-security-policy": CONTENT_SECURITY_POLICY,
         "cache-control": "no-store",

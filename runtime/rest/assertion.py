@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 AUDIENCES = frozenset({REST_AUDIENCE, PASS_AUDIENCE})
 ASSERTED = web.RequestKey("asserted", Assertion)
-"""Where a request keeps who asks, once :func:`for_operation` has found that it was granted."""
+"""Key of a request's caller, once :func:`for_operation` has verified that the operation was granted."""
 _VERIFIED = web.RequestKey("verified", Assertion)
 """What a good assertion says, whatever the request is."""
 SAFE_METHODS = frozenset({"GET", "HEAD"})

@@ -16,7 +16,7 @@ _JOB_ID = re.compile("[!-~]{32}")
 
 
 def job_id_of(call: Call[Any]) -> str:
-    """The job that the path names; raises :class:`JobNotFound` for what can be none."""
+    """The job id in the path; raises :class:`JobNotFound` for one that is malformed."""
     job_id = call.path["job_id"]
     if not _JOB_ID.fullmatch(job_id):
         raise JobNotFound(f"there is no job {job_id[:64]!r}")
@@ -24,19 +24,24 @@ def job_id_of(call: Call[Any]) -> str:
 
 
 async def visible_jobs(cluster: Cluster, call: Call[Any]) -> tuple[JobSummary, ...]:
-    """All jobs that who asks may see, the latest first."""
+    """All jobs that the caller may see, the latest first."""
     return tuple(job for job in await cluster.dispatcher.jobs() if may_act_on(call.request, job.owner))
 
 
 async def visible_job_ids(cluster: Cluster, call: Call[Any]) -> frozenset[str] | None:
-    """The ids of the jobs that who asks may see, for :mod:`sluice.runtime.rest.job_visibility`; None: of all."""
+    """The ids of the jobs that the caller may see, for :mod:`sluice.runtime.rest.job_visibility`; None: all."""
     if call.who.any_owner:
         return None
     return frozenset(job.id for job in await visible_jobs(cluster, call))
 
 
 async def require_visible(cluster: Cluster, call: Call[Any]) -> str:
-    """The same, for whoever wants to see it; raises :class:`NotYours`."""
+    """The id of the job that the path names, which the caller may see.
+
+    Raises:
+        JobNotFound: there is no such job.
+        NotYours: the caller may not see it.
+    """
     job_id = job_id_of(call)
     job = await cluster.dispatcher.job(job_id)
     if not may_act_on(call.request, job.owner):
@@ -45,7 +50,12 @@ async def require_visible(cluster: Cluster, call: Call[Any]) -> str:
 
 
 async def require_owner(cluster: Cluster, call: Call[Any]) -> str:
-    """The same, for whoever wants to change it; raises :class:`NotYours`."""
+    """The id of the job that the path names, which the caller may change.
+
+    Raises:
+        JobNotFound: there is no such job.
+        NotYours: the caller may not change it.
+    """
     job_id = job_id_of(call)
     job = await cluster.dispatcher.job(job_id)
     if not may_act_on(call.request, job.owner):

@@ -1,6 +1,6 @@
 """Remove from lists of the whole cluster what belongs to jobs that the caller may not see. Decisions only.
 
-``seen`` are the ids of the jobs that it may see; None: all there are, and were.
+``seen`` are the ids of the jobs that the caller may see; None: all jobs, past ones included.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OF_JOB = re.compile(r"spiffe://[^/]+/job/([^/]+)/")
 def visible_taskmanagers(
     taskmanagers: Iterable[TaskManagerView], seen: AbstractSet[str] | None
 ) -> tuple[TaskManagerView, ...]:
-    """All of them; slots of other jobs are held, by nobody in particular."""
+    """All TaskManagers; slots held by jobs that are not ``seen`` are shown as held, without the job's id."""
     if seen is None:
         return tuple(taskmanagers)
     return tuple(
@@ -37,7 +37,7 @@ def visible_taskmanagers(
 def visible_connections(
     connections: Iterable[ConnectionEvidence], seen: AbstractSet[str] | None
 ) -> tuple[ConnectionEvidence, ...]:
-    """Those of the cluster's own processes with each other, and with jobs that are seen."""
+    """The connections between the cluster's own processes, and those of jobs that are ``seen``."""
     if seen is None:
         return tuple(connections)
     return tuple(each for each in connections if _jobs_of(each) <= seen)

@@ -49,7 +49,7 @@ DocumentT = TypeVar("DocumentT")
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[QueryT]):
-    """One request, checked: who asks, the segments of the path that have names, and the query."""
+    """One request, validated: the caller, the segments of the path that have names, and the query."""
 
     request: web.Request
     path: Mapping[str, str]

@@ -24,7 +24,7 @@ from sluice.runtime.rest.serving import RestHandler, handler_of
 from sluice.runtime.rest_server.routes import HEALTH, PUBLISHED
 
 FORWARDED_HEADER = "x-sluice-forwarded-by"
-"""Set by a standby: whoever gets such a request and does not lead either refuses it, so that none goes in circles."""
+"""Set by a standby. A JobManager that receives such a request and does not lead either refuses it: no loops."""
 CONNECT_SECONDS = 5.0
 STALL_SECONDS = 60.0
 CHUNK_BYTES = 64 << 10

@@ -25,7 +25,7 @@ _Handler = Callable[[Cluster, Call[_QueryT]], Awaitable[web.Response]]
 
 
 async def render(call: Call[Any], template: str, *, status: int = 200, **values: Any) -> web.Response:  # noqa: ANN401
-    """A page for whoever asks; made beside the event loop, for that of a large cluster takes a while."""
+    """Render a page for the caller, in a thread: the page of a large cluster takes a while."""
     given = {"who": call.who.name, "here": _place(call.request.path), "now": time.time(), **values}
     text = await asyncio.to_thread(_TEMPLATES.render, template, **given)
     return web.Response(text=text, status=status, content_type=HTML, headers=page_headers())

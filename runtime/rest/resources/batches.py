@@ -267,7 +267,7 @@ def _refuse_what_is_not_done(body: BatchRequest, principal: str) -> None:
 
 
 async def _batches(cluster: Cluster, call: Call[Any]) -> list[JobSummary]:
-    """Those that who asks may see."""
+    """The batches that the caller may see."""
     return [job for job in await visible_jobs(cluster, call) if job.kind is JobKind.PIPELINE]
 
 

@@ -14,7 +14,7 @@ from sluice.runtime.rest.route import (
 
 
 async def ensure_connect_session(cluster: Cluster, call: Call[NoQuery]) -> Reply[ConnectSession]:
-    """The Spark Connect session of who asks, started when there is none."""
+    """The Spark Connect session of the caller, started when there is none."""
     session = await cluster.sessions.ensure(call.who.name)
     return Reply(session, status=200 if session.port else 202)
 

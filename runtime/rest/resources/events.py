@@ -62,8 +62,8 @@ def version_of(detail: JobDetail) -> str:
 async def stream_job(cluster: Cluster, call: Call[NoQuery]) -> web.StreamResponse:
     """A job as it changes: an event `job` at once and after each change, `end` after its last state.
 
-    The id of an event is the version of the job; whoever comes back with it gets what is new. Changes that follow each
-    other faster than they are read are one event.
+    The id of an event is the version of the job; a client that reconnects with it receives only what is new. Changes
+    that follow each other faster than they are read are one event.
     """
     job_id = await require_visible(cluster, call)
 
@@ -87,7 +87,7 @@ async def stream_job(cluster: Cluster, call: Call[NoQuery]) -> web.StreamRespons
 async def stream_job_log(cluster: Cluster, call: Call[LogStreamQuery]) -> web.StreamResponse:
     """A log of a job as it grows: events `log` with pieces, `end` when the job has ended and all of it was sent.
 
-    The id of an event is the offset after it, in bytes; whoever comes back with it misses nothing.
+    The id of an event is the offset after it, in bytes; a client that reconnects with it misses nothing.
     """
     job_id, source = await require_visible(cluster, call), call.query.source
     await cluster.dispatcher.read_job_log(job_id, source, 0, 1)
@@ -122,7 +122,7 @@ async def stream_cluster(cluster: Cluster, call: Call[EventsQuery]) -> web.Strea
 
     async def produce(stream: EventStream) -> None:
         with cluster.feed.watching() as watch:
-            # Who a job that is gone belonged to nobody knows any more: it is told to whoever could have seen it.
+            # The owner of a removed job is no longer known: everybody who could have seen it is told.
             seen: set[str] = set()
             for summary in reversed(await visible_jobs(cluster, call)):
                 seen.add(summary.id)

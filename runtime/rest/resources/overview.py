@@ -62,7 +62,7 @@ async def list_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections
 
 
 async def connections_seen(cluster: Cluster, call: Call[Any]) -> Evidence:
-    """The same without those with jobs that who asks may not see."""
+    """The same without connections of jobs that the caller may not see."""
     found = await cluster.resource_manager.connections()
     return Evidence(visible_connections(found.connections, await visible_job_ids(cluster, call)), found.dropped)
 

@@ -43,7 +43,7 @@ async def get_shuffle(cluster: Cluster, call: Call[NoQuery]) -> ShuffleView:
 
 
 async def service_seen(cluster: Cluster, call: Call[Any]) -> ShuffleOverview | None:
-    """The service without the jobs that who asks may not see; None where shuffles do not go through it."""
+    """The service without the jobs that the caller may not see; None where shuffles do not go through it."""
     if cluster.shuffle is None:
         return None
     service, seen = await cluster.shuffle.overview(), {job.id for job in await visible_jobs(cluster, call)}

@@ -57,7 +57,7 @@ async def get_taskmanager(cluster: Cluster, call: Call[NoQuery]) -> TaskManagerV
 
 
 async def taskmanagers_seen(cluster: Cluster, call: Call[Any]) -> tuple[TaskManagerView, ...]:
-    """All TaskManagers, without what their slots say of jobs that who asks may not see."""
+    """All TaskManagers, without the ids of jobs that the caller may not see."""
     return visible_taskmanagers(await cluster.resource_manager.taskmanagers(), await visible_job_ids(cluster, call))
 
 

@@ -45,7 +45,7 @@ class UploadOrder(Message, frozen=True):
 
 
 class UploadList(Message, frozen=True):
-    """All uploads of who asks."""
+    """All uploads of the caller."""
 
     uploads: tuple[Upload, ...]
 
