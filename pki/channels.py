@@ -1,4 +1,4 @@
-"""Who may connect to whom: the channel table of the design, as decisions without I/O.
+"""The channel table: which roles may connect to which. No I/O.
 
 The TLS handshake proves *that* a peer holds a certificate of our authority; this module
 decides *whether* that identity has any business on the channel.
@@ -59,9 +59,9 @@ MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     Channel.AUTH: frozenset({Role.GATEWAY, Role.JOBMANAGER}),
     Channel.EDGE: frozenset({Role.USER}),
     Channel.CA: _RENEWED,
-    Channel.ENROLMENT: frozenset(),  # who enrols has no certificate yet: a token takes its place
+    Channel.ENROLMENT: frozenset(),  # a join token takes the place of a client certificate
     Channel.CONNECT: frozenset({Role.GATEWAY}),
-    # Those who elect a leader there. ZooKeeper itself lets in more; its access lists keep them out.
+    # The processes that elect a leader. ZooKeeper's TLS admits more; its ACLs refuse them.
     Channel.ZOOKEEPER: frozenset({Role.JOBMANAGER, Role.SHUFFLE_MANAGER}),
 }
 
@@ -110,7 +110,7 @@ class PeerPolicy:
 def client_policy(
     channel: Channel, trust_domain: str, *, job_id: str = "", jobmanagers: AbstractSet[str] | None = None
 ) -> PeerPolicy:
-    """What a listener of ``channel`` demands of whoever connects; of JobManagers, to be one of ``jobmanagers``."""
+    """The policy of a listener of ``channel`` for its clients; JobManagers must be among ``jobmanagers``."""
     return PeerPolicy(trust_domain, MAY_CONNECT[channel], job_id=job_id, jobmanagers=jobmanagers)
 
 

@@ -1,4 +1,4 @@
-"""``sluice pki``: authorities and identities, by hand."""
+"""``sluice pki``: its groups of verbs, and the verb ``init``."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def init(
         until = store.certificate(kind).not_valid_after_utc
         typer.echo(f"{verb} {kind:<8} {store.certificate_file(kind)} (until {until:%Y-%m-%d})")
     if not created.made:
-        typer.echo("nothing to do: all three authorities were there already")
+        typer.echo("nothing to do: all three authorities exist")
 
 
 def _check_trust_domain(trust_domain: str) -> None:

@@ -1,4 +1,4 @@
-"""A user's certificate that was revoked also ends at the gateway, on connections that are open already.
+"""Revokes user certificates at the gateway too, so that open connections end.
 
 The revocation list counts in handshakes. The gateway knows a certificate by its fingerprint, which the identity's
 directory tells, or else the ledger.

@@ -1,4 +1,4 @@
-"""``sluice pki export``: identities in the formats, and with the configuration, of other programs."""
+"""``sluice pki export``: exports identities as files and configuration for other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sluice pki inspect``: what is in files and behind addresses, as text, JSON or PEM."""
+"""``sluice pki inspect``: describes certificate files and TLS listeners as text, JSON or PEM."""
 
 from __future__ import annotations
 

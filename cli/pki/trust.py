@@ -1,4 +1,4 @@
-"""``sluice pki trust``: this home's authority in the trust stores of this machine, on demand and never otherwise."""
+"""``sluice pki trust``: installs this home's authority in the machine's trust stores, and removes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sluice pki verify``: a verdict about one certificate, its revocation included, with the reason when it is no."""
+"""``sluice pki verify``: verifies one certificate, including revocation, and explains a failure."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _check_revocation(
     found = check_path(verified.path, offered, utc_now())
     if files and not found.lists:
         raise CrlRejected(
-            f"none of the lists given with --crl counts: {'; '.join(found.unchecked)}",
+            f"none of the CRLs given with --crl is valid: {'; '.join(found.unchecked)}",
             "get a fresh list of the issuer: sluice pki crl export",
         )
     return found if kind is None else found.known_to_the_home(verified.path[0])

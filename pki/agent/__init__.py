@@ -1,1 +1,1 @@
-"""The agent of a node: keeps identities fresh, and hands them out over the SPIFFE Workload API and Envoy SDS."""
+"""The agent of a node: renews identities, and serves them over the SPIFFE Workload API and Envoy SDS."""

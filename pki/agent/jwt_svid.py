@@ -1,4 +1,4 @@
-"""JWT-SVIDs: making and judging them, and the keys they are signed with. Decisions and computation only; no I/O.
+"""JWT-SVIDs: signing and validating them, and their signing keys. No I/O.
 
 Source: JWT-SVID (https://github.com/spiffe/spiffe/blob/main/standards/JWT-SVID.md), RFC 7515, RFC 7517, RFC 7518.
 """

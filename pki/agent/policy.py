@@ -1,4 +1,4 @@
-"""Who gets which identity: the agent's policy file, checked as a whole before anything is served.
+"""The agent's policy file: the identities of each user. It is checked as a whole before anything is served.
 
 A caller is known by the user id that the kernel reports of its connection; who is not named gets nothing.
 """
@@ -71,7 +71,7 @@ class ManagedIdentity:
 
 @dataclass(frozen=True, slots=True)
 class AgentPolicy:
-    """What the agent does; :meth:`of` answers who gets what."""
+    """The agent's policy; :meth:`of` returns a user's identities."""
 
     identities: tuple[ManagedIdentity, ...]
     jwt_lifetime: dt.timedelta = dt.timedelta(minutes=5)
@@ -82,7 +82,7 @@ class AgentPolicy:
 
     @property
     def uids(self) -> frozenset[int]:
-        """Everybody who may connect."""
+        """The users that may connect."""
         return frozenset().union(*(identity.uids for identity in self.identities))
 
 

@@ -1,4 +1,4 @@
-"""The agent as a whole: identities kept, a socket served."""
+"""The agent process: renews identities and serves its socket."""
 
 from __future__ import annotations
 

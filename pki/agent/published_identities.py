@@ -1,4 +1,4 @@
-"""What the agent has to give right now, and who waits for it to change."""
+"""The agent's current identities and CRLs, and notification of changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PublishedIdentities:
         """Counts every change."""
 
     def publish(self, material: IdentityMaterial, lists: tuple[RevocationList, ...] = ()) -> None:
-        """Put up new material with the revocation lists of its anchors, and wake those who wait."""
+        """Publish new material with the CRLs of its anchors, and wake waiting callers."""
         self._materials[material.spiffe_id] = material
         self._lists[material.spiffe_id] = lists
         self.touch()

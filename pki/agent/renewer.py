@@ -1,4 +1,4 @@
-"""Keeping one identity fresh: read, renew when due, try again when that fails, never give up what is good."""
+"""Renews one identity: loads it, renews it when due, retries after failures, and keeps the last valid one in memory."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _LEVELS = {Urgency.WARNING: logging.WARNING, Urgency.CRITICAL: logging.ERROR, Ur
 
 
 class IdentityRenewer:
-    """One identity: its directory, and the last good material in memory.
+    """One identity: its directory, and the last valid material in memory.
 
     Args:
         identity: what to keep.
-        issuer: who certifies it.
+        issuer: certifies it.
         board: where good material is put up.
         clock: the present.
         draw: a random number in [0, 1).
@@ -110,7 +110,7 @@ class IdentityRenewer:
         return is_due(_validity(self.material), now, self._spread)
 
     def _take_in(self) -> None:
-        """Read the directory when it changed; whoever else renews it is welcome."""
+        """Load the directory if it has changed; another process may have renewed it."""
         try:
             stamp = stamp_of(self.identity.directory)
             if stamp == self._stamp:
@@ -146,14 +146,14 @@ class IdentityRenewer:
         """The lists beside the identity; one that cannot be used is a :class:`StoreError`, and mended by renewal."""
         directory, anchors = self.identity.directory, lambda: (self.material or material).anchors
         revoked = RevokedPeers(directory, anchors, clock=self._clock, pace_seconds=0)
-        # Envoy and SPIFFE clients do not apply deltas: from now on, whoever writes lists here writes them complete.
+        # Envoy and SPIFFE clients do not apply deltas: from now on CRLs are written here in complete form.
         write_public(directory / COMPLETE_LISTS_FILE, b"")
         if any(each.base is not None for each in revoked.lists):
             raise StoreError(f"{directory} holds a revocation list in parts", "issue the identity again")
         return revoked
 
     def _take_in_lists(self) -> None:
-        """Tell those who wait when the revocation lists have changed."""
+        """Notify waiting callers when the CRLs have changed."""
         if self.material is None or self._revoked is None:
             return
         if (version := self._revoked.look()) != self._lists_seen:

@@ -59,7 +59,7 @@ class WorkloadApi:
         name, value = SECURITY_HEADER
         if call.metadata.get(name) != value:
             raise CallRefused(Status.INVALID_ARGUMENT, f"security header missing from request: {name}: {value}")
-        # 2. Who calls, by the kernel's word.
+        # 2. The caller's user id, from the kernel.
         identities = self._policy.of(call.caller.uid)
         if not identities:
             raise CallRefused(Status.PERMISSION_DENIED, "no identity issued")

@@ -1,4 +1,4 @@
-"""Replacing an authority A by B in phases, as decisions: A, A+B, B+A, B. No I/O.
+"""The phases in which authority B replaces authority A: A, A+B, B+A, B. No I/O.
 
 In each phase the first one signs and all are trusted, so that whoever follows late is still understood by those who
 were early, and the other way round. A verb moves on only when nobody is further behind than the phase it leaves:
@@ -48,7 +48,7 @@ class Verb(enum.StrEnum):
 
 
 class Phase(enum.StrEnum):
-    """How far a rotation is: who signs comes first."""
+    """The phases of a rotation, named after the trusted authorities; the first one signs."""
 
     STEADY = "A"
     PREPARED = "A+B"
@@ -142,7 +142,7 @@ class Source(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrustHolder:
-    """Somebody who has a certificate: a running process by its report, an identity directory, or a ledger entry.
+    """A holder of a certificate: a running process (by its report), an identity directory, or a ledger entry.
 
     A process reports here, or to the online authority from another machine (a follower): then ``place`` is that
     machine's address. ``issuer`` and ``anchors`` are key identifiers. ``usable`` tells whether the leaf is valid now.
@@ -177,17 +177,17 @@ class Laggard:
 
 
 def lacking(holders: Iterable[TrustHolder], sides: Collection[Generations], wanted: Keep) -> tuple[Laggard, ...]:
-    """Who does not trust the generation ``wanted`` of its side."""
+    """The holders that do not trust the generation ``wanted`` of their side."""
     return _judged(holders, sides, lambda holder, side: _lacks(holder, side.of(wanted)))
 
 
 def presenting(holders: Iterable[TrustHolder], sides: Collection[Generations], unwanted: Keep) -> tuple[Laggard, ...]:
-    """Who has a leaf of the generation ``unwanted`` that still counts."""
+    """The holders of a valid leaf of the generation ``unwanted``."""
     return _judged(holders, sides, lambda holder, side: _presents(holder, side.of(unwanted)))
 
 
 def trusting(holders: Iterable[TrustHolder], sides: Collection[Generations], unwanted: Keep) -> tuple[Laggard, ...]:
-    """Who still trusts the generation ``unwanted``."""
+    """The holders that still trust the generation ``unwanted``."""
     return _judged(holders, sides, lambda holder, side: _trusts(holder, side.of(unwanted)))
 
 

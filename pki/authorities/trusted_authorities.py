@@ -1,4 +1,4 @@
-"""Which authorities are trusted now: one of each kind, or during a rotation two, the one that signs first.
+"""The authorities that are trusted now: one of each kind, or two during a rotation, the signing one first.
 
 ``<pki>/trust/{internal,edge}.pem`` are the same for those outside: stable paths whose content follows a rotation.
 """

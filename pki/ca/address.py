@@ -1,4 +1,4 @@
-"""Where the online authority can be reached: as a user gives it, or in a small file of its home, gone when it stops.
+"""The online authority's address: parsed from an option, or read from a file that it publishes in its home.
 
 The file holds no secret and proves nothing: whoever answers there still has to show the certificate of role ``ca``.
 """

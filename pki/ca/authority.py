@@ -1,4 +1,4 @@
-"""The online authority without its sockets: judges, signs, and writes the ledger before anything leaves.
+"""The online authority without its sockets: authorizes requests and has the engine sign and record them.
 
 Not for several threads at once: its server calls it from one worker thread.
 """
@@ -114,7 +114,7 @@ class OnlineAuthority:
                 if (current := self._revocations.current(kind, anchor)) is not None:
                     lists.append(current.pem)
             except CrlRejected as error:
-                _LOG.error("the revocation list of the %s authority is not given out: %s", kind, error)
+                _LOG.error("not distributing the CRL of the %s authority: %s", kind, error)
         return TrustSide(ca_pem=ca_pem.decode(), crl_pem=b"".join(lists).decode())
 
     def has_edge(self) -> bool:
@@ -130,7 +130,7 @@ class OnlineAuthority:
     def take_notes(self) -> None:
         """Take into the ledger what was signed on this machine without the online authority."""
         if taken := self._notes.take_in(self._ledger):
-            _LOG.info("%d certificates that were signed by hand are in the ledger now", taken)
+            _LOG.info("added %d certificates that were signed by hand to the ledger", taken)
 
     def enrol(self, token: str, csr_pem: bytes) -> SignedChain:
         """Certify the bearer of a join token, which is used up by it.
@@ -194,7 +194,7 @@ class OnlineAuthority:
         kind: IssuanceKind | Literal[""] = "",
         side: AuthorityKind = AuthorityKind.INTERNAL,
     ) -> None:
-        """Refuse the holder of a certificate that was superseded: it may be a thief, or the one who was robbed.
+        """Refuse a requester whose certificate was superseded: its key may have been stolen.
 
         The refusal is in the ledger (once in an hour for each certificate), in the log and in the metrics, and where
         doctor and the dashboard look.

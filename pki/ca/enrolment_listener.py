@@ -1,4 +1,4 @@
-"""Accepting those who have no certificate yet: TLS that proves the server alone, on a port of its own."""
+"""The enrolment listener: TLS with a server certificate only, on a separate port."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.pki.tls.listener import MutualTlsListener
 from sluice.pki.tls.pending_peers import PendingPeers
 
 MAX_STRANGERS = 512
-"""Open connections; the oldest of whoever has most gives way to one more."""
+"""Most open connections; beyond it the oldest one of the busiest address is closed."""
 CONNECTION_SECONDS = 30.0
 """How long a connection of a stranger may last: enough for an enrolment, too short to occupy a place with."""
 

@@ -1,4 +1,4 @@
-"""What the online authority grants, as decisions: who asks, for what, with which request. No I/O.
+"""Decides which certificates the online authority issues to which requester. No I/O.
 
 Deny by default: a requester gets the one identity it is entitled to, with the names that were fixed before it asked.
 A request that asks for more is refused, not trimmed (:mod:`sluice.pki.x509.csr`).
@@ -99,7 +99,7 @@ def grant_edge_renewal(
     spiffe_id = certified_identity(current)
     if spiffe_id.role is not Role.GATEWAY or spiffe_id.trust_domain != config.trust_domain:
         raise IssuanceRefused(f"the certificate is of {spiffe_id}, which is no gateway of {config.trust_domain}")
-    # 2. It counts now, and is what it is said to be: a user's certificate is of the same authority.
+    # 2. It is valid now, and a server certificate: the same authority signs those of users.
     if not current.not_valid_before_utc <= now <= current.not_valid_after_utc:
         raise IssuanceRefused("the public certificate is not valid now", "enrol again with a join token")
     if purposes_of(current) != (Purpose.SERVER,):
@@ -142,7 +142,7 @@ def grant_job(
 def check_newest(
     shown: x509.Certificate, superseded_since: dt.datetime | None, *, now: dt.datetime, overlap: dt.timedelta
 ) -> None:
-    """Refuse who shows a certificate that was superseded longer ago than ``overlap``.
+    """Refuse a certificate that was superseded longer ago than ``overlap``.
 
     Args:
         shown: whose holder asks.

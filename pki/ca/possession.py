@@ -1,4 +1,4 @@
-"""Showing that one holds the key of a certificate which no handshake has proved: a signature over the new request.
+"""Proof of possession for a certificate that was not used in a handshake: a signature over the new request.
 
 The signature is over a text of its own kind, so that none made for another purpose passes for it, and over the whole
 request, so that it is good for the one new key only.

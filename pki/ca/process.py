@@ -101,14 +101,14 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         publish_ca(home, address)
         _LOG.info("CA %s is ready: %s:%d, enrolment %s:%d", spiffe_id, *mutual, *enrolment)
         yield address
-        _LOG.info("CA %s stops; the ledger stands at %s", spiffe_id, authority.state)
+        _LOG.info("CA %s stops; state of the ledger: %s", spiffe_id, authority.state)
 
 
 def _keep_at_the_end(following: SubscriberFile) -> None:
     try:
         following.keep(at_once=True)
     except (PkiError, OSError) as error:
-        _LOG.error("who follows from other machines stays as it was written down: %s", error)
+        _LOG.error("the file of trust subscribers is not updated: %s", error)
 
 
 async def _repeat_forever(server: CaServer, duty: Callable[[], object], seconds: float) -> None:

@@ -6,6 +6,15 @@ from typing import Annotated
 
 import msgspec
 
+from sluice.core.errors import CertificateRejected, InvalidIdentity, PeerRefused, SluiceError
+from sluice.pki.errors import (
+    CertificateSuperseded,
+    CertificateUnknown,
+    EnrolmentRefused,
+    IssuanceRefused,
+    LedgerError,
+    RateLimited,
+)
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.trust.reports import TrustReport
 from sluice.pki.x509.profiles import AuthorityKind
@@ -34,6 +43,19 @@ MAX_TRUST_ANSWER_BYTES = 12 << 20
 TRUST_WAIT_SECONDS = 25.0
 """How long a question about trust waits for a change."""
 
+ERROR_STATUS: dict[type[SluiceError], int] = {
+    CertificateRejected: 422,
+    InvalidIdentity: 422,
+    EnrolmentRefused: 403,
+    IssuanceRefused: 403,
+    CertificateSuperseded: 403,
+    CertificateUnknown: 404,
+    PeerRefused: 403,
+    RateLimited: 429,
+    LedgerError: 503,
+}
+"""The errors that a requester gets as they are, with their HTTP status; any other one is an internal error (500)."""
+
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pass
@@ -47,7 +69,7 @@ class EnrolRequest(_Body, frozen=True):
 
 
 class RenewRequest(_Body, frozen=True):
-    """Who asks is on the connection."""
+    """The client certificate identifies the requester."""
 
     csr_pem: str
 
@@ -69,7 +91,7 @@ class JobRequest(_Body, frozen=True):
 
 
 class RevokeRequest(_Body, frozen=True):
-    """``serial`` is hexadecimal; ``by`` is for whom, by the word of who asks."""
+    """``serial`` is hexadecimal; ``by`` is the administrator, as named by the requester."""
 
     serial: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{1,40}$")]
     reason: Reason
@@ -93,7 +115,7 @@ class AuthorityAnswer(_Body, frozen=True):
 
 
 class TrustRequest(_Body, frozen=True):
-    """Asks what is to be trusted, and tells what is: who asks is on the connection.
+    """Asks for trust anchors and CRLs, and reports those in use. The client certificate identifies the requester.
 
     ``known`` is the version of an earlier answer; empty: answer at once. ``in_use`` are the reports of the processes
     that use this identity, ``unreadable`` how many more there are of which nothing is known.

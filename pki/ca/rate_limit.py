@@ -1,4 +1,4 @@
-"""Token buckets, one per requester: how many requests at once, and how many per second after that. No clock inside."""
+"""Rate limits: a token bucket per requester, with a burst and a rate. The clock is passed in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renewals that were refused because a newer certificate exists: ``<pki>/ca/superseded.json``, for those who look.
+"""Renewals refused because a newer certificate exists, for doctor and the dashboard: ``<pki>/ca/superseded.json``.
 
 The ledger has each of them for good. This file has what needs attention still: doctor, the dashboard and the page of
 certificates read it. An entry needs no attention any more once the certificate that was shown is revoked (with reason
@@ -62,7 +62,7 @@ class Refusals:
         try:
             self._known |= {(each.authority, each.serial): each for each in _read(self._path)}
         except StoreError as error:  # no reason not to issue: the ledger has what was in it
-            _LOG.error("what needed attention is forgotten: %s", error)
+            _LOG.error("the record of refused certificates is lost: %s", error)
 
     def add(self, refusal: Refusal) -> bool:
         """Take in one more; returns whether it is to be recorded, being the first for a while.

@@ -1,4 +1,4 @@
-"""Which certificates there are to revoke: in this home's identity directories, outside of it, and in the ledger."""
+"""Finds certificates to revoke: in the home's identity directories, exported ones, and in the ledger."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sluice.pki.x509.verification import was_issued_by
 _LOG = logging.getLogger(__name__)
 
 Found = tuple[AuthorityKind, RevocationTarget]
-"""Who signed a certificate, and the certificate."""
+"""A certificate and the authority that signed it."""
 
 
 def in_home(
@@ -88,7 +88,7 @@ def _outside(home: Home, now: dt.datetime, *, identity: SpiffeId | None, serial:
 
 
 def in_directory(home: Home, directory: Path, now: dt.datetime, *, serial: int | None = None) -> Iterator[Found]:
-    """The certificate in an identity directory, and those that it replaced: whoever took their keys still has them."""
+    """The certificate in an identity directory, and those that it replaced: their keys may have been stolen."""
     for leaf in (read_certificates(directory / CHAIN_FILE)[0], *previous_certificates(directory)):
         if leaf.not_valid_after_utc > now and serial in {None, leaf.serial_number}:
             yield _issuer_of(home, leaf, directory), RevocationTarget.of(leaf, str(certified_identity(leaf)))

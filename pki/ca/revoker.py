@@ -1,4 +1,4 @@
-"""Revoking at the word of the auth service: what an administrator asks for on a page, and nothing else.
+"""Revokes leaves on behalf of administrators, at the request of the auth service only.
 
 Whoever may ask can have connections ended and renewals refused. It gets no certificate and no key by it, and what it
 asked for is in the log of the authority (docs/adr/0062-*).
@@ -37,7 +37,7 @@ class Revoker:
         """Revoke the certificate with this number, and put the new list into every identity directory of the home.
 
         Args:
-            requester: whose certificate proved who asks: only the auth service may.
+            requester: the authenticated requester; only an auth service is allowed.
             by: for whom, by the requester's word.
 
         Raises:

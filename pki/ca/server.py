@@ -1,4 +1,4 @@
-"""The online authority's two doors: one for strangers with a join token, one for peers with a certificate.
+"""The online authority's two listeners: enrolment with a join token, and mutual TLS.
 
 ========================== ================================== =============================================
 enrolment (no certificate) ``GET /v1/authority``              the trust anchors
@@ -10,7 +10,7 @@ mutual TLS                 ``POST /v1/renew``                 a new certificate 
 \\                          ``POST /v1/revoke``                revokes a leaf, for the auth service
 ========================== ================================== =============================================
 
-Neither door knows the routes of the other.
+Neither listener serves the routes of the other.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from aiohttp import web
 from cryptography import x509
 
 from sluice.core.errors import (
-    CertificateRejected,
-    InvalidIdentity,
     PeerRefused,
     PkiError,
     SluiceError,
@@ -44,6 +42,7 @@ from sluice.pki.ca.protocol import (
     AUTHORITY_PATH,
     EDGE_RENEW_PATH,
     ENROL_PATH,
+    ERROR_STATUS,
     JOB_PATH,
     MAX_REQUEST_BYTES,
     MAX_TRUST_REQUEST_BYTES,
@@ -68,11 +67,6 @@ from sluice.pki.ca.trust_subscribers import TrustSubscribers
 from sluice.pki.ca.trust_watch import TrustWatch, View
 from sluice.pki.channels import Channel, client_policy
 from sluice.pki.errors import (
-    CertificateSuperseded,
-    CertificateUnknown,
-    EnrolmentRefused,
-    IssuanceRefused,
-    LedgerError,
     RateLimited,
 )
 from sluice.pki.issuing.leaf import SignedChain
@@ -96,19 +90,8 @@ RENEWALS_PER_IDENTITY = (8, 0.2)
 JOB_IDENTITIES_PER_JOBMANAGER = (1024, 64.0)
 TRUST_PER_IDENTITY = (32, 1.0)
 REVOCATIONS_PER_IDENTITY = (32, 0.2)
-"""A person at a page: what wants more is the command on the authority's machine, or no person."""
+"""Enough for an administrator in the dashboard; use `sluice pki revoke` for more."""
 
-_STATUS: dict[type[SluiceError], int] = {
-    CertificateRejected: 422,
-    InvalidIdentity: 422,
-    EnrolmentRefused: 403,
-    IssuanceRefused: 403,
-    CertificateSuperseded: 403,
-    CertificateUnknown: 404,
-    PeerRefused: 403,
-    RateLimited: 429,
-    LedgerError: 503,
-}
 _Request = TypeVar("_Request", bound=msgspec.Struct)
 _Handler = Callable[[web.BaseRequest], Awaitable[msgspec.Struct | bytes]]
 """Returns what goes back as JSON; bytes are JSON already."""
@@ -125,7 +108,7 @@ class _MalformedRequest(PkiError):
 class CaServer:
     """Serves one :class:`OnlineAuthority`.
 
-    ``clock`` (monotonic seconds) counts for the rate limits; ``subscribers`` is told who asks for trust. Without
+    ``clock`` (monotonic seconds) counts for the rate limits; ``subscribers`` records requests for trust. Without
     ``revoker`` nothing is revoked from here.
     """
 
@@ -257,7 +240,7 @@ class CaServer:
         _limit(self._per_listener, str(peer))
         asked = await _read(request, TrustRequest, MAX_TRUST_REQUEST_BYTES)
         self._followers.heard(peer, current, request.remote or "", asked)
-        # What the edge trusts is for those who stand at it.
+        # Only gateways get the edge's trust anchors.
         view = View.GATEWAY if peer.role is Role.GATEWAY else View.MEMBER
         return await self._trust.poll(str(peer), view, asked.known)
 
@@ -293,7 +276,7 @@ def _lifetime(seconds: float) -> dt.timedelta | None:
 
 
 def _peer(request: web.BaseRequest) -> tuple[SpiffeId, x509.Certificate]:
-    """Who asks, and the certificate that proved it in the handshake of this connection."""
+    """The requester's identity and its certificate, as verified in the handshake."""
     if request.transport is None:
         raise PeerRefused("the connection is gone")
     peer = peer_of(request.transport)
@@ -304,7 +287,7 @@ def _peer(request: web.BaseRequest) -> tuple[SpiffeId, x509.Certificate]:
 
 
 def _require_connected(request: web.BaseRequest) -> None:
-    """Renew nothing for who has hung up: it asks again, and what it never gets would supersede what it gets then."""
+    """Refuse to renew for a closed connection: a certificate that is never received would supersede the current one."""
     transport = request.transport
     if transport is None or transport.is_closing():
         raise PeerRefused("the connection is gone")
@@ -341,7 +324,7 @@ async def _answer(request: web.BaseRequest, routes: dict[tuple[str, str], _Handl
 
 
 def _problem(error: SluiceError) -> ErrorAnswer:
-    status = error.status if isinstance(error, _MalformedRequest) else _STATUS.get(type(error), 500)
+    status = error.status if isinstance(error, _MalformedRequest) else ERROR_STATUS.get(type(error), 500)
     if status == 500:
         return ErrorAnswer(status=500, title="InternalError", detail="see the log of the CA")
     return ErrorAnswer(

@@ -1,4 +1,4 @@
-"""``<pki>/ca/followers.json``: who follows from other machines, for the verbs of a rotation and for the next ``ca``.
+"""``<pki>/ca/followers.json``: trust subscribers on other machines, for rotations and for the next ``ca`` process.
 
 Written by the ``ca`` process alone: soon when something else than a time has changed, otherwise now and then.
 """
@@ -37,7 +37,7 @@ def subscribers_path(pki: Path) -> Path:
 
 
 def read_subscribers(pki: Path) -> SubscriberRecord:
-    """Who follows, as the ``ca`` process of this home knows it; nobody when it never wrote that down.
+    """The subscribers that the ``ca`` process of this home has recorded; none when there is no file.
 
     Raises:
         StoreError: it is damaged, or others can read it.
@@ -87,7 +87,7 @@ class SubscriberFile:
         try:
             found = read_subscribers(self._pki)
         except StoreError as error:
-            # Whoever lives asks again at once; until all had the time for it, nobody is to think that these are all.
-            _LOG.error("who followed from other machines is not known any more: %s", error)
+            # Running subscribers report again at once; until all had time for that, the record is marked incomplete.
+            _LOG.error("the record of trust subscribers is lost: %s", error)
             return SubscriberRecord(incomplete_at=self._clock()), None
         return found, found

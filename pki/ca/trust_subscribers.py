@@ -1,4 +1,4 @@
-"""Who follows the trust from other machines, and what they have in memory by their own word. No I/O.
+"""Processes on other machines that subscribe to trust, and the trust that they report to have loaded. No I/O.
 
 Each question about trust comes with it (``TrustRequest``). It decides about nothing but how far a
 rotation may go: who lies about itself is cut off by its own lie, and nobody can speak for another.

@@ -1,4 +1,4 @@
-"""The authority's side of a long poll: who waits for the trust to change, and what is said to them. No HTTP.
+"""The authority's side of a long poll: clients wait for changed trust anchors and CRLs. No HTTP.
 
 An identity has one place to wait; who asks again takes the place over from its earlier question. So a peer whose
 connection broke is not kept from waiting anew, and nobody can take the places of others.
@@ -115,7 +115,7 @@ class TrustWatch:
         return rendered.unchanged if rendered.answer.version == known else rendered.body
 
     async def close(self) -> None:
-        """Answer those who wait, and look no more."""
+        """Answer the waiting clients, and stop."""
         for waiter in self._waiters.values():
             waiter.woken.set()
         if self._looking is not None:
@@ -130,7 +130,7 @@ class TrustWatch:
                     await self._look()
                 except (PkiError, OSError) as error:
                     if str(error) != complaint:
-                        _LOG.error("what is to be trusted cannot be read: %s", error)
+                        _LOG.error("cannot read the trusted authorities: %s", error)
                     complaint = str(error)
         finally:
             self._looking = None

@@ -1,4 +1,4 @@
-"""What a process asks the online authority for: enrolment, renewal, revocation (all blocking), and trust."""
+"""Requests to the online authority: enrolment, renewal, revocation (all blocking), and trust."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def enrol(
     Raises:
         EnrolmentRefused: the token is no token, was used, has expired, or is for another name.
         CertificateRejected: the names are not the token's.
-        CaUnavailable: no answer, or the server is not who the token says.
+        CaUnavailable: no answer, or the server's certificate does not match the token.
     """
     token = JoinToken.parse(token_text)
     # 1. The anchors come over a connection that proves nothing; their fingerprint proves them.
@@ -111,7 +111,7 @@ def renew(directory: Path, address: Address, *, algorithm: str = "") -> dt.datet
 
     Args:
         directory: of the identity.
-        address: of the mutual TLS port; the present certificate, which must be valid, is what proves who asks.
+        address: of the mutual TLS port; the current certificate, which must be valid, authenticates the request.
         algorithm: of the new key; by default as the present one.
     """
     with _renewing(directory):
@@ -140,7 +140,7 @@ def renew_edge(directory: Path, gateway: TlsIdentity, address: Address, *, algor
 
 @contextlib.contextmanager
 def _renewing(directory: Path) -> Iterator[None]:
-    """What is asked for supersedes what is there: one at a time, and nobody asks who cannot keep the answer."""
+    """A new certificate supersedes the current one: renew one at a time, and only with space to store the answer."""
     with locked_file(directory / KEY_FILE):
         check_space(directory, IDENTITY_BYTES)
         yield
@@ -168,7 +168,7 @@ async def fetch_trust(identity: TlsIdentity, address: Address, asked: TrustReque
     """What is to be trusted, once its version is not the known one; or, after a while, that nothing changed.
 
     Args:
-        identity: who asks; any process that the online authority renews.
+        identity: of the requester; any process that the online authority renews.
         address: of the mutual TLS port.
         asked: what is known, and what is in use.
 

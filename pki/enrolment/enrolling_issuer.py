@@ -1,4 +1,4 @@
-"""How a process gets its own identity from an authority elsewhere: by renewal, or at first with a join token."""
+"""Obtains a process's own identity from an authority elsewhere: first with a join token, then by renewal."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class EnrollingIssuer:
         lifetime: dt.timedelta | None = None,
         accept: Sequence[str] = (),
     ) -> None:
-        """See :meth:`sluice.pki.issuing.issuer.DirectoryIssuer.issue_to`.
+        """Renew the identity, or enrol it, as :meth:`sluice.pki.issuing.issuer.DirectoryIssuer.issue_to`.
 
         Raises:
             EnrolmentRefused: nothing usable is there, and the token is missing or not good.
@@ -87,7 +87,7 @@ class EnrollingIssuer:
                 # What is here is not the newest: a token made since then says that it is to be enrolled anew.
                 if (again := self._tokens.get(spiffe_id)) is None or not again.path.exists():
                     raise
-                _LOG.warning("%s is enrolled again: its certificate was superseded, and there is a token", spiffe_id)
+                _LOG.warning("enrolling %s again with its join token: its certificate was superseded", spiffe_id)
             else:
                 return
         if (file := self._tokens.get(spiffe_id)) is None:
@@ -157,5 +157,5 @@ class EdgeEnrollingIssuer(EnrollingIssuer):
 def _refuse_lifetime(spiffe_id: SpiffeId, lifetime: dt.timedelta | None) -> None:
     if lifetime is not None:
         raise CertificateRejected(
-            f"the lifetime of {spiffe_id} is not chosen here", "the authority's configuration says how long it lives"
+            f"the lifetime of {spiffe_id} cannot be set here", "it is part of the authority's configuration"
         )

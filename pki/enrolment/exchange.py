@@ -10,18 +10,13 @@ from typing import Literal, TypeVar
 import aiohttp
 import msgspec
 
-from sluice.core.errors import CertificateRejected, PeerRefused, PkiError
+from sluice.core.errors import SluiceError
 from sluice.core.http_body import BodyTooLarge, read_body
 from sluice.pki.ca.address import Address
-from sluice.pki.ca.protocol import ALPN, MAX_ANSWER_BYTES, ErrorAnswer
+from sluice.pki.ca.protocol import ALPN, ERROR_STATUS, MAX_ANSWER_BYTES, ErrorAnswer
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.errors import (
     CaUnavailable,
-    CertificateSuperseded,
-    CertificateUnknown,
-    EnrolmentRefused,
-    IssuanceRefused,
-    LedgerError,
     RateLimited,
 )
 from sluice.pki.tls.contexts import TlsIdentity
@@ -29,18 +24,7 @@ from sluice.pki.x509.parse_errors import DAMAGED_JSON
 
 LONGEST_RETRY_AFTER_SECONDS = 3600.0
 
-_ERRORS: dict[str, type[PkiError]] = {
-    error.__name__: error
-    for error in (
-        CertificateRejected,
-        CertificateSuperseded,
-        CertificateUnknown,
-        EnrolmentRefused,
-        IssuanceRefused,
-        LedgerError,
-        PeerRefused,
-    )
-}
+_ERRORS = {error.__name__: error for error in ERROR_STATUS if error is not RateLimited}
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 
 
@@ -107,7 +91,7 @@ async def exchange(  # noqa: PLR0917  in the order of the wire: where, how, what
         ):
             status, data = response.status, await read_body(response.content, limits.answer_bytes)
     except BodyTooLarge as error:
-        raise CaUnavailable(f"the answer of the CA is larger than {limits.answer_bytes} bytes") from error
+        raise CaUnavailable(f"the CA's answer is larger than {limits.answer_bytes} bytes") from error
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise CaUnavailable(
             f"no answer from the CA at {host}:{port}: {error or type(error).__name__}", "is `sluice run ca` running?"
@@ -121,7 +105,7 @@ async def exchange(  # noqa: PLR0917  in the order of the wire: where, how, what
     raise _error(problem)
 
 
-def _error(problem: ErrorAnswer) -> PkiError:
+def _error(problem: ErrorAnswer) -> SluiceError:
     """The error that the online authority answered with, as it raised it."""
     if problem.status == 429:
         return RateLimited(problem.detail, max(0.0, min(problem.retry_after, LONGEST_RETRY_AFTER_SECONDS)))

@@ -1,4 +1,4 @@
-"""The file that a join token comes in: readable by its owner alone, and removed once the token is used up."""
+"""Join token files: readable by their owner only, and removed once the token is used."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ class JoinTokenFile:
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
-            _LOG.info("the join token in %s is used up but stays there: %s", self.path, error.strerror or error)
+            _LOG.info("cannot remove the used join token %s: %s", self.path, error.strerror or error)

@@ -58,5 +58,5 @@ def check_joinable(policy: AgentPolicy) -> None:
             )
         if one.lifetime is not None:
             raise PolicyError(
-                f"lifetime_minutes of {one.spiffe_id} is not chosen here", "the CA's configuration says how long it is"
+                f"lifetime_minutes of {one.spiffe_id} cannot be set here", "it is part of the CA's configuration"
             )

@@ -1,4 +1,4 @@
-"""Keeping the identities of one process fresh against an authority on another machine, and its trust up to date.
+"""Renews the identities of one process with an authority on another machine, and keeps its trust up to date.
 
 Enrolled with a join token when there is none, renewed at half-life (``pki.agent.renewer`` has the decisions), or at
 once when their issuer is no longer the one that signs (:mod:`sluice.pki.enrolment.trust_subscription` hears of it).
@@ -41,7 +41,7 @@ JOIN_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class EnrolledIdentity:
-    """An identity to keep, who certifies it, and of which side it is."""
+    """An identity to renew, its issuer, and its side."""
 
     identity: ManagedIdentity
     issuer: DirectoryIssuer

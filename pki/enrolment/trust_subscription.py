@@ -1,6 +1,6 @@
-"""Following what an authority on another machine says is to be trusted, and bringing it to the directories here.
+"""Subscribes to the trust anchors and CRLs of an authority on another machine, and installs them in directories here.
 
-Asked for in a long poll, so that a revocation is here a second after it is known there. Each question tells what the
+A long poll delivers a revocation within a second. Each request reports what the
 processes that use this identity have in memory, and when that changes it is asked again, so that the authority knows
 how far they are. Anchors are installed before
 lists, in the directories of this process and in those of jobs below the same home. Whatever fails, what is there stays.
@@ -74,7 +74,7 @@ class TrustSubscription:
     Args:
         home: every identity directory below it is served.
         locate: where the authority is now.
-        asks: the identity directory of who asks: a process that the authority renews.
+        asks: the identity directory of the requester, a process that the authority renews.
         directories: others to be served, anywhere; what fails in them or in ``asks`` is tried again at once.
         clock: the present, in UTC.
         draw: a random number in [0, 1).
@@ -114,7 +114,7 @@ class TrustSubscription:
         What is in use is told with the question. When that changes, the answer is not waited for any longer.
 
         Raises:
-            PkiError: there was no answer, or a directory of our own did not take it: it counts as not heard.
+            PkiError: there was no answer, or a directory of our own did not take it: it is asked for again.
         """
         if self._identity is None:
             self._identity = TlsIdentity(self._asks, clock=self._clock)
@@ -144,7 +144,7 @@ class TrustSubscription:
         asked = await ask(None, question, self._asks, str(identity.spiffe_id), self.trust.version)
         if asked.in_use or asked.unreadable:
             return asked
-        # Nobody serves or dials with this identity (yet): whoever asks with it is all that has it in memory.
+        # No process serves or dials with this identity yet: only this request has it in memory.
         return msgspec.structs.replace(asked, in_use=(in_memory(identity, FOLLOWER),))
 
     async def push(self, news: Sequence[TrustBundle] = ()) -> dict[Path, str]:
@@ -155,10 +155,10 @@ class TrustSubscription:
             push = self._pusher.push
             changed, failed = await asyncio.get_running_loop().run_in_executor(None, push, self._clock())
         if changed:
-            _LOG.info("trust and revocation lists brought to %d directories", len(changed))
+            _LOG.info("trust anchors and CRLs installed in %d directories", len(changed))
         for directory, complaint in failed.items():
             if self._complaints.get(directory) != complaint:
-                _LOG.error("trust and revocation lists do not get into %s", complaint)
+                _LOG.error("cannot install trust anchors and CRLs: %s", complaint)
         self._complaints = failed
         return failed
 
@@ -170,11 +170,11 @@ class TrustSubscription:
             except (PkiError, OSError) as error:
                 failures += 1
                 if failures == 1:
-                    _LOG.warning("the news of the authority do not arrive, what is known stays: %s", error)
+                    _LOG.warning("no updates from the authority, the current trust stays in use: %s", error)
                 await asyncio.sleep(self._pause(failures, error))
             else:
                 if failures:
-                    _LOG.info("the news of the authority arrive again")
+                    _LOG.info("updates from the authority arrive again")
                 failures = 0
                 await asyncio.sleep(SHORTEST_PAUSE_SECONDS)
 
@@ -192,7 +192,7 @@ def question(directory: Path, identity: str, known: str, *, alive: Alive = is_ru
     try:
         found, unreadable = read_reports(directory, alive=alive)
     except StoreError as error:
-        _LOG.warning("what is in use cannot be told: %s", error)
+        _LOG.warning("cannot report the trust in use: %s", error)
         return TrustRequest(known=known, unreadable=1)
     own = tuple(report for report in found if report.identity == identity)[:MAX_TOLD]
     asked = TrustRequest(known=known, in_use=own, unreadable=len(unreadable) + len(found) - len(own))

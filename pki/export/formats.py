@@ -62,7 +62,7 @@ def export_identity(identity: IdentityMaterial, kind: Format) -> Export:
 
 
 def export_anchors(anchors: tuple[x509.Certificate, ...], kind: Format) -> Export:
-    """Trust anchors alone, for those who only verify."""
+    """Trust anchors only, for verifiers."""
     match kind:
         case Format.CA:
             return Export(to_pem(*anchors))

@@ -119,7 +119,7 @@ def stamp_of(directory: Path) -> Stamp:
     stamps = []
     for name in (KEY_FILE, CHAIN_FILE, CA_FILE):
         if (stamp := file_stamp(directory / name)) is None:
-            raise StoreError(f"{directory / name} does not exist", "issue the identity: sluice pki issue")
+            raise StoreError(f"cannot read {directory / name}: no such file", "issue the identity: sluice pki issue")
         stamps.append(stamp)
     return tuple(stamps)
 

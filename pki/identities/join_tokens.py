@@ -142,7 +142,7 @@ def check_token(token: JoinToken, record: TokenRecord | None, *, used: bool, now
         raise EnrolmentRefused(
             "the join token is not known, or was used already", "make a new one with `sluice pki token create`"
         )
-    # 2. Only who knows the secret learns that it was used or has expired.
+    # 2. A requester without the secret does not learn whether the token was used or has expired.
     if used:
         raise EnrolmentRefused(
             f"join token {record.id} was used already", "if not by you, find out by whom: `sluice pki ledger show`"

@@ -1,4 +1,4 @@
-"""The authorities that something is compared with: those of a home and those of a file, with names for people."""
+"""Named authorities to compare certificates with: those of a home and those of a file."""
 
 from __future__ import annotations
 

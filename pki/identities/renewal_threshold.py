@@ -1,4 +1,4 @@
-"""When a certificate needs renewal, as ``step certificate needs-renewal`` asks it. Decisions only.
+"""Thresholds of ``sluice pki needs-renewal``, as in ``step certificate needs-renewal``. No I/O.
 
 Source: https://smallstep.com/docs/step-cli/reference/certificate/needs-renewal
 """

@@ -1,4 +1,4 @@
-"""What is wrong with certificates and chains, told one by one; for ``inspect`` and ``doctor``. Decisions only.
+"""Problems of certificates and chains, for ``inspect`` and ``doctor``. No I/O.
 
 ``verify_chain`` stops at the first thing and answers yes or no; this finds everything and goes on.
 """

@@ -1,4 +1,4 @@
-"""What is in a certificate, a request, a revocation list, a key or a keystore, as plain data; never anything secret.
+"""Describes certificates, requests, CRLs, keys and keystores as plain data, without secrets.
 
 Takes bytes and returns values; :func:`inspect_path` alone reads files.
 """

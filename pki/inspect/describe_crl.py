@@ -1,4 +1,4 @@
-"""What is in a certificate revocation list, as plain data, good or bad (RFC 5280, section 5). Decisions only.
+"""Describes a certificate revocation list as plain data, valid or not (RFC 5280, section 5). No I/O.
 
 ``check_crl`` decides whether a list counts; this says what stands in one that perhaps does not.
 """

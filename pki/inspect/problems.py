@@ -1,4 +1,4 @@
-"""What is wrong with a certificate, a file or a listener: one shape for ``inspect`` and ``doctor``."""
+"""Problems of certificates, files and listeners, as ``inspect`` and ``doctor`` report them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Issuing identities where the authority's key is on this machine: one identity, or a whole inventory."""
+"""Issuing: one engine that signs leaves, and local issuers of one identity or an inventory on top of it."""

@@ -1,4 +1,4 @@
-"""Issuing many identities: those that are missing or due for renewal, leaving alone what is still good."""
+"""Bulk issuing: identities that are missing or due for renewal; valid ones are kept."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class IssuingEngine:
             ca_pem=issued.ca_pem,
             accept=issued.request.accept,
         )
-        # Read once the identity is in place: whoever revokes meanwhile either finds it there, or is found here.
+        # Read after the identity is in place: a concurrent revocation finds the directory, or its CRL is read here.
         if crl_pem := self.lists(issued):
             install_crls(directory, crl_pem, self._clock())
 

@@ -1,4 +1,4 @@
-"""The inventory of a cluster: one TOML file that says which identities there are to be.
+"""The inventory of a cluster: one TOML file that lists its identities.
 
 ::
 

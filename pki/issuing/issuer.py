@@ -1,4 +1,4 @@
-"""Issuing identities: what a process asks for when it needs one, and the issuer that holds the keys itself."""
+"""The interface of issuers, and the issuer that has the authorities' keys on this machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def install_chain(
 
 
 class DirectoryIssuer(Protocol):
-    """Whoever can make, or renew, an identity directory."""
+    """Issues and renews identity directories."""
 
     def issue_to(
         self,
@@ -56,7 +56,7 @@ class DirectoryIssuer(Protocol):
 
 
 class Issuer(DirectoryIssuer, Protocol):
-    """Whoever can turn any identity into certificates."""
+    """Issues certificates for any identity, also for keys that are elsewhere."""
 
     def sign_csr(
         self,

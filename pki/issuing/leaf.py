@@ -1,4 +1,4 @@
-"""A leaf certificate on its way: what is allowed, what was signed, and what travels back to whoever asked. No I/O."""
+"""Values of one issuance: the request, the issued leaf, and the answer to the requester. No I/O."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sluice.pki.x509.profiles import (
 
 @dataclass(frozen=True, slots=True)
 class LeafRequest:
-    """A leaf to issue. Whoever makes one has checked that the requester may have it."""
+    """A leaf to issue. Its creator has checked that the requester may have it."""
 
     names: Names
     profile: Profile
@@ -44,7 +44,7 @@ class LeafRequest:
     kind: IssuanceKind | Literal[""] = ""
     """Why the online authority issues it, for the ledger; empty: a user of this machine does, with the key at hand."""
     requester: str = ""
-    """Who asked the online authority, for the ledger."""
+    """The requester that the ledger names."""
     token: str = ""
     """The id of the join token that this uses up."""
 

@@ -1,4 +1,4 @@
-"""Which certificate of an identity is the newest, by the ledger: the one that may be renewed. Decisions only; no I/O.
+"""The newest certificate of each identity in the ledger: only that one may be renewed. No I/O.
 
 Whoever copied a key can renew its certificate as well as its owner can. But each renewal supersedes what there was, so
 that of two who go on from one certificate the second is found out, whichever of them it is: at the latest with the next
@@ -25,7 +25,7 @@ DEFAULT_OVERLAP = dt.timedelta(minutes=15)
 OVERLAP_SHARE = 4
 """The overlap is at most this part of a certificate's life: renewals are at least twice as far apart."""
 MAX_LINES = 50_000
-"""Identities that are remembered while none of their certificates counts any more; they are forgotten first."""
+"""Most identities without a valid certificate that are remembered; the oldest are forgotten first."""
 RECORD_PRECISION = dt.timedelta(seconds=1)
 """A certificate says in whole seconds when it begins, the ledger in milliseconds when it was issued."""
 

@@ -1,4 +1,4 @@
-"""Certificates signed on the authority's machine without the online authority: noted for its ledger.
+"""Notes of certificates that were signed without the online authority, for its ledger.
 
 The ledger has one writer, the ``ca`` process, which may hold it or not run at all. So whoever signs with an authority's
 key writes a note, flushed to disk before the certificate leaves, and the online authority takes the notes into its
@@ -39,7 +39,7 @@ MAX_NOTE_BYTES = MAX_RECORDS * MAX_LINE_BYTES
 
 
 def issuance_note(certificate: x509.Certificate, identity: str, kind: NotedKind) -> LedgerRecord:
-    """What the ledger will say of ``certificate``; the requester is the user who had the authority's key."""
+    """The ledger record of ``certificate``; its requester is the local user."""
     return LedgerRecord(
         event="issued",
         kind=kind,
@@ -93,7 +93,7 @@ class IssuanceNotes:
             try:
                 records = _read(path)
             except StoreError as error:
-                _LOG.error("a note for the ledger is set aside: %s", error)
+                _LOG.error("a damaged note for the ledger is set aside: %s", error)
                 path.replace(path.with_suffix(".damaged"))
                 continue
             new = {each.certificate: each for each in records if not ledger.was_noted(each.certificate)}

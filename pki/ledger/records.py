@@ -1,4 +1,4 @@
-"""The ledger of issued certificates as data: each record carries the digest of itself and of the one before. No I/O.
+"""Records of the ledger of issued certificates, chained by digests. No I/O.
 
 A record that was removed, changed, inserted or moved breaks the chain. Only cutting off the *end* leaves a valid
 one; who wants to notice that keeps a :class:`ChainState` elsewhere and compares.

@@ -1,4 +1,4 @@
-"""What the ledger says of certificates that live: how to revoke what is nowhere on this machine."""
+"""Unexpired certificates in the ledger, including those that exist only on other machines."""
 
 from __future__ import annotations
 

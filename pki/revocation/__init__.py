@@ -1,1 +1,1 @@
-"""Certificate revocation lists: made, kept, delivered to identity directories, and read by running processes."""
+"""Certificate revocation lists: signing, storing, distributing to identity directories, and loading them."""

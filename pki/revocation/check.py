@@ -1,6 +1,6 @@
-"""Was a certificate taken back, as far as the lists at hand tell? Decisions only; no I/O.
+"""Checks whether a certificate was revoked, according to given CRLs. No I/O.
 
-A path that no list speaks of is not "good" but "not checked", and whoever asks is told so.
+A path without a CRL is reported as "not checked", not as "good".
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def check_path(
 def _list_of(
     issuer: x509.Certificate, crls: Sequence[x509.CertificateRevocationList], now: dt.datetime
 ) -> tuple[RevocationList | None, str]:
-    """The newest list of ``issuer`` that counts, or why there is none."""
+    """The newest valid CRL of ``issuer``, or why there is none."""
     mine = [each for each in crls if each.issuer == issuer.subject]
     lists, refused = take_newer({}, mine, (issuer,), now)
     found = next(iter(lists.values()), None)

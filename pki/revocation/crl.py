@@ -1,4 +1,4 @@
-"""Certificate revocation lists: signing one, and judging one (RFC 5280, section 5). Decisions only; no I/O.
+"""Certificate revocation lists: signing and verifying them (RFC 5280, section 5). No I/O.
 
 A list that is damaged, foreign, stale or of a kind not understood is refused as a whole: half a list is worse than
 the one before it. What changes a complete list, a delta, counts with that list only (:func:`apply_delta`).
@@ -33,7 +33,7 @@ MAX_LISTS = 32
 CLOCK_SKEW = dt.timedelta(minutes=5)
 """How far a list may be dated in the future."""
 EXPIRY_GRACE = dt.timedelta(hours=1)
-"""How long after its ``nextUpdate`` a list still counts; from then on its issuer's certificates are refused."""
+"""How long a CRL is accepted after its ``nextUpdate``; after that its issuer's certificates are refused."""
 
 MAX_READ_LISTS = 4
 """Lists that are not read again when they come again."""
@@ -311,7 +311,7 @@ def _check_crl(
         raise CrlRejected(f"{what} has no number, so that older cannot be told from newer") from error
     # 3. Fresh.
     if crl.next_update_utc is None:
-        raise CrlRejected(f"{what} does not say until when it counts")
+        raise CrlRejected(f"{what} has no nextUpdate")
     if crl.last_update_utc > now + CLOCK_SKEW:
         raise CrlRejected(f"{what} is dated {crl.last_update_utc:%Y-%m-%d %H:%M:%S} UTC, which is in the future")
     if now > crl.next_update_utc + grace:

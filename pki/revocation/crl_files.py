@@ -204,5 +204,5 @@ def _push(directory: Path, lists: Sequence[RevocationList], now: dt.datetime, *,
         try:
             return install_crls(directory, b"".join(each.in_parts or each.pem for each in lists), now)
         except CrlRejected as error:
-            _LOG.warning("%s gets complete revocation lists, for the deltas are not taken: %s", directory, error)
+            _LOG.warning("installing complete CRLs in %s, because the deltas are refused: %s", directory, error)
     return install_crls(directory, b"".join(each.pem for each in lists), now)

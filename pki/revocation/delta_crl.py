@@ -1,4 +1,4 @@
-"""Delta revocation lists: large lists also in parts, so that a revocation costs its readers little (RFC 5280, 5.2.4).
+"""Delta CRLs: large lists are also published in parts, so that updates are small (RFC 5280, 5.2.4).
 
 Beside ``crl.pem``, which is always the newest complete list, an authority's directory then has ``base.pem``, an
 earlier complete one, and ``delta.pem``, what has changed since: together they say what ``crl.pem`` says. Readers know

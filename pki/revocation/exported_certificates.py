@@ -1,4 +1,4 @@
-"""What this home certified for places outside of it: ``<pki>/outside.json``.
+"""Certificates that were issued to directories outside the home: ``<pki>/outside.json``.
 
 Identities written with ``--out``, certified by request, or kept in one file (``--store``) are in no directory of the
 home. They are written down here, so that they can be revoked by name, and so that directories among them that are still

@@ -1,4 +1,4 @@
-"""The revocation lists that a running process goes by: ``crl.pem`` of its identity directory, read when it changes.
+"""The CRLs of a running process: ``crl.pem`` of its identity directory, loaded again when it changes.
 
 A change that is damaged, foreign, expired or older leaves the lists in use as they are, and is logged once. When the
 list in use itself has expired (its ``nextUpdate`` plus a grace is over), certificates of its issuer are refused: a
@@ -49,7 +49,7 @@ class CertificateId:
 
 
 class RevokedPeers:
-    """Who is revoked, as far as this process knows.
+    """The revoked certificates that this process knows.
 
     Args:
         directory: the identity directory; without ``crl.pem`` in it nobody is revoked.
@@ -146,7 +146,7 @@ class RevokedPeers:
             for issuer in changed:
                 each = merged[issuer]
                 _LOG.info(
-                    "revocation list number %d of %s: %d certificates, counts until %s",
+                    "revocation list number %d of %s: %d certificates, next update %s",
                     each.number,
                     each.issuer.rfc4514_string(),
                     len(each.revoked),
@@ -160,7 +160,7 @@ class RevokedPeers:
 
     def _keep(self, refused: list[PkiError]) -> list[PkiError]:
         for error in refused:
-            _LOG.warning("%s: not taken, what was known before still counts: %s", self._path, error)
+            _LOG.warning("%s: not loaded, the previous revocation lists stay in use: %s", self._path, error)
         return refused
 
 

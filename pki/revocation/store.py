@@ -1,7 +1,7 @@
-"""What each authority has revoked: ``<pki>/revocation/<kind>-<key id>/{revoked.json,crl.pem}``.
+"""The revocations of each authority: ``<pki>/revocation/<kind>-<key id>/{revoked.json,crl.pem}``.
 
 ``revoked.json`` is written first and says what is revoked; the list is signed from it, so that a crash between the
-two is made good by the next refresh. The key identifier in the name keeps a rotated authority's revocations apart
+two is repaired by the next refresh. The key identifier in the name keeps a rotated authority's revocations apart
 from its successor's; while both are trusted, both have a list (see :mod:`sluice.pki.authorities.rotation_phases`).
 """
 
@@ -254,7 +254,7 @@ class RevocationStore:
                     if (current := self.current(kind, certificate)) is not None:
                         found.append(current)
                 except CrlRejected as error:
-                    _LOG.error("the revocation list of the %s authority is not given out: %s", kind, error)
+                    _LOG.error("not distributing the CRL of the %s authority: %s", kind, error)
         return found
 
     def revocations(self, kind: AuthorityKind) -> tuple[Revocation, ...]:
@@ -281,7 +281,7 @@ class RevocationStore:
         if (entry := self.barred(kind, spiffe_id)) is not None:
             raise CertificateRejected(
                 f"{spiffe_id} was revoked at {entry.revoked_at:%Y-%m-%d %H:%M:%S} UTC ({entry.reason})",
-                "if it is to come back, certify it by hand with `sluice pki issue`",
+                "to reinstate it: `sluice pki issue`",
             )
 
     def reinstate(self, kind: AuthorityKind, spiffe_id: SpiffeId) -> None:
@@ -303,7 +303,7 @@ class RevocationStore:
         if kind in ISSUING and self._others.exists(kind):
             with contextlib.suppress(StoreError):  # a rotation may end at this moment
                 other = self._others.certificate(kind)
-                # They may change places at this moment: the next refresh makes good for it.
+                # They may change places at this moment: the next refresh corrects it.
                 if other != sources[0][1]:
                     sources.append((self._others, other))
         return sources

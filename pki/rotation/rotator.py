@@ -41,7 +41,7 @@ from sluice.pki.trust.reports import Alive, is_running
 from sluice.pki.x509.profiles import ISSUING, AuthorityKind
 
 Patience = Callable[[Sequence[Laggard]], bool]
-"""Told who lags; whether to look again (having waited) or to give up."""
+"""Called with the processes that are behind; returns True to check again (after waiting), False to give up."""
 
 
 def no_patience(_: Sequence[Laggard]) -> bool:
@@ -85,11 +85,11 @@ class Rotator:
         return self._store.read()
 
     def holders(self) -> tuple[TrustHolder, ...]:
-        """Who trusts and presents what."""
+        """The holders, with the authorities that they trust and present."""
         return holders(self._home, self._clock(), alive=self._alive, revoked=self._revoked())
 
     def waiting_for(self) -> tuple[Laggard, ...]:
-        """Who keeps the next verb (``activate``, ``finish``, or the end of one) from being carried out."""
+        """The holders that block the next step (``activate``, ``finish``, or the end of one)."""
         rotation, phase = self._store.read()
         if rotation is None:
             return ()
@@ -253,7 +253,7 @@ class Rotator:
         return remembered(self._home, rotation, unwanted, seen, self._clock(), self._revoked())
 
     def _revoked(self) -> frozenset[int]:
-        """Serial numbers that count nowhere, whoever holds them."""
+        """Serial numbers of revoked certificates."""
         here = [kind for kind in ISSUING if self._store.authorities.exists(kind)]
         return frozenset(entry.number for kind in here for entry in self._revocations.revocations(kind))
 

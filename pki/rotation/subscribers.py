@@ -1,4 +1,4 @@
-"""Processes on other machines as holders in a rotation: by what they told the online authority. Decisions only."""
+"""The trust subscribers of the online authority, as holders in a rotation. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.pki.ca.subscriber_file import WRITE_SECONDS
 from sluice.pki.ca.trust_subscribers import SubscriberRecord, TrustSubscriber
 
 SILENCE = dt.timedelta(seconds=2 * TRUST_WAIT_SECONDS + WRITE_SECONDS)
-"""Who lives asks again after each wait; two of them, and the age that the times in the file may have."""
+"""A running subscriber asks again after each wait: two waits, and the file's maximum age."""
 
 
 def subscriber_holders(

@@ -1,4 +1,4 @@
-"""Who trusts and presents what, as far as a home can tell.
+"""The holders of certificates that a home knows, and the authorities that they trust and present.
 
 By reports of processes here, identity directories, what processes elsewhere told the online authority, and its ledger.
 """

@@ -1,1 +1,1 @@
-"""Mutual TLS: contexts, listeners, bulk streams, and the record of who is connected."""
+"""Mutual TLS: contexts, listeners, bulk streams, and a record of open connections."""

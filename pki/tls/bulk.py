@@ -1,4 +1,4 @@
-"""Mutual TLS for bulk data: blocking streams that read straight into, and write straight out of, large buffers.
+"""Mutual TLS for bulk data: blocking streams that read into and write from large buffers without copies.
 
 Two engines that behave alike. ``NATIVE`` drives the OpenSSL of the cryptography wheel through pyOpenSSL's bindings: a
 read decrypts into the caller's memory, a write of a megabyte is one call without the interpreter lock. It reaches into
@@ -92,7 +92,7 @@ class BulkStream(abc.ABC):
     def __init__(self, raw: socket.socket, peer: SpiffeId, certificate: x509.Certificate) -> None:
         self._raw = raw
         self.peer = peer
-        """Who is at the other end."""
+        """The peer's identity."""
         self._certificate = CertificateId.of(certificate)
         self._poll = select.poll()
         self._poll.register(raw.fileno(), select.POLLIN)
@@ -141,7 +141,7 @@ class BulkStream(abc.ABC):
 
 
 def abort_socket(raw: socket.socket) -> None:
-    """Wake whoever is blocked on ``raw``; its owner closes it."""
+    """Wake threads blocked on ``raw``; its owner closes it."""
     with contextlib.suppress(OSError):
         raw.shutdown(socket.SHUT_RDWR)
 
@@ -152,7 +152,7 @@ class BulkTls:
     Each handshake uses the newest generation of ``identity``.
 
     Args:
-        identity: who this process is.
+        identity: of this process.
         policy: what the peer must be.
         serving: this side is the TLS server.
         engine: which OpenSSL.

@@ -1,4 +1,4 @@
-"""Ends open connections whose peer was revoked meanwhile, idle ones included."""
+"""Closes open connections whose peer has been revoked, idle ones included."""
 
 from __future__ import annotations
 

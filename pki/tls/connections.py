@@ -1,4 +1,4 @@
-"""What connections a process has and had, with the identity on both ends: evidence for people and audits."""
+"""Records the current and past connections of a process with both identities, for users and audits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place from which TLS contexts come.
+"""The only place that creates TLS contexts.
 
 Every context is TLS 1.3 only, wants the peer's certificate, trusts the anchors of its own side alone, knows no
 resumption, and decides on the peer's identity *inside the handshake*: a protocol on top (gRPC, HTTP, anything
@@ -78,7 +78,7 @@ class TlsIdentity:
 
     @property
     def spiffe_id(self) -> SpiffeId:
-        """Who this process is."""
+        """The identity of this process."""
         return self._generation.material.spiffe_id
 
     @property
@@ -132,7 +132,7 @@ class TlsIdentity:
             self._refused_stamp = stamp
             generation = self._read_next()
         except StoreError as error:
-            _LOG.warning("keeping the certificate of %s that is in use: %s", present.material.spiffe_id, error)
+            _LOG.warning("keeping the current certificate of %s: %s", present.material.spiffe_id, error)
             return present
         self._generation, self._refused_stamp = generation, None
         self.loaded_at = self._clock()
@@ -186,9 +186,9 @@ def build_context(
 
 
 def enrolment_server_context(material: IdentityMaterial, alpn: Sequence[str]) -> ssl.SSLContext:
-    """For accepting peers who have no certificate yet; TLS 1.3 only and no resumption, as everywhere.
+    """For accepting peers without a certificate; TLS 1.3 only and no resumption, as everywhere.
 
-    Whoever connects is nobody: :func:`peer_of` refuses such connections.
+    Peers are not authenticated: :func:`peer_of` refuses such connections.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
@@ -251,7 +251,7 @@ class _VerifiedMixin:
     alpn: tuple[str, ...]
     alpn_required: bool = True
     revoked_peers: RevokedPeers | None
-    """None when there is no list yet: whoever enrols gets its first one with its first certificate."""
+    """None while enrolling: the first CRL comes with the first certificate."""
     peer: SpiffeId | None = None
     _certificate: CertificateId | None = None
     _lists_seen = -1
@@ -350,7 +350,7 @@ def tls_object_of(connection: _HasExtraInfo | ssl.SSLObject | ssl.SSLSocket) -> 
 
 
 def peer_of(connection: _HasExtraInfo | ssl.SSLObject | ssl.SSLSocket) -> SpiffeId:
-    """Who is at the other end of a connection made with a context of this module.
+    """The peer's identity, for a connection made with a context of this module.
 
     Raises:
         PeerRefused: the connection is not TLS, not of this module, or its handshake is not complete.

@@ -1,4 +1,4 @@
-"""TLS for people and programs outside the cluster who talk to the gateway's public listener.
+"""TLS for clients of the gateway's public listener, outside the cluster.
 
 Outside, the host name is what a client knows, so here the host name is checked (RFC 9525), unlike
 inside, where the SPIFFE ID is.

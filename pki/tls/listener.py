@@ -1,4 +1,4 @@
-"""Accepting mutual TLS: the loop that stands behind every port a Sluice process listens on."""
+"""The mutual TLS listener behind every port of a Sluice process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
 """How long a peer may take for its handshake."""
 MAX_CONCURRENT_HANDSHAKES = 256
-"""Handshakes at the same time per listener; the oldest of whoever has most gives way to one more."""
+"""Most concurrent handshakes of a listener; beyond it the oldest one of the busiest address is closed."""
 MAX_OPEN_CONNECTIONS = 4096
 """Open connections per listener unless it says otherwise; more are refused."""
 BACKLOG = 256
@@ -41,7 +41,7 @@ class MutualTlsListener:
     new trust anchors count, from the next connection on. A connection whose peer is revoked is ended within seconds.
 
     Args:
-        identity: who this process is.
+        identity: of this process.
         channel: what kind of connections these are; for the log.
         policy: whom to admit.
         protocol_factory: makes the protocol of an admitted connection, called after the handshake began and
@@ -162,7 +162,9 @@ class MutualTlsListener:
         now = asyncio.get_running_loop().time()
         if now - self._complained >= COMPLAINT_SECONDS:
             self._complained = now
-            _LOG.warning("%s: more than %d handshakes at a time, the oldest end", self._channel, len(self._pending))
+            _LOG.warning(
+                "%s: more than %d concurrent handshakes, closing the oldest", self._channel, len(self._pending)
+            )
 
     async def _admit(self, accepted: socket.socket, address: str) -> None:
         try:

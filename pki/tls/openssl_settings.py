@@ -1,4 +1,4 @@
-"""What OpenSSL reads when it begins: the only way to tell the cryptography wheel's to send no session tickets.
+"""OpenSSL's start-up configuration: the only way to disable session tickets in the cryptography wheel's OpenSSL.
 
 A server of TLS 1.3 sends two tickets after each handshake unless ``SSL_CTX_set_num_tickets`` says otherwise, a function
 that the wheel's bindings do not have. The command ``NumTickets`` of OpenSSL's configuration does the same (see

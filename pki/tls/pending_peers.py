@@ -1,4 +1,4 @@
-"""Connections whose peers have proven nothing yet, and which of them gives way when there are too many; no I/O.
+"""Unauthenticated connections, and which of them to close when there are too many. No I/O.
 
 Whoever is left to wait for a place waits as long as strangers like. So nobody waits: a new connection takes the place
 of the oldest one of the network that has most. A flood displaces itself, and a peer that does its handshake at once
@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 IPV6_PREFIX_BITS = 64
-"""Whoever has one address of such a network has all of them."""
+"""One host can use all addresses of such a network."""
 
 _T = TypeVar("_T", bound=Hashable)
 

@@ -1,1 +1,1 @@
-"""Trust anchors and CRLs on their way into identity directories, and what running processes have in memory."""
+"""Distributes trust anchors and CRLs to identity directories, and reports what running processes have loaded."""

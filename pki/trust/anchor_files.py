@@ -1,4 +1,4 @@
-"""Trust anchors in identity directories: bringing every ``ca.pem`` of a home to what is trusted now."""
+"""Updates ``ca.pem`` in every identity directory of a home to the anchors that are trusted now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trust on its way into identity directories: new anchors into ``ca.pem``, then the lists of theirs into ``crl.pem``.
+"""Installs trust in identity directories: new anchors in ``ca.pem``, then their CRLs in ``crl.pem``.
 
 A directory belongs to the side, internal or edge, with which it has an anchor in common. A bundle that has none of the
 anchors in use is refused: trust is handed on (A, A+B, B+A, B), never exchanged.

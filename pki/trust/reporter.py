@@ -1,4 +1,4 @@
-"""Telling what this process has in memory: looks at its identity every second, idle or not, and reports changes."""
+"""Reports the trust that this process has loaded, whenever its identity changes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Reporter:
                 write_report(self._directory, report)
         except (StoreError, OSError) as error:
             if not self._complained:
-                _LOG.warning("cannot tell what %s uses: %s", material.spiffe_id, error)
+                _LOG.warning("cannot report the trust that %s uses: %s", material.spiffe_id, error)
             self._complained = True
             return
         self._written, self._complained = report, False

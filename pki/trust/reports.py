@@ -1,4 +1,4 @@
-"""What running processes have in memory, by their own word: ``<identity directory>/in-use/<pid>.json``.
+"""Reports of running processes on the trust that they have loaded: ``<identity directory>/in-use/<pid>.json``.
 
 A rotation goes on only when these reports say that everybody has followed. They decide about nothing else: whoever
 could forge one could write the identity itself.
@@ -62,7 +62,7 @@ class Unreadable:
 
 
 def is_running(pid: int, started: float | None = None, seen: float = 0.0) -> bool:
-    """See :data:`Alive`; a process that has ended and was not reaped does not run.
+    """Whether a process runs, as :data:`Alive`; a zombie does not.
 
     Whoever had this pid when the report was written (``seen``) is the reporter, also when the clock was set since and
     its start seems to be another one.

@@ -1,4 +1,4 @@
-"""Trust stores of this machine: which there are, what of ours is in them, and how an authority gets in and out.
+"""The machine's trust stores: finding them, listing our authorities in them, installing and removing authorities.
 
 The system's own store, NSS databases (Firefox, Chrome) and Java's ``cacerts``, each by the tools that belong to it. A
 plan is made first, of steps that can be shown and then carried out; only what bears our name is ever removed.

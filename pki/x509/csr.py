@@ -1,4 +1,4 @@
-"""Certificate signing requests: making one, and judging one (RFC 2986).
+"""Certificate signing requests: creating and checking them (RFC 2986).
 
 What a request asks for beyond its profile is refused, not dropped: the requester learns that it will not get it.
 """

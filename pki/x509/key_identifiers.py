@@ -1,4 +1,4 @@
-"""Telling generations of an authority apart: by key identifiers (RFC 5280, 4.2.1.1 and 4.2.1.2). Decisions only."""
+"""Key identifiers, which tell generations of an authority apart (RFC 5280, 4.2.1.1 and 4.2.1.2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def key_id(authority: x509.Certificate) -> str:
 
 
 def issuer_id(leaf: x509.Certificate) -> str:
-    """The key identifier of who signed ``leaf``, in hexadecimal; empty when it does not say."""
+    """The key identifier of the issuer of ``leaf``, in hexadecimal; empty when the leaf has none."""
     try:
         identifier = leaf.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
     except x509.ExtensionNotFound:

@@ -1,4 +1,4 @@
-"""Key pairs: the algorithms offered, and what is strong enough to be certified.
+"""Key pairs: the available algorithms, and the minimum strength of certified keys.
 
 Decisions and computation only; no I/O.
 """

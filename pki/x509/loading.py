@@ -1,4 +1,4 @@
-"""Parsing one certificate from outside, so that everything wrong with it is an exception and never a warning.
+"""Parses an untrusted certificate; every defect is an exception, never a warning.
 
 The library still takes serial numbers that are zero or negative, and warns each time one is looked at; RFC 5280,
 4.1.2.2, forbids them, and revocation lists cannot name them. They are refused here, before the library sees them.

@@ -1,4 +1,4 @@
-"""Name constraints of authorities: the names that what they sign may have (RFC 5280, 4.2.1.10). Decisions only; no I/O.
+"""Name constraints of authorities (RFC 5280, 4.2.1.10). No I/O.
 
 OpenSSL and BoringSSL hold peers to them inside the handshake, also where the constrained authority is itself the
 trust anchor; Java does so only below an anchor. What does not depend on the verifier is checked here: when a leaf is

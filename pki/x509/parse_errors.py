@@ -1,4 +1,4 @@
-"""The exceptions with which the cryptography library says that its input is damaged or of a kind it does not know.
+"""The exceptions that the cryptography library raises for damaged or unsupported input.
 
 They have no common base; parsing is lazy, so that they also come out of properties long after loading.
 """

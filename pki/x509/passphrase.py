@@ -1,4 +1,4 @@
-"""Passphrases: from a file that nobody else can read, or typed; never from a command line."""
+"""Passphrases: from a private file or a prompt, never from a command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a certificate says its holder is, and whether that is admitted: what the path check leaves open.
+"""The identity in a peer's certificate, and whether a policy admits it: the checks after path validation.
 
 Decisions only; no I/O. Whether the certificate chains up to a trust anchor and is valid now is OpenSSL's part
 (see :mod:`sluice.pki.tls.contexts`); the rules here are those of X509-SVID, section 5, and of the channel table.

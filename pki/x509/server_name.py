@@ -1,4 +1,4 @@
-"""Whether a certificate is for the host that a client dials, as RFC 9525 has it. Decisions only; no I/O.
+"""Checks whether a certificate matches the host name that a client dials (RFC 9525). No I/O.
 
 Inside a cluster nobody asks: the SPIFFE ID is the identity there. Clients at the edge do, and so do those of services
 outside.

@@ -1,4 +1,4 @@
-"""Does a certificate chain up to a trust anchor, is it valid, and may its holder be what it is used for?
+"""Path validation: chain to a trust anchor, validity, and permitted use of a certificate.
 
 For people and audits (``sluice pki verify``): it says *why not*. Connections are judged by OpenSSL and
 :mod:`sluice.pki.x509.peer_identity`. Decisions only; no I/O. Source: RFC 5280, section 6.1; X509-SVID, section 5.
@@ -92,7 +92,7 @@ def _verify_chain(
     purpose: Purpose | None,
     expected: SpiffeId | None,
 ) -> Verified:
-    # 1. The leaf says who it is, in the one way that counts.
+    # 1. The leaf has a valid SPIFFE ID.
     spiffe_id = certified_identity(leaf)
     if expected is not None and spiffe_id != expected:
         raise CertificateRejected(f"the certificate is of {spiffe_id}, not of {expected}")

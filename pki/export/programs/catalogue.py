@@ -1,4 +1,4 @@
-"""Which programs there are configurations for, and writing one of them."""
+"""The programs that configurations exist for, and writing a configuration."""
 
 from __future__ import annotations
 

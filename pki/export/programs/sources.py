@@ -1,4 +1,4 @@
-"""What a configuration for another program is made from, and the key stores and the heading that most of them share."""
+"""Input of configurations for other programs, and the key stores and header that most of them share."""
 
 from __future__ import annotations
 

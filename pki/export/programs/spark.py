@@ -1,4 +1,4 @@
-"""Spark as it comes: TLS for its RPC and block transfer, mutual TLS for its web pages.
+"""Stock Spark: TLS for its RPC and block transfer, mutual TLS for its web pages.
 
 https://spark.apache.org/docs/4.3.0/security.html
 """

@@ -1,4 +1,4 @@
-"""The examination as a whole: read, connect, decide."""
+"""Runs the whole diagnosis: read files, connect to listeners, report problems."""
 
 from __future__ import annotations
 

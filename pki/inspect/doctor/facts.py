@@ -1,4 +1,4 @@
-"""What the doctor has seen, as values: the decisions are made from these alone."""
+"""Facts that the doctor has collected. Problems are derived from these values only."""
 
 from __future__ import annotations
 

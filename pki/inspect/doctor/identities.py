@@ -1,4 +1,4 @@
-"""Is an identity directory whole, current, and of this home? Decisions only.
+"""Checks whether an identity directory is complete, current, and of this home. No I/O.
 
 The first thing that is wrong hides what only follows from it: one cause is one finding.
 """

@@ -1,4 +1,4 @@
-"""The listeners that processes of a home have announced: what each presents, and what time its machine has."""
+"""Checks the listeners that processes of a home have announced: certificates, and the clock of their machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may read and write what: keys are their owner's alone, and nobody else changes what is trusted.
+"""Checks permissions: keys are readable by their owner only, trust anchors are writable by their owner only.
 
 Decisions only.
 """

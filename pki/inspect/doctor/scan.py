@@ -1,4 +1,4 @@
-"""Reading a home: every file that matters, bounded, and none of them trusted."""
+"""Reads the files of a home, with size limits, and trusts none of them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Looking at a TLS listener from outside: what it presents, what it asks for, and what is wrong with it."""
+"""Inspects a TLS listener from outside: its certificates, its requirements, and its problems."""

@@ -1,4 +1,4 @@
-"""One TLS handshake with a listener that is not trusted: everything it shows is kept, nothing is believed.
+"""One TLS handshake with an untrusted listener, recorded without verification.
 
 OpenSSL through pyOpenSSL, for ``ssl`` of Python 3.11 gives neither the chain as the server sends it, nor the group, nor
 whether a certificate was asked for (ADR 18). The handshake runs over memory, so that time and bytes are bounded here.

@@ -1,4 +1,4 @@
-"""Everything that can be seen of a listener, in one value: two handshakes, TLS 1.3 and 1.2, and what follows."""
+"""The report on a listener: handshakes with TLS 1.3 and 1.2, and the conclusions."""
 
 from __future__ import annotations
 

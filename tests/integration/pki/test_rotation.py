@@ -68,7 +68,7 @@ async def test_half_written_set_leaves_the_previous_certificate_in_use(
     with caplog.at_level(logging.WARNING, logger="sluice.pki.tls.contexts"):
         assert await presented_serial(server, client) == before
         assert await presented_serial(server, client) == before
-    warnings = [record for record in caplog.records if "keeping the certificate" in record.message]
+    warnings = [record for record in caplog.records if "keeping the current certificate" in record.message]
     assert len(warnings) == 1, "one warning for one bad set, however many connections come"
     pki.issuer.issue_to(server.identity.directory, JOBMANAGER)
     assert await presented_serial(server, client) == serial_on_disk(server.identity.directory) != before

@@ -87,7 +87,7 @@ def test_exported_list_is_enough(kind: str, sluice_pki: Command, web: Path) -> N
     assert sluice_pki("verify", web, "--crl", "before", "--crl", "after", *away).code == 1
     assert sluice_pki("crl", "export", "edge", "--output", "edge").code == 0
     foreign = sluice_pki("verify", web, "--crl", "edge", *away)
-    assert (foreign.code, "none of the lists given with --crl counts" in foreign.err) == (1, True)
+    assert (foreign.code, "none of the CRLs given with --crl is valid" in foreign.err) == (1, True)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x30\x82\x01", b"-----BEGIN X509 CRL-----\n"])

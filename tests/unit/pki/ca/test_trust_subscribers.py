@@ -162,7 +162,7 @@ def test_a_damaged_record_stops_the_rotation_and_the_next_ca_starts_anew(
         rotator.activate(AuthorityKind.INTERNAL)
     with caplog.at_level(logging.ERROR):
         world.file().keep()
-    assert "not known any more" in caplog.text
+    assert "the record of trust subscribers is lost" in caplog.text
     with pytest.raises(PeersLag, match="not all that follow"):
         rotator.activate(AuthorityKind.INTERNAL)
     # All who live have told again by then.
