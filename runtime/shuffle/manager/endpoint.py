@@ -13,12 +13,9 @@ import hashlib
 import logging
 import secrets
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-
-import msgspec
 
 from sluice.core.errors import PeerRefused, SluiceError
 from sluice.runtime.ha.errors import HaError
@@ -34,9 +31,7 @@ from sluice.runtime.shuffle.control_plane.gateways import (
 )
 from sluice.runtime.shuffle.control_plane.messages import (
     INTEGRITY_KEY_BYTES,
-    JobReport,
     LiveJob,
-    ShuffleJobView,
     ShuffleOverview,
     ShuffleRequest,
     ShuffleSession,
@@ -44,13 +39,13 @@ from sluice.runtime.shuffle.control_plane.messages import (
     WorkerRegistration,
     WorkerReport,
     WorkerState,
-    WorkerView,
 )
 from sluice.runtime.shuffle.manager.hand_overs import HandOvers, WorkerLink
 from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
 from sluice.runtime.shuffle.manager.jobs import Job, JobTable, Quotas, Shuffle
 from sluice.runtime.shuffle.manager.placement import choose
 from sluice.runtime.shuffle.manager.successor_choice import kept_by
+from sluice.runtime.shuffle.manager.views import bytes_of_jobs, job_view, why_too_few, worker_view
 from sluice.runtime.shuffle.manager.workers import Worker, WorkerTable
 
 _LOG = logging.getLogger(__name__)
@@ -229,10 +224,10 @@ class ShuffleManager(FencedRpcEndpoint):
         job = await self._job(request.job_id, owner)
         known = job.shuffles.get(request.shuffle_number)
         if known is None:
-            self._jobs.check_quota(job, self._kept())
+            self._jobs.check_quota(job, bytes_of_jobs(self._workers.all))
         names = await self._allowed_workers(job, request)
         if len(names) < request.replicas:
-            raise NoShuffleService(self._why_too_few(request.replicas), "see `sluice shuffle status`")
+            raise NoShuffleService(why_too_few(self._states(), request.replicas), "see `sluice shuffle status`")
         self._jobs.place(job, request.shuffle_number, Shuffle(request.partitions, names))
         return ShuffleAllocation(
             shuffle_number=request.shuffle_number,
@@ -316,12 +311,6 @@ class ShuffleManager(FencedRpcEndpoint):
             for holder in dict.fromkeys((shuffle.keeper(name) if shuffle is not None else name, name))
             if holder in self._links
         )
-
-    def _why_too_few(self, replicas: int) -> str:
-        states = [f"{worker.name} {state}: {reason}" for worker, (state, reason) in self._states() if reason]
-        there = sum(state is WorkerState.ACTIVE for _, (state, _) in self._states())
-        others = f" ({'; '.join(states[:5])})" if states else ""
-        return f"{there} ShuffleWorkers can take a shuffle, and {replicas} are needed{others}"
 
     def _states(self) -> list[tuple[Worker, tuple[WorkerState, str]]]:
         return [(worker, self._workers.state(worker)) for worker in self._workers.all]
@@ -422,42 +411,12 @@ class ShuffleManager(FencedRpcEndpoint):
         visible = {job.job_id for job in own}
         return ShuffleOverview(
             manager=str(self.service.spiffe_id),
-            workers=tuple(self._shown(worker, state, reason, visible) for worker, (state, reason) in self._states()),
-            jobs=tuple(self._shown_job(job) for job in own),
+            workers=tuple(
+                worker_view(worker, state, reason, visible, self._clock() - (self._monotonic() - worker.heard_at))
+                for worker, (state, reason) in self._states()
+            ),
+            jobs=tuple(job_view(job, self._workers.all, self._jobs.lease_left(job)) for job in own),
         )
-
-    def _shown_job(self, job: Job) -> ShuffleJobView:
-        connected = [worker for worker in self._workers.all if worker.connected]
-        reports = [each for worker in connected for each in worker.report.jobs if each.job_id == job.job_id]
-        return ShuffleJobView(
-            **msgspec.structs.asdict(sum(reports, start=JobReport(job_id=job.job_id, bytes=0))),
-            shuffles=len(job.shuffles),
-            lease_left=round(self._jobs.lease_left(job), 1),
-        )
-
-    def _shown(self, worker: Worker, state: WorkerState, reason: str, visible: set[str]) -> WorkerView:
-        """Without the names of other clusters' jobs."""
-        report = worker.report
-        jobs = tuple(each for each in report.jobs if each.job_id in visible)
-        silent = self._monotonic() - worker.heard_at
-        return WorkerView(
-            name=worker.name,
-            host=worker.registration.host,
-            port=worker.registration.port,
-            state=state,
-            reason=reason,
-            last_heartbeat=int((self._clock() - silent) * 1000),
-            bytes=worker.bytes_kept,
-            report=msgspec.structs.replace(report, jobs=jobs),
-        )
-
-    def _kept(self) -> Mapping[str, int]:
-        """Bytes of each job over all workers that are there."""
-        kept: Counter[str] = Counter()
-        for worker in self._workers.all:
-            for each in worker.report.jobs if worker.connected else ():
-                kept[each.job_id] += each.bytes
-        return kept
 
     def _note(self, what: str) -> Callable[[BaseException], None]:
         return partial(self._noted, what)
