@@ -15,7 +15,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 LONG = (TESTS / "integration" / "cluster", TESTS / "integration" / "spark", TESTS / "integration" / "pki")
-SMALL = tuple(TESTS / folder for folder in ("unit", "integration", "system"))
+SMALL = (TESTS / "unit", TESTS / "integration")
 """Folders whose tests write little enough for memory."""
 MEMORY = Path("/dev/shm")  # noqa: S108  a directory of the run's own is made in it
 NEEDED_BYTES = 6 << 30
