@@ -1,4 +1,4 @@
-"""Errors of the command, and the exit code of each (``docs/howto/operate.md``)."""
+"""Errors of the command, and the exit code of each (``docs/reference/home-directory.md``)."""
 
 from __future__ import annotations
 
