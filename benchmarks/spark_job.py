@@ -42,13 +42,13 @@ from sluice.runtime.spark.jvm.command import (
     executor_command,
 )
 from sluice.runtime.spark.jvm.conf import (
-    FORBIDDEN_PATTERNS_PROPERTY,
     DriverShape,
     default_conf,
     launcher_conf,
     shuffle_conf,
 )
 from sluice.runtime.spark.jvm.gateway_port import read_gateway
+from sluice.runtime.spark.jvm.job_conf import RESERVED_PROPERTY
 from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
 
 HOST = "127.0.0.1"
@@ -300,7 +300,7 @@ def without_tls(command: Command, plugin: Path) -> Command:
     files = {}
     for path, content in command.files.items():
         lines = content.decode().splitlines()
-        kept = [f'"-D{FORBIDDEN_PATTERNS_PROPERTY}=none"', *(line for line in lines if not _is_about_tls(line))]
+        kept = [f'"-D{RESERVED_PROPERTY}=none"', *(line for line in lines if not _is_about_tls(line))]
         if kept[-2] != '"-cp"':
             raise RuntimeError("the class path is no longer the last option")
         kept[-1] = kept[-1][:-1] + os.pathsep + str(plugin) + '"'  # the cluster manager, which -javaagent brought
@@ -310,7 +310,7 @@ def without_tls(command: Command, plugin: Path) -> Command:
 
 
 def _is_about_tls(option: str) -> bool:
-    prefixes = ("-javaagent:", "-Dspark.ssl.", "-Dspark.authenticate", f"-D{FORBIDDEN_PATTERNS_PROPERTY}=")
+    prefixes = ("-javaagent:", "-Dspark.ssl.", "-Dspark.authenticate", f"-D{RESERVED_PROPERTY}=")
     return option.removeprefix('"').startswith(prefixes)
 
 

@@ -27,6 +27,7 @@ from sluice.runtime.checkpoint.config import StreamingConfig
 from sluice.runtime.config import (
     ConnectConfig,
     JobManagerConfig,
+    JobsConfig,
     LimitsConfig,
     ResourcesConfig,
     RuntimeConfig,
@@ -36,6 +37,7 @@ from sluice.runtime.config import (
 from sluice.runtime.ha.config import HaConfig, check_ha
 from sluice.runtime.restart_config import RestartConfig
 from sluice.runtime.shuffle.config import ShuffleConfig, check_shuffle
+from sluice.runtime.spark.jvm.job_conf import check_allow_conf
 from sluice.runtime.spark.managers.kubernetes import KubernetesConfig
 from sluice.runtime.spark.managers.yarn import YarnConfig
 
@@ -49,6 +51,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "jobmanager": JobManagerConfig,
     "taskmanager": TaskManagerConfig,
     "spark": SparkConfig,
+    "jobs": JobsConfig,
     "connect": ConnectConfig,
     "ha": HaConfig,
     "shuffle": ShuffleConfig,
@@ -81,6 +84,7 @@ class Configuration:
     jobmanager: JobManagerConfig
     taskmanager: TaskManagerConfig
     spark: SparkConfig
+    jobs: JobsConfig
     connect: ConnectConfig
     ha: HaConfig
     shuffle: ShuffleConfig
@@ -103,6 +107,7 @@ class Configuration:
             jobmanager=self.jobmanager,
             taskmanager=self.taskmanager,
             spark=self.spark,
+            jobs=self.jobs,
             connect=self.connect,
             ha=self.ha,
             shuffle=self.shuffle,
@@ -167,6 +172,7 @@ def load(
         jobmanager=_convert("jobmanager", merged, origins, JobManagerConfig),
         taskmanager=_convert("taskmanager", merged, origins, TaskManagerConfig),
         spark=_convert("spark", merged, origins, SparkConfig),
+        jobs=_checked(_check_jobs, _convert("jobs", merged, origins, JobsConfig)),
         connect=_convert("connect", merged, origins, ConnectConfig),
         ha=_checked(check_ha, _convert("ha", merged, origins, HaConfig)),
         shuffle=_checked(check_shuffle, _convert("shuffle", merged, origins, ShuffleConfig)),
@@ -188,6 +194,11 @@ def _checked(check: Callable[[_Section], _Section], config: _Section) -> _Sectio
         return check(config)
     except SluiceError as error:
         raise UsageError(f"configuration: {error.what}", error.remedy) from error
+
+
+def _check_jobs(config: JobsConfig) -> JobsConfig:
+    check_allow_conf(config.allow_conf)
+    return config
 
 
 def _convert(section: str, merged: _Layer, origins: Mapping[str, str], struct: type[_Section]) -> _Section:

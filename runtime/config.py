@@ -70,11 +70,19 @@ class TaskManagerConfig(_Section, frozen=True):
 
 
 class SparkConfig(_Section, frozen=True):
-    """Defaults for every job; a job may override what :mod:`sluice.runtime.spark.jvm.conf` allows."""
+    """Defaults for every job; a job may override what :mod:`sluice.runtime.spark.jvm.job_conf` allows."""
 
     driver_memory_mb: int = 768
     executors: int = 2
     conf: dict[str, str] = {}
+
+
+class JobsConfig(_Section, frozen=True):
+    """What jobs may ask for."""
+
+    allow_conf: tuple[str, ...] = ()
+    """Spark settings that jobs may make besides the usual ones: names, or prefixes such as ``spark.sql.catalog.*``.
+    What secures or places a job cannot be allowed."""
 
 
 class ConnectConfig(_Section, frozen=True):
@@ -138,6 +146,7 @@ class RuntimeConfig(_Section, frozen=True):
     jobmanager: JobManagerConfig = JobManagerConfig()
     taskmanager: TaskManagerConfig = TaskManagerConfig()
     spark: SparkConfig = SparkConfig()
+    jobs: JobsConfig = JobsConfig()
     connect: ConnectConfig = ConnectConfig()
     ha: HaConfig = HaConfig()
     shuffle: ShuffleConfig = ShuffleConfig()

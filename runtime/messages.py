@@ -77,7 +77,7 @@ class Archive(Message, frozen=True):
 class JobSubmission(Message, frozen=True):
     """What the Dispatcher accepts: one pipeline and how to run it.
 
-    ``spark_conf`` holds only keys that survived :func:`sluice.runtime.spark.jvm.conf.check_job_conf`.
+    ``spark_conf`` holds only keys that survived :func:`sluice.runtime.spark.jvm.job_conf.check_job_conf`.
     """
 
     name: str

@@ -38,6 +38,7 @@ from sluice.pki.spiffe_id import SpiffeId
 from sluice.runtime.jobmanager.dispatcher.submission_checks import check_executor_size
 from sluice.runtime.messages import SlotProfile
 from sluice.runtime.spark.java import find_java, find_spark
+from sluice.runtime.spark.jvm.job_conf import check_job_conf
 from sluice.runtime.spark.managers.kubernetes import KubernetesJob, render_kubernetes, secret_manifests
 from sluice.runtime.spark.managers.submission import ForeignJob, Rendering
 from sluice.runtime.spark.managers.yarn import hadoop_configuration, render_yarn
@@ -124,12 +125,13 @@ def foreign_job(submission: Submission, configuration: Configuration) -> Foreign
     cores, memory = int(str(request.get("executor_cores", 0))), int(str(request.get("executor_memory_mb", 0)))
     check_executor_size(cores, memory)
     default = configuration.taskmanager.profile
+    asked = msgspec.convert(request.get("spark_conf", {}), dict[str, str])
     return ForeignJob(
         name=str(request.get("name") or submission.pipeline.name),
         pipeline=submission.pipeline,
         args=msgspec.convert(request.get("args", ()), tuple[str, ...]),
         files=tuple(path for _, path in submission.files),
-        spark_conf={**configuration.spark.conf, **msgspec.convert(request.get("spark_conf", {}), dict[str, str])},
+        spark_conf={**configuration.spark.conf, **check_job_conf(asked, configuration.jobs.allow_conf)},
         executors=int(str(request.get("executors") or configuration.spark.executors)),
         executor=SlotProfile(cores=cores or default.cores, memory_mb=memory or default.memory_mb),
         driver_memory_mb=configuration.spark.driver_memory_mb,

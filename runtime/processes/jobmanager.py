@@ -172,6 +172,7 @@ async def jobmanager(
             stop_grace=settings.cancel_grace * AGENT_SHARE_OF_GRACE,
             argv=argv,
             lease=lease,
+            allow_conf=config.jobs.allow_conf,
         )
         process = ProcessServices(
             config=config,

@@ -111,6 +111,7 @@ async def leading(process: ProcessServices, leadership: Leadership) -> AsyncIter
             feed=feed,
             restart=process.config.restart,
             blob_quota=process.config.limits.max_blob_bytes_per_user,
+            allow_conf=process.config.jobs.allow_conf,
         )
         await service.start(dispatcher)
         stack.push_async_callback(service.stop, dispatcher)

@@ -60,6 +60,8 @@ class DriverHost:
     stop_grace: float
     argv: DriverArgv
     lease: float = 0.0
+    allow_conf: tuple[str, ...] = ()
+    """Spark settings that the operator allows jobs in addition, see ``[jobs] allow_conf``."""
 
     def executor_size(self, submission: JobSubmission) -> SlotProfile:
         """How large the executors of a job are: what it asked for, else the cluster's default."""
@@ -138,6 +140,7 @@ class LocalDriver:
             stop_grace_seconds=self._host.stop_grace,
             start_timeout_seconds=self._host.start_timeout,
             lease_seconds=self._host.lease,
+            allow_conf=self._host.allow_conf,
         ).write(self.directory / "driver.json")
 
     def _issue(self) -> None:

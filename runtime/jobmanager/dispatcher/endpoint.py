@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -62,6 +62,7 @@ class Dispatcher(RpcEndpoint):
         limits: how many jobs run and wait.
         feed: told of every change of a job.
         blob_quota: bytes that the files of one owner's unfinished jobs may have together; 0: any number.
+        allow_conf: Spark settings that the operator allows jobs in addition.
         restart: what happens to jobs that fail, where they do not say it themselves.
         chance: random numbers from -1 to 1, for delays before restarts.
     """
@@ -82,6 +83,7 @@ class Dispatcher(RpcEndpoint):
         limits: JobLimits | None = None,
         feed: JobFeed | None = None,
         blob_quota: int = 0,
+        allow_conf: Sequence[str] = (),
         clock: Callable[[], float] = time.time,
         chance: Callable[[], float] = lambda: random.uniform(-1, 1),  # noqa: S311  # spreads load, guards nothing
     ) -> None:
@@ -93,6 +95,7 @@ class Dispatcher(RpcEndpoint):
         self._histories = history
         self._keeper = HistoryKeeper(history)
         self._term = term
+        self._allow_conf = allow_conf
         self._restart = restart
         self._chance = chance
         self._blobs = blobs
@@ -169,7 +172,7 @@ class Dispatcher(RpcEndpoint):
         """Accept a job: it is durable when this returns; raises what ``DispatcherGateway`` says."""
         self._term.check()
         self._machine.check_unknown(job_id)
-        checked = check_submission(submission)
+        checked = check_submission(submission, self._allow_conf)
         job = RegisteredJob(
             JobRecord(submission=checked, detail=accepted_detail(job_id, checked, int(self._clock() * 1000)))
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from sluice.runtime.blob.errors import InvalidBlobName
@@ -10,7 +12,7 @@ from sluice.runtime.jobmanager.errors import SubmissionRejected
 from sluice.runtime.messages import JobSubmission
 from sluice.runtime.spark.job_python import SETTING, check_python
 from sluice.runtime.spark.jvm.command import MINIMUM_EXECUTOR_MEMORY_MB
-from sluice.runtime.spark.jvm.conf import check_job_conf
+from sluice.runtime.spark.jvm.job_conf import check_job_conf
 from sluice.runtime.spark.jvm.packages import check_packages
 
 MAX_JOB_NAME_CHARACTERS = 200
@@ -32,8 +34,17 @@ def check_executor_size(cores: int, memory_mb: int) -> None:
         )
 
 
-def check_submission(submission: JobSubmission) -> JobSubmission:
-    """A vetted copy; raises :class:`SubmissionRejected` or ``ForbiddenSparkConf`` naming what is not acceptable."""
+def check_submission(submission: JobSubmission, allow_conf: Sequence[str] = ()) -> JobSubmission:
+    """Return a vetted copy.
+
+    Args:
+        submission: what was asked for.
+        allow_conf: Spark settings that the operator allows in addition.
+
+    Raises:
+        SubmissionRejected: a name, size, file or argument that is not acceptable.
+        ForbiddenSparkConf: a Spark setting that a job may not make.
+    """
     name = submission.name
     if not name or len(name) > MAX_JOB_NAME_CHARACTERS or not name.isprintable():
         raise SubmissionRejected(
@@ -57,7 +68,7 @@ def check_submission(submission: JobSubmission) -> JobSubmission:
     check_packages(submission)
     python = _python(submission)
     spark_conf = {key: value for key, value in submission.spark_conf.items() if key != SETTING}
-    return msgspec.structs.replace(submission, spark_conf=check_job_conf(spark_conf), python=python)
+    return msgspec.structs.replace(submission, spark_conf=check_job_conf(spark_conf, allow_conf), python=python)
 
 
 def _python(submission: JobSubmission) -> str:

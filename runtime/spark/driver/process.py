@@ -23,8 +23,9 @@ from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.job_python import job_python_environment
 from sluice.runtime.spark.jvm.command import Command, SparkRuntime, driver_jvm_command
-from sluice.runtime.spark.jvm.conf import check_job_conf, default_conf, launcher_conf
+from sluice.runtime.spark.jvm.conf import default_conf, launcher_conf
 from sluice.runtime.spark.jvm.gateway_port import Gateway, read_gateway
+from sluice.runtime.spark.jvm.job_conf import check_unreserved
 from sluice.runtime.spark.jvm.packages import NO_PACKAGES, Packages
 
 MAX_STDERR_TAIL_BYTES = 64 << 10
@@ -60,7 +61,7 @@ def driver_conf(
     work = Path(spec.work_dir)
     conf = {
         **default_conf(),
-        **check_job_conf(job_conf),
+        **check_unreserved(job_conf),
         **launcher_conf(job_id=spec.job_id, name=spec.name, host=spec.host, shape=spec.shape),
         **(besides or {}),
         "spark.authenticate.secret": spark_auth_secret,
@@ -97,6 +98,7 @@ class DriverProcess:
             connection_info=info,
             job_id=self._spec.job_id,
             attempt=self._spec.attempt,
+            allow_conf=self._spec.allow_conf,
         )
         command.write_files()
         with self._log("driver.jvm.log") as log:

@@ -40,6 +40,7 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         start_timeout_seconds: how long the driver's JVM may take to come up.
         lease_seconds: how long the driver may go on without word from a JobManager that leads; 0: there is no other
             that could lead.
+        allow_conf: Spark settings that the operator allows the job's code in addition.
     """
 
     job_id: str
@@ -61,6 +62,7 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stop_grace_seconds: float = 15.0
     start_timeout_seconds: float = 120.0
     lease_seconds: float = 0.0
+    allow_conf: tuple[str, ...] = ()
 
     @property
     def token(self) -> bytes:

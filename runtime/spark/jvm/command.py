@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +32,8 @@ from sluice.runtime.spark.java import (
     find_spark,
 )
 from sluice.runtime.spark.jvm.class_archive import find_class_archive
-from sluice.runtime.spark.jvm.conf import FORBIDDEN_PATTERNS_PROPERTY, executor_startup_conf, forbidden_patterns
+from sluice.runtime.spark.jvm.conf import executor_startup_conf
+from sluice.runtime.spark.jvm.job_conf import rendered
 from sluice.runtime.spark.jvm.options import MODULE_OPTIONS, SCALA_BINARY_VERSION, argument_file
 from sluice.runtime.spark.plugin_build import ensure_plugin
 
@@ -172,6 +173,7 @@ def driver_jvm_command(
     connection_info: Path,
     job_id: str,
     attempt: int,
+    allow_conf: Sequence[str] = (),
 ) -> Command:
     """The command of a driver's JVM: a py4j gateway on loopback that ends at the end of its standard input.
 
@@ -180,10 +182,11 @@ def driver_jvm_command(
             file that only the owner can read.
         bridge: unix socket of the driver agent, see :mod:`sluice.runtime.spark.driver.bridge`.
         connection_info: where the gateway writes its port and token.
+        allow_conf: settings that the operator allows the job's code in addition.
     """
     options = [
         *_jvm_options(spark, identity_dir, work_dir, temp_dir, memory_mb=memory_mb),
-        f"-D{FORBIDDEN_PATTERNS_PROPERTY}={','.join(forbidden_patterns())}",
+        *(f"-D{key}={value}" for key, value in rendered(allow_conf).items()),
         *(f"-D{key}={value}" for key, value in sorted(conf.items())),
         "-cp",
         spark.distribution.class_path,

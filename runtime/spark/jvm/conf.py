@@ -1,28 +1,15 @@
-"""What a job may say about Spark, and what only the launcher may.
+"""Which Spark settings the launcher makes, and the defaults that a job may override.
 
-A job's own configuration is data from outside. Some keys would let it weaken the mutual TLS of
-Spark's channels, open a plaintext listener, or put its own options on the command line of a JVM that
-holds an identity; :func:`check_job_conf` refuses those by name. Everything that the launcher decides
-instead is :func:`launcher_conf`. Decisions only; no I/O.
-
-The rules are also rendered into the driver JVM (:data:`FORBIDDEN_PATTERNS_PROPERTY`), where the cluster
-manager refuses a SparkContext whose *code* set such a key, so there is one list.
+What a job may set is decided in :mod:`sluice.runtime.spark.jvm.job_conf`. Decisions only; no I/O.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluice.runtime.spark.errors import ForbiddenSparkConf
-
-MAX_CONF_ENTRIES = 500
-"""Most Spark settings one job may carry."""
-
-MAX_CONF_VALUE_CHARACTERS = 32_768
-"""Longest value of one Spark setting."""
+from sluice.runtime.spark.jvm.job_conf import CHECKPOINT_LOCATION, check_unreserved
 
 MAX_DYNAMIC_EXECUTORS = 1000
 """Executors that dynamic allocation asks for unless the job says otherwise."""
@@ -31,135 +18,11 @@ TLS_PROTOCOL = "SluiceTLSv1.3"
 """The SSLContext algorithm of our security provider (``runtime/spark/plugin``): nothing but TLS 1.3 with client
 certificates."""
 
-FORBIDDEN_PATTERNS_PROPERTY = "sluice.forbidden"
-"""System property of the driver JVM that holds :func:`forbidden_patterns`, separated by commas."""
-
 SHUFFLE_PACKAGE = "org.apache.spark.shuffle.sluice"
 """Where the plugin's shuffle manager is."""
 
-CHECKPOINT_LOCATION = "spark.sql.streaming.checkpointLocation"
-
-_KEY = re.compile(r"spark(\.[A-Za-z0-9_-]+)+")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Settings matching ``pattern`` (``*`` matches anything, dots included) belong to the launcher, because ``why``."""
-
-    pattern: str
-    why: str
-    remedy: str = "leave it out"
-
-
-_TLS = "the channels of a job are mutual TLS and a job cannot change that"
-_COMMAND = "the launcher composes every JVM command line and environment itself"
-_LISTENER = "it would open or move a listener"
-_PLACE = "the launcher decides where a job runs"
-_SIZE = "slots decide the size of an executor"
-_SHUFFLE = "the cluster decides where shuffles go"
-_FETCH = "files of a job travel with its submission, not over connections of Spark's own"
-
-RULES: tuple[Rule, ...] = (
-    # 1. Anything that decides how Spark's own channels are secured.
-    Rule("spark.ssl", _TLS),
-    Rule("spark.ssl.*", _TLS),
-    Rule("spark.authenticate", _TLS),
-    Rule("spark.authenticate.*", _TLS),
-    Rule("spark.network.crypto.*", _TLS),
-    Rule("spark.network.sasl.*", _TLS),
-    Rule("spark.redaction.*", "it decides which secrets are kept out of logs"),
-    Rule("spark.sluice.*", "these names are the launcher's own"),
-    # 2. Anything that reaches a JVM's or a worker's command line, class path or environment.
-    Rule("spark.*.extrajavaoptions", _COMMAND),
-    Rule("spark.*.defaultjavaoptions", _COMMAND),
-    Rule("spark.*.extraclasspath", _COMMAND),
-    Rule("spark.*.extralibrarypath", _COMMAND),
-    Rule("spark.*.userclasspathfirst", _COMMAND),
-    Rule("spark.executorenv.*", _COMMAND),
-    Rule("spark.plugins", _COMMAND),
-    Rule("spark.plugins.*", _COMMAND),
-    Rule("spark.extralisteners", _COMMAND),
-    Rule("spark.pyspark.*", _COMMAND, "use --python, with a Python of --archives"),
-    Rule("spark.python.daemon.module", _COMMAND),
-    Rule("spark.python.worker.module", _COMMAND),
-    Rule("spark.python.use.daemon", _COMMAND),
-    Rule("spark.home", _COMMAND),
-    Rule("spark.r.*", "only Python pipelines are run"),
-    # 3. Listeners besides the TLS ones.
-    Rule("spark.ui", _LISTENER),
-    Rule("spark.ui.*", _LISTENER),
-    Rule("spark.connect.*", _LISTENER),
-    Rule("spark.remote", _LISTENER),
-    Rule("spark.remote.*", _LISTENER),
-    Rule("spark.local.connect", _LISTENER),
-    Rule("spark.api.mode", _LISTENER),
-    Rule("spark.metrics.*", _LISTENER),
-    Rule("spark.history.*", _LISTENER),
-    Rule("spark.sql.hive.thriftserver.*", _LISTENER),
-    Rule("spark.shuffle.service.*", _LISTENER),
-    Rule("spark.port.*", _LISTENER),
-    Rule("spark.*.port", _LISTENER),
-    Rule("spark.*.bindaddress", _LISTENER),
-    Rule("spark.driver.host", _LISTENER),
-    Rule("spark.python.unix.domain.socket.*", "Python workers are reached over private unix sockets only"),
-    # 4. Where and how large.
-    Rule("spark.master", _PLACE),
-    Rule("spark.master.*", _PLACE),
-    Rule("spark.worker.*", _PLACE),
-    Rule("spark.deploy.*", _PLACE),
-    Rule("spark.yarn.*", _PLACE),
-    Rule("spark.kubernetes.*", _PLACE),
-    Rule("spark.app.id", _PLACE),
-    Rule("spark.local.dir", _PLACE),
-    Rule("spark.executor.instances", _SIZE, "use --executors"),
-    Rule("spark.executor.cores", _SIZE, "use --executor-cores"),
-    Rule("spark.executor.memory", _SIZE, "use --executor-memory"),
-    Rule("spark.driver.memory", _SIZE, "set driver_memory_mb in [spark]"),
-    Rule("spark.driver.cores", _SIZE),
-    Rule(CHECKPOINT_LOCATION.lower(), "checkpoints are where the next attempt of the job finds them"),
-    # 5. Shuffles go through the service, or not, for the whole job; a map's number must be that of its attempt.
-    Rule("spark.shuffle.manager", _SHUFFLE),
-    Rule("spark.shuffle.manager.*", _SHUFFLE),
-    Rule("spark.shuffle.sort.io.plugin.class", _SHUFFLE),
-    Rule("spark.shuffle.useoldfetchprotocol", _SHUFFLE),
-    Rule("spark.shuffle.push.*", _SHUFFLE),
-    # 6. Artifacts fetched outside the blob server.
-    Rule("spark.submit.*", _FETCH, "use --file"),
-    Rule("spark.jars", _FETCH, "use --file and SparkContext.addJar"),
-    Rule("spark.jars.*", _FETCH, "use --file and SparkContext.addJar"),
-    Rule("spark.files", _FETCH, "use --file"),
-    Rule("spark.archives", _FETCH, "use --archives"),
-)
-"""Every setting a job may not make. Matched without regard to case."""
-
-
-def forbidden_patterns() -> tuple[str, ...]:
-    """The patterns of :data:`RULES`, lower case, for the check inside the driver JVM."""
-    return tuple(rule.pattern for rule in RULES)
-
-
-def forbidden_by(key: str) -> Rule | None:
-    """The rule that keeps ``key`` from a job, or None when the job may set it."""
-    lowered = key.lower()
-    return next((rule for rule in RULES if fnmatch.fnmatchcase(lowered, rule.pattern)), None)
-
-
-def check_job_conf(conf: Mapping[str, str]) -> dict[str, str]:
-    """A copy of a job's Spark settings; :class:`ForbiddenSparkConf` names the first that it may not make."""
-    if len(conf) > MAX_CONF_ENTRIES:
-        raise ForbiddenSparkConf(f"{len(conf)} Spark settings in one job", f"at most {MAX_CONF_ENTRIES} are taken")
-    for key, value in conf.items():
-        if not _KEY.fullmatch(key):
-            raise ForbiddenSparkConf(f"{key[:100]!r} is not a Spark setting", "settings are named spark.something")
-        rule = forbidden_by(key)
-        if rule is not None:
-            raise ForbiddenSparkConf(f"a job may not set {key}: {rule.why}", rule.remedy)
-        if len(value) > MAX_CONF_VALUE_CHARACTERS:
-            raise ForbiddenSparkConf(f"the value of {key} has {len(value)} characters", "shorten it")
-        if _CONTROL.search(value):
-            raise ForbiddenSparkConf(f"the value of {key} has control characters", "remove line breaks and the like")
-    return dict(conf)
+_STARTUP = ("spark.rpc.", "spark.network.", "spark.auth", "spark.ssl.")
+"""What Spark hands to an executor before it asks the driver (``SparkConf.isExecutorStartupConf``), besides ports."""
 
 
 def security_conf() -> dict[str, str]:
@@ -279,5 +142,7 @@ def executor_startup_conf(offered: Mapping[str, str]) -> dict[str, str]:
             continue
         if key.lower().endswith(".port"):
             continue
+        if not key.startswith(_STARTUP):
+            raise ForbiddenSparkConf(f"the driver wants executors started with {key[:100]!r}", "Spark sends it later")
         wanted[key] = value
-    return {**check_job_conf(wanted), **security}
+    return {**check_unreserved(wanted), **security}

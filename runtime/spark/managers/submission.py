@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.runtime.messages import SlotProfile
-from sluice.runtime.spark.jvm.conf import check_job_conf, default_conf, security_conf
+from sluice.runtime.spark.jvm.conf import default_conf, security_conf
+from sluice.runtime.spark.jvm.job_conf import check_unreserved
 
 DEFAULT_SIZE = SlotProfile(cores=1, memory_mb=768)
 
@@ -52,7 +53,7 @@ class Rendering:
 
 
 def common_conf(job: ForeignJob, *, agent: str, identity: str) -> dict[str, str]:
-    """Spark's configuration on any manager; raises ``ForbiddenSparkConf`` for what a job may not set.
+    """Spark's configuration on any manager; raises ``ForbiddenSparkConf`` for what only the launcher sets.
 
     Args:
         agent: path of the plugin's jar where the JVMs run.
@@ -61,7 +62,7 @@ def common_conf(job: ForeignJob, *, agent: str, identity: str) -> dict[str, str]
     options = f"-javaagent:{agent}={identity} -Dsluice.tls.engine=jdk"
     return {
         **default_conf(),
-        **check_job_conf(job.spark_conf),
+        **check_unreserved(job.spark_conf),
         **security_conf(),
         "spark.app.name": job.name,
         "spark.submit.deployMode": "cluster",

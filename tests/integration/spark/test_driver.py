@@ -106,13 +106,16 @@ async def test_cancelled_job_ends_though_its_task_would_run_for_an_hour(
     assert "cancelled" in result.traceback.lower()
 
 
-async def test_code_that_turns_tls_off_gets_no_spark(pki: TestPki, spark: SparkRuntime, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["spark.ssl.rpc.enabled", "spark.sql.extensions"])
+async def test_code_that_makes_a_setting_of_the_launcher_gets_no_spark(
+    pki: TestPki, spark: SparkRuntime, tmp_path: Path, key: str
+) -> None:
     """What a submission may not set, the pipeline's own code may not set either; the error names the key."""
-    async with running_job(pki, tmp_path / "job", spark, Work(PIPELINES / "rebel.py")) as job:
+    async with running_job(pki, tmp_path / "job", spark, Work(PIPELINES / "rebel.py", (key,))) as job:
         result = await job.result()
         assert job.master.registrations == []
     assert not result.succeeded
-    assert "spark.ssl.rpc.enabled" in result.traceback
+    assert f"a job may not set {key}" in result.traceback
 
 
 async def test_forbidden_setting_of_the_submission_fails_the_driver(

@@ -28,33 +28,45 @@ class SluiceClusterManager extends ExternalClusterManager {
     scheduler.asInstanceOf[TaskSchedulerImpl].initialize(backend)
 }
 
-/** Refuses a SparkContext whose code changed what only the launcher may decide.
+/** Refuses a SparkContext whose code made a setting that a job may not make.
   *
-  * The patterns are those of `runtime/spark/jvm/conf.py`, handed over in a system property.
+  * The patterns are those of `runtime/spark/jvm/job_conf.py`, handed over in system properties.
   */
 private[sluice] object LauncherSettings {
-  private val Property = "sluice.forbidden"
+  private val Reserved = "sluice.conf.reserved"
+  private val Allowed = "sluice.conf.allowed"
 
   /** Set by Spark and PySpark themselves on every start. */
   private val SparksOwn = Set(
-    "spark.app.id", "spark.submit.deploymode", "spark.driver.port", "spark.executorenv.pythonhashseed",
+    "spark.app.id", "spark.app.attempt.id", "spark.app.starttime", "spark.app.submittime",
+    "spark.app.initial.archive.urls", "spark.app.initial.file.urls", "spark.app.initial.jar.urls", "spark.executor.id",
+    "spark.submit.deploymode", "spark.driver.port", "spark.executorenv.pythonhashseed",
     "spark.sql.hive.thriftserver.singlesession")
   private val JavaOptions = Set("spark.driver.extrajavaoptions", "spark.executor.extrajavaoptions")
 
-  private val forbidden = {
-    val patterns = Option(System.getProperty(Property)).map(_.split(',').toSeq).getOrElse(Seq.empty)
-    if (patterns.isEmpty) throw new SparkException(s"$Property is not set: this JVM was not started by sluice")
-    patterns.map(_.split("\\*", -1).map(java.util.regex.Pattern.quote).mkString(".*").r)
-  }
+  private val reserved = patterns(Reserved)
+  private val allowed = patterns(Allowed)
 
   def check(settings: Map[String, String]): Unit =
     settings.foreach { case (key, value) =>
       val lowered = key.toLowerCase(java.util.Locale.ROOT)
       val launchers = Agent.launcherSettings.get(key).contains(value)
-      if (!launchers && !SparksOwn(lowered) && forbidden.exists(_.matches(lowered)) && !onlyModules(lowered, value)) {
-        throw new SparkException(s"a job may not set $key: the launcher decides it")
+      if (!launchers && !SparksOwn(lowered) && !onlyModules(lowered, value)) {
+        if (reserved.exists(_.matches(lowered))) {
+          throw new SparkException(s"a job may not set $key: the launcher decides it")
+        }
+        if (key.startsWith("spark.") && !allowed.exists(_.matches(key))) {
+          throw new SparkException(s"a job may not set $key: it is not among the allowed settings; " +
+            "ask the operator to add it to allow_conf in [jobs]")
+        }
       }
     }
+
+  private def patterns(property: String) = {
+    val texts = Option(System.getProperty(property)).map(_.split(',').toSeq).getOrElse(Seq.empty)
+    if (texts.isEmpty) throw new SparkException(s"$property is not set: this JVM was not started by sluice")
+    texts.map(_.split("\\*", -1).map(java.util.regex.Pattern.quote).mkString(".*").r)
+  }
 
   /** Spark adds its module options to whatever is there; those are ours as well. */
   private def onlyModules(key: String, value: String): Boolean =

@@ -1,7 +1,9 @@
-"""A pipeline for the tests: its code tries to turn the TLS of its channels off."""
+"""A pipeline for the tests: its code makes a setting that a job may not make."""
 
 from __future__ import annotations
 
+import sys
+
 from pyspark.sql import SparkSession
 
-SparkSession.builder.config("spark.ssl.rpc.enabled", "false").getOrCreate()
+SparkSession.builder.config(sys.argv[1], "false").getOrCreate()

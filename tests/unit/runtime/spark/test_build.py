@@ -12,7 +12,7 @@ import pytest
 
 from sluice.runtime.spark.errors import JavaNotFound, PluginBuildFailed
 from sluice.runtime.spark.java import MINIMUM_JAVA, find_java, find_spark
-from sluice.runtime.spark.jvm import command, conf
+from sluice.runtime.spark.jvm import command, conf, job_conf
 from sluice.runtime.spark.plugin_build import (
     AGENT_CLASS,
     CLUSTER_MANAGER_CLASS,
@@ -125,4 +125,5 @@ def test_names_that_both_languages_know_are_the_same() -> None:
     scala = "\n".join(path.read_text() for path in plugin_sources())
     assert f'val Algorithm = "{conf.TLS_PROTOCOL}"' in scala
     assert f"val ExitCode = {command.IDENTITY_EXIT_CODE}\n" in scala
-    assert f'Property = "{conf.FORBIDDEN_PATTERNS_PROPERTY}"' in scala
+    assert f'val Reserved = "{job_conf.RESERVED_PROPERTY}"' in scala
+    assert f'val Allowed = "{job_conf.ALLOWED_PROPERTY}"' in scala
