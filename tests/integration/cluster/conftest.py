@@ -19,7 +19,6 @@ import pytest
 from sluice.client.access import resolve_access
 from sluice.client.rest_client import gateway_client
 from sluice.core.home import Home
-from tests.command import sluice
 from tests.integration.cluster import pipelines
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -50,15 +49,12 @@ class _Pause:
 
 @dataclass(frozen=True)
 class LocalCluster:
-    """A cluster home and the command to talk to it; in this process if nothing else talks to it meanwhile."""
+    """A cluster home and the command to talk to it."""
 
     home: Path
-    in_process: bool = False
 
     def sluice(self, *arguments: str, timeout: float = 200, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ``sluice ARGUMENTS`` with this home and return what it printed."""
-        if self.in_process and arguments[0] not in {"up", "down"}:
-            return sluice(*arguments, environment={"SLUICE_HOME": str(self.home), **environment})
         return subprocess.run(
             [*COMMAND, *arguments],
             cwd=REPOSITORY,
@@ -129,7 +125,7 @@ def without_shuffle(home: Path) -> Path:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One cluster that the tests of this folder share."""
     running = start_cluster(without_shuffle(tmp_path_factory.mktemp("cluster") / "home"))
-    yield LocalCluster(running.home, in_process=True)
+    yield running
     running.sluice("down")
 
 
