@@ -24,7 +24,7 @@ from sluice.gateway.proxy.nginx import (
     CONFIGURATION,
     TRUST_FILE,
     NginxPaths,
-    render,
+    render_nginx,
 )
 from sluice.gateway.service.processes import edge_directory
 from sluice.pki.authorities.openssl_anchors import trusted_pem
@@ -58,7 +58,7 @@ def render_(
     internal = located.identity(Role.GATEWAY, ENVOY_NAME)
     user = pwd.getpwuid(0).pw_name if os.geteuid() == 0 else ""
     paths = NginxPaths(directory, edge_directory(located), internal, access_file(located), user)
-    text = render(configuration.gateway, paths, legs)
+    text = render_nginx(configuration.gateway, paths, legs)
     if out is None:
         typer.echo(text, nl=False)
         return

@@ -90,7 +90,7 @@ class NginxPaths:
     """The user that owns the sockets, when root starts nginx: its workers would run as another user."""
 
 
-def render(config: GatewayConfig, paths: NginxPaths, legs: Legs) -> str:
+def render_nginx(config: GatewayConfig, paths: NginxPaths, legs: Legs) -> str:
     """The whole ``nginx.conf``.
 
     Raises:

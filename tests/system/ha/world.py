@@ -32,7 +32,7 @@ from tests.system.ha.jobmanager_process import Death, Settings
 
 DEADLINE_SECONDS = 60.0
 SCRIPT = Path(__file__).with_name("jobmanager_process.py")
-PASSED = ("PATH", "HOME", "JAVA_HOME", "XDG_CACHE_HOME")
+PASSED = ("PATH", "HOME", "JAVA_HOME", "XDG_CACHE_HOME", "TMPDIR")
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -22,7 +22,7 @@ from sluice.gateway.proxy.nginx import (
     CONFIGURATION,
     TRUST_FILE,
     NginxPaths,
-    render,
+    render_nginx,
 )
 from sluice.gateway.service.processes import route_file, run_auth
 from sluice.pki.authorities.openssl_anchors import trusted_pem
@@ -85,7 +85,7 @@ class NetworkGateway(Gateway):
         write_public(directory / TRUST_FILE, trusted_pem(read_identity(self.nginx_identity)[0].anchors))
         paths = NginxPaths(directory, self.identity, self.nginx_identity, access_file(self.home), superuser())
         make_private_directory(paths.access_log.parent)
-        write_secret(directory / CONFIGURATION, render(config, paths, legs).encode())
+        write_secret(directory / CONFIGURATION, render_nginx(config, paths, legs).encode())
         self.port = config.port
         self._nginx = Nginx(self._binary, directory, self.port)
 

@@ -16,7 +16,7 @@ from sluice.gateway.proxy.nginx import (
     PROBLEM_HEADER,
     STATUS_HEADER,
     NginxPaths,
-    render,
+    render_nginx,
 )
 from sluice.gateway.service.ext_authz import for_nginx
 from sluice.gateway.upstreams import Legs, TlsLeg, UnixLeg
@@ -29,7 +29,7 @@ NETWORK = Legs(TlsLeg("auth.internal", 8082, Role.AUTH), TlsLeg("rest.internal",
 
 
 def test_sockets_and_names_are_where_they_belong() -> None:
-    text = render(GatewayConfig(host="0.0.0.0", port=9443, server_names=("cluster.example",)), PATHS, UNIX)  # noqa: S104
+    text = render_nginx(GatewayConfig(host="0.0.0.0", port=9443, server_names=("cluster.example",)), PATHS, UNIX)  # noqa: S104
     assert "server unix:/run/auth.sock;" in text
     assert "server unix:/run/rest.sock;" in text
     assert "listen 0.0.0.0:9443 ssl http2 default_server;" in text
@@ -40,7 +40,7 @@ def test_sockets_and_names_are_where_they_belong() -> None:
 
 
 def test_every_leg_to_another_machine_is_verified_mutual_tls() -> None:
-    text = render(GatewayConfig(), PATHS, NETWORK)
+    text = render_nginx(GatewayConfig(), PATHS, NETWORK)
     assert text.count("proxy_ssl_verify on;") == text.count("proxy_pass https:") == 3
     assert text.count("proxy_ssl_certificate /srv/envoy/chain.pem;") == 3
     assert "proxy_ssl_name rest.internal;" in text
@@ -51,32 +51,32 @@ def test_every_leg_to_another_machine_is_verified_mutual_tls() -> None:
 
 
 def test_ipv6_listener() -> None:
-    assert "listen [::1]:8443 ssl" in render(GatewayConfig(host="::1"), PATHS, UNIX)
+    assert "listen [::1]:8443 ssl" in render_nginx(GatewayConfig(host="::1"), PATHS, UNIX)
 
 
 def test_superuser_names_whose_the_sockets_are() -> None:
     paths = NginxPaths(PATHS.directory, PATHS.edge, PATHS.internal, PATHS.access_log, "cluster")
-    assert "\nuser cluster;\n" in render(GatewayConfig(), paths, UNIX)
+    assert "\nuser cluster;\n" in render_nginx(GatewayConfig(), paths, UNIX)
 
 
 @pytest.mark.parametrize("name", ["a b", "a;b", "a{b", "$host", "a\nb", "a'b", 'a"b', "a\\b", "é", "", "~^.*$", "*.a"])
 def test_nothing_is_injected_by_a_name_or_path(name: str) -> None:
     with pytest.raises(BootstrapError, match="cannot be given"):
-        render(GatewayConfig(server_names=(name,)), PATHS, UNIX)
+        render_nginx(GatewayConfig(server_names=(name,)), PATHS, UNIX)
     if name:
         with pytest.raises(BootstrapError, match="cannot be given"):
-            render(GatewayConfig(), PATHS, Legs(UnixLeg(Path("/run") / name), UNIX.rest, RELAY))
+            render_nginx(GatewayConfig(), PATHS, Legs(UnixLeg(Path("/run") / name), UNIX.rest, RELAY))
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1"])
 def test_leg_whose_certificate_nginx_cannot_verify_is_refused(host: str) -> None:
     with pytest.raises(BootstrapError, match="nginx cannot verify"):
-        render(GatewayConfig(), PATHS, Legs(UNIX.auth, TlsLeg(host, 8081, Role.JOBMANAGER), RELAY))
+        render_nginx(GatewayConfig(), PATHS, Legs(UNIX.auth, TlsLeg(host, 8081, Role.JOBMANAGER), RELAY))
 
 
 def test_limits_are_those_of_the_configuration() -> None:
     config = msgspec.structs.replace(GatewayConfig(), max_request_bytes=12345, request_timeout=7.5, max_connections=9)
-    text = render(config, PATHS, UNIX)
+    text = render_nginx(config, PATHS, UNIX)
     assert "client_max_body_size 12345;" in text
     assert "proxy_read_timeout 7500ms;" in text
     assert "limit_conn sluice_connections 9;" in text

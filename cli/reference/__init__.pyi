@@ -1,0 +1,1 @@
+from .config import configuration_reference as configuration_reference

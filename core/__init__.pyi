@@ -1,0 +1,80 @@
+from .append_log import ChainState as ChainState, Disk as Disk, NotAppended as NotAppended, append_whole as append_whole
+from .background_task import run_with_background as run_with_background
+from .clock import Clock as Clock, rfc3339 as rfc3339, utc_now as utc_now
+from .errors import (
+    AssertionRefused as AssertionRefused,
+    CertificateRejected as CertificateRejected,
+    CrlRejected as CrlRejected,
+    InvalidIdentity as InvalidIdentity,
+    PeerRefused as PeerRefused,
+    PkiError as PkiError,
+    SluiceError as SluiceError,
+    StoreError as StoreError,
+)
+from .file_changes import CachedFile as CachedFile, FileStamp as FileStamp, file_stamp as file_stamp
+from .files import (
+    LOCK_PATIENCE_SECONDS as LOCK_PATIENCE_SECONDS,
+    MAX_MATERIAL_BYTES as MAX_MATERIAL_BYTES,
+    PUBLIC_MODE as PUBLIC_MODE,
+    SECRET_MODE as SECRET_MODE,
+    check_space as check_space,
+    exchange as exchange,
+    locked as locked,
+    locked_file as locked_file,
+    make_private_directory as make_private_directory,
+    read_bounded as read_bounded,
+    read_secret as read_secret,
+    remove_leftovers as remove_leftovers,
+    replace_set as replace_set,
+    staged_name as staged_name,
+    sync_directory as sync_directory,
+    write_atomic as write_atomic,
+    write_public as write_public,
+    write_secret as write_secret,
+)
+from .home import Home as Home
+from .http_body import BodyTooLarge as BodyTooLarge, read_body as read_body
+from .jws import (
+    MAX_JWT_CHARACTERS as MAX_JWT_CHARACTERS,
+    InvalidJwt as InvalidJwt,
+    looks_like_jwt as looks_like_jwt,
+    read_header as read_header,
+    verified_claims as verified_claims,
+)
+from .logs import LogConfig as LogConfig, configure_logging as configure_logging
+from .metric_samples import MetricsRegistry as MetricsRegistry, Sample as Sample, families as families
+from .metrics import (
+    CONTENT_TYPE as CONTENT_TYPE,
+    IDENTITY_NOT_AFTER as IDENTITY_NOT_AFTER,
+    PROCESS as PROCESS,
+    REGISTRY as REGISTRY,
+    collecting as collecting,
+    exposition as exposition,
+    fetch as fetch,
+    merge as merge,
+    render as render,
+    serving as serving,
+    socket_of as socket_of,
+)
+from .tasks import end_tasks as end_tasks, repeat as repeat
+from .tracing import (
+    TRACEPARENT_HEADER as TRACEPARENT_HEADER,
+    TRACING as TRACING,
+    Span as Span,
+    TraceParent as TraceParent,
+    TracingConfig as TracingConfig,
+    TracingUnavailable as TracingUnavailable,
+    checked as checked,
+)
+from .unix_socket import clear_stale_socket as clear_stale_socket, listen_unix as listen_unix
+from .untrusted_files import (
+    UnsafeFile as UnsafeFile,
+    clear_untrusted as clear_untrusted,
+    create_untrusted as create_untrusted,
+    is_regular_file as is_regular_file,
+    list_untrusted as list_untrusted,
+    open_untrusted as open_untrusted,
+    read_untrusted as read_untrusted,
+    remove_untrusted as remove_untrusted,
+    walk_untrusted as walk_untrusted,
+)

@@ -1,0 +1,9 @@
+from .config import (
+    AUTH_NAME as AUTH_NAME,
+    CONNECT_NAME as CONNECT_NAME,
+    EDGE_NAME as EDGE_NAME,
+    ENVOY_NAME as ENVOY_NAME,
+    GatewayConfig as GatewayConfig,
+)
+from .decision import CheckRequest as CheckRequest
+from .principal import AccessRole as AccessRole, is_group as is_group, is_name as is_name

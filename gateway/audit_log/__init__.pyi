@@ -1,0 +1,16 @@
+from .access_log_reader import access_file as access_file
+from .access_rotation import make_access_log as make_access_log, rotating as rotating
+from .chain import AuditRecord as AuditRecord
+from .keys import VERIFICATION_KEY as VERIFICATION_KEY, VerificationKey as VerificationKey
+from .log import (
+    AuditLog as AuditLog,
+    audit_directory as audit_directory,
+    audit_file as audit_file,
+    record_act as record_act,
+)
+from .log_reader import Filter as Filter, follow as follow
+from .maintenance import keeping as keeping
+from .recorded_policy import RecordedPolicy as RecordedPolicy
+from .segments import CHECKPOINT as CHECKPOINT
+from .verification import read_records as read_records, verify_log as verify_log
+from .writer import AuditWriter as AuditWriter

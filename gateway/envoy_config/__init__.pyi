@@ -1,0 +1,15 @@
+from .clusters import edge_clusters as edge_clusters
+from .edge import (
+    EdgeInputs as EdgeInputs,
+    edge_documents as edge_documents,
+    edge_resources as edge_resources,
+    extension_resources as extension_resources,
+)
+from .headers import REMOVED_HEADERS as REMOVED_HEADERS
+from .json_values import FROM_XDS as FROM_XDS, extension as extension, seconds as seconds
+from .limits import rate_limit as rate_limit
+from .listeners import SOURCE as SOURCE, edge_listener as edge_listener
+from .replies import DENIED_PATH as DENIED_PATH, LOCAL_DETAILS as LOCAL_DETAILS
+from .routes import Grants as Grants, domains as domains, route_configuration as route_configuration
+from .templates import DIRECTORY as DIRECTORY, fill as fill, load_source as load_source
+from .tracing import Collector as Collector, collector_of as collector_of

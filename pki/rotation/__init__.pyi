@@ -1,0 +1,1 @@
+from .rotator import Patience as Patience, Rotator as Rotator, no_patience as no_patience

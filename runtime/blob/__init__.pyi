@@ -1,0 +1,14 @@
+from .client import fetch_blob as fetch_blob
+from .errors import (
+    BlobCorrupt as BlobCorrupt,
+    BlobError as BlobError,
+    BlobTooLarge as BlobTooLarge,
+    InvalidBlobName as InvalidBlobName,
+    TooManyUploads as TooManyUploads,
+    UploadConflict as UploadConflict,
+    UploadNotFound as UploadNotFound,
+)
+from .names import check_file_name as check_file_name, check_job_id as check_job_id
+from .server import BlobServer as BlobServer
+from .store import BlobStore as BlobStore
+from .uploads import Upload as Upload, sweeping as sweeping

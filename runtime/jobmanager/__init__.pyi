@@ -1,0 +1,27 @@
+from .errors import (
+    JobAlreadyTerminal as JobAlreadyTerminal,
+    JobNotFound as JobNotFound,
+    LogNotFound as LogNotFound,
+    QuotaExceeded as QuotaExceeded,
+    SubmissionRejected as SubmissionRejected,
+    TaskManagerLeaves as TaskManagerLeaves,
+    TaskManagerNotFound as TaskManagerNotFound,
+    TooManyJobs as TooManyJobs,
+    UiNotFound as UiNotFound,
+)
+from .gateways import (
+    DISPATCHER as DISPATCHER,
+    DispatcherGateway as DispatcherGateway,
+    ResourceManagerInternalGateway as ResourceManagerInternalGateway,
+    ServiceCounts as ServiceCounts,
+    SlotRequirement as SlotRequirement,
+)
+from .views import (
+    ExceptionEntry as ExceptionEntry,
+    JobBlob as JobBlob,
+    JobDetail as JobDetail,
+    JobSummary as JobSummary,
+    Overview as Overview,
+    SavepointRequest as SavepointRequest,
+    TaskManagerView as TaskManagerView,
+)

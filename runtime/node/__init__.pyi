@@ -1,0 +1,39 @@
+from .addresses import (
+    SHUFFLE_MANAGER as SHUFFLE_MANAGER,
+    SHUFFLE_WORKER as SHUFFLE_WORKER,
+    JobManagerAddress as JobManagerAddress,
+    Registration as Registration,
+    ShuffleManagerAddress as ShuffleManagerAddress,
+    ShuffleRegistration as ShuffleRegistration,
+    ZooKeeperAddress as ZooKeeperAddress,
+    listening_jobmanager as listening_jobmanager,
+    publish_jobmanager as publish_jobmanager,
+    publish_registration as publish_registration,
+    publish_shuffle_listener as publish_shuffle_listener,
+    publish_shuffle_manager as publish_shuffle_manager,
+    publish_zookeeper as publish_zookeeper,
+    read_shuffle_manager as read_shuffle_manager,
+    require_reachable as require_reachable,
+    withdraw_jobmanager as withdraw_jobmanager,
+    withdraw_registration as withdraw_registration,
+    withdraw_shuffle_manager as withdraw_shuffle_manager,
+    withdraw_zookeeper as withdraw_zookeeper,
+)
+from .child_process import ChildProcess as ChildProcess, Exit as Exit, allow_many_files as allow_many_files
+from .diagnostics import (
+    DIAGNOSTICS as DIAGNOSTICS,
+    Diagnostics as Diagnostics,
+    DiagnosticsGateway as DiagnosticsGateway,
+)
+from .evidence import from_log as from_log, merge as merge
+from .identity_renewal import keep_renewed as keep_renewed
+from .leader_finder import Address as Address, AnnouncedLeader as AnnouncedLeader, AskedLeader as AskedLeader
+from .leader_link import Leader as Leader, LeaderLink as LeaderLink
+from .log_files import (
+    MAX_CHUNK_BYTES as MAX_CHUNK_BYTES,
+    LogUnreadable as LogUnreadable,
+    open_log as open_log,
+    read_log as read_log,
+    shorten_log as shorten_log,
+)
+from .log_tail import kept as kept

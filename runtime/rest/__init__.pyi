@@ -1,0 +1,25 @@
+from .artifacts import ArtifactStores as ArtifactStores
+from .assertion import for_operation as for_operation, require_assertion as require_assertion
+from .assertion_keys import fetch_forever as fetch_forever
+from .audit_summary import (
+    AuditSummary as AuditSummary,
+    Examined as Examined,
+    read_summary as read_summary,
+    summary_file as summary_file,
+)
+from .auth_service import AuthService as AuthService
+from .cluster import Cluster as Cluster, ClusterFacts as ClusterFacts, Term as Term
+from .job_access import require_visible as require_visible, visible_jobs as visible_jobs
+from .openapi import describe as describe
+from .problems import (
+    EVERYWHERE as EVERYWHERE,
+    TYPE_PREFIX as TYPE_PREFIX,
+    NotYours as NotYours,
+    problem_of as problem_of,
+    status_of as status_of,
+)
+from .route import Call as Call, NoQuery as NoQuery, Query as Query, Route as Route
+from .serving import RestHandler as RestHandler, handler_of as handler_of
+from .stream_validity import check_at as check_at, check_nothing as check_nothing
+from .streams import Streams as Streams
+from .trust_facts import TrustFacts as TrustFacts, anchor_tone as anchor_tone

@@ -1,0 +1,2 @@
+from .endpoint import ShuffleManager as ShuffleManager
+from .job_store import ShuffleJobStore as ShuffleJobStore

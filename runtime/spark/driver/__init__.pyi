@@ -1,0 +1,10 @@
+from .bridge import (
+    Bridge as Bridge,
+    BridgeEvent as BridgeEvent,
+    LocateShuffle as LocateShuffle,
+    RegisterShuffle as RegisterShuffle,
+    ShuffleAnswer as ShuffleAnswer,
+    SparkStopped as SparkStopped,
+    UnregisterShuffle as UnregisterShuffle,
+)
+from .spec import DriverSpec as DriverSpec

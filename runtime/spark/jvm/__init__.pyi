@@ -1,0 +1,38 @@
+from .class_archive import (
+    find_class_archive as find_class_archive,
+    has_class_archive as has_class_archive,
+    make_class_archive as make_class_archive,
+)
+from .command import (
+    MINIMUM_EXECUTOR_MEMORY_MB as MINIMUM_EXECUTOR_MEMORY_MB,
+    Command as Command,
+    SparkRuntime as SparkRuntime,
+    TlsEngine as TlsEngine,
+    driver_jvm_command as driver_jvm_command,
+    executor_command as executor_command,
+    find_spark_runtime as find_spark_runtime,
+)
+from .conf import (
+    DriverShape as DriverShape,
+    connect_conf as connect_conf,
+    default_conf as default_conf,
+    launcher_conf as launcher_conf,
+    security_conf as security_conf,
+    shuffle_conf as shuffle_conf,
+    streaming_conf as streaming_conf,
+)
+from .gateway_port import Gateway as Gateway, read_gateway as read_gateway
+from .job_conf import (
+    RESERVED_PROPERTY as RESERVED_PROPERTY,
+    check_allow_conf as check_allow_conf,
+    check_job_conf as check_job_conf,
+    check_unreserved as check_unreserved,
+)
+from .packages import (
+    NO_PACKAGES as NO_PACKAGES,
+    Packages as Packages,
+    check_packages as check_packages,
+    directory_name as directory_name,
+    importable as importable,
+)
+from .tempdir import make_temp_dir as make_temp_dir, remove_temp_dir as remove_temp_dir

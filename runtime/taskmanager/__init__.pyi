@@ -1,0 +1,4 @@
+from .errors import DRAINED_EXIT_CODE as DRAINED_EXIT_CODE
+from .jobmanager_link import RegisteringTaskManager as RegisteringTaskManager
+from .launcher import ExecutorLauncher as ExecutorLauncher, SparkExecutorLauncher as SparkExecutorLauncher
+from .task_executor import TaskExecutor as TaskExecutor, TaskManagerShape as TaskManagerShape
