@@ -1,1 +1,5 @@
 """Examine a live cluster: every listener, every hostile case, with evidence of what was sent and what was answered."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

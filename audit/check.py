@@ -13,7 +13,7 @@ from sluice.audit.model import (
     Severity,
 )
 from sluice.audit.subject import Subject
-from sluice.pki.channels import Channel
+from sluice.pki import Channel
 
 
 @dataclass(frozen=True, slots=True)

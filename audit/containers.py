@@ -19,8 +19,8 @@ from sluice.audit.errors import AuditError
 from sluice.audit.model import Listener
 from sluice.audit.proc_net import namespace_sockets
 from sluice.audit.sockets import KernelSocket
-from sluice.audit.wire.probe import speaks_tls
-from sluice.core.home import Home
+from sluice.audit.wire import speaks_tls
+from sluice.core import Home
 
 DOCKER_SECONDS = 30.0
 DEFAULT_HOME = "/var/lib/sluice"

@@ -21,12 +21,9 @@ import psutil
 from sluice.audit.errors import AuditError
 from sluice.audit.model import Kind, Listener
 from sluice.audit.sockets import KernelSocket
-from sluice.core.errors import StoreError
-from sluice.core.files import read_bounded
-from sluice.core.home import Home
-from sluice.core.metrics import socket_of
-from sluice.pki.ca.address import CaAddress
-from sluice.pki.channels import Channel
+from sluice.core import Home, StoreError, read_bounded, socket_of
+from sluice.pki import Channel
+from sluice.pki.ca import CaAddress
 
 _T = TypeVar("_T")
 

@@ -7,19 +7,20 @@ from cryptography import x509
 from sluice.audit.errors import WireError
 from sluice.audit.model import TLS_KINDS, CertificateFacts, Negotiated
 from sluice.audit.subject import Subject, uris_of
-from sluice.audit.wire.hello import ClientHello, ServerHello
-from sluice.audit.wire.numbers import (
+from sluice.audit.wire import (
     GROUPS,
     MODERN_SUITES,
     POST_QUANTUM_GROUPS,
     SIGNATURES,
     STRONG_GROUPS,
     SUITES,
+    ClientHello,
+    ServerHello,
     Version,
     name_of,
 )
-from sluice.core.errors import CertificateRejected
-from sluice.pki.inspect.describe import summarize_certificate
+from sluice.core import CertificateRejected
+from sluice.pki.inspect import summarize_certificate
 
 
 def negotiated(subject: Subject) -> Negotiated | None:

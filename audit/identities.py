@@ -19,17 +19,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from sluice.audit import rogue
 from sluice.audit.model import Listener
 from sluice.audit.subject import Case, welcome_identity
-from sluice.audit.wire.client import Credential
-from sluice.core.files import SECRET_MODE, make_private_directory
-from sluice.core.home import Home
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.channels import MAY_CONNECT, Channel
-from sluice.pki.config import PkiConfig
-from sluice.pki.revocation.crl import Reason
-from sluice.pki.revocation.crl_files import push_crls
-from sluice.pki.revocation.store import RevocationStore, RevocationTarget
-from sluice.pki.spiffe_id import Role
-from sluice.pki.x509.profiles import ISSUING, AuthorityKind
+from sluice.audit.wire import Credential
+from sluice.core import SECRET_MODE, Home, make_private_directory
+from sluice.pki import MAY_CONNECT, Channel, PkiConfig, Role
+from sluice.pki.authorities import AuthorityStore
+from sluice.pki.revocation import Reason, RevocationStore, RevocationTarget, push_crls
+from sluice.pki.x509 import ISSUING, AuthorityKind
 
 LOG_FILE = "audit-identities.jsonl"
 LIFETIME = dt.timedelta(minutes=5)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sluice.pki.channels import Channel
+from sluice.pki import Channel
 
 SCHEMA_VERSION = 1
 """Of the JSON report; grows when a field changes its meaning or goes away, not when one is added."""

@@ -12,9 +12,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sluice.audit.wire.client import Credential
-from sluice.pki.x509.keys import PrivateKey, signature_hash
-from sluice.pki.x509.profiles import authority_key_usage, leaf_key_usage
+from sluice.audit.wire import Credential
+from sluice.pki.x509 import PrivateKey, authority_key_usage, leaf_key_usage, signature_hash
 
 LIFETIME = dt.timedelta(minutes=5)
 BOTH_USAGES = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH)

@@ -21,8 +21,8 @@ from sluice.audit.model import (
     not_examined,
 )
 from sluice.audit.subject import Subject
-from sluice.audit.wire.connection import ConnectionEnded, Silent
-from sluice.core.errors import SluiceError
+from sluice.audit.wire import ConnectionEnded, Silent
+from sluice.core import SluiceError
 
 PARALLEL = 48
 """Checks at the same time; most of one is waiting."""

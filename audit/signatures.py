@@ -6,7 +6,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
-from sluice.pki.x509.verification import was_issued_by
+from sluice.pki.x509 import was_issued_by
 
 WEAK_HASHES = frozenset({"md5", "sha1"})
 """Which nobody may rely on, and which the library refuses to verify on certificates."""

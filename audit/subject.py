@@ -17,30 +17,26 @@ from cryptography import x509
 from sluice.audit import rogue
 from sluice.audit.errors import WireError
 from sluice.audit.model import EXAMINED_KINDS, Listener
-from sluice.audit.wire.client import (
-    Credential,
-    Handshake,
-    Tls13Client,
-    Verdict,
-)
-from sluice.audit.wire.connection import ConnectionEnded, Ending
-from sluice.audit.wire.hello import ClientHello
-from sluice.audit.wire.numbers import (
+from sluice.audit.wire import (
     ANONYMOUS_SUITES,
     GOOD_SIGNATURES,
     GOOD_TLS12_SUITES,
     WEAK_TLS12_SUITES,
-    Version,
-)
-from sluice.audit.wire.old_client import OldClient
-from sluice.audit.wire.probe import (
     Answer,
+    ClientHello,
+    ConnectionEnded,
+    Credential,
+    Ending,
     Flight,
+    Handshake,
+    OldClient,
+    Tls13Client,
+    Verdict,
+    Version,
     offer,
     old_flight,
 )
-from sluice.pki.channels import MAY_CONNECT, Channel
-from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki import MAY_CONNECT, Channel, Role, SpiffeId
 
 OFFERED_PROTOCOLS = ("h2", "http/1.1")
 _ANY_JOB = "0" * 32

@@ -26,9 +26,9 @@ from sluice.audit.model import (
     is_address,
 )
 from sluice.audit.toml import read_toml
-from sluice.core.errors import PkiError
-from sluice.pki.channels import Channel
-from sluice.pki.identities.directory import read_certificates
+from sluice.core import PkiError
+from sluice.pki import Channel
+from sluice.pki.identities import read_certificates
 
 MAX_TARGETS = 1000
 MAX_PORT = 65535

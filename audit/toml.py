@@ -9,8 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from sluice.audit.errors import InputError
-from sluice.core.errors import StoreError
-from sluice.core.files import read_bounded
+from sluice.core import StoreError, read_bounded
 
 MAX_TOML_BYTES = 1 << 20
 _T = TypeVar("_T")

@@ -21,12 +21,9 @@ from pathlib import Path
 
 from benchmarks.report import Result, arguments, emit, progress
 from benchmarks.worker import Figures, Worker
-from sluice.pki.authorities.signing import sign_leaf, to_pem
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.config import PkiConfig
-from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.x509.keys import generate_key, key_to_pem
-from sluice.pki.x509.profiles import AuthorityKind, Names, workload_profile
+from sluice.pki import PkiConfig, Role, SpiffeId
+from sluice.pki.authorities import AuthorityStore, sign_leaf, to_pem
+from sluice.pki.x509 import AuthorityKind, Names, generate_key, key_to_pem, workload_profile
 
 BAR = 1.3
 SLOTS = 4

@@ -19,19 +19,13 @@ from typing import Any, Protocol, TypeVar
 import psutil
 
 from benchmarks.worker import Figures, next_order, say
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.connections import ConnectionLog
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.gateways import (
+from sluice.pki import Role
+from sluice.pki.tls import ConnectionLog, TlsIdentity
+from sluice.runtime import (
     RESOURCE_MANAGER,
     TASK_EXECUTOR,
     JobMasterGateway,
     ResourceManagerGateway,
-    jobmaster_endpoint,
-)
-from sluice.runtime.jobmanager.gateways import ResourceManagerInternalGateway, SlotRequirement
-from sluice.runtime.jobmanager.slots.resource_manager import ResourceManager
-from sluice.runtime.messages import (
     SlotCount,
     SlotOffer,
     SlotProfile,
@@ -40,8 +34,11 @@ from sluice.runtime.messages import (
     SlotState,
     SlotStatus,
     TaskManagerRegistration,
+    jobmaster_endpoint,
 )
-from sluice.runtime.node.child_process import allow_many_files
+from sluice.runtime.jobmanager import ResourceManagerInternalGateway, SlotRequirement
+from sluice.runtime.jobmanager.slots import ResourceManager
+from sluice.runtime.node import allow_many_files
 from sluice.runtime.rpc import (
     PeerUnreachable,
     PermanentlyFencedRpcEndpoint,

@@ -9,12 +9,11 @@ from pathlib import Path
 import grpc  # type: ignore[import-untyped]  # the package has no type information
 
 from benchmarks.gateway_doors import CONFIG, TRUST_DOMAIN
-from sluice.core.home import Home
-from sluice.core.xds.messages import TYPE_PREFIX, encode, message_class
-from sluice.gateway.authn.authenticator import Presented
-from sluice.gateway.decision import CheckRequest
-from sluice.gateway.service.assembly import auth_service
-from sluice.gateway.service.processes import run_auth
+from sluice.core import Home
+from sluice.core.xds import TYPE_PREFIX, encode, message_class
+from sluice.gateway import CheckRequest
+from sluice.gateway.authn import Presented
+from sluice.gateway.service import auth_service, run_auth
 
 
 async def serve_grpc(home: Home, socket: str) -> None:

@@ -25,29 +25,27 @@ from typing import Any
 import msgspec
 import psutil
 
-from sluice.core.files import write_secret
-from sluice.core.home import Home
-from sluice.gateway.authz.operations import known_operations
-from sluice.gateway.authz.policy_file import DEFAULT_POLICY, read_policy
-from sluice.gateway.authz.routes import Route, RouteTable
-from sluice.gateway.config import EDGE_NAME, GatewayConfig
-from sluice.gateway.credentials.access_tokens import issue
-from sluice.gateway.credentials.signing_keys import PassKeys
-from sluice.gateway.credentials.token_file import create_token
-from sluice.gateway.envoy_config.clusters import edge_clusters
-from sluice.gateway.envoy_config.json_values import extension
-from sluice.gateway.envoy_config.limits import rate_limit
-from sluice.gateway.envoy_config.listeners import SOURCE, edge_listener
-from sluice.gateway.envoy_config.routes import Grants, route_configuration
-from sluice.gateway.envoy_config.templates import load_source
-from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
-from sluice.gateway.proxy.envoy_process import EnvoyProcess
-from sluice.gateway.service.processes import route_file, run_envoy
-from sluice.pki.assertions.principal import Credential, Principal
-from sluice.pki.config import PkiConfig
-from sluice.pki.issuing.issuer import LocalIssuer
-from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.tls.edge_client import edge_client_context
+from sluice.core import Home, write_secret
+from sluice.gateway import EDGE_NAME, GatewayConfig
+from sluice.gateway.authz import DEFAULT_POLICY, Route, RouteTable, known_operations, read_policy
+from sluice.gateway.credentials import PassKeys, create_token, issue
+from sluice.gateway.envoy_config import (
+    SOURCE,
+    Grants,
+    edge_clusters,
+    edge_listener,
+    extension,
+    load_source,
+    rate_limit,
+    route_configuration,
+)
+from sluice.gateway.proxy import EnvoyPaths, EnvoyProcess, legs_of
+from sluice.gateway.service import run_envoy
+from sluice.gateway.service.processes import route_file
+from sluice.pki import PkiConfig, Role, SpiffeId
+from sluice.pki.assertions import Credential, Principal
+from sluice.pki.issuing import LocalIssuer
+from sluice.pki.tls import edge_client_context
 
 TRUST_DOMAIN = "bench.test"
 PATH = "/v1/jobs"

@@ -19,20 +19,11 @@ from pathlib import Path
 import psutil
 
 from benchmarks.report import Result, arguments, emit, progress, spread
-from sluice.pki.authorities.signing import Authority, sign_leaf
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.config import PkiConfig
-from sluice.pki.identities.database import IdentityStore
-from sluice.pki.issuing.bulk import (
-    Action,
-    DatabaseDestination,
-    check_all,
-    issue_all,
-)
-from sluice.pki.issuing.engine import IssuingEngine
-from sluice.pki.issuing.inventory import parse_inventory
-from sluice.pki.x509.keys import generate_key
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki import PkiConfig
+from sluice.pki.authorities import Authority, AuthorityStore, sign_leaf
+from sluice.pki.identities import IdentityStore
+from sluice.pki.issuing import Action, DatabaseDestination, IssuingEngine, check_all, issue_all, parse_inventory
+from sluice.pki.x509 import AuthorityKind, generate_key
 
 BAR = 0.8
 FLAT_MIB = 16.0

@@ -19,8 +19,8 @@ import grpc.aio  # type: ignore[import-untyped]
 import msgspec
 
 from benchmarks.worker import next_order, say
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki import Role
+from sluice.pki.tls import TlsIdentity
 from sluice.runtime.rpc import RpcEndpoint, RpcService, rpc
 
 METHOD = "/benchmark.Beat/Beat"

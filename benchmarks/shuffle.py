@@ -30,10 +30,9 @@ from benchmarks.report import Result, emit, progress, spread
 from benchmarks.shuffle_work import ROUNDS_SHUFFLE_ROWS, ROW_BYTES
 from benchmarks.shuffle_workers import ShuffleWorkers
 from benchmarks.spark_job import Channels, Job
-from sluice.pki.config import PkiConfig
-from sluice.pki.issuing.issuer import LocalIssuer
-from sluice.runtime.spark.jvm.command import SparkRuntime, TlsEngine, find_spark_runtime
-from sluice.runtime.spark.jvm.conf import DriverShape
+from sluice.pki import PkiConfig
+from sluice.pki.issuing import LocalIssuer
+from sluice.runtime.spark.jvm import DriverShape, SparkRuntime, TlsEngine, find_spark_runtime
 
 BAR = 1.0
 BAR_WITH_TLS = 0.85

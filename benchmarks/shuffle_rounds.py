@@ -8,8 +8,7 @@ from __future__ import annotations
 import sys
 import time
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import SparkSession, functions as f
 
 PARTITIONS = 4
 PAYLOAD_BYTES = 64  # hexadecimal digits of a SHA-256: compressible by half at best

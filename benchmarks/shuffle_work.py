@@ -11,8 +11,7 @@ import sys
 import time
 from random import Random
 
-from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import Column, SparkSession, functions as f
 
 MAPS = 16
 COLUMN_BYTES = 240

@@ -18,9 +18,8 @@ from pathlib import Path
 from benchmarks.report import Result, arguments, emit, progress
 from benchmarks.shuffle_worker_load import FRAME_BYTES, JOB
 from benchmarks.worker import Worker
-from sluice.pki.config import PkiConfig
-from sluice.pki.issuing.issuer import LocalIssuer
-from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki import PkiConfig, Role, SpiffeId
+from sluice.pki.issuing import LocalIssuer
 
 GB = 1e9
 BAR = 1.0

@@ -24,21 +24,19 @@ from pathlib import Path
 
 import numpy as np
 
-from sluice.pki.channels import Channel, server_policy
-from sluice.pki.tls.bulk import BulkStream, BulkTls
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
-from sluice.runtime.shuffle.data_plane.frames import (
+from sluice.pki import Channel, server_policy
+from sluice.pki.tls import BulkStream, BulkTls, TlsIdentity
+from sluice.runtime.shuffle.data_plane import (
     HEADER_BYTES,
     SEGMENT_ENTRY,
     FrameType,
     Header,
+    SegmentChecks,
     error_of,
     pack_hello,
     parse_header,
 )
-from sluice.runtime.shuffle.worker.config import WorkerConfig
-from sluice.runtime.shuffle.worker.worker import ShuffleWorker
+from sluice.runtime.shuffle.worker import ShuffleWorker, WorkerConfig
 
 KEY = bytes(8)
 SEGMENT_BYTES = 64 << 10

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 import psutil
 
-from sluice.core.files import write_secret
-from sluice.pki.issuing.issuer import Issuer
-from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.runtime.messages import ShuffleAllocation, WorkerAddress
+from sluice.core import write_secret
+from sluice.pki import Role, SpiffeId
+from sluice.pki.issuing import Issuer
+from sluice.runtime import ShuffleAllocation, WorkerAddress
 
 HOST = "127.0.0.1"
 START_SECONDS = 60.0

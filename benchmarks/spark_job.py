@@ -20,11 +20,12 @@ from typing import Any, Protocol, TypeVar
 
 import psutil
 
-from sluice.pki.issuing.issuer import Issuer
-from sluice.pki.spiffe_id import SpiffeId
-from sluice.runtime.messages import ExecutorLaunch, OutputLocation, ShuffleAllocation, SparkRegistration
-from sluice.runtime.node.child_process import ChildProcess
-from sluice.runtime.spark.driver.bridge import (
+from sluice.pki import SpiffeId
+from sluice.pki.issuing import Issuer
+from sluice.runtime import ExecutorLaunch, OutputLocation, ShuffleAllocation, SparkRegistration
+from sluice.runtime.node import ChildProcess
+from sluice.runtime.spark import read_evidence
+from sluice.runtime.spark.driver import (
     Bridge,
     BridgeEvent,
     LocateShuffle,
@@ -33,23 +34,21 @@ from sluice.runtime.spark.driver.bridge import (
     SparkStopped,
     UnregisterShuffle,
 )
-from sluice.runtime.spark.evidence import read_evidence
-from sluice.runtime.spark.jvm.command import (
+from sluice.runtime.spark.jvm import (
+    RESERVED_PROPERTY,
     Command,
+    DriverShape,
     SparkRuntime,
     TlsEngine,
+    default_conf,
     driver_jvm_command,
     executor_command,
-)
-from sluice.runtime.spark.jvm.conf import (
-    DriverShape,
-    default_conf,
     launcher_conf,
+    make_temp_dir,
+    read_gateway,
+    remove_temp_dir,
     shuffle_conf,
 )
-from sluice.runtime.spark.jvm.gateway_port import read_gateway
-from sluice.runtime.spark.jvm.job_conf import RESERVED_PROPERTY
-from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
 
 HOST = "127.0.0.1"
 SHAPE = DriverShape(executors=2, executor_cores=1, executor_memory_mb=1024, driver_memory_mb=768)

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from benchmarks.report import Result, arguments, emit, progress, spread
 from benchmarks.spark_job import Channels, Job
-from sluice.pki.config import PkiConfig
-from sluice.pki.issuing.issuer import LocalIssuer
-from sluice.runtime.spark.jvm.command import SparkRuntime, TlsEngine, find_spark_runtime
+from sluice.pki import PkiConfig
+from sluice.pki.issuing import LocalIssuer
+from sluice.runtime.spark.jvm import SparkRuntime, TlsEngine, find_spark_runtime
 
 BAR = 1.05
 FEWEST_ROUNDS = 5

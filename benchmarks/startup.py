@@ -27,10 +27,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks.report import Result, arguments, emit, progress, spread
-from sluice.core.files import make_private_directory
-from sluice.runtime.spark.code_cache import checksum_file
-from sluice.runtime.spark.jvm.class_archive import make_class_archive
-from sluice.runtime.spark.plugin_build import ensure_plugin
+from sluice.core import make_private_directory
+from sluice.runtime.spark import checksum_file, ensure_plugin
+from sluice.runtime.spark.jvm import make_class_archive
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PIPELINE = REPOSITORY / "pipelines" / "cert_inventory.py"

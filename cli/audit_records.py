@@ -6,8 +6,8 @@ import os
 import pwd
 from collections.abc import Mapping
 
-from sluice.core.home import Home
-from sluice.gateway.audit_log.log import record_act
+from sluice.core import Home
+from sluice.gateway.audit_log import record_act
 
 
 def record(home: Home, kind: str, detail: Mapping[str, object]) -> None:

@@ -17,29 +17,26 @@ from typing import Any, TypeVar
 import msgspec
 
 from sluice.cli.errors import UsageError
-from sluice.core.errors import SluiceError
-from sluice.core.logs import LogConfig
-from sluice.core.tracing import TracingConfig
-from sluice.gateway.config import GatewayConfig
-from sluice.pki.ca.config import CaConfig
-from sluice.pki.config import PkiConfig
-from sluice.runtime.checkpoint.config import StreamingConfig
-from sluice.runtime.config import (
+from sluice.core import LogConfig, SluiceError, TracingConfig
+from sluice.gateway import GatewayConfig
+from sluice.pki import PkiConfig
+from sluice.pki.ca import CaConfig
+from sluice.runtime import (
     ConnectConfig,
     JobManagerConfig,
     JobsConfig,
     LimitsConfig,
     ResourcesConfig,
+    RestartConfig,
     RuntimeConfig,
     SparkConfig,
     TaskManagerConfig,
 )
-from sluice.runtime.ha.config import HaConfig, check_ha
-from sluice.runtime.restart_config import RestartConfig
-from sluice.runtime.shuffle.config import ShuffleConfig, check_shuffle
-from sluice.runtime.spark.jvm.job_conf import check_allow_conf
-from sluice.runtime.spark.managers.kubernetes import KubernetesConfig
-from sluice.runtime.spark.managers.yarn import YarnConfig
+from sluice.runtime.checkpoint import StreamingConfig
+from sluice.runtime.ha import HaConfig, check_ha
+from sluice.runtime.shuffle import ShuffleConfig, check_shuffle
+from sluice.runtime.spark.jvm import check_allow_conf
+from sluice.runtime.spark.managers import KubernetesConfig, YarnConfig
 
 ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20

@@ -14,13 +14,11 @@ import typer
 from rich.console import Console
 
 from sluice.cli.errors import CommandError
-from sluice.cli.jobs.connections import COLUMNS, all_connections, connection_rows
-from sluice.cli.jobs.follow import Follower, report_verdict
+from sluice.cli.jobs import COLUMNS, Follower, all_connections, connection_rows, report_verdict
 from sluice.cli.options import ConfigOption, load_configuration
 from sluice.cli.tables import print_table
-from sluice.client.access import GatewayAccess, local_url
-from sluice.client.rest_client import GatewayClient, edge_connection, gateway_client
-from sluice.core.home import Home
+from sluice.client import GatewayAccess, GatewayClient, edge_connection, gateway_client, local_url
+from sluice.core import Home
 
 DEMO_HOME = Path(".sluice/demo")
 TOKEN_LIFETIME = dt.timedelta(hours=1)
@@ -50,7 +48,7 @@ class _Demo:
         self.console.print(f"\n» {line}", style="bold", highlight=False, markup=False, soft_wrap=True)
 
     async def run(self, configuration: Any) -> int:  # noqa: ANN401  Configuration, imported late
-        from sluice.cli.cluster.launcher import Launcher
+        from sluice.cli.cluster import Launcher
 
         self.step("Starting CA, Envoy, auth service, JobManager and TaskManagers, each with its own certificate")
         stop, ready = asyncio.Event(), asyncio.Event()
@@ -105,7 +103,7 @@ class _Demo:
             return code
 
     def _target(self) -> GatewayAccess:
-        from sluice.gateway.credentials.token_file import create_token
+        from sluice.gateway.credentials import create_token
 
         token = create_token(self.home, name="demo", role="submitter", lifetime=TOKEN_LIFETIME)
         return GatewayAccess(local_url(self.home), self.home.pki / "authorities" / "edge" / "cert.pem", token)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import aiohttp
 from rich.console import Console
 
-from sluice.client.connection_errors import describe_connection_error
-from sluice.core.errors import SluiceError
+from sluice.client import describe_connection_error
+from sluice.core import SluiceError
 
 MAX_CAUSES = 4
 _REMEDIES = {

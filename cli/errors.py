@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sluice.client.errors import AwayError, ClientError, RefusedError, UnreachableError, UsageError
-from sluice.core.errors import SluiceError
+from sluice.client import AwayError, ClientError, RefusedError, UnreachableError, UsageError
+from sluice.core import SluiceError
 
 __all__ = [
     "EXIT_INTERNAL",

@@ -12,10 +12,8 @@ import typer
 
 from sluice.cli.option_groups import option_group
 from sluice.cli.options import DEFAULT_HOME, HomeOption
-from sluice.client.access import GatewayAccess, resolve_access
-from sluice.client.jobs import whole_id
-from sluice.client.rest_client import GatewayClient, gateway_client
-from sluice.core.home import Home
+from sluice.client import GatewayAccess, GatewayClient, gateway_client, resolve_access, whole_id
+from sluice.core import Home
 
 ServerOption = Annotated[
     str | None,

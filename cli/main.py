@@ -21,30 +21,24 @@ from sluice.cli.errors import (
 )
 from sluice.cli.gateway import (
     audit_log,
+    commands as gateway,
     login,
     policy,
     session,
     token,
     user,
 )
-from sluice.cli.gateway import (
-    commands as gateway,
-)
 from sluice.cli.jobs import (
     commands as jobs,
-)
-from sluice.cli.jobs import (
     connect,
     drain,
+    exceptions as job_exceptions,
     savepoints,
     shuffle,
 )
-from sluice.cli.jobs import (
-    exceptions as job_exceptions,
-)
 from sluice.cli.pki import commands as pki
 from sluice.cli.run import commands as run
-from sluice.core.errors import SluiceError
+from sluice.core import SluiceError
 
 app = typer.Typer(
     name="sluice",

@@ -10,7 +10,7 @@ import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
-from sluice.core.home import Home
+from sluice.core import Home
 
 
 def metrics(
@@ -29,7 +29,7 @@ def metrics(
 
 
 async def _gather(home: Home, process: str | None) -> str:
-    from sluice.core.metrics import fetch, merge
+    from sluice.core import fetch, merge
 
     answers = await asyncio.gather(*(fetch(path) for path in sorted(home.metric_sockets.glob("*.sock"))))
     wanted = [text for text in answers if text and (process is None or f'process="{process}"' in text)]

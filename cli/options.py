@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli import config
-from sluice.core.home import Home
+from sluice.core import Home
 
 HomeOption = Annotated[
     Path,

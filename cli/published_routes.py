@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 
 from sluice.cli.config import Configuration
-from sluice.core.files import write_secret
-from sluice.core.home import Home
-from sluice.gateway.authz.operations import known_operations
-from sluice.gateway.authz.policy import Policy
-from sluice.gateway.authz.policy_file import policy_file, read_policy
-from sluice.gateway.authz.routes import Route
+from sluice.core import Home, write_secret
+from sluice.gateway.authz import Policy, Route, known_operations, read_policy
+from sluice.gateway.authz.policy_file import policy_file
 
 
 def publish_routes(home: Home) -> None:
     """Write REST's own list: nothing else is let through."""
-    from sluice.gateway.service.assembly import route_file
-    from sluice.runtime.rest_server.routes import published_routes
+    from sluice.gateway.service import route_file
+    from sluice.runtime.rest_server import published_routes
 
     home.create()
     write_secret(route_file(home), json.dumps(published_routes()).encode())
@@ -29,7 +26,7 @@ def effective_policy(home: Home, configured: str = "") -> Policy:
 
 def operations() -> frozenset[str]:
     """Every operation of this version: REST's, and the gateway's own."""
-    from sluice.runtime.rest_server.routes import PUBLISHED
+    from sluice.runtime.rest_server import PUBLISHED
 
     return known_operations(Route(route.method, route.path, route.operation) for route in PUBLISHED)
 

@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.cli.config import Configuration
-from sluice.core.home import Home
-from sluice.core.logs import LogConfig, configure_logging
-from sluice.core.metrics import serving
-from sluice.core.tracing import TRACING, TracingConfig
-from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.core import TRACING, Home, LogConfig, TracingConfig, configure_logging, serving
+from sluice.pki import Role, SpiffeId
 
 
 @dataclass(frozen=True, slots=True)

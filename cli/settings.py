@@ -13,7 +13,7 @@ from sluice.cli.options import (
     JsonOption,
     load_configuration,
 )
-from sluice.cli.reference.config import configuration_reference
+from sluice.cli.reference import configuration_reference
 from sluice.cli.tables import print_table
 
 app = typer.Typer(no_args_is_help=True, help="Show the configuration: sluice.toml, SLUICE__SECTION__KEY, defaults.")

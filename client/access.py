@@ -11,12 +11,9 @@ from pathlib import Path
 from sluice.client import login_session
 from sluice.client.errors import UnreachableError, UsageError
 from sluice.client.token_binding import fingerprints, gateway_url, read_binding
-from sluice.core.errors import StoreError
-from sluice.core.files import read_secret
-from sluice.core.home import Home
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import bundle_file
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.core import Home, StoreError, read_secret
+from sluice.pki.authorities import AuthorityStore, bundle_file
+from sluice.pki.x509 import AuthorityKind
 
 TOKEN_VARIABLE = "SLUICE_TOKEN"  # noqa: S105  the name of a variable, not a token
 SERVER_VARIABLE = "SLUICE_SERVER"

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from sluice.core.errors import StoreError
-from sluice.core.files import make_private_directory, read_secret, write_secret
+from sluice.core import StoreError, make_private_directory, read_secret, write_secret
 
 MAX_CREDENTIAL_BYTES = 8192
 

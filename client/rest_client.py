@@ -25,10 +25,9 @@ from sluice.client.errors import (
     UnreachableError,
 )
 from sluice.client.uploads import LARGE_BYTES, upload
-from sluice.core.http_body import BodyTooLarge, read_body
-from sluice.pki.tls.contexts import tls_object_of
-from sluice.pki.tls.edge_client import EdgeTrust, edge_client_context
-from sluice.pki.x509.peer_identity import certified_identity
+from sluice.core import BodyTooLarge, read_body
+from sluice.pki.tls import EdgeTrust, edge_client_context, tls_object_of
+from sluice.pki.x509 import certified_identity
 
 MAX_ANSWER_BYTES = 16 << 20
 REQUEST_TIMEOUT_SECONDS = 60.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.client.access import SERVER_VARIABLE, GatewayAccess, resolve_access
-from sluice.core.home import Home
+from sluice.core import Home
 
 HOME_VARIABLE = "SLUICE_HOME"
 CA_VARIABLE = "SLUICE_CA"

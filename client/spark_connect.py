@@ -11,10 +11,9 @@ from urllib.parse import urlsplit
 
 from sluice.client.access import CredentialSource, GatewayCredential, edge_bundle, held_credential, locate_gateway
 from sluice.client.errors import UnreachableError, UsageError
-from sluice.core.files import read_bounded
-from sluice.core.home import Home
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.core import Home, read_bounded
+from sluice.pki.authorities import AuthorityStore
+from sluice.pki.x509 import AuthorityKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

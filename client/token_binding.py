@@ -16,9 +16,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from sluice.client.errors import UsageError
-from sluice.core.errors import StoreError
-from sluice.core.files import read_bounded, read_secret, write_secret
-from sluice.gateway.config import GatewayConfig
+from sluice.core import StoreError, read_bounded, read_secret, write_secret
+from sluice.gateway import GatewayConfig
 
 MAX_BINDING_BYTES = 64 << 10
 HTTPS_PORT = 443

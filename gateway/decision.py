@@ -8,14 +8,10 @@ from __future__ import annotations
 import hmac
 from dataclasses import dataclass, field
 
-from sluice.gateway.authn.authenticator import Presented
-from sluice.gateway.authz.operations import OWNED_OPERATIONS
-from sluice.gateway.authz.policy import Policy, Verdict
-from sluice.gateway.authz.routes import RouteTable, UnsafePath, split_target
-from sluice.gateway.credentials.access_tokens import SAFE_METHODS
-from sluice.gateway.credentials.api_tokens import Refusal, Unauthenticated
-from sluice.gateway.credentials.authenticated import Authenticated
-from sluice.pki.assertions.principal import Principal
+from sluice.gateway.authn import Presented
+from sluice.gateway.authz import OWNED_OPERATIONS, Policy, RouteTable, UnsafePath, Verdict, split_target
+from sluice.gateway.credentials import SAFE_METHODS, Authenticated, Refusal, Unauthenticated
+from sluice.pki.assertions import Principal
 
 
 @dataclass(frozen=True, slots=True)

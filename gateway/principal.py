@@ -7,7 +7,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from sluice.pki.assertions.principal import Credential, Method
+from sluice.pki.assertions import Credential, Method
 
 MAX_NAME_CHARACTERS = 128
 MAX_GROUPS = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from sluice.core.pages.rendering import CONTENT_SECURITY_POLICY, HTML, Pages
+from sluice.core.pages import CONTENT_SECURITY_POLICY, HTML, Pages
 from sluice.gateway.templates import TEMPLATES
 
 POLICY_HEADER = "content-security-policy"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.gateway.errors import BootstrapError
-from sluice.pki.spiffe_id import Role
+from sluice.pki import Role
 
 EDGE_SECRET = "edge"  # noqa: S105  the name of a secret, not a secret
 EDGE_TRUST_SECRET = "edge-trust"  # noqa: S105  likewise

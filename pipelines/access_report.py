@@ -37,8 +37,13 @@ import pyarrow as pa
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark program gives it
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    SparkSession,
+    Window,
+    functions as F,  # noqa: N812 - the name every PySpark program gives it
+)
 
 # --- limits on untrusted input ---------------------------------------------------------------------
 

@@ -7,11 +7,10 @@ decides *whether* that identity has any business on the channel.
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable
-from collections.abc import Set as AbstractSet
+from collections.abc import Hashable, Set as AbstractSet
 from dataclasses import dataclass
 
-from sluice.core.errors import PeerRefused
+from sluice.core import PeerRefused
 from sluice.pki.spiffe_id import Role, SpiffeId
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.core.errors import PkiError
+from sluice.core import PkiError
 
 
 class EnrolmentRefused(PkiError):

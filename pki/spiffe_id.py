@@ -10,7 +10,7 @@ import enum
 import re
 from dataclasses import dataclass
 
-from sluice.core.errors import InvalidIdentity
+from sluice.core import InvalidIdentity
 
 MAX_SPIFFE_ID_BYTES = 2048
 """Longest SPIFFE ID accepted, in bytes (SPIFFE-ID section 2.3)."""

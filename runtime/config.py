@@ -6,12 +6,12 @@ import enum
 
 import msgspec
 
-from sluice.runtime.checkpoint.config import StreamingConfig
-from sluice.runtime.ha.config import HaConfig
+from sluice.runtime.checkpoint import StreamingConfig
+from sluice.runtime.ha import HaConfig
 from sluice.runtime.messages import SlotProfile
 from sluice.runtime.placement import Placement
 from sluice.runtime.restart_config import RestartConfig
-from sluice.runtime.shuffle.config import ShuffleConfig
+from sluice.runtime.shuffle import ShuffleConfig
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

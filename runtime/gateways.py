@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sluice.pki.issuing.leaf import SignedChain
-from sluice.pki.spiffe_id import Role
+from sluice.pki import Role
+from sluice.pki.issuing import SignedChain
 from sluice.runtime.messages import (
     CsrToSign,
     DriverAssignment,

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import msgspec
 
-from sluice.core.tracing import TraceParent
-from sluice.pki.tls.connections import PeerCertificate
+from sluice.core import TraceParent
+from sluice.pki.tls import PeerCertificate
 from sluice.runtime.restart_config import RestartWish
 
 

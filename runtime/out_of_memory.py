@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from sluice.runtime.node.child_process import Exit
+from sluice.runtime.node import Exit
 
 HEAP_FULL = frozenset({3, 52})
 """Exit codes of a JVM whose heap is full: HotSpot's, and ``org.apache.spark.util.SparkExitCode.OOM``."""

@@ -24,13 +24,9 @@ from sluice.audit.model import (
 )
 from sluice.audit.signatures import WEAK_HASHES, issued_by
 from sluice.audit.subject import Subject, uris_of
-from sluice.core.errors import CertificateRejected, InvalidIdentity, PkiError
-from sluice.pki.channels import MAY_LISTEN, Channel
-from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.x509.keys import describe_key
-from sluice.pki.x509.peer_identity import certified_identity, check_purpose
-from sluice.pki.x509.profiles import Purpose
-from sluice.pki.x509.verification import build_path
+from sluice.core import CertificateRejected, InvalidIdentity, PkiError
+from sluice.pki import MAY_LISTEN, Channel, Role, SpiffeId
+from sluice.pki.x509 import Purpose, build_path, certified_identity, check_purpose, describe_key
 
 MIN_RSA_BITS = 2048
 MIN_CURVE_BITS = 224

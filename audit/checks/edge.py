@@ -18,9 +18,8 @@ from sluice.audit.model import (
     passed,
 )
 from sluice.audit.subject import Operation, Subject
-from sluice.pki.channels import Channel
-from sluice.pki.tls.contexts import unverified_client_context
-from sluice.pki.tls.edge_client import edge_client_context
+from sluice.pki import Channel
+from sluice.pki.tls import edge_client_context, unverified_client_context
 
 MAX_BODY_BYTES = 64 << 10
 _REFUSED = frozenset({401, 403})

@@ -17,9 +17,7 @@ from sluice.audit.model import (
     passed,
 )
 from sluice.audit.subject import Subject
-from sluice.audit.wire.codec import number
-from sluice.audit.wire.hello import ClientHello
-from sluice.audit.wire.numbers import Content, Message
+from sluice.audit.wire import ClientHello, Content, Message, number
 
 DRIP_SECONDS = 0.25
 """Pause between two bytes of the slow handshake."""

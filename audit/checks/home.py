@@ -22,15 +22,11 @@ from sluice.audit.model import (
     passed,
 )
 from sluice.audit.subject import Subject
-from sluice.core.errors import PkiError
-from sluice.core.files import read_bounded
-from sluice.core.home import Home
-from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
-from sluice.pki.inspect.doctor.examine import judge
-from sluice.pki.inspect.doctor.scan import read_home
-from sluice.pki.inspect.problems import Problem
-from sluice.pki.inspect.problems import Severity as ProblemSeverity
-from sluice.pki.revocation.crl_files import CRL_FILE, identity_directories
+from sluice.core import Home, PkiError, read_bounded
+from sluice.pki.identities import CHAIN_FILE, read_certificates
+from sluice.pki.inspect import Problem, Severity as ProblemSeverity
+from sluice.pki.inspect.doctor import judge, read_home
+from sluice.pki.revocation import CRL_FILE, identity_directories
 
 MAX_FILES = 100_000
 MAX_TOLD = 5

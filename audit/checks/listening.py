@@ -21,8 +21,7 @@ from sluice.audit.model import (
     passed,
 )
 from sluice.audit.subject import Subject
-from sluice.audit.wire.connection import printable
-from sluice.audit.wire.numbers import Content
+from sluice.audit.wire import Content, printable
 
 _GREETINGS = (
     ("an HTTP/1.1 request", b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"),

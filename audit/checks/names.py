@@ -21,7 +21,7 @@ from sluice.audit.model import (
     passed,
 )
 from sluice.audit.subject import Subject
-from sluice.pki.channels import Channel
+from sluice.pki import Channel
 
 MAX_NAMES_TOLD = 10
 MIN_LABELS_BELOW_WILDCARD = 2

@@ -19,7 +19,7 @@ from sluice.audit.model import (
     passed,
 )
 from sluice.audit.subject import Case, Subject
-from sluice.audit.wire.client import Credential
+from sluice.audit.wire import Credential
 
 REVOCATION_SECONDS = 10.0
 """How long a listener may take to learn of a revocation; the cluster promises 5."""

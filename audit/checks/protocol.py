@@ -15,9 +15,8 @@ from sluice.audit.model import (
     passed,
 )
 from sluice.audit.subject import Subject
-from sluice.audit.wire.connection import ConnectionEnded, NotTls
-from sluice.audit.wire.hello import DEFLATE, ClientHello, ServerHello
-from sluice.audit.wire.numbers import (
+from sluice.audit.wire import (
+    DEFLATE,
     GOOD_TLS12_SUITES,
     GROUPS,
     SIGNATURES,
@@ -25,11 +24,15 @@ from sluice.audit.wire.numbers import (
     WEAK_GROUPS,
     WEAK_SIGNATURES,
     WEAK_TLS12_SUITES,
+    ClientHello,
+    ConnectionEnded,
     Extension,
+    Flight,
+    NotTls,
+    ServerHello,
     Version,
     name_of,
 )
-from sluice.audit.wire.probe import Flight
 
 _OLD_SUITES = (*GOOD_TLS12_SUITES, *WEAK_TLS12_SUITES)
 _OLD_GROUPS = (0x0017, 0x0018, 0x001D, 0x0019)

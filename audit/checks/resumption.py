@@ -14,9 +14,7 @@ from sluice.audit.model import (
     passed,
 )
 from sluice.audit.subject import Subject
-from sluice.audit.wire.client import Ticket
-from sluice.audit.wire.hello import ClientHello, ServerHello
-from sluice.audit.wire.numbers import GOOD_TLS12_SUITES, Extension, Version
+from sluice.audit.wire import GOOD_TLS12_SUITES, ClientHello, Extension, ServerHello, Ticket, Version
 
 _GREETINGS = {
     "h2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",

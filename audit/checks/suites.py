@@ -12,14 +12,15 @@ from sluice.audit.model import (
     passed,
 )
 from sluice.audit.subject import Subject
-from sluice.audit.wire.hello import ClientHello, ServerHello
-from sluice.audit.wire.numbers import (
+from sluice.audit.wire import (
     ANONYMOUS_SUITES,
     SUITES,
     UNENCRYPTED_SUITES,
     UNPROTECTED_SUITES,
     WEAK_TLS12_SUITES,
     WEAK_TLS13_SUITES,
+    ClientHello,
+    ServerHello,
     Version,
     name_of,
 )

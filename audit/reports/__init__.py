@@ -11,7 +11,7 @@ from sluice.audit.model import Report
 from sluice.audit.reports.junit import render_junit
 from sluice.audit.reports.page import render_page
 from sluice.audit.reports.sarif import render_sarif
-from sluice.audit.reports.text import render_text
+from sluice.audit.reports.text import print_report as print_report, render_text as render_text
 
 
 class Format(enum.StrEnum):

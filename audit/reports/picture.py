@@ -6,7 +6,7 @@ import textwrap
 from html import escape
 
 from sluice.audit.model import Kind, ListenerReport, Report
-from sluice.pki.channels import MAY_CONNECT
+from sluice.pki import MAY_CONNECT
 
 ROW = 46
 TOP = 34

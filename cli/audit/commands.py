@@ -15,24 +15,30 @@ import typer
 from cryptography import x509
 from rich.console import Console
 
-from sluice.audit.baseline import apply_baseline, read_baseline
-from sluice.audit.catalogue import CHECKS
-from sluice.audit.discovery import find, process_id
-from sluice.audit.errors import AuditError, InputError
-from sluice.audit.identities import HomeIdentities
-from sluice.audit.intrusion import paused
-from sluice.audit.model import (
+from sluice.audit import (
+    CHECKS,
+    AuditError,
+    EdgeAccess,
+    HomeIdentities,
+    InputError,
     Kind,
     Listener,
+    Options,
     Report,
     Severity,
+    Subject,
+    applicable,
+    apply_baseline,
+    examine,
+    find,
+    paused,
+    process_id,
+    read_anchors,
+    read_baseline,
+    read_targets,
 )
-from sluice.audit.reports import RENDERERS, Format, json_schema
-from sluice.audit.reports.text import print_report
-from sluice.audit.runner import applicable, examine
-from sluice.audit.subject import EdgeAccess, Options, Subject
-from sluice.audit.targets import read_anchors, read_targets
-from sluice.audit.wire.probe import speaks_tls
+from sluice.audit.reports import RENDERERS, Format, json_schema, print_report
+from sluice.audit.wire import speaks_tls
 from sluice.cli.audit.compose import examine_project
 from sluice.cli.audit.record import keep_summary
 from sluice.cli.errors import EXIT_NO, UnreachableError, UsageError
@@ -45,12 +51,10 @@ from sluice.cli.options import (
 )
 from sluice.cli.progress import bar
 from sluice.cli.tables import print_table
-from sluice.core.errors import StoreError
-from sluice.core.files import write_public
-from sluice.core.home import Home
-from sluice.pki.authorities.trusted_authorities import TrustStore
-from sluice.pki.channels import Channel
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.core import Home, StoreError, write_public
+from sluice.pki import Channel
+from sluice.pki.authorities import TrustStore
+from sluice.pki.x509 import AuthorityKind
 
 TOKEN_LIFETIME = dt.timedelta(minutes=10)
 """Of the token with which the audit tries what a viewer may not do."""
@@ -176,7 +180,7 @@ def _targets(path: Path, options: Options) -> list[Subject]:
 
 
 def _edge_at(url: SplitResult, options: Options) -> Subject:
-    from sluice.runtime.rest_server.routes import PUBLISHED
+    from sluice.runtime.rest_server import PUBLISHED
 
     host = url.hostname or ""
     secure = url.scheme == "https"
@@ -234,9 +238,9 @@ def anchors_of(home: Home, listener: Listener) -> tuple[x509.Certificate, ...]:
 def edge_access(home: Home, *, with_token: bool) -> Iterator[EdgeAccess]:
     """The published operations, and a viewer's token that is revoked again afterwards."""
     from sluice.cli.published_routes import effective_policy
-    from sluice.gateway.credentials.token_file import TokenStore
-    from sluice.gateway.principal import AccessRole
-    from sluice.runtime.rest_server.routes import PUBLISHED
+    from sluice.gateway import AccessRole
+    from sluice.gateway.credentials import TokenStore
+    from sluice.runtime.rest_server import PUBLISHED
 
     edge = EdgeAccess(operations=PUBLISHED, ca_file=home.pki / "authorities" / "edge" / "cert.pem")
     if not with_token:

@@ -8,21 +8,27 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.audit.containers import (
+from sluice.audit import (
     Container,
+    EdgeAccess,
+    Kind,
+    Listener,
+    Options,
+    Report,
+    Subject,
+    applicable,
     containers_of,
+    examine,
+    in_network_of,
+    joined,
     listeners_of,
     sharing_run,
 )
-from sluice.audit.model import Kind, Listener, Report
-from sluice.audit.network import in_network_of
-from sluice.audit.runner import applicable, examine, joined
-from sluice.audit.subject import EdgeAccess, Options, Subject
 from sluice.cli.progress import Bar, bar
-from sluice.core.errors import StoreError
-from sluice.pki.authorities.trusted_authorities import TrustStore
-from sluice.pki.channels import Channel
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.core import StoreError
+from sluice.pki import Channel
+from sluice.pki.authorities import TrustStore
+from sluice.pki.x509 import AuthorityKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ def examine_project(directory: Path, project: str, options: Options) -> Report:
 def _examine(
     container: Container, beside: tuple[Container, ...], trust: _Trust, options: Options, shown: Bar
 ) -> Report:
-    from sluice.runtime.rest_server.routes import PUBLISHED
+    from sluice.runtime.rest_server import PUBLISHED
 
     def look() -> Report:
         edge = EdgeAccess(operations=PUBLISHED)

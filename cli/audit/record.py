@@ -6,10 +6,9 @@ from collections import Counter
 
 import msgspec
 
-from sluice.audit.model import Report
-from sluice.core.files import make_private_directory, write_secret
-from sluice.core.home import Home
-from sluice.runtime.rest.audit_summary import AuditSummary, Examined, summary_file
+from sluice.audit import Report
+from sluice.core import Home, make_private_directory, write_secret
+from sluice.runtime.rest import AuditSummary, Examined, summary_file
 
 
 def keep_summary(home: Home, report: Report) -> None:

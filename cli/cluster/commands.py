@@ -30,7 +30,7 @@ from sluice.cli.options import (
     JsonOption,
     load_configuration,
 )
-from sluice.core.home import Home
+from sluice.core import Home
 
 DETACH_TIMEOUT_SECONDS = 150.0
 DOWN_TIMEOUT_SECONDS = 60.0
@@ -52,7 +52,7 @@ def up(
     """
     from sluice.cli.cluster.launcher import Launcher, run_until_signal
     from sluice.cli.config import find_config_file
-    from sluice.core.logs import configure_logging
+    from sluice.core import configure_logging
 
     located, configuration = load_configuration(
         home,

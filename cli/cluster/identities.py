@@ -15,48 +15,44 @@ from pathlib import Path
 from cryptography import x509
 
 from sluice.cli.config import Configuration
-from sluice.core.clock import utc_now
-from sluice.core.errors import CertificateRejected, PkiError, StoreError
-from sluice.core.home import Home
-from sluice.gateway.config import (
-    AUTH_NAME,
-    CONNECT_NAME,
-    EDGE_NAME,
-    ENVOY_NAME,
-)
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import TrustStore
-from sluice.pki.ca.address import CaAddress, read_ca
-from sluice.pki.ca.token_store import TokenStore
-from sluice.pki.enrolment.client import enrol, renew
-from sluice.pki.errors import CertificateSuperseded
-from sluice.pki.identities.directory import (
+from sluice.core import CertificateRejected, Home, PkiError, StoreError, utc_now
+from sluice.gateway import AUTH_NAME, CONNECT_NAME, EDGE_NAME, ENVOY_NAME
+from sluice.pki import CertificateSuperseded, Role, SpiffeId
+from sluice.pki.authorities import AuthorityStore, TrustStore
+from sluice.pki.ca import CaAddress, TokenStore, read_ca
+from sluice.pki.enrolment import enrol, renew
+from sluice.pki.identities import (
     CHAIN_FILE,
+    ENROLLABLE,
+    mint,
     read_certificates,
     read_identity,
     read_peers,
+    renewal_reason,
 )
-from sluice.pki.identities.join_tokens import ENROLLABLE, mint
-from sluice.pki.identities.renewal import renewal_reason
-from sluice.pki.issuing.bulk import Action, DirectoryDestination, issue_all
-from sluice.pki.issuing.engine import IssuingEngine
-from sluice.pki.issuing.issuer import LocalIssuer
-from sluice.pki.issuing.leaf import names_of, renewal_request
-from sluice.pki.revocation.crl_files import identity_directories, push_crls
-from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.trust.anchor_files import push_trust
-from sluice.pki.trust.reports import is_running
-from sluice.pki.x509.key_identifiers import issuer_id, key_id
-from sluice.pki.x509.peer_identity import certified_identity
-from sluice.pki.x509.profiles import (
+from sluice.pki.issuing import (
+    Action,
+    DirectoryDestination,
+    IssuingEngine,
+    LocalIssuer,
+    issue_all,
+    names_of,
+    renewal_request,
+)
+from sluice.pki.revocation import identity_directories, push_crls
+from sluice.pki.trust import is_running, push_trust
+from sluice.pki.x509 import (
     ISSUING,
     AuthorityKind,
     Names,
     Purpose,
+    certified_identity,
     changed_lifetime,
+    issuer_id,
+    key_id,
     purposes_of,
 )
-from sluice.runtime.shuffle.config import ShuffleConfig
+from sluice.runtime.shuffle import ShuffleConfig
 
 _LOG = logging.getLogger(__name__)
 

@@ -46,14 +46,12 @@ from sluice.cli.cluster.supervision import Member, Supervisor
 from sluice.cli.config import EMBEDDED, FLAG, Configuration
 from sluice.cli.errors import CommandError
 from sluice.cli.published_routes import publish_routes
-from sluice.core.errors import SluiceError
-from sluice.core.files import make_private_directory
-from sluice.core.home import Home
-from sluice.gateway.connect.envoy import connect_socket
-from sluice.gateway.service.processes import auth_announcement
-from sluice.pki.tls.openssl_settings import no_tickets_environment
-from sluice.runtime.config import Provider
-from sluice.runtime.node.child_process import ChildProcess
+from sluice.core import Home, SluiceError, make_private_directory
+from sluice.gateway.connect import connect_socket
+from sluice.gateway.service import auth_announcement
+from sluice.pki.tls import no_tickets_environment
+from sluice.runtime import Provider
+from sluice.runtime.node import ChildProcess
 
 _LOG = logging.getLogger(__name__)
 
@@ -127,8 +125,7 @@ class Launcher:
         self.home.remove_socket_directory()
 
     async def _start(self) -> None:
-        from sluice.runtime.spark.java import find_java
-        from sluice.runtime.spark.plugin_build import ensure_plugin
+        from sluice.runtime.spark import ensure_plugin, find_java
 
         find_java()
         for line in prepare_authorities(self.home, self.configuration):

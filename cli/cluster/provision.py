@@ -10,9 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from sluice.core.errors import SluiceError
-from sluice.core.home import Home
-from sluice.core.http_body import read_body
+from sluice.core import Home, SluiceError, read_body
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ import msgspec
 import psutil
 
 from sluice.cli.errors import CommandError
-from sluice.core.files import write_atomic
-from sluice.core.home import Home
+from sluice.core import Home, write_atomic
 
 STOP_GRACE_SECONDS = 5.0
 """How long survivors of an earlier launcher get between SIGTERM and SIGKILL."""

@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.core.errors import SluiceError
-from sluice.core.tasks import end_tasks
-from sluice.runtime.node.child_process import ChildProcess, Exit
-from sluice.runtime.taskmanager.errors import DRAINED_EXIT_CODE
+from sluice.core import SluiceError, end_tasks
+from sluice.runtime.node import ChildProcess, Exit
+from sluice.runtime.taskmanager import DRAINED_EXIT_CODE
 
 _LOG = logging.getLogger(__name__)
 

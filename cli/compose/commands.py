@@ -17,8 +17,8 @@ from sluice.cli.options import (
     JsonOption,
     load_configuration,
 )
-from sluice.cli.pki.arguments import print_json
-from sluice.core.files import write_public
+from sluice.cli.pki import print_json
+from sluice.core import write_public
 
 DEFAULT_TOKENS = Path("/run/join")
 
@@ -102,12 +102,11 @@ def ca(
 
     Processes that have joined, according to the ledger, get no further token.
     """
-    from sluice.cli.cluster.identities import prepare_authorities
-    from sluice.cli.compose.invitations import Invitation, joined_already
-    from sluice.cli.compose.invitations import invite as write_tokens
+    from sluice.cli.cluster import prepare_authorities
+    from sluice.cli.compose.invitations import Invitation, invite as write_tokens, joined_already
     from sluice.cli.serving import serve
-    from sluice.core.clock import utc_now
-    from sluice.pki.ca.process import DEFAULT_NAME, run_ca
+    from sluice.core import utc_now
+    from sluice.pki.ca import DEFAULT_NAME, run_ca
 
     located, configuration = load_configuration(home, config)
     wanted = [Invitation.parse(each, configuration.pki.trust_domain) for each in invite]
@@ -131,9 +130,8 @@ def invite_again(
     as_json: JsonOption = False,
 ) -> None:
     """Create another join token for a process that lost its home or came too late for the first."""
-    from sluice.cli.compose.invitations import Invitation
-    from sluice.cli.compose.invitations import invite as write_tokens
-    from sluice.core.clock import utc_now
+    from sluice.cli.compose.invitations import Invitation, invite as write_tokens
+    from sluice.core import utc_now
 
     located, configuration = load_configuration(home, config)
     invitation = Invitation.parse(who, configuration.pki.trust_domain)

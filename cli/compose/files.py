@@ -40,8 +40,8 @@ from sluice.cli.compose.services import (
     health,
 )
 from sluice.cli.errors import UsageError
-from sluice.gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME
-from sluice.gateway.proxy.envoy_process import arguments
+from sluice.gateway import AUTH_NAME, EDGE_NAME, ENVOY_NAME
+from sluice.gateway.proxy import arguments
 
 MAX_TASKMANAGERS = 64
 BLOB_PORT = 6124

@@ -8,7 +8,7 @@ from sluice.cli.compose.services import (
     Limits,
     Service,
 )
-from sluice.pki.export.programs.zookeeper import SECURE_CLIENT_PORT
+from sluice.pki.export.programs import SECURE_CLIENT_PORT
 
 RPC_PORT = 6123
 MAX_JOBMANAGERS = 8

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.cli.errors import UsageError
-from sluice.core.files import write_secret
-from sluice.core.home import Home
-from sluice.gateway.config import EDGE_NAME
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.ca.token_store import TokenStore
-from sluice.pki.identities.join_tokens import mint
-from sluice.pki.ledger.file import ledger_path, read_ledger
-from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.core import Home, write_secret
+from sluice.gateway import EDGE_NAME
+from sluice.pki import Role, SpiffeId
+from sluice.pki.authorities import AuthorityStore
+from sluice.pki.ca import TokenStore
+from sluice.pki.identities import mint
+from sluice.pki.ledger import ledger_path, read_ledger
+from sluice.pki.x509 import AuthorityKind
 
 LIFETIME = dt.timedelta(hours=1)
 """How long an invited process may take to join."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 from rich.console import Console
 
-from sluice.cli.cluster.records import read_record
+from sluice.cli.cluster import read_record
 from sluice.cli.config import Configuration
 from sluice.cli.doctor.machine_checks import Demand, machine_problems
 from sluice.cli.doctor.machine_facts import MachineFacts, read_machine
@@ -17,9 +17,8 @@ from sluice.cli.options import (
     JsonOption,
     load_configuration,
 )
-from sluice.cli.pki.arguments import print_json
-from sluice.cli.pki.inspect import printable, problem_lines
-from sluice.pki.inspect.problems import Severity
+from sluice.cli.pki import print_json, printable, problem_lines
+from sluice.pki.inspect import Severity
 
 _MEBIBYTE = 1 << 20
 

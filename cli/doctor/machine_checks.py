@@ -12,7 +12,7 @@ from sluice.cli.doctor.machine_facts import (
     Port,
     Program,
 )
-from sluice.pki.inspect.problems import Problem, Severity, worst_first
+from sluice.pki.inspect import Problem, Severity, worst_first
 
 MINIMUM_PYTHON = (3, 11)
 MEBIBYTE = 1 << 20

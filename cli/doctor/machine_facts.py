@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from sluice.core.errors import SluiceError
+from sluice.core import SluiceError
 
 _STA_UNSYNC = 0x0040
 _TIMEX_BYTES = 208
@@ -116,7 +116,7 @@ def read_machine(home: Path, ports: Iterable[tuple[str, str, int]], *, cluster_r
 
 
 def _java() -> Program:
-    from sluice.runtime.spark.java import find_java
+    from sluice.runtime.spark import find_java
 
     try:
         java = find_java()
@@ -126,7 +126,7 @@ def _java() -> Program:
 
 
 def _spark() -> Program:
-    from sluice.runtime.spark.java import find_spark
+    from sluice.runtime.spark import find_spark
 
     try:
         return Program(found=f"Spark {find_spark().version}")

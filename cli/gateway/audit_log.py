@@ -17,13 +17,18 @@ import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
-from sluice.core.home import Home
-from sluice.gateway.audit_log.chain import AuditRecord
-from sluice.gateway.audit_log.keys import VERIFICATION_KEY, VerificationKey
-from sluice.gateway.audit_log.log import audit_directory
-from sluice.gateway.audit_log.log_reader import Filter, follow
-from sluice.gateway.audit_log.segments import CHECKPOINT
-from sluice.gateway.audit_log.verification import read_records, verify_log
+from sluice.core import Home
+from sluice.gateway.audit_log import (
+    CHECKPOINT,
+    VERIFICATION_KEY,
+    AuditRecord,
+    Filter,
+    VerificationKey,
+    audit_directory,
+    follow,
+    read_records,
+    verify_log,
+)
 
 FOLLOW_SECONDS = 0.2
 DEFAULT_LINES = 20

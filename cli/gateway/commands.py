@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from sluice.cli.gateway import render as gateway_render
-from sluice.cli.gateway import status as gateway_status
+from sluice.cli.gateway import render as gateway_render, status as gateway_status
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The gateway's own configuration.")
 

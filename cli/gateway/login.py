@@ -17,13 +17,9 @@ import typer
 from sluice.cli.errors import RefusedError, UnreachableError
 from sluice.cli.gateway_options import CaOption, GatewayOptions, ServerOption, through_gateway
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
-from sluice.client import login_session
-from sluice.client.access import locate_gateway
-from sluice.client.connection_errors import describe_connection_error
-from sluice.client.token_binding import fingerprints
-from sluice.core.home import Home
-from sluice.core.http_body import BodyTooLarge, read_body
-from sluice.pki.tls.edge_client import EdgeTrust
+from sluice.client import describe_connection_error, fingerprints, locate_gateway, login_session
+from sluice.core import BodyTooLarge, Home, read_body
+from sluice.pki.tls import EdgeTrust
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"
 MAX_ANSWER_BYTES = 64 << 10

@@ -18,18 +18,21 @@ from sluice.cli.options import (
     load_configuration,
 )
 from sluice.cli.published_routes import operations
-from sluice.core.files import read_bounded
-from sluice.gateway.authz.operations import is_pattern
-from sluice.gateway.authz.policy import Policy, Verdict
-from sluice.gateway.authz.policy_file import (
+from sluice.core import read_bounded
+from sluice.gateway import is_name
+from sluice.gateway.authz import (
     DEFAULT_POLICY,
     MAX_POLICY_BYTES,
-    policy_file,
+    Case,
+    Policy,
+    Verdict,
+    decide_case,
+    is_pattern,
+    parse_table,
     read_policy,
 )
-from sluice.gateway.authz.policy_table import Case, decide_case, parse_table
-from sluice.gateway.credentials.users import UserStore
-from sluice.gateway.principal import is_name
+from sluice.gateway.authz.policy_file import policy_file
+from sluice.gateway.credentials import UserStore
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -16,20 +16,14 @@ from sluice.cli.options import (
     HomeOption,
     load_configuration,
 )
-from sluice.core.files import make_private_directory, write_public, write_secret
-from sluice.gateway.audit_log.access_log_reader import access_file
-from sluice.gateway.config import ENVOY_NAME
-from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
-from sluice.gateway.proxy.nginx import (
-    CONFIGURATION,
-    TRUST_FILE,
-    NginxPaths,
-    render_nginx,
-)
-from sluice.gateway.service.processes import edge_directory
-from sluice.pki.authorities.openssl_anchors import trusted_pem
-from sluice.pki.identities.directory import read_identity
-from sluice.pki.spiffe_id import Role
+from sluice.core import make_private_directory, write_public, write_secret
+from sluice.gateway import ENVOY_NAME
+from sluice.gateway.audit_log import access_file
+from sluice.gateway.proxy import CONFIGURATION, TRUST_FILE, EnvoyPaths, NginxPaths, legs_of, render_nginx
+from sluice.gateway.service import edge_directory
+from sluice.pki import Role
+from sluice.pki.authorities import trusted_pem
+from sluice.pki.identities import read_identity
 
 
 class Proxy(enum.StrEnum):

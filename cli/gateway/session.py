@@ -13,10 +13,8 @@ from sluice.cli import audit_records as acts
 from sluice.cli.errors import RefusedError, UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.tables import print_table
-from sluice.core.home import Home
-from sluice.gateway.credentials.revocations import Revocations
-from sluice.gateway.credentials.session_store import read_sessions, revoke_sessions
-from sluice.gateway.credentials.sessions import SessionRecord
+from sluice.core import Home
+from sluice.gateway.credentials import Revocations, SessionRecord, read_sessions, revoke_sessions
 
 app = typer.Typer(no_args_is_help=True, help="Sessions of browsers and of `sluice login`: list them, end them.")
 

@@ -10,8 +10,8 @@ import typer
 
 from sluice.cli.errors import EXIT_NO, UnreachableError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
-from sluice.core.home import Home
-from sluice.gateway.xds.status import read_status, status_file
+from sluice.core import Home
+from sluice.gateway.xds import read_status, status_file
 
 SERVERS = {"auth": "listeners, routes, policy, revocations", "envoy": "certificates and keys"}
 """The xDS servers that configure Envoy; each reports on its own machine."""

@@ -21,20 +21,11 @@ from sluice.cli.options import (
 )
 from sluice.cli.published_routes import effective_policy
 from sluice.cli.tables import print_table
-from sluice.client.access import announced_url, edge_bundle
-from sluice.client.token_binding import (
-    TokenBinding,
-    addresses,
-    fingerprints,
-    write_binding,
-)
-from sluice.core.files import write_secret
-from sluice.core.home import Home
-from sluice.gateway.authz.operations import matches
-from sluice.gateway.credentials.api_tokens import TokenRecord
-from sluice.gateway.credentials.token_file import TokenStore
-from sluice.gateway.credentials.token_last_used import read_last_used
-from sluice.pki.assertions.principal import TokenId
+from sluice.client import TokenBinding, addresses, announced_url, edge_bundle, fingerprints, write_binding
+from sluice.core import Home, write_secret
+from sluice.gateway.authz import matches
+from sluice.gateway.credentials import TokenRecord, TokenStore, read_last_used
+from sluice.pki.assertions import TokenId
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _LIFETIME = re.compile(r"([1-9][0-9]{0,6})([smhd])")

@@ -13,10 +13,9 @@ from sluice.cli import audit_records as acts
 from sluice.cli.errors import UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.published_routes import effective_policy
-from sluice.core.home import Home
-from sluice.gateway.credentials.revocations import Revocations
-from sluice.gateway.credentials.users import MAX_PASSWORD_BYTES, UserRecord, UserStore
-from sluice.gateway.principal import is_group
+from sluice.core import Home
+from sluice.gateway import is_group
+from sluice.gateway.credentials import MAX_PASSWORD_BYTES, Revocations, UserRecord, UserStore
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -29,20 +29,24 @@ from sluice.cli.errors import (
 )
 from sluice.cli.jobs.kubernetes import Kubectl, submit_with_files
 from sluice.cli.jobs.submit_target import SubmitTarget
-from sluice.client.submission import Submission
-from sluice.core.files import make_private_directory, write_secret
-from sluice.core.home import Home
-from sluice.pki.identities.directory import CHAIN_FILE, KEY_FILE
-from sluice.pki.issuing.issuer import LocalIssuer
-from sluice.pki.spiffe_id import SpiffeId
-from sluice.runtime.jobmanager.dispatcher.submission_checks import check_executor_size
-from sluice.runtime.messages import SlotProfile
-from sluice.runtime.spark.java import find_java, find_spark
-from sluice.runtime.spark.jvm.job_conf import check_job_conf
-from sluice.runtime.spark.managers.kubernetes import KubernetesJob, render_kubernetes, secret_manifests
-from sluice.runtime.spark.managers.submission import ForeignJob, Rendering
-from sluice.runtime.spark.managers.yarn import hadoop_configuration, render_yarn
-from sluice.runtime.spark.plugin_build import ensure_plugin
+from sluice.client import Submission
+from sluice.core import Home, make_private_directory, write_secret
+from sluice.pki import SpiffeId
+from sluice.pki.identities import CHAIN_FILE, KEY_FILE
+from sluice.pki.issuing import LocalIssuer
+from sluice.runtime import SlotProfile
+from sluice.runtime.jobmanager.dispatcher import check_executor_size
+from sluice.runtime.spark import ensure_plugin, find_java, find_spark
+from sluice.runtime.spark.jvm import check_job_conf
+from sluice.runtime.spark.managers import (
+    ForeignJob,
+    KubernetesJob,
+    Rendering,
+    hadoop_configuration,
+    render_kubernetes,
+    render_yarn,
+    secret_manifests,
+)
 
 PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "JAVA_HOME", "KUBECONFIG", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 """What spark-submit and kubectl inherit."""

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sluice.cli.cluster.records import never, watch_for_stop
+from sluice.cli.cluster import never, watch_for_stop
 from sluice.cli.errors import UsageError
 from sluice.cli.gateway_options import GatewayOptions, through_gateway
 from sluice.cli.jobs.connections import connections
@@ -24,10 +24,7 @@ from sluice.cli.jobs.state_option import wanted_states
 from sluice.cli.jobs.submit_target import SubmitTarget
 from sluice.cli.options import ConfigOption, JobArgument, JsonOption
 from sluice.cli.tables import print_table
-from sluice.client.job_logs import JobLog
-from sluice.client.jobs import latest_jobs, whole_id
-from sluice.client.rest_client import GatewayClient
-from sluice.client.submission import Submission, build_submission
+from sluice.client import GatewayClient, JobLog, Submission, build_submission, latest_jobs, whole_id
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")
 app.command()(connections)

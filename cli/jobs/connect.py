@@ -12,10 +12,16 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.gateway_options import GatewayOptions, through_gateway
 from sluice.cli.options import JsonOption
-from sluice.client.access import announced_url, held_credential, locate_gateway
-from sluice.client.spark_connect import connection_string, local_roots, require_api_token, start_session
-from sluice.core.files import write_public
-from sluice.core.home import Home
+from sluice.client import (
+    announced_url,
+    connection_string,
+    held_credential,
+    local_roots,
+    locate_gateway,
+    require_api_token,
+    start_session,
+)
+from sluice.core import Home, write_public
 
 REMOTE_VARIABLE = "SPARK_REMOTE"
 ROOTS_VARIABLE = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"

@@ -8,8 +8,7 @@ from typing import Any
 from sluice.cli.gateway_options import GatewayOptions, through_gateway
 from sluice.cli.options import JobArgument, JsonOption
 from sluice.cli.tables import print_table
-from sluice.client.jobs import whole_id
-from sluice.client.rest_client import GatewayClient
+from sluice.client import GatewayClient, whole_id
 
 COLUMNS = ("CHANNEL", "FROM", "TO", "PROTOCOL", "CIPHER")
 CHANNELS = ("edge", "rpc", "blob", "rest", "data", "connect")

@@ -12,7 +12,7 @@ from rich.console import Console
 from sluice.cli.errors import CommandError
 from sluice.cli.gateway_options import GatewayOptions, through_gateway
 from sluice.cli.options import JsonOption
-from sluice.client.rest_client import GatewayClient
+from sluice.client import GatewayClient
 
 POLL_SECONDS = 0.5
 

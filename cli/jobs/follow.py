@@ -13,9 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sluice.cli.errors import EXIT_NO, EXIT_OK
-from sluice.client.job_logs import LOG_CHUNK_BYTES
-from sluice.client.jobs import POLL_SECONDS, TERMINAL, Reader
-from sluice.client.patient_reader import PatientReader
+from sluice.client import LOG_CHUNK_BYTES, POLL_SECONDS, TERMINAL, PatientReader, Reader
 
 ANNOUNCE_SECONDS = 2.0
 """Without a terminal, progress is a line at most this often."""

@@ -19,19 +19,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sluice.cli.cluster.launcher import Launcher, run_until_signal
+from sluice.cli.cluster import Launcher, run_until_signal
 from sluice.cli.config import Configuration, find_config_file, load
 from sluice.cli.errors import EXIT_INTERRUPTED, CommandError
 from sluice.cli.jobs.follow import Follower, report_verdict
-from sluice.client.access import GatewayAccess, edge_bundle, local_url
-from sluice.client.jobs import TERMINAL
-from sluice.client.rest_client import GatewayClient, gateway_client
-from sluice.client.submission import Submission
-from sluice.core.home import Home
-from sluice.core.tasks import end_tasks
-from sluice.core.untrusted_files import remove_untrusted
-from sluice.gateway.credentials.token_file import TokenStore
-from sluice.gateway.principal import AccessRole
+from sluice.client import TERMINAL, GatewayAccess, GatewayClient, Submission, edge_bundle, gateway_client, local_url
+from sluice.core import Home, end_tasks, remove_untrusted
+from sluice.gateway import AccessRole
+from sluice.gateway.credentials import TokenStore
 
 TOKEN_LIFETIME = timedelta(days=365)
 """Of the token that the launcher submits with; it is revoked when the cluster ends, and written nowhere."""

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from sluice.cli.errors import UsageError
 from sluice.cli.jobs.submit_target import SubmitTarget
-from sluice.client.submission import Submission
-from sluice.core.home import Home
+from sluice.client import Submission
+from sluice.core import Home
 
 
 @dataclass(frozen=True, slots=True)

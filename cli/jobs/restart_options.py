@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.runtime.restart_config import RestartStrategy, RestartWish
+from sluice.runtime import RestartStrategy, RestartWish
 
 StrategyOption = Annotated[
     RestartStrategy | None,

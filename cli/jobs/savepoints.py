@@ -15,8 +15,7 @@ from sluice.cli.errors import EXIT_NO, AwayError, RefusedError
 from sluice.cli.gateway_options import GatewayOptions, through_gateway
 from sluice.cli.options import JobArgument, JsonOption
 from sluice.cli.tables import print_table
-from sluice.client.jobs import whole_id
-from sluice.client.rest_client import GatewayClient
+from sluice.client import GatewayClient, whole_id
 
 app = typer.Typer(no_args_is_help=True, help="List savepoints of streaming jobs, and dispose of them.")
 

@@ -14,8 +14,8 @@ from sluice.cli.errors import EXIT_NO
 from sluice.cli.gateway_options import GatewayOptions, through_gateway
 from sluice.cli.options import JsonOption
 from sluice.cli.tables import print_table
-from sluice.client.rest_client import GatewayClient
-from sluice.runtime.shuffle.control_plane.messages import DiskReport, free_space
+from sluice.client import GatewayClient
+from sluice.runtime.shuffle.control_plane import DiskReport, free_space
 
 app = typer.Typer(no_args_is_help=True, help="The remote shuffle service: its workers and their data.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sluice.cli.errors import UsageError
-from sluice.runtime.messages import JobState
+from sluice.runtime import JobState
 
 
 def wanted_states(given: Sequence[str]) -> frozenset[str]:

@@ -12,12 +12,10 @@ import msgspec
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.core.errors import PkiError
-from sluice.core.home import Home
-from sluice.pki.issuing.inventory import parse_duration
-from sluice.pki.spiffe_id import NAMED_ROLES, SpiffeId
-from sluice.pki.x509.keys import ALGORITHMS
-from sluice.pki.x509.profiles import MAX_LEAF_LIFETIME, MIN_LEAF_LIFETIME, Names
+from sluice.core import Home, PkiError
+from sluice.pki import NAMED_ROLES, SpiffeId
+from sluice.pki.issuing import parse_duration
+from sluice.pki.x509 import ALGORITHMS, MAX_LEAF_LIFETIME, MIN_LEAF_LIFETIME, Names
 
 
 @contextlib.contextmanager
@@ -50,7 +48,7 @@ def algorithm_argument(text: str) -> str:
 
 def address_argument(text: str) -> tuple[str, int]:
     """``HOST:PORT`` of an online CA."""
-    from sluice.pki.ca.address import parse_address
+    from sluice.pki.ca import parse_address
 
     with arguments():
         return parse_address(text)

@@ -19,23 +19,11 @@ from sluice.cli.options import (
     load_configuration,
 )
 from sluice.cli.pki.arguments import print_json
-from sluice.core.clock import utc_now
-from sluice.core.files import (
-    make_private_directory,
-    read_bounded,
-    read_secret,
-    write_public,
-    write_secret,
-)
-from sluice.core.home import Home
-from sluice.pki.authorities.offline import check_signed, request_authority, sign_authority
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.identities.directory import read_certificates
-from sluice.pki.ledger.offline_issuance import IssuanceNotes, issuance_note
-from sluice.pki.x509.csr import MAX_CSR_BYTES
-from sluice.pki.x509.keys import key_from_pem, key_to_pem
-from sluice.pki.x509.passphrase import read_passphrase
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.core import Home, make_private_directory, read_bounded, read_secret, utc_now, write_public, write_secret
+from sluice.pki.authorities import AuthorityStore, check_signed, request_authority, sign_authority
+from sluice.pki.identities import read_certificates
+from sluice.pki.ledger import IssuanceNotes, issuance_note
+from sluice.pki.x509 import MAX_CSR_BYTES, AuthorityKind, key_from_pem, key_to_pem, read_passphrase
 
 app = typer.Typer(
     no_args_is_help=True,

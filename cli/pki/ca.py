@@ -27,18 +27,13 @@ from sluice.cli.pki.arguments import (
     arguments,
     names_argument,
 )
-from sluice.core.clock import utc_now
-from sluice.core.files import read_secret, write_secret
-from sluice.core.home import Home
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.ca.token_store import TokenStore
-from sluice.pki.identities.join_tokens import MAX_TOKEN_BYTES, mint
-from sluice.pki.ledger.file import ledger_path, read_ledger, verify_ledger
-from sluice.pki.ledger.offline_issuance import IssuanceNotes
-from sluice.pki.ledger.records import parse_state
-from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
-from sluice.pki.x509.keys import DEFAULT_ALGORITHM
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.core import Home, read_secret, utc_now, write_secret
+from sluice.pki import NAMED_ROLES, Role, SpiffeId
+from sluice.pki.authorities import AuthorityStore
+from sluice.pki.ca import TokenStore
+from sluice.pki.identities import MAX_TOKEN_BYTES, mint
+from sluice.pki.ledger import IssuanceNotes, ledger_path, parse_state, read_ledger, verify_ledger
+from sluice.pki.x509 import DEFAULT_ALGORITHM, AuthorityKind
 
 token_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Join tokens: how a new machine gets its first certificate."

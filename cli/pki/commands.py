@@ -18,47 +18,23 @@ from sluice.cli.options import (
 )
 from sluice.cli.pki import (
     authority as pki_authority,
-)
-from sluice.cli.pki import (
     ca as pki_ca,
-)
-from sluice.cli.pki import (
     doctor as pki_doctor,
-)
-from sluice.cli.pki import (
     export as pki_export,
-)
-from sluice.cli.pki import (
     inspect as pki_inspect,
-)
-from sluice.cli.pki import (
     issue as pki_issue,
-)
-from sluice.cli.pki import (
     renew as pki_renew,
-)
-from sluice.cli.pki import (
     revocation as pki_revocation,
-)
-from sluice.cli.pki import (
     rotate as pki_rotate,
-)
-from sluice.cli.pki import (
     trust as pki_trust,
-)
-from sluice.cli.pki import (
     verify as pki_verify,
 )
 from sluice.cli.pki.arguments import algorithm_argument, print_json
 from sluice.cli.run import agent as pki_agent
-from sluice.core.clock import utc_now
-from sluice.core.errors import InvalidIdentity
-from sluice.core.files import make_private_directory
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import TrustStore
-from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.x509.passphrase import read_passphrase
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.core import InvalidIdentity, make_private_directory, utc_now
+from sluice.pki import Role, SpiffeId
+from sluice.pki.authorities import AuthorityStore, TrustStore
+from sluice.pki.x509 import AuthorityKind, read_passphrase
 
 app = typer.Typer(
     no_args_is_help=True,

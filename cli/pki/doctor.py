@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli.cluster.records import read_record, record_path
+from sluice.cli.cluster import read_record, record_path
 from sluice.cli.errors import EXIT_NO, UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.pki.arguments import print_json
 from sluice.cli.pki.inspect import printable, problem_lines
-from sluice.core.clock import utc_now
-from sluice.core.home import Home
-from sluice.pki.inspect.doctor.examine import Processes, examine
-from sluice.pki.inspect.problems import Severity
+from sluice.core import Home, utc_now
+from sluice.pki.inspect import Severity
+from sluice.pki.inspect.doctor import Processes
+from sluice.pki.inspect.doctor.examine import examine
 
 app = typer.Typer(rich_markup_mode=None)
 

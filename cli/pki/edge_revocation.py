@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sluice.cli.errors import RefusedError
-from sluice.core.errors import SluiceError
-from sluice.core.home import Home
-from sluice.gateway.credentials.revocations import FOREVER, Revocations
-from sluice.pki.ca.revocable_certificates import fingerprints
-from sluice.pki.revocation.store import RevocationTarget
+from sluice.core import Home, SluiceError
+from sluice.gateway.credentials import FOREVER, Revocations
+from sluice.pki.ca import fingerprints
+from sluice.pki.revocation import RevocationTarget
 
 
 def end_at_the_gateway(home: Home, targets: Iterable[RevocationTarget], directory: Path | None = None) -> None:

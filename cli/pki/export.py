@@ -10,20 +10,12 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.pki.arguments import print_json
-from sluice.core.clock import utc_now
-from sluice.core.errors import InvalidIdentity
-from sluice.core.files import write_public, write_secret
-from sluice.core.home import Home
-from sluice.pki.authorities.trusted_authorities import TrustStore
-from sluice.pki.export.formats import (
-    Export,
-    Format,
-    export_anchors,
-    export_identity,
-)
-from sluice.pki.export.programs.catalogue import CATALOGUE, Program, export_for
-from sluice.pki.identities.directory import read_identity
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.core import Home, InvalidIdentity, utc_now, write_public, write_secret
+from sluice.pki.authorities import TrustStore
+from sluice.pki.export import Export, Format, export_anchors, export_identity
+from sluice.pki.export.programs import CATALOGUE, Program, export_for
+from sluice.pki.identities import read_identity
+from sluice.pki.x509 import AuthorityKind
 
 EPILOG = (
     "Examples: sluice pki export edge --output edge-ca.pem; "

@@ -13,35 +13,30 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from sluice.cli.errors import UnreachableError, UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.pki.arguments import print_json
-from sluice.core.clock import utc_now
-from sluice.core.home import Home
-from sluice.pki.identities.directory import read_identity
-from sluice.pki.identities.known_authorities import (
-    Known,
-    authorities_of_file,
-    authorities_of_home,
-    without_repeats,
-)
-from sluice.pki.inspect.describe import (
+from sluice.core import Home, utc_now
+from sluice.pki.identities import Known, authorities_of_file, authorities_of_home, read_identity, without_repeats
+from sluice.pki.inspect import (
     CertificateSummary,
+    CrlSummary,
     Finding,
     KeystoreSummary,
     KeySummary,
+    Problem,
     RequestSummary,
     Summary,
     inspect_path,
     public_pem,
 )
-from sluice.pki.inspect.describe_crl import CrlSummary
-from sluice.pki.inspect.live.address import Address, looks_like_address
-from sluice.pki.inspect.live.handshake import WEB_PROTOCOLS, Unreachable
-from sluice.pki.inspect.live.report import (
+from sluice.pki.inspect.live import (
+    WEB_PROTOCOLS,
+    Address,
     HandshakeSummary,
     Live,
     LiveSummary,
+    Unreachable,
     inspect_live,
+    looks_like_address,
 )
-from sluice.pki.inspect.problems import Problem
 
 MAX_SHOWN_ENTRIES = 20
 """Most entries of a revocation list that the text shows; JSON has all."""

@@ -30,40 +30,29 @@ from sluice.cli.pki.arguments import (
     print_json,
 )
 from sluice.cli.progress import with_bar
-from sluice.core.clock import utc_now
-from sluice.core.errors import CertificateRejected
-from sluice.core.files import make_private_directory, read_bounded, write_public
-from sluice.core.home import Home
-from sluice.pki.authorities.signing import to_pem
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import TrustStore
-from sluice.pki.identities.database import IdentityStore
-from sluice.pki.identities.directory import (
-    IdentityMaterial,
-    check_peers,
-    read_certificates,
-    write_identity,
-)
-from sluice.pki.issuing.bulk import (
+from sluice.core import CertificateRejected, Home, make_private_directory, read_bounded, utc_now, write_public
+from sluice.pki.authorities import AuthorityStore, TrustStore, to_pem
+from sluice.pki.identities import IdentityMaterial, IdentityStore, check_peers, read_certificates, write_identity
+from sluice.pki.issuing import (
+    MAX_INVENTORY_BYTES,
     Action,
     DatabaseDestination,
     DirectoryDestination,
+    IssuingEngine,
+    LeafRequest,
+    LocalIssuer,
     Outcome,
     check_all,
     issue_all,
+    parse_inventory,
 )
-from sluice.pki.issuing.engine import IssuingEngine
-from sluice.pki.issuing.inventory import MAX_INVENTORY_BYTES, parse_inventory
-from sluice.pki.issuing.issuer import LocalIssuer
-from sluice.pki.issuing.leaf import LeafRequest
-from sluice.pki.revocation.crl_files import install_crls
-from sluice.pki.revocation.exported_certificates import ExportedCertificates
-from sluice.pki.revocation.store import RevocationStore
-from sluice.pki.x509.csr import MAX_CSR_BYTES, check_csr
-from sluice.pki.x509.profiles import (
+from sluice.pki.revocation import ExportedCertificates, RevocationStore, install_crls
+from sluice.pki.x509 import (
     ISSUING,
+    MAX_CSR_BYTES,
     AuthorityKind,
     Names,
+    check_csr,
     edge_server_profile,
     workload_profile,
 )

@@ -22,31 +22,31 @@ from sluice.cli.options import (
     load_configuration,
 )
 from sluice.cli.pki.arguments import address_argument, lifetime_argument, print_json
-from sluice.core.clock import utc_now
-from sluice.core.errors import CertificateRejected, SluiceError
-from sluice.core.home import Home
-from sluice.pki.errors import IssuanceRefused
-from sluice.pki.identities.directory import (
+from sluice.core import CertificateRejected, Home, SluiceError, utc_now
+from sluice.pki import IssuanceRefused
+from sluice.pki.identities import (
     CHAIN_FILE,
+    HALF,
+    Threshold,
+    kept_because,
+    needs_renewal,
     read_certificates,
     read_identity,
     read_peers,
+    renewal_reason,
 )
-from sluice.pki.identities.renewal import kept_because, renewal_reason
-from sluice.pki.identities.renewal_threshold import HALF, Threshold, needs_renewal
-from sluice.pki.inspect.live.address import Address, looks_like_address
-from sluice.pki.inspect.live.report import presented_chain
-from sluice.pki.issuing.bulk import (
+from sluice.pki.inspect.live import Address, looks_like_address, presented_chain
+from sluice.pki.issuing import (
     Action,
     DirectoryDestination,
+    IssuingEngine,
     Outcome,
     check_all,
     issue_all,
+    renewal_request,
 )
-from sluice.pki.issuing.engine import IssuingEngine
-from sluice.pki.issuing.leaf import renewal_request
-from sluice.pki.revocation.exported_certificates import ExportedCertificates
-from sluice.pki.x509.profiles import changed_lifetime
+from sluice.pki.revocation import ExportedCertificates
+from sluice.pki.x509 import changed_lifetime
 
 app = typer.Typer(rich_markup_mode=None)
 

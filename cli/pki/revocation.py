@@ -24,20 +24,12 @@ from sluice.cli.options import (
     load_configuration,
 )
 from sluice.cli.pki.edge_revocation import end_at_the_gateway
-from sluice.core.clock import utc_now
-from sluice.core.errors import CrlRejected, InvalidIdentity, PkiError
-from sluice.core.files import write_public
-from sluice.core.home import Home
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import TrustStore
-from sluice.pki.ca.revocable_certificates import Found, in_directory, in_home
-from sluice.pki.config import PkiConfig
-from sluice.pki.revocation.crl import Reason, RevocationList
-from sluice.pki.revocation.crl_files import push_crls
-from sluice.pki.revocation.store import RevocationStore, RevocationTarget
-from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509.passphrase import read_passphrase
-from sluice.pki.x509.profiles import ISSUING, AuthorityKind
+from sluice.core import CrlRejected, Home, InvalidIdentity, PkiError, utc_now, write_public
+from sluice.pki import PkiConfig, SpiffeId
+from sluice.pki.authorities import AuthorityStore, TrustStore
+from sluice.pki.ca import Found, in_directory, in_home
+from sluice.pki.revocation import Reason, RevocationList, RevocationStore, RevocationTarget, push_crls
+from sluice.pki.x509 import ISSUING, AuthorityKind, read_passphrase
 
 crl = typer.Typer(
     no_args_is_help=True,

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from sluice.cli import audit_records as acts
-from sluice.cli.cluster.identities import renew_superseded
+from sluice.cli.cluster import renew_superseded
 from sluice.cli.config import Configuration
 from sluice.cli.options import (
     DEFAULT_HOME,
@@ -26,19 +26,10 @@ from sluice.cli.options import (
 )
 from sluice.cli.pki.arguments import identity_argument, print_json
 from sluice.cli.progress import Bar, bar
-from sluice.core.home import Home
-from sluice.pki.authorities.rotation_phases import (
-    Laggard,
-    Phase,
-    Rotation,
-    TrustHolder,
-)
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import TrustStore, bundle_file
-from sluice.pki.rotation.rotator import Patience, Rotator, no_patience
-from sluice.pki.x509.key_identifiers import key_id
-from sluice.pki.x509.passphrase import read_passphrase
-from sluice.pki.x509.profiles import ISSUING, AuthorityKind
+from sluice.core import Home
+from sluice.pki.authorities import AuthorityStore, Laggard, Phase, Rotation, TrustHolder, TrustStore, bundle_file
+from sluice.pki.rotation import Patience, Rotator, no_patience
+from sluice.pki.x509 import ISSUING, AuthorityKind, key_id, read_passphrase
 
 LOOK_AGAIN_SECONDS = 0.5
 FOLLOW_SECONDS = 15.0

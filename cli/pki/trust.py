@@ -11,10 +11,9 @@ from sluice.cli import audit_records as acts
 from sluice.cli.errors import RefusedError, UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.pki.arguments import print_json
-from sluice.core.home import Home
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import TrustStore
-from sluice.pki.trust.system_store import (
+from sluice.core import Home
+from sluice.pki.authorities import AuthorityStore, TrustStore
+from sluice.pki.trust import (
     Step,
     StoreKind,
     TrustPlace,
@@ -25,8 +24,7 @@ from sluice.pki.trust.system_store import (
     plan_removal,
     this_machine,
 )
-from sluice.pki.x509.name_constraints import constraints_of
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.x509 import AuthorityKind, constraints_of
 
 app = typer.Typer(
     no_args_is_help=True,

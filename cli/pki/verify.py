@@ -19,23 +19,31 @@ from sluice.cli.options import (
     load_configuration,
 )
 from sluice.cli.pki.arguments import arguments, print_json, spiffe_id_argument
-from sluice.core.clock import utc_now
-from sluice.core.errors import CrlRejected, PkiError, StoreError
-from sluice.core.files import read_bounded
-from sluice.core.home import Home
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import TrustStore
-from sluice.pki.config import PkiConfig
-from sluice.pki.identities.directory import read_certificates, read_identity
-from sluice.pki.revocation.check import CertificateRevoked, RevocationCheck, check_path
-from sluice.pki.revocation.crl import MAX_CRL_BYTES, load_crls
-from sluice.pki.revocation.crl_files import CRL_FILE
-from sluice.pki.revocation.store import RevocationStore
-from sluice.pki.x509.key_identifiers import issuer_id, key_id
-from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.profiles import ISSUING, AuthorityKind, Purpose
-from sluice.pki.x509.server_name import check_host_argument, check_server_name
-from sluice.pki.x509.verification import Verified, verify_chain
+from sluice.core import CrlRejected, Home, PkiError, StoreError, read_bounded, utc_now
+from sluice.pki import PkiConfig
+from sluice.pki.authorities import AuthorityStore, TrustStore
+from sluice.pki.identities import read_certificates, read_identity
+from sluice.pki.revocation import (
+    CRL_FILE,
+    MAX_CRL_BYTES,
+    CertificateRevoked,
+    RevocationCheck,
+    RevocationStore,
+    check_path,
+    load_crls,
+)
+from sluice.pki.x509 import (
+    DAMAGED,
+    ISSUING,
+    AuthorityKind,
+    Purpose,
+    Verified,
+    check_host_argument,
+    check_server_name,
+    issuer_id,
+    key_id,
+    verify_chain,
+)
 
 app = typer.Typer(rich_markup_mode=None)
 

@@ -1,1 +1,5 @@
 """Pages of docs/reference, made from the code."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from sluice.core.errors import SluiceError
-from sluice.runtime.rest.openapi import describe
-from sluice.runtime.rest.problems import EVERYWHERE, TYPE_PREFIX, status_of
-from sluice.runtime.rest_server.routes import ROUTES
+from sluice.core import SluiceError
+from sluice.runtime.rest import EVERYWHERE, TYPE_PREFIX, describe, status_of
+from sluice.runtime.rest_server import ROUTES
 
 _INTRODUCTION = """\
 # REST

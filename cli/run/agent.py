@@ -44,12 +44,10 @@ def agent(
     otherwise the home's authorities sign.
     """
     from sluice.cli.serving import serve
-    from sluice.core.clock import utc_now
-    from sluice.pki.agent.jwt_keys import LocalJwtAuthority
-    from sluice.pki.agent.policy import load_policy
-    from sluice.pki.agent.process import Agent, run_agent
-    from sluice.pki.enrolment.remote_agent import joined_agent
-    from sluice.pki.issuing.issuer import LocalIssuer
+    from sluice.core import utc_now
+    from sluice.pki.agent import Agent, LocalJwtAuthority, load_policy, run_agent
+    from sluice.pki.enrolment import joined_agent
+    from sluice.pki.issuing import LocalIssuer
 
     located, configuration = load_configuration(home, config)
     settings = configuration.pki

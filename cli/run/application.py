@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sluice.cli.jobs.commands import comma_separated, parse_conf
+from sluice.cli.jobs import comma_separated, parse_conf
 from sluice.cli.options import (
     DEFAULT_HOME,
     ConfigOption,
@@ -16,7 +16,7 @@ from sluice.cli.options import (
     JsonOption,
     load_configuration,
 )
-from sluice.client.submission import build_submission
+from sluice.client import build_submission
 
 
 def application(
@@ -51,7 +51,7 @@ def application(
     again with the same home, it goes on with the job that had not ended.
     """
     from sluice.cli.config import find_config_file
-    from sluice.cli.jobs.modes import OneJob
+    from sluice.cli.jobs import OneJob
 
     submission = build_submission(
         pipeline,

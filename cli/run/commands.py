@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.cli.cluster.identities import JOBMANAGER_NAME
+from sluice.cli.cluster import JOBMANAGER_NAME
 from sluice.cli.options import (
     DEFAULT_HOME,
     ConfigOption,
@@ -28,9 +28,9 @@ from sluice.cli.run.joining import (
 from sluice.cli.run.member import MemberOptions, member_command
 from sluice.cli.run.zookeeper import zookeeper
 from sluice.cli.serving import process_of, serve
-from sluice.gateway.config import AUTH_NAME, CONNECT_NAME, ENVOY_NAME
-from sluice.pki.spiffe_id import Role
-from sluice.runtime.taskmanager.errors import DRAINED_EXIT_CODE
+from sluice.gateway import AUTH_NAME, CONNECT_NAME, ENVOY_NAME
+from sluice.pki import Role
+from sluice.runtime.taskmanager import DRAINED_EXIT_CODE
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -49,7 +49,7 @@ def ca(
     name: Annotated[str, typer.Option(help="Process name in its certificate.")] = "ca-1",
 ) -> None:
     """The online authority: enrolment by join token, renewal, identities of jobs. Needs `sluice pki init` first."""
-    from sluice.pki.ca.process import run_ca
+    from sluice.pki.ca import run_ca
 
     located, configuration = load_configuration(home, config)
     serve(
@@ -71,9 +71,9 @@ def jobmanager(
     options: MemberOptions,
 ) -> None:
     """Dispatcher, ResourceManager, JobMasters, blob server and REST."""
-    from sluice.gateway.authn.credential_validity import check_in
-    from sluice.runtime.node.child_process import allow_many_files
-    from sluice.runtime.processes.jobmanager import run_jobmanager
+    from sluice.gateway.authn import check_in
+    from sluice.runtime.node import allow_many_files
+    from sluice.runtime.processes import run_jobmanager
 
     member = options.member(Role.JOBMANAGER, name)
     home, configuration = member.home, member.configuration
@@ -106,7 +106,7 @@ def taskmanager(
 
     Exit code 10: it was drained; a supervisor should not restart it.
     """
-    from sluice.runtime.processes.taskmanager import run_taskmanager
+    from sluice.runtime.processes import run_taskmanager
 
     member = options.member(Role.TASKMANAGER, name)
     addresses = jobmanager_addresses(jobmanager)
@@ -129,8 +129,8 @@ def shuffle_manager(
     options: MemberOptions,
 ) -> None:
     """The ShuffleManager: registers ShuffleWorkers, assigns shuffles, removes data of ended jobs."""
-    from sluice.runtime.node.child_process import allow_many_files
-    from sluice.runtime.processes.shuffle_manager import run_shuffle_manager
+    from sluice.runtime.node import allow_many_files
+    from sluice.runtime.processes import run_shuffle_manager
 
     member = options.member(Role.SHUFFLE_MANAGER, name)
 
@@ -151,9 +151,9 @@ def shuffle_worker(
     options: MemberOptions,
 ) -> None:
     """A ShuffleWorker: stores shuffles and serves them to their jobs. Its managers: shuffle.managers."""
-    from sluice.pki.tls.openssl_settings import restart_without_tickets
-    from sluice.runtime.node.child_process import allow_many_files
-    from sluice.runtime.processes.shuffle_worker import run_shuffle_worker
+    from sluice.pki.tls import restart_without_tickets
+    from sluice.runtime.node import allow_many_files
+    from sluice.runtime.processes import run_shuffle_worker
 
     restart_without_tickets()
     member = options.member(Role.SHUFFLE_WORKER, name)
@@ -173,7 +173,7 @@ def auth(
     options: MemberOptions,
 ) -> None:
     """The auth service, which decides requests for Envoy."""
-    from sluice.gateway.service.processes import run_auth
+    from sluice.gateway.service import run_auth
 
     member = options.member(Role.AUTH, name)
     publish_routes(member.home)
@@ -211,7 +211,7 @@ def envoy(
     With --ca it has two tokens: one for its internal identity, gateway/envoy, without names, and one made with
     --edge-server for its public certificate, gateway/edge, with the names given here by --dns and --ip.
     """
-    from sluice.gateway.service.processes import run_envoy
+    from sluice.gateway.service import run_envoy
 
     member = options.member(Role.GATEWAY, ENVOY_NAME)
     gateway, domain, rest = member.configuration.gateway, member.configuration.pki.trust_domain, member.rest_address
@@ -222,7 +222,7 @@ def envoy(
 @app.command()
 def connect(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None) -> None:
     """The relay for Spark Connect, on the machine of the auth service and Envoy of the same home."""
-    from sluice.gateway.service.connect_relay import run_connect
+    from sluice.gateway.service import run_connect
 
     member = MemberOptions(home, config, None, None, None, None).member(Role.GATEWAY, CONNECT_NAME)
     member.serve(lambda: run_connect(member.home, member.configuration.gateway, rest=member.rest_address))

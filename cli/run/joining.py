@@ -10,18 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.core.background_task import run_with_background
-from sluice.core.errors import PkiError
-from sluice.core.home import Home
-from sluice.gateway.config import EDGE_NAME, ENVOY_NAME
-from sluice.pki.agent.policy import AgentPolicy, ManagedIdentity
-from sluice.pki.ca.address import CaAddress, parse_address, parse_ca
-from sluice.pki.config import PkiConfig
-from sluice.pki.enrolment.enrolling_issuer import EdgeEnrollingIssuer, EnrollingIssuer
-from sluice.pki.enrolment.join_token_file import JoinTokenFile
-from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService
-from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.x509.profiles import AuthorityKind, Names
+from sluice.core import Home, PkiError, run_with_background
+from sluice.gateway import EDGE_NAME, ENVOY_NAME
+from sluice.pki import PkiConfig, Role, SpiffeId
+from sluice.pki.agent import AgentPolicy, ManagedIdentity
+from sluice.pki.ca import CaAddress, parse_address, parse_ca
+from sluice.pki.enrolment import EdgeEnrollingIssuer, EnrolledIdentity, EnrollingIssuer, JoinTokenFile, RenewalService
+from sluice.pki.x509 import AuthorityKind, Names
 
 CaOption = Annotated[
     str | None,

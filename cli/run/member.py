@@ -21,10 +21,10 @@ from sluice.cli.run.joining import (
     own_identity,
 )
 from sluice.cli.serving import process_of, serve
-from sluice.core.home import Home
-from sluice.pki.ca.address import CaAddress
-from sluice.pki.enrolment.renewal_service import EnrolledIdentity
-from sluice.pki.spiffe_id import Role
+from sluice.core import Home
+from sluice.pki import Role
+from sluice.pki.ca import CaAddress
+from sluice.pki.enrolment import EnrolledIdentity
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli.run.member import MemberOptions, member_command
-from sluice.pki.spiffe_id import Role
+from sluice.pki import Role
 
 
 @member_command
@@ -25,7 +25,7 @@ def zookeeper(
 
     Where it is reached must be in its certificate: the other servers check that.
     """
-    from sluice.runtime.processes.zookeeper import run_zookeeper
+    from sluice.runtime.processes import run_zookeeper
 
     member = options.member(Role.ZOOKEEPER, name)
     hosts = member.configuration.ha.zookeeper_hosts

@@ -1,5 +1,5 @@
 """The gRPC server of the agent (Workload API, SDS) and of the gateway (xDS): framing, limits, and who may connect."""
 
-from sluice.core.grpc.server import MAX_REQUEST_BYTES, Call, Caller, CallRefused, GrpcServer, Method
+import lazy_loader
 
-__all__ = ["MAX_REQUEST_BYTES", "Call", "CallRefused", "Caller", "GrpcServer", "Method"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,7 +16,7 @@ import msgspec
 
 from sluice.gateway.audit_log.chain import AccessPosition, AuditRecord, digest_of
 from sluice.gateway.audit_log.secret_removal import record_without_secrets
-from sluice.gateway.credentials.api_tokens import redact
+from sluice.gateway.credentials import redact
 
 MAX_ACCESS_LINE_BYTES = 64 << 10
 """A longer line is recorded by size and digest alone."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from sluice.core.home import Home
+from sluice.core import Home
 from sluice.gateway.audit_log.access_lines import MAX_ACCESS_LINE_BYTES, gap
 from sluice.gateway.audit_log.chain import AccessPosition, AuditRecord
 from sluice.gateway.audit_log.log import AuditLog

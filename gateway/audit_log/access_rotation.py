@@ -15,8 +15,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
-from sluice.core.files import SECRET_MODE
-from sluice.core.tasks import end_tasks, repeat
+from sluice.core import SECRET_MODE, end_tasks, repeat
 
 _LOG = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from sluice.core.append_log import ChainState
+from sluice.core import ChainState
 from sluice.gateway.errors import AuditLogError
 
 MAX_LINE_BYTES = 16 << 10

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.files import read_bounded, write_public
+from sluice.core import read_bounded, write_public
 from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AuditRecord, Check, Checkpoint, kept_checkpoint
 from sluice.gateway.audit_log.segments import CHECKPOINT, open_file
 

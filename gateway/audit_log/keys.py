@@ -15,19 +15,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
-from sluice.core.files import (
-    read_bounded,
-    read_secret,
-    write_public,
-    write_secret,
-)
+from sluice.core import read_bounded, read_secret, write_public, write_secret
 from sluice.gateway.errors import AuditLogError
-from sluice.pki.x509.keys import (
-    generate_key,
-    key_from_pem,
-    key_to_pem,
-    public_key_der,
-)
+from sluice.pki.x509 import generate_key, key_from_pem, key_to_pem, public_key_der
 
 SIGNING_KEY = "signing-key.pem"
 VERIFICATION_KEY = "verification-key.pem"

@@ -20,13 +20,18 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.append_log import ChainState, Disk, NotAppended, append_whole
-from sluice.core.clock import Clock, rfc3339, utc_now
-from sluice.core.files import (
+from sluice.core import (
+    ChainState,
+    Clock,
+    Disk,
+    Home,
+    NotAppended,
+    append_whole,
     make_private_directory,
+    rfc3339,
     sync_directory,
+    utc_now,
 )
-from sluice.core.home import Home
 from sluice.gateway.audit_log.chain import (
     CHECKPOINT_EVERY_RECORDS,
     MAX_LINE_BYTES,

@@ -7,8 +7,7 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator
 
-from sluice.core.home import Home
-from sluice.core.tasks import end_tasks, repeat
+from sluice.core import Home, end_tasks, repeat
 from sluice.gateway.audit_log.access_log_reader import AccessLogReader, access_file
 from sluice.gateway.audit_log.log import AuditLog
 

@@ -6,11 +6,9 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from sluice.core.errors import SluiceError
-from sluice.core.files import read_bounded
+from sluice.core import SluiceError, read_bounded
 from sluice.gateway.audit_log.log import AuditLog
-from sluice.gateway.authz.policy import Policy
-from sluice.gateway.authz.policy_file import MAX_POLICY_BYTES, PolicyFile
+from sluice.gateway.authz import MAX_POLICY_BYTES, Policy, PolicyFile
 
 AUTH_SERVICE = "local:auth-service"
 """The principal of policy changes in the log; the author of the file is not known."""

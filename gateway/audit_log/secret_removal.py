@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from sluice.core.append_log import ChainState
+from sluice.core import ChainState
 from sluice.gateway.audit_log.chain import AuditRecord, seal
-from sluice.gateway.credentials.api_tokens import redact
+from sluice.gateway.credentials import redact
 
 MAX_DETAILS = 16
 MAX_NAME_CHARACTERS = 64

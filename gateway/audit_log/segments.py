@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from sluice.core.files import SECRET_MODE, write_secret
+from sluice.core import SECRET_MODE, write_secret
 from sluice.gateway.audit_log.chain import MAX_LINE_BYTES
 from sluice.gateway.errors import AuditLogError
 

@@ -18,8 +18,7 @@ import zlib
 from pathlib import Path
 from typing import IO
 
-from sluice.core.append_log import Disk
-from sluice.core.files import SECRET_MODE
+from sluice.core import SECRET_MODE, Disk
 from sluice.gateway.audit_log.chain import AuditRecord, Traffic, digest_of
 from sluice.gateway.audit_log.segments import MAX_READ_BYTES, MAX_SEGMENT_BYTES, compress
 from sluice.gateway.errors import AuditLogError

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sluice.core.append_log import ChainState
-from sluice.core.files import read_bounded
+from sluice.core import ChainState, read_bounded
 from sluice.gateway.audit_log.access_lines import records_of
 from sluice.gateway.audit_log.chain import (
     MAX_LINE_BYTES,

@@ -11,29 +11,31 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.core.file_changes import CachedFile
-from sluice.core.jws import MAX_JWT_CHARACTERS, InvalidJwt, looks_like_jwt
+from sluice.core import MAX_JWT_CHARACTERS, CachedFile, InvalidJwt, looks_like_jwt
 from sluice.gateway.authn import client_certificate
-from sluice.gateway.authz.policy_file import PolicyFile
+from sluice.gateway.authz import PolicyFile
 from sluice.gateway.config import IssuerConfig
-from sluice.gateway.credentials.access_tokens import (
+from sluice.gateway.credentials import (
     ISSUER,
     PASS_COOKIE,
     SESSION_COOKIE,
+    Authenticated,
     InvalidPass,
+    NoSession,
+    PassKeys,
+    Refusal,
+    Revocations,
+    SessionRecord,
+    SessionStore,
+    TokenBook,
+    Unauthenticated,
+    UserBook,
+    is_session,
     verify,
 )
-from sluice.gateway.credentials.api_tokens import Refusal, TokenBook, Unauthenticated
-from sluice.gateway.credentials.authenticated import Authenticated
-from sluice.gateway.credentials.revocations import Revocations
-from sluice.gateway.credentials.session_store import SessionStore
-from sluice.gateway.credentials.sessions import NoSession, SessionRecord, is_session
-from sluice.gateway.credentials.signing_keys import PassKeys
-from sluice.gateway.credentials.users import UserBook
-from sluice.gateway.jwt.issuers import unverified_issuer, verify_with_cache
-from sluice.gateway.jwt.jwks import KeyCache, KeyNotKnown
+from sluice.gateway.jwt import KeyCache, KeyNotKnown, unverified_issuer, verify_with_cache
 from sluice.gateway.principal import Subject
-from sluice.pki.assertions.principal import Credential, Jti, Principal, TokenId
+from sluice.pki.assertions import Credential, Jti, Principal, TokenId
 
 MAX_AUTHORIZATION_CHARACTERS = MAX_JWT_CHARACTERS + len("Bearer ")
 MAX_COOKIE_CHARACTERS = 16 << 10

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
-from sluice.core.errors import InvalidIdentity
+from sluice.core import InvalidIdentity
 from sluice.gateway.principal import Subject
-from sluice.pki.assertions.principal import CertificateId, Credential
-from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki import Role, SpiffeId
+from sluice.pki.assertions import CertificateId, Credential
 
 HEADER = "x-forwarded-client-cert"
 MAX_CHARACTERS = 4096

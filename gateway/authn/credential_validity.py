@@ -7,14 +7,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from sluice.core.home import Home
+from sluice.core import Home
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.credentials.revocations import Revocations
-from sluice.gateway.credentials.session_store import FLUSH_SECONDS, session_snapshot
-from sluice.gateway.credentials.sessions import Limits
-from sluice.gateway.credentials.token_file import token_snapshot
-from sluice.pki.assertions.open_streams import MAX_CHECKED, CheckHolders, Holders, StreamHolder
-from sluice.pki.assertions.principal import SessionId, TokenId
+from sluice.gateway.credentials import FLUSH_SECONDS, Limits, Revocations, session_snapshot, token_snapshot
+from sluice.pki.assertions import MAX_CHECKED, CheckHolders, Holders, SessionId, StreamHolder, TokenId
 
 IsValid = Callable[[StreamHolder], bool]
 

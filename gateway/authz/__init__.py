@@ -1,1 +1,5 @@
 """Authorization: operations, the policy, and the published routes."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

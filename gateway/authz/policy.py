@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from sluice.gateway.authz.operations import OWNED_OPERATIONS, matches
-from sluice.pki.assertions.principal import Principal
+from sluice.pki.assertions import Principal
 
 DIGEST_CHARACTERS = 14
 """Of hexadecimal; see :attr:`Policy.digest`."""

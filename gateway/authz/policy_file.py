@@ -17,10 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sluice.core.errors import SluiceError, StoreError
-from sluice.core.file_changes import FileStamp, file_stamp
-from sluice.core.files import read_bounded
-from sluice.core.home import Home
+from sluice.core import FileStamp, Home, SluiceError, StoreError, file_stamp, read_bounded
 from sluice.gateway.authz.operations import OWNED_OPERATIONS, is_pattern, matches
 from sluice.gateway.authz.policy import Policy, RoleRules
 from sluice.gateway.errors import PolicyError

@@ -19,7 +19,7 @@ import msgspec
 
 from sluice.gateway.authz.policy import Policy, Ruling, Verdict
 from sluice.gateway.errors import PolicyError
-from sluice.pki.assertions.principal import Credential, Principal, SessionId
+from sluice.pki.assertions import Credential, Principal, SessionId
 
 MAX_CASES = 10_000
 VERDICTS = {"allow": Verdict.ALLOW, "own": Verdict.OWN, "deny": Verdict.DENY}

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sluice.core.home import Home
-from sluice.gateway.authz.routes import Route
+from sluice.core import Home
+from sluice.gateway.authz import Route
 from sluice.gateway.connect.messages import METHODS, SERVICE
 from sluice.gateway.upstreams import UnixLeg, cluster
 

@@ -16,8 +16,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.server import Stream
 
-from sluice.core.errors import AssertionRefused, SluiceError
-from sluice.core.tasks import end_tasks
+from sluice.core import AssertionRefused, SluiceError, end_tasks
 from sluice.gateway.connect.envoy import OPERATION
 from sluice.gateway.connect.messages import (
     METHODS,
@@ -27,8 +26,7 @@ from sluice.gateway.connect.messages import (
 )
 from sluice.gateway.connect.sessions import Sessions, SessionUnavailable
 from sluice.gateway.connect.wire import BoundedStream, receive
-from sluice.pki.assertions.open_streams import OpenStreams, StreamEnded
-from sluice.pki.assertions.tokens import HEADER, Assertion, AssertionVerifier
+from sluice.pki.assertions import HEADER, Assertion, AssertionVerifier, OpenStreams, StreamEnded
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,17 +8,14 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
-from sluice.core.home import Home
-from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.core import BodyTooLarge, Home, read_body
 from sluice.gateway.connect.envoy import OPERATION
 from sluice.gateway.connect.sessions import SessionAddress, SessionUnavailable
-from sluice.gateway.credentials.assertion import AssertionSigner
-from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.credentials import AssertionSigner, PassKeys
 from sluice.gateway.upstreams import Leg, UnixLeg
-from sluice.pki.assertions.tokens import HEADER, Assertion
-from sluice.pki.channels import Channel, server_policy
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki import Channel, Role, server_policy
+from sluice.pki.assertions import HEADER, Assertion
+from sluice.pki.tls import TlsIdentity
 
 SESSION_PATH = "/v1/connect/session"
 ANSWER_SECONDS = 30.0

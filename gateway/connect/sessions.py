@@ -17,10 +17,9 @@ import msgspec
 
 from sluice.gateway.connect.wire import BoundedChannel, RawCodec, RawDetails
 from sluice.gateway.errors import GatewayError
-from sluice.pki.assertions.tokens import Assertion
-from sluice.pki.channels import PeerPolicy
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki import PeerPolicy, Role
+from sluice.pki.assertions import Assertion
+from sluice.pki.tls import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
 

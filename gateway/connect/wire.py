@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from grpclib.client import Channel
-from grpclib.client import Stream as ClientStream
+from grpclib.client import Channel, Stream as ClientStream
 from grpclib.const import Cardinality, Status
 from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
 from grpclib.exceptions import GRPCError

@@ -34,11 +34,11 @@ from typing import Any
 import jwt
 import msgspec
 
-from sluice.core.jws import InvalidJwt, read_header, verified_claims
-from sluice.gateway.authz.policy import Policy
+from sluice.core import InvalidJwt, read_header, verified_claims
+from sluice.gateway.authz import Policy
 from sluice.gateway.credentials.authenticated import Authenticated
 from sluice.gateway.credentials.signing_keys import ALGORITHM, PassKeys
-from sluice.pki.assertions.principal import Credential, CredentialKind, Jti, Method, Principal
+from sluice.pki.assertions import Credential, CredentialKind, Jti, Method, Principal
 
 ISSUER = "sluice-gateway"
 AUDIENCE = "sluice"

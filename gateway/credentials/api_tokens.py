@@ -18,10 +18,10 @@ from typing import Literal
 
 import msgspec
 
-from sluice.gateway.authz.operations import is_pattern
+from sluice.gateway.authz import is_pattern
 from sluice.gateway.errors import InvalidTokenRequest, TokenNotFound, TokenStoreError
 from sluice.gateway.principal import is_role
-from sluice.pki.assertions.principal import Credential, Principal, TokenId
+from sluice.pki.assertions import Credential, Principal, TokenId
 
 MAX_TOKENS = 5000
 """Tokens in one store."""

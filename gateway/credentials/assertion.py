@@ -15,17 +15,17 @@ from dataclasses import dataclass
 import jwt
 import msgspec
 
-from sluice.core.files import write_public
-from sluice.core.home import Home
+from sluice.core import Home, write_public
 from sluice.gateway.credentials.signing_keys import PassKeys, encode_jwks
-from sluice.pki.assertions.keys import assertion_keys_file
-from sluice.pki.assertions.principal import Jti, Principal
-from sluice.pki.assertions.tokens import (
+from sluice.pki.assertions import (
     ALGORITHM,
     CONNECT_AUDIENCE,
     ISSUER,
     REST_AUDIENCE,
     AssertionClaims,
+    Jti,
+    Principal,
+    assertion_keys_file,
     query_digest,
 )
 

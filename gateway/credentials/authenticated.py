@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from sluice.gateway.credentials.sessions import SessionRecord
-from sluice.pki.assertions.principal import Jti, Principal
+from sluice.pki.assertions import Jti, Principal
 
 
 @dataclass(frozen=True, slots=True)

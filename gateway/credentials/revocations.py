@@ -19,19 +19,20 @@ from typing import Literal, get_args
 
 import msgspec
 
-from sluice.core.errors import StoreError
-from sluice.core.file_changes import FileStamp, file_stamp
-from sluice.core.files import (
+from sluice.core import (
     SECRET_MODE,
+    FileStamp,
+    Home,
+    StoreError,
+    file_stamp,
     locked,
     make_private_directory,
     read_secret,
     sync_directory,
     write_secret,
 )
-from sluice.core.home import Home
 from sluice.gateway.errors import RevocationError
-from sluice.pki.assertions.principal import Credential
+from sluice.pki.assertions import Credential
 
 RevocationKind = Literal["token", "pass", "session", "user", "certificate"]
 KINDS: tuple[RevocationKind, ...] = get_args(RevocationKind)

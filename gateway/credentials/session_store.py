@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sluice.core.file_changes import CachedFile
-from sluice.core.files import make_private_directory, read_secret, write_secret
-from sluice.core.home import Home
+from sluice.core import CachedFile, Home, make_private_directory, read_secret, write_secret
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.credentials.sessions import (
     Client,
@@ -20,7 +18,7 @@ from sluice.gateway.credentials.sessions import (
 )
 from sluice.gateway.errors import SessionError
 from sluice.gateway.principal import Subject
-from sluice.pki.assertions.principal import SessionId
+from sluice.pki.assertions import SessionId
 
 MAX_SESSION_FILE_BYTES = 16 << 20
 FLUSH_SECONDS = 60.0

@@ -17,7 +17,7 @@ import msgspec
 
 from sluice.gateway.errors import SessionError
 from sluice.gateway.principal import Subject
-from sluice.pki.assertions.principal import Method, SessionId, TokenId
+from sluice.pki.assertions import Method, SessionId, TokenId
 
 MAX_SESSIONS = 10_000
 MAX_SESSIONS_PER_NAME = 50

@@ -19,14 +19,7 @@ import msgspec
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sluice.core.files import (
-    locked,
-    make_private_directory,
-    read_secret,
-    remove_leftovers,
-    write_secret,
-)
-from sluice.core.home import Home
+from sluice.core import Home, locked, make_private_directory, read_secret, remove_leftovers, write_secret
 from sluice.gateway.errors import PassKeyError
 
 ALGORITHM = "ES256"

@@ -10,20 +10,13 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from sluice.core.file_changes import CachedFile
-from sluice.core.files import (
-    SECRET_MODE,
-    make_private_directory,
-    read_secret,
-    write_secret,
-)
-from sluice.core.home import Home
+from sluice.core import SECRET_MODE, CachedFile, Home, make_private_directory, read_secret, write_secret
 from sluice.gateway.credentials.api_tokens import DEFAULT_TTL, TokenBook, TokenRecord
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.credentials.session_store import revoke_sessions
 from sluice.gateway.errors import InvalidTokenRequest, TokenStoreError
 from sluice.gateway.principal import AccessRole
-from sluice.pki.assertions.principal import TokenId
+from sluice.pki.assertions import TokenId
 
 MAX_TOKEN_FILE_BYTES = 4 << 20
 LOCK_TIMEOUT_SECONDS = 10.0

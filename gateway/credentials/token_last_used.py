@@ -9,11 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import StoreError
-from sluice.core.files import make_private_directory, read_secret, write_secret
-from sluice.core.home import Home
+from sluice.core import Home, StoreError, make_private_directory, read_secret, write_secret
 from sluice.gateway.credentials.api_tokens import MAX_TOKENS
-from sluice.pki.assertions.principal import TokenId
+from sluice.pki.assertions import TokenId
 
 MAX_USE_FILE_BYTES = 1 << 20
 

@@ -16,14 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from sluice.core.file_changes import CachedFile
-from sluice.core.files import (
-    locked,
-    make_private_directory,
-    read_secret,
-    write_secret,
-)
-from sluice.core.home import Home
+from sluice.core import CachedFile, Home, locked, make_private_directory, read_secret, write_secret
 from sluice.gateway.credentials.session_store import revoke_sessions
 from sluice.gateway.errors import UserFileError
 from sluice.gateway.principal import is_name

@@ -1,1 +1,5 @@
 """Envoy's configuration as values: listeners, routes, clusters, filters. No I/O."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sluice.core.tracing import TRACEPARENT_HEADER
-from sluice.gateway.authn.client_certificate import HEADER as CERTIFICATE_HEADER
-from sluice.gateway.credentials.access_tokens import CSRF_HEADER
+from sluice.core import TRACEPARENT_HEADER
+from sluice.gateway.authn import HEADER as CERTIFICATE_HEADER
+from sluice.gateway.credentials import CSRF_HEADER
 
 CHECK_HEADERS = (
     "authorization",

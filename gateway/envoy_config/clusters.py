@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.connect.envoy import connect_cluster
+from sluice.gateway.connect import connect_cluster
 from sluice.gateway.envoy_config.json_values import seconds
 from sluice.gateway.upstreams import Legs, cluster
 

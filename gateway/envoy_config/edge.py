@@ -6,15 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sluice.core.xds.messages import (
-    CLUSTER,
-    EXTENSION,
-    LISTENER,
-    ROUTES,
-    from_json,
-)
-from sluice.core.xds.resources import Resources
-from sluice.gateway.authz.routes import Route
+from sluice.core.xds import CLUSTER, EXTENSION, LISTENER, ROUTES, Resources, from_json
+from sluice.gateway.authz import Route
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.envoy_config.clusters import edge_clusters
 from sluice.gateway.envoy_config.filters import PASS, REVOCATIONS, pass_filter

@@ -13,14 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sluice.core.tracing import TRACEPARENT_HEADER
+from sluice.core import TRACEPARENT_HEADER
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.credentials.access_tokens import (
-    AUDIENCE,
-    ISSUER,
-    LEEWAY_SECONDS,
-    PASS_COOKIE,
-)
+from sluice.gateway.credentials import AUDIENCE, ISSUER, LEEWAY_SECONDS, PASS_COOKIE
 from sluice.gateway.envoy_config.check_headers import CHECK_HEADERS, REFUSAL_HEADERS, SUCCESS_HEADERS
 from sluice.gateway.envoy_config.headers import (
     CREDENTIAL,
@@ -36,8 +31,7 @@ from sluice.gateway.envoy_config.json_values import (
     typed,
 )
 from sluice.gateway.envoy_config.limits import rate_limit
-from sluice.pki.assertions.tokens import HEADER as ASSERTION
-from sluice.pki.assertions.tokens import PASS_SCHEME
+from sluice.pki.assertions import HEADER as ASSERTION, PASS_SCHEME
 
 PASS_CACHE_SIZE = 1000
 """Verified passes that each worker remembers."""

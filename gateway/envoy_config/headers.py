@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sluice.gateway.credentials.access_tokens import CSRF_HEADER
-from sluice.pki.assertions.tokens import HEADER as ASSERTION
+from sluice.gateway.credentials import CSRF_HEADER
+from sluice.pki.assertions import HEADER as ASSERTION
 
 REMOVED_PREFIXES = ("x-sluice-", "x-forwarded-", "x-envoy-", "x-accel-")
 """Request headers that only the gateway itself may write; matched without regard to case."""

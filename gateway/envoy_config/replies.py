@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sluice.gateway.credentials.access_tokens import PASS_COOKIE
+from sluice.gateway.credentials import PASS_COOKIE
 from sluice.gateway.problem import CONTENT_TYPE, problem
 from sluice.gateway.problem_page import POLICY, POLICY_HEADER, problem_page
 

@@ -7,13 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sluice.core.xds.messages import (
-    EXTENSION,
-    TYPE_PREFIX,
-    Message,
-    from_json,
-    message_class,
-)
+from sluice.core.xds import EXTENSION, TYPE_PREFIX, Message, from_json, message_class
 from sluice.gateway.envoy_config.filters import REVOCATIONS
 from sluice.gateway.envoy_config.headers import CREDENTIAL, PASS_ID, PRINCIPAL
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 
-from sluice.gateway.authz.routes import PARAMETER_PATTERN, TARGET_PATTERN, Route
+from sluice.gateway.authz import PARAMETER_PATTERN, TARGET_PATTERN, Route
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.connect.envoy import connect_route, is_connect
-from sluice.gateway.credentials.access_tokens import (
-    CSRF_HEADER,
-    PASS_COOKIE,
-    SAFE_METHODS,
-    role_pass_prefix,
-)
+from sluice.gateway.connect import connect_route, is_connect
+from sluice.gateway.credentials import CSRF_HEADER, PASS_COOKIE, SAFE_METHODS, role_pass_prefix
 from sluice.gateway.envoy_config.filters import (
     ASK_ALWAYS,
     AUTHORIZATION,
@@ -31,8 +25,7 @@ from sluice.gateway.envoy_config.filters import (
 from sluice.gateway.envoy_config.headers import CLIENT_CERTIFICATE
 from sluice.gateway.envoy_config.http3 import alternative_service
 from sluice.gateway.envoy_config.json_values import exact_header, seconds, typed
-from sluice.pki.assertions.tokens import HEADER as ASSERTION
-from sluice.pki.assertions.tokens import PASS_SCHEME
+from sluice.pki.assertions import HEADER as ASSERTION, PASS_SCHEME
 
 REMOVED_TOWARDS_REST = ("authorization", "proxy-authorization", "cookie", CLIENT_CERTIFICATE)
 """Secrets end here: REST gets the principal, never the credential."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from sluice.core.files import read_bounded
+from sluice.core import read_bounded
 from sluice.gateway.errors import BootstrapError
 
 DIRECTORY = Path(__file__).with_name("sources")

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sluice.core.errors import StoreError
-from sluice.core.files import read_bounded
-from sluice.core.tracing import TracingConfig, TracingUnavailable
+from sluice.core import StoreError, TracingConfig, TracingUnavailable, read_bounded
 from sluice.gateway.envoy_config.json_values import extension, seconds, typed
 
 CLUSTER = "traces"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import aiohttp
 
-from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.core import BodyTooLarge, read_body
 from sluice.gateway.errors import IssuerError
-from sluice.pki.tls.edge_client import EdgeTrust
+from sluice.pki.tls import EdgeTrust
 
 MAX_DOCUMENT_BYTES = 256 << 10
 TIMEOUT_SECONDS = 10.0

@@ -11,11 +11,11 @@ from typing import Any
 
 import jwt
 
-from sluice.core.jws import InvalidJwt, read_header, verified_claims
+from sluice.core import InvalidJwt, read_header, verified_claims
 from sluice.gateway.config import IssuerConfig
 from sluice.gateway.jwt.jwks import KeyCache, KeyNotKnown, KeySet
 from sluice.gateway.principal import MAX_GROUPS, Subject, is_group, is_name
-from sluice.pki.assertions.principal import Credential, ForeignJwtId
+from sluice.pki.assertions import Credential, ForeignJwtId
 
 LEEWAY_SECONDS = 30.0
 """How far an issuer's clock may differ from ours."""

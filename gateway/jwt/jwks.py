@@ -15,8 +15,7 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 
-from sluice.core.jws import InvalidJwt
-from sluice.core.tasks import end_tasks
+from sluice.core import InvalidJwt, end_tasks
 from sluice.gateway.errors import IssuerError
 
 _LOG = logging.getLogger(__name__)

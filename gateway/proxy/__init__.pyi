@@ -11,6 +11,7 @@ from .nginx import (
     STATUS_HEADER as STATUS_HEADER,
     TRUST_FILE as TRUST_FILE,
     NginxPaths as NginxPaths,
+    render_nginx as render_nginx,
 )
 from .secret_feed import SecretFeed as SecretFeed, Side as Side
 from .xds_publisher import Sources as Sources, publishing as publishing

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.core.home import Home
-from sluice.gateway.audit_log.access_log_reader import access_file
+from sluice.core import Home
+from sluice.gateway.audit_log import access_file
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.connect.envoy import connect_socket
-from sluice.gateway.envoy_config.json_values import FROM_XDS, seconds
-from sluice.gateway.envoy_config.templates import DIRECTORY, fill
+from sluice.gateway.connect import connect_socket
+from sluice.gateway.envoy_config import DIRECTORY, FROM_XDS, fill, seconds
 from sluice.gateway.upstreams import (
     SDS_CLUSTER,
     XDS_CLUSTER,
@@ -21,7 +20,7 @@ from sluice.gateway.upstreams import (
     cluster,
     grpc_service,
 )
-from sluice.pki.spiffe_id import Role
+from sluice.pki import Role
 
 SOURCE = DIRECTORY / "bootstrap.jsonc"
 

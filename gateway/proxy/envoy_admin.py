@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.core import BodyTooLarge, read_body
 from sluice.gateway.errors import EnvoyFailed
 
 EDGE_LISTENER = "edge"

@@ -7,13 +7,11 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 
-from sluice.core.errors import SluiceError
-from sluice.core.tasks import repeat
-from sluice.core.xds.messages import SECRET
-from sluice.core.xds.resources import Resources
+from sluice.core import SluiceError, repeat
+from sluice.core.xds import SECRET, Resources
 from sluice.gateway.proxy.envoy_status import UseReports
 from sluice.gateway.proxy.secret_feed import Given, SecretFeed
-from sluice.gateway.xds.service import XdsService
+from sluice.gateway.xds import XdsService
 
 _LOG = logging.getLogger(__name__)
 

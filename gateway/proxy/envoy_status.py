@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 from cryptography.hazmat.primitives import hashes
 
-from sluice.core.errors import StoreError
+from sluice.core import StoreError
 from sluice.gateway.errors import EnvoyFailed
 from sluice.gateway.proxy.envoy_admin import EnvoyAdmin
 from sluice.gateway.proxy.secret_feed import Given, SecretFeed, Side
@@ -27,14 +27,9 @@ from sluice.gateway.upstreams import (
     EDGE_TRUST_SECRET,
     TRUST_SECRET,
 )
-from sluice.pki.authorities.signing import to_pem
-from sluice.pki.trust.reports import (
-    DIRECTORY,
-    TrustReport,
-    remove_report,
-    write_report,
-)
-from sluice.pki.x509.key_identifiers import issuer_id, key_id
+from sluice.pki.authorities import to_pem
+from sluice.pki.trust import DIRECTORY, TrustReport, remove_report, write_report
+from sluice.pki.x509 import issuer_id, key_id
 
 _LOG = logging.getLogger(__name__)
 

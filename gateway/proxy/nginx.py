@@ -18,9 +18,7 @@ from pathlib import Path
 import jinja2
 
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.envoy_config.headers import REMOVED_HEADERS
-from sluice.gateway.envoy_config.replies import LOCAL_DETAILS
-from sluice.gateway.envoy_config.routes import domains
+from sluice.gateway.envoy_config import LOCAL_DETAILS, REMOVED_HEADERS, domains
 from sluice.gateway.errors import BootstrapError
 from sluice.gateway.problem import CONTENT_TYPE, problem_body
 from sluice.gateway.upstreams import Legs, TlsLeg, UnixLeg

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.core.xds.messages import Message
-from sluice.core.xds.secrets import certificate_secret, trust_secret
+from sluice.core.xds import Message, certificate_secret, trust_secret
 from sluice.gateway.errors import EnvoyIdentityError
 from sluice.gateway.upstreams import (
     CERTIFICATE_SECRET,
@@ -26,17 +25,11 @@ from sluice.gateway.upstreams import (
     EDGE_TRUST_SECRET,
     TRUST_SECRET,
 )
-from sluice.pki.authorities.signing import to_pem
-from sluice.pki.identities.directory import (
-    IdentityMaterial,
-    Stamp,
-    read_identity,
-    stamp_of,
-)
-from sluice.pki.revocation.crl import RevocationList
-from sluice.pki.revocation.revoked_peers import RevokedPeers
-from sluice.pki.spiffe_id import Role
-from sluice.pki.x509.profiles import Purpose, purposes_of
+from sluice.pki import Role
+from sluice.pki.authorities import to_pem
+from sluice.pki.identities import IdentityMaterial, Stamp, read_identity, stamp_of
+from sluice.pki.revocation import RevocationList, RevokedPeers
+from sluice.pki.x509 import Purpose, purposes_of
 
 _LOG = logging.getLogger(__name__)
 

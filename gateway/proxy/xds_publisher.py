@@ -12,30 +12,23 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import SluiceError
-from sluice.core.file_changes import CachedFile
-from sluice.core.files import make_private_directory, write_secret
-from sluice.core.tasks import end_tasks, repeat
-from sluice.core.xds.messages import SHORT_NAMES
-from sluice.gateway.authz.policy_file import PolicyFile
-from sluice.gateway.authz.routes import RouteTable
+from sluice.core import CachedFile, SluiceError, end_tasks, make_private_directory, repeat, write_secret
+from sluice.core.xds import SHORT_NAMES
+from sluice.gateway.authz import PolicyFile, RouteTable
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.credentials.revocations import Revocations, RevocationSet
-from sluice.gateway.credentials.signing_keys import PassKeys
-from sluice.gateway.envoy_config.edge import (
+from sluice.gateway.credentials import PassKeys, Revocations, RevocationSet
+from sluice.gateway.envoy_config import (
+    SOURCE,
+    Collector,
     EdgeInputs,
+    Grants,
     edge_documents,
     edge_resources,
     extension_resources,
+    load_source,
 )
-from sluice.gateway.envoy_config.listeners import SOURCE
-from sluice.gateway.envoy_config.routes import Grants
-from sluice.gateway.envoy_config.templates import load_source
-from sluice.gateway.envoy_config.tracing import Collector
 from sluice.gateway.upstreams import Legs
-from sluice.gateway.xds.service import XdsService
-from sluice.gateway.xds.snapshot import SnapshotBoard
-from sluice.gateway.xds.status import XdsStatus
+from sluice.gateway.xds import SnapshotBoard, XdsService, XdsStatus
 
 _LOG = logging.getLogger(__name__)
 

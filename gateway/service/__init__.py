@@ -1,1 +1,5 @@
 """The auth service and the relay as processes: HTTP interfaces and composition."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,38 +9,32 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from sluice.core.errors import SluiceError
-from sluice.core.file_changes import CachedFile
-from sluice.core.files import read_secret
-from sluice.core.home import Home
-from sluice.core.tasks import end_tasks, repeat
-from sluice.gateway.audit_log.log import AuditLog, audit_file
-from sluice.gateway.audit_log.recorded_policy import RecordedPolicy
-from sluice.gateway.audit_log.writer import AuditWriter
-from sluice.gateway.authn.authenticator import Authenticator
-from sluice.gateway.authz.operations import known_operations
+from sluice.core import CachedFile, Home, SluiceError, end_tasks, read_secret, repeat
+from sluice.gateway.audit_log import AuditLog, AuditWriter, RecordedPolicy, audit_file
+from sluice.gateway.authn import Authenticator
+from sluice.gateway.authz import RouteTable, known_operations
 from sluice.gateway.authz.policy_file import policy_file
-from sluice.gateway.authz.routes import RouteTable
 from sluice.gateway.config import AUTH_NAME, GatewayConfig, IssuerConfig
-from sluice.gateway.connect.envoy import connect_operations
-from sluice.gateway.credentials.assertion import AssertionSigner, publish_keys
-from sluice.gateway.credentials.revocations import Revocations
-from sluice.gateway.credentials.session_store import SessionStore
-from sluice.gateway.credentials.sessions import Limits
-from sluice.gateway.credentials.signing_keys import PassKeys
-from sluice.gateway.credentials.token_file import token_snapshot
-from sluice.gateway.credentials.token_last_used import TokensLastUsed
-from sluice.gateway.credentials.users import user_snapshot
-from sluice.gateway.jwt.fetch import Fetcher
-from sluice.gateway.jwt.jwks import KeyCache
+from sluice.gateway.connect import connect_operations
+from sluice.gateway.credentials import (
+    AssertionSigner,
+    Limits,
+    PassKeys,
+    Revocations,
+    SessionStore,
+    TokensLastUsed,
+    publish_keys,
+    token_snapshot,
+    user_snapshot,
+)
+from sluice.gateway.jwt import Fetcher, KeyCache
 from sluice.gateway.service.auth_api import AuthApi
 from sluice.gateway.service.ext_authz import AuthService
-from sluice.gateway.signin.oidc import Directory, Provider, key_cache
-from sluice.gateway.signin.sign_in import SignIn
-from sluice.gateway.ui.revocation_client import RevocationClient
-from sluice.pki.assertions.keys import assertion_keys_file
-from sluice.pki.ca.address import CaAddress, read_ca
-from sluice.pki.spiffe_id import Role
+from sluice.gateway.signin import Directory, Provider, SignIn, key_cache
+from sluice.gateway.ui import RevocationClient
+from sluice.pki import Role
+from sluice.pki.assertions import assertion_keys_file
+from sluice.pki.ca import CaAddress, read_ca
 
 _LOG = logging.getLogger(__name__)
 

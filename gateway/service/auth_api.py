@@ -9,21 +9,12 @@ from dataclasses import replace
 import msgspec
 from aiohttp import web
 
-from sluice.core.errors import SluiceError
-from sluice.core.home import Home
-from sluice.gateway.credentials.access_tokens import SESSION_COOKIE
-from sluice.gateway.credentials.api_tokens import Unauthenticated
-from sluice.gateway.credentials.signing_keys import encode_jwks
-from sluice.gateway.envoy_config.replies import DENIED_PATH
+from sluice.core import Home, SluiceError
+from sluice.gateway.credentials import SESSION_COOKIE, Unauthenticated, encode_jwks
+from sluice.gateway.envoy_config import DENIED_PATH
 from sluice.gateway.service.jobmanager_api import JWKS_PATH
-from sluice.gateway.signin.cookies import pass_cookie
-from sluice.gateway.signin.device import Device
-from sluice.gateway.signin.login import Login
-from sluice.gateway.signin.requests import AuditNote, AuthRequest, Refused, read
-from sluice.gateway.signin.responses import answer
-from sluice.gateway.signin.sign_in import SignIn
-from sluice.gateway.ui.pages import AdminPages
-from sluice.gateway.ui.revocation_client import RevocationClient
+from sluice.gateway.signin import AuditNote, AuthRequest, Device, Login, Refused, SignIn, answer, pass_cookie, read
+from sluice.gateway.ui import AdminPages, RevocationClient
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,22 +10,22 @@ import logging
 
 from grpclib.server import Server
 
-from sluice.core.home import Home
-from sluice.core.unix_socket import listen_unix
-from sluice.gateway.authn.credential_validity import check_in
+from sluice.core import Home, listen_unix
+from sluice.gateway.authn import check_in
 from sluice.gateway.config import CONNECT_NAME, GatewayConfig
-from sluice.gateway.connect.envoy import connect_socket
-from sluice.gateway.connect.relay import ConnectRelay
-from sluice.gateway.connect.rest import RestSessions
-from sluice.gateway.connect.sessions import Sessions
-from sluice.gateway.connect.wire import RawCodec, RawDetails
-from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
-from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
-from sluice.pki.assertions.open_streams import OpenStreams
-from sluice.pki.assertions.tokens import CONNECT_AUDIENCE, PASS_AUDIENCE, AssertionVerifier
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.reporter import reporting
+from sluice.gateway.connect import ConnectRelay, RawCodec, RawDetails, RestSessions, Sessions, connect_socket
+from sluice.gateway.proxy import EnvoyPaths, legs_of
+from sluice.pki import Role
+from sluice.pki.assertions import (
+    CONNECT_AUDIENCE,
+    PASS_AUDIENCE,
+    AssertionKeys,
+    AssertionVerifier,
+    OpenStreams,
+    assertion_keys_file,
+)
+from sluice.pki.tls import TlsIdentity
+from sluice.pki.trust import reporting
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,20 +17,12 @@ from urllib.parse import urlencode
 from aiohttp import hdrs, web
 from prometheus_client import Counter
 
-from sluice.core.errors import SluiceError
-from sluice.core.file_changes import CachedFile
-from sluice.core.metrics import REGISTRY
-from sluice.core.pages.assets import PREFIX as STATIC_PREFIX
-from sluice.core.pages.assets import find_asset
-from sluice.core.tracing import TRACEPARENT_HEADER, TRACING, checked
-from sluice.gateway.audit_log.chain import AuditRecord
-from sluice.gateway.audit_log.writer import AuditWriter
-from sluice.gateway.authn.authenticator import Authenticator
-from sluice.gateway.authz.routes import RouteTable
-from sluice.gateway.credentials.access_tokens import CSRF_HEADER
-from sluice.gateway.credentials.api_tokens import Unauthenticated, redact
-from sluice.gateway.credentials.assertion import AssertionSigner
-from sluice.gateway.credentials.authenticated import Authenticated
+from sluice.core import REGISTRY, TRACEPARENT_HEADER, TRACING, CachedFile, SluiceError, checked
+from sluice.core.pages import PREFIX as STATIC_PREFIX, find_asset
+from sluice.gateway.audit_log import AuditRecord, AuditWriter
+from sluice.gateway.authn import Authenticator
+from sluice.gateway.authz import RouteTable
+from sluice.gateway.credentials import CSRF_HEADER, AssertionSigner, Authenticated, Unauthenticated, redact
 from sluice.gateway.decision import CheckRequest, Decision, decide
 from sluice.gateway.problem import CONTENT_TYPE, problem_body
 from sluice.gateway.problem_page import (
@@ -39,12 +31,10 @@ from sluice.gateway.problem_page import (
     problem_page,
     wants_page,
 )
-from sluice.gateway.proxy.nginx import PROBLEM_HEADER, PROXY_HEADER, STATUS_HEADER
-from sluice.gateway.proxy.nginx import PROXY as NGINX
+from sluice.gateway.proxy import PROBLEM_HEADER, PROXY as NGINX, PROXY_HEADER, STATUS_HEADER
 from sluice.gateway.service.auth_api import PREFIX, AuthApi
-from sluice.gateway.signin.requests import presented
-from sluice.gateway.signin.sign_in import SignIn
-from sluice.pki.assertions.tokens import HEADER as ASSERTION_HEADER
+from sluice.gateway.signin import SignIn, presented
+from sluice.pki.assertions import HEADER as ASSERTION_HEADER
 
 _LOG = logging.getLogger(__name__)
 DECISIONS = Counter(

@@ -7,13 +7,12 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
-from sluice.core.errors import SluiceError
-from sluice.core.http_body import BodyTooLarge, read_body
-from sluice.gateway.authn.credential_validity import IsValid, answer
-from sluice.gateway.credentials.signing_keys import PassKeys, encode_jwks
-from sluice.pki.assertions.open_streams import MAX_QUESTION_BYTES
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import peer_of
+from sluice.core import BodyTooLarge, SluiceError, read_body
+from sluice.gateway.authn import IsValid, answer
+from sluice.gateway.credentials import PassKeys, encode_jwks
+from sluice.pki import Role
+from sluice.pki.assertions import MAX_QUESTION_BYTES
+from sluice.pki.tls import peer_of
 
 JWKS_PATH = "/auth/assertion-jwks.json"
 """The keys."""

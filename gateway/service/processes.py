@@ -15,51 +15,48 @@ from typing import NoReturn
 import msgspec
 from aiohttp import web
 
-from sluice.core.files import (
+from sluice.core import (
     SECRET_MODE,
+    Home,
+    TracingConfig,
+    clear_stale_socket,
+    listen_unix,
     make_private_directory,
     write_atomic,
     write_secret,
 )
-from sluice.core.home import Home
-from sluice.core.tracing import TracingConfig
-from sluice.core.unix_socket import clear_stale_socket, listen_unix
-from sluice.gateway.audit_log.access_rotation import make_access_log, rotating
-from sluice.gateway.audit_log.log import AuditLog, audit_file
-from sluice.gateway.audit_log.maintenance import keeping
-from sluice.gateway.authn.credential_validity import validity_in
+from sluice.gateway.audit_log import AuditLog, audit_file, keeping, make_access_log, rotating
+from sluice.gateway.authn import validity_in
 from sluice.gateway.config import (
     AUTH_NAME,
     EDGE_NAME,
     ENVOY_NAME,
     GatewayConfig,
 )
-from sluice.gateway.envoy_config.templates import load_source
-from sluice.gateway.envoy_config.tracing import collector_of
+from sluice.gateway.envoy_config import collector_of, load_source
 from sluice.gateway.errors import EnvoyFailed
 from sluice.gateway.listening import ByApplicationProtocol, require_free_port
-from sluice.gateway.proxy.bootstrap import (
+from sluice.gateway.proxy import (
     SOURCE,
+    EnvoyElsewhere,
     EnvoyPaths,
+    EnvoyProcess,
+    SecretFeed,
+    Secrets,
+    Side,
+    Sources,
+    UseReports,
     legs_of,
+    publishing,
     render,
 )
-from sluice.gateway.proxy.envoy_admin import EnvoyElsewhere
-from sluice.gateway.proxy.envoy_process import EnvoyProcess
-from sluice.gateway.proxy.envoy_secrets import Secrets
-from sluice.gateway.proxy.envoy_status import UseReports
-from sluice.gateway.proxy.secret_feed import SecretFeed, Side
-from sluice.gateway.proxy.xds_publisher import Sources, publishing
 from sluice.gateway.service.assembly import auth_service, route_file
 from sluice.gateway.service.jobmanager_api import with_jobmanager_api
-from sluice.gateway.xds.service import xds_service
-from sluice.gateway.xds.status import status_file
-from sluice.pki.ca.address import CaAddress
-from sluice.pki.channels import Channel, client_policy
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.tls.listener import MutualTlsListener
-from sluice.pki.trust.reporter import reporting
+from sluice.gateway.xds import status_file, xds_service
+from sluice.pki import Channel, Role, client_policy
+from sluice.pki.ca import CaAddress
+from sluice.pki.tls import MutualTlsListener, TlsIdentity
+from sluice.pki.trust import reporting
 
 __all__ = ["auth_announcement", "edge_directory", "route_file", "run_auth", "run_envoy"]
 

@@ -1,1 +1,5 @@
 """Everything under ``/auth/``: signing in and out, passes, and the command's device code."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -5,7 +5,7 @@ Source: RFC 6265bis (``__Host-`` prefix, ``SameSite``).
 
 from __future__ import annotations
 
-from sluice.gateway.credentials.access_tokens import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
+from sluice.gateway.credentials import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
 
 LOGIN_COOKIE = "__Host-sluice-login"
 """Binds a sign-in to the browser that began it, before there is a session."""

@@ -8,8 +8,7 @@ from urllib.parse import urlencode
 import msgspec
 from aiohttp import web
 
-from sluice.gateway.credentials.api_tokens import Unauthenticated
-from sluice.gateway.credentials.authenticated import Authenticated
+from sluice.gateway.credentials import Authenticated, Unauthenticated
 from sluice.gateway.principal import Subject
 from sluice.gateway.signin import pages
 from sluice.gateway.signin.device_codes import (

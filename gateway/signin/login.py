@@ -8,10 +8,8 @@ from urllib.parse import urlencode, urlsplit
 
 from aiohttp import web
 
-from sluice.gateway.authn.authenticator import MAX_TOKEN_CHARACTERS
-from sluice.gateway.credentials.access_tokens import PASS_COOKIE
-from sluice.gateway.credentials.api_tokens import Unauthenticated
-from sluice.gateway.credentials.users import MAX_PASSWORD_BYTES
+from sluice.gateway.authn import MAX_TOKEN_CHARACTERS
+from sluice.gateway.credentials import MAX_PASSWORD_BYTES, PASS_COOKIE, Unauthenticated
 from sluice.gateway.errors import IssuerError, LoginError
 from sluice.gateway.principal import Subject
 from sluice.gateway.signin import pages

@@ -15,13 +15,10 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from sluice.core.files import read_secret
-from sluice.core.jws import InvalidJwt
+from sluice.core import InvalidJwt, read_secret
 from sluice.gateway.config import IssuerConfig, OidcConfig, check_url
 from sluice.gateway.errors import IssuerError, LoginError
-from sluice.gateway.jwt.fetch import Fetcher
-from sluice.gateway.jwt.issuers import verify_with_cache
-from sluice.gateway.jwt.jwks import KeyCache, KeyNotKnown
+from sluice.gateway.jwt import Fetcher, KeyCache, KeyNotKnown, verify_with_cache
 from sluice.gateway.principal import Subject
 from sluice.gateway.signin.attempts import Attempt
 

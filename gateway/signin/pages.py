@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.core.pages.rendering import Pages
+from sluice.core.pages import Pages
 from sluice.gateway.templates import TEMPLATES
 
 _PAGES = Pages(TEMPLATES)

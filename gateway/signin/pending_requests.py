@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import Generic, TypeVar
 
-from sluice.pki.tls.pending_peers import network_of
+from sluice.pki.tls import network_of
 
 _T = TypeVar("_T")
 

@@ -9,11 +9,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import hdrs, web
 
-from sluice.core.http_body import BodyTooLarge, read_body
-from sluice.gateway.authn.authenticator import Presented, parse_cookies
-from sluice.gateway.authn.client_certificate import HEADER as CERTIFICATE_HEADER
-from sluice.gateway.authz.routes import UnsafePath, split_target
-from sluice.gateway.credentials.access_tokens import CSRF_HEADER, SAFE_METHODS
+from sluice.core import BodyTooLarge, read_body
+from sluice.gateway.authn import HEADER as CERTIFICATE_HEADER, Presented, parse_cookies
+from sluice.gateway.authz import UnsafePath, split_target
+from sluice.gateway.credentials import CSRF_HEADER, SAFE_METHODS
 from sluice.gateway.signin.pending_requests import TooManyPending
 
 MAX_FORM_BYTES = 16 << 10

@@ -14,18 +14,18 @@ from functools import partial
 
 from aiohttp import hdrs, web
 
-from sluice.gateway.audit_log.chain import AuditRecord
-from sluice.gateway.audit_log.writer import AuditWriter
-from sluice.gateway.authn.authenticator import Authenticator
+from sluice.gateway.audit_log import AuditRecord, AuditWriter
+from sluice.gateway.authn import Authenticator
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.credentials.access_tokens import (
+from sluice.gateway.credentials import (
     SESSION_COOKIE,
+    Authenticated,
+    NoSession,
+    TokensLastUsed,
+    Unauthenticated,
     issue,
+    redact,
 )
-from sluice.gateway.credentials.api_tokens import Unauthenticated, redact
-from sluice.gateway.credentials.authenticated import Authenticated
-from sluice.gateway.credentials.sessions import NoSession
-from sluice.gateway.credentials.token_last_used import TokensLastUsed
 from sluice.gateway.decision import challenge, csrf_holds
 from sluice.gateway.principal import Subject
 from sluice.gateway.problem import CONTENT_TYPE, problem_body
@@ -44,7 +44,7 @@ from sluice.gateway.signin.cookies import (
 from sluice.gateway.signin.oidc import Provider
 from sluice.gateway.signin.requests import MAX_LOGGED_CHARACTERS, AuditNote, AuthRequest, Refused
 from sluice.gateway.signin.responses import answer
-from sluice.pki.assertions.principal import SessionId
+from sluice.pki.assertions import SessionId
 
 MAX_ID_TOKENS = 2000
 _LOGIN_SECONDS = 600

@@ -7,22 +7,16 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from sluice.core.errors import PkiError
-from sluice.core.home import Home
-from sluice.core.pages.formatting import Tone, expiry_tone
-from sluice.pki.authorities.rotation_phases import Phase, Rotation, phase_of
-from sluice.pki.authorities.rotation_store import read_rotation
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import TrustStore
-from sluice.pki.ca.refusals import needing_attention
-from sluice.pki.config import PkiConfig
-from sluice.pki.identities.directory import read_identity
-from sluice.pki.ledger.unexpired import unexpired_certificates
-from sluice.pki.revocation.crl_files import identity_directories
-from sluice.pki.revocation.store import RevocationStore
-from sluice.pki.tls.connections import key_name
-from sluice.pki.x509.key_identifiers import key_id
-from sluice.pki.x509.profiles import ISSUING, AuthorityKind
+from sluice.core import Home, PkiError
+from sluice.core.pages import Tone, expiry_tone
+from sluice.pki import PkiConfig
+from sluice.pki.authorities import AuthorityStore, Phase, Rotation, TrustStore, phase_of, read_rotation
+from sluice.pki.ca import needing_attention
+from sluice.pki.identities import read_identity
+from sluice.pki.ledger import unexpired_certificates
+from sluice.pki.revocation import RevocationStore, identity_directories
+from sluice.pki.tls import key_name
+from sluice.pki.x509 import ISSUING, AuthorityKind, key_id
 
 MAX_LEAVES = 500
 WARN_SHARE = 0.1

@@ -19,31 +19,21 @@ from urllib.parse import urlencode
 import msgspec
 from aiohttp import hdrs, web
 
-from sluice.core.errors import SluiceError
-from sluice.core.home import Home
-from sluice.core.pages.rendering import HTML, Pages, page_headers
-from sluice.gateway.audit_log.chain import AuditRecord
-from sluice.gateway.audit_log.log import audit_file
-from sluice.gateway.audit_log.log_reader import Filter
-from sluice.gateway.audit_log.verification import read_records
-from sluice.gateway.authz.policy import Verdict
-from sluice.gateway.credentials.api_tokens import Unauthenticated
-from sluice.gateway.credentials.authenticated import Authenticated
-from sluice.gateway.credentials.token_file import TokenStore
-from sluice.gateway.credentials.token_last_used import read_last_used
+from sluice.core import Home, SluiceError
+from sluice.core.pages import HTML, Pages, page_headers
+from sluice.gateway.audit_log import AuditRecord, Filter, audit_file, read_records
+from sluice.gateway.authz import Verdict
+from sluice.gateway.credentials import Authenticated, TokenStore, Unauthenticated, read_last_used
 from sluice.gateway.errors import AuditLogError, TokenNotFound
 from sluice.gateway.problem import problem_body
-from sluice.gateway.signin.requests import AuditNote, AuthRequest, Refused, check_origin
-from sluice.gateway.signin.responses import answer, redirect
-from sluice.gateway.signin.sign_in import SignIn
+from sluice.gateway.signin import AuditNote, AuthRequest, Refused, SignIn, answer, check_origin, redirect
 from sluice.gateway.templates import TEMPLATES
 from sluice.gateway.ui.certificates import PkiView, pki_view
 from sluice.gateway.ui.revocation_client import REASONS, RevocationClient
 from sluice.gateway.ui.verify_process import Outcome
-from sluice.pki.assertions.principal import TokenId
-from sluice.pki.config import PkiConfig
-from sluice.pki.errors import CertificateUnknown
-from sluice.pki.revocation.crl import Reason
+from sluice.pki import CertificateUnknown, PkiConfig
+from sluice.pki.assertions import TokenId
+from sluice.pki.revocation import Reason
 
 MAX_SEARCHED = 5_000
 """Records that a search looks at, the newest; the command and the access report look at all."""

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.gateway.credentials.revocations import FOREVER, Revocations
-from sluice.pki.ca.address import CaAddress
-from sluice.pki.ca.protocol import RevokedAnswer
-from sluice.pki.enrolment.client import revoke
-from sluice.pki.errors import CaUnavailable
-from sluice.pki.revocation.crl import Reason
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.gateway.credentials import FOREVER, Revocations
+from sluice.pki import CaUnavailable
+from sluice.pki.ca import CaAddress, RevokedAnswer
+from sluice.pki.enrolment import revoke
+from sluice.pki.revocation import Reason
+from sluice.pki.tls import TlsIdentity
+from sluice.pki.x509 import AuthorityKind
 
 REASONS = (
     Reason.KEY_COMPROMISE,

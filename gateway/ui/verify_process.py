@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import SluiceError
-from sluice.gateway.audit_log.verification import verify_log
+from sluice.core import SluiceError
+from sluice.gateway.audit_log import verify_log
 
 NICENESS = 10
 

@@ -9,13 +9,19 @@ from functools import partial
 from typing import Any
 
 from sluice.core.grpc import MAX_REQUEST_BYTES, Call, Caller, GrpcServer, Method
-from sluice.core.xds.messages import SECRET, SHORT_NAMES
-from sluice.core.xds.resources import Resources
-from sluice.core.xds.stream import AGGREGATED, SECRET_SERVICE, serve_stream
-from sluice.core.xds.subscription import Heard, Subscription
+from sluice.core.xds import (
+    AGGREGATED,
+    SECRET,
+    SECRET_SERVICE,
+    SHORT_NAMES,
+    Heard,
+    Resources,
+    Subscription,
+    serve_stream,
+)
 from sluice.gateway.xds.snapshot import SnapshotBoard
 from sluice.gateway.xds.status import XdsStatus
-from sluice.pki.tls.contexts import peer_of
+from sluice.pki.tls import peer_of
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice.core import listen_unix
 from sluice.core.grpc import Caller, GrpcServer
-from sluice.core.unix_socket import listen_unix
 from sluice.gateway.xds.server import xds_server
 from sluice.gateway.xds.snapshot import SnapshotBoard
 from sluice.gateway.xds.status import XdsStatus
-from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki import Role, SpiffeId
 
 
 @dataclass(frozen=True, slots=True)

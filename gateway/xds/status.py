@@ -8,14 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.files import (
-    SECRET_MODE,
-    make_private_directory,
-    read_bounded,
-    write_atomic,
-)
-from sluice.core.home import Home
-from sluice.core.xds.messages import SHORT_NAMES, XdsError
+from sluice.core import SECRET_MODE, Home, make_private_directory, read_bounded, write_atomic
+from sluice.core.xds import SHORT_NAMES, XdsError
 
 MAX_STATUS_BYTES = 64 << 10
 

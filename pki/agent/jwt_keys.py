@@ -10,15 +10,7 @@ from typing import Any, Protocol
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sluice.core.clock import Clock
-from sluice.core.errors import StoreError
-from sluice.core.files import (
-    locked,
-    make_private_directory,
-    read_secret,
-    remove_leftovers,
-    write_secret,
-)
+from sluice.core import Clock, StoreError, locked, make_private_directory, read_secret, remove_leftovers, write_secret
 from sluice.pki.agent.jwt_svid import (
     JwtKey,
     KeyRing,
@@ -30,7 +22,7 @@ from sluice.pki.agent.jwt_svid import (
     validate_token,
 )
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509.keys import key_from_pem, key_to_pem
+from sluice.pki.x509 import key_from_pem, key_to_pem
 
 MAX_KEYS = 16
 

@@ -17,8 +17,7 @@ import jwt
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sluice.core.errors import PkiError
-from sluice.core.jws import InvalidJwt, read_header, verified_claims
+from sluice.core import InvalidJwt, PkiError, read_header, verified_claims
 from sluice.pki.spiffe_id import SpiffeId
 
 ALGORITHM = "ES256"

@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from sluice.core.errors import PkiError
+from sluice.core import PkiError
 
 _Fields = dict[str, tuple[int, str]]
 

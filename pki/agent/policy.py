@@ -13,11 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import PkiError
-from sluice.core.files import read_bounded
+from sluice.core import PkiError, read_bounded
 from sluice.pki.config import PkiConfig
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509.profiles import AuthorityKind, Names, workload_profile
+from sluice.pki.x509 import AuthorityKind, Names, workload_profile
 
 MAX_POLICY_BYTES = 256 << 10
 MAX_IDENTITIES = 256

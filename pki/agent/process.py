@@ -10,18 +10,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from sluice.core.clock import Clock, utc_now
-from sluice.core.errors import StoreError
+from sluice.core import Clock, StoreError, listen_unix, utc_now
 from sluice.core.grpc import Caller, GrpcServer
-from sluice.core.unix_socket import listen_unix
 from sluice.pki.agent.jwt_keys import JwtAuthority
 from sluice.pki.agent.policy import AgentPolicy
 from sluice.pki.agent.published_identities import PublishedIdentities
 from sluice.pki.agent.renewer import IdentityRenewer, renew_forever
 from sluice.pki.agent.sds import SecretDiscovery
 from sluice.pki.agent.workload_api import WorkloadApi
-from sluice.pki.issuing.issuer import DirectoryIssuer
-from sluice.pki.trust.reporter import Reporter
+from sluice.pki.issuing import DirectoryIssuer
+from sluice.pki.trust import Reporter
 
 _LOG = logging.getLogger(__name__)
 _SYSTEM_RANDOM = random.SystemRandom()

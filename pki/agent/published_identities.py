@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from sluice.core.clock import Clock
-from sluice.pki.identities.directory import IdentityMaterial
-from sluice.pki.revocation.crl import RevocationList
+from sluice.core import Clock
+from sluice.pki.identities import IdentityMaterial
+from sluice.pki.revocation import RevocationList
 from sluice.pki.spiffe_id import SpiffeId
 
 

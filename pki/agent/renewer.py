@@ -9,29 +9,24 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
-from sluice.core.clock import Clock
-from sluice.core.errors import SluiceError, StoreError
-from sluice.core.files import write_public
+from sluice.core import Clock, SluiceError, StoreError, write_public
 from sluice.pki.agent.policy import ManagedIdentity
 from sluice.pki.agent.published_identities import PublishedIdentities
-from sluice.pki.identities.directory import (
+from sluice.pki.identities import (
     IdentityMaterial,
     Stamp,
-    read_identity,
-    stamp_of,
-)
-from sluice.pki.identities.renewal import (
     Urgency,
     is_due,
     is_superseded,
+    read_identity,
     retry_at,
+    stamp_of,
     urgency,
 )
-from sluice.pki.issuing.issuer import DirectoryIssuer
-from sluice.pki.revocation.crl_files import COMPLETE_LISTS_FILE
-from sluice.pki.revocation.revoked_peers import RevokedPeers
-from sluice.pki.trust.reporter import Reporter
-from sluice.pki.x509.profiles import Validity, changed_lifetime
+from sluice.pki.issuing import DirectoryIssuer
+from sluice.pki.revocation import COMPLETE_LISTS_FILE, RevokedPeers
+from sluice.pki.trust import Reporter
+from sluice.pki.x509 import Validity, changed_lifetime
 
 _LOG = logging.getLogger(__name__)
 

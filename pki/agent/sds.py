@@ -14,14 +14,22 @@ from typing import Any
 from grpclib.const import Status
 
 from sluice.core.grpc import MAX_REQUEST_BYTES, Call, Caller, CallRefused, Method
-from sluice.core.xds.messages import SECRET, Message
-from sluice.core.xds.resources import Resources
-from sluice.core.xds.secrets import certificate_secret, trust_secret
-from sluice.core.xds.stream import SECRET_SERVICE, decoded, serve_stream
-from sluice.core.xds.subscription import Heard, Subscription, response
+from sluice.core.xds import (
+    SECRET,
+    SECRET_SERVICE,
+    Heard,
+    Message,
+    Resources,
+    Subscription,
+    certificate_secret,
+    decoded,
+    response,
+    serve_stream,
+    trust_secret,
+)
 from sluice.pki.agent.policy import AgentPolicy, ManagedIdentity
 from sluice.pki.agent.published_identities import PublishedIdentities
-from sluice.pki.authorities.signing import to_pem
+from sluice.pki.authorities import to_pem
 
 _LOG = logging.getLogger(__name__)
 

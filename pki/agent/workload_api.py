@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from grpclib.const import Status
 
-from sluice.core.errors import InvalidIdentity
+from sluice.core import InvalidIdentity
 from sluice.core.grpc import Call, CallRefused, Method
 from sluice.pki.agent.jwt_keys import JwtAuthority
 from sluice.pki.agent.jwt_svid import TokenRejected
@@ -27,7 +27,7 @@ from sluice.pki.agent.messages import (
 )
 from sluice.pki.agent.policy import MAX_AUDIENCES, AgentPolicy, ManagedIdentity
 from sluice.pki.agent.published_identities import PublishedIdentities
-from sluice.pki.identities.directory import IdentityMaterial
+from sluice.pki.identities import IdentityMaterial
 
 MAX_REQUEST_BYTES = 64 << 10
 SECURITY_HEADER = ("workload.spiffe.io", "true")

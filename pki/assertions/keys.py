@@ -5,10 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from sluice.core.errors import SluiceError
-from sluice.core.file_changes import CachedFile
-from sluice.core.files import read_bounded
-from sluice.core.home import Home
+from sluice.core import CachedFile, Home, SluiceError, read_bounded
 from sluice.pki.assertions.tokens import KeySet, decode_jwks
 
 _LOG = logging.getLogger(__name__)

@@ -8,14 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Awaitable, Callable, Iterator, Set as AbstractSet
 from dataclasses import dataclass, field
 
 import msgspec
 
-from sluice.core.errors import SluiceError
-from sluice.core.tasks import repeat
+from sluice.core import SluiceError, repeat
 from sluice.pki.assertions.principal import Credential, CredentialKind, Jti
 from sluice.pki.assertions.tokens import Assertion
 

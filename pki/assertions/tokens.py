@@ -35,8 +35,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping, Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -44,8 +43,7 @@ import jwt
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sluice.core.errors import AssertionRefused
-from sluice.core.jws import InvalidJwt, read_header, verified_claims
+from sluice.core import AssertionRefused, InvalidJwt, read_header, verified_claims
 from sluice.pki.assertions.principal import Credential, CredentialKind, Jti, Method, Principal
 
 HEADER = "x-sluice-assertion"

@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sluice.core.errors import CertificateRejected
+from sluice.core import CertificateRejected
 from sluice.pki.authorities.signing import (
     Authority,
     authority_name,
@@ -22,19 +22,22 @@ from sluice.pki.authorities.signing import (
     trust_domain_of,
 )
 from sluice.pki.config import PkiConfig
-from sluice.pki.x509.csr import SIGNATURE_HASHES, load_csr
-from sluice.pki.x509.keys import (
+from sluice.pki.x509 import (
+    DAMAGED,
+    ISSUING,
+    SIGNATURE_HASHES,
+    AuthorityKind,
     PrivateKey,
+    check_names,
     check_strength,
+    constraints_of,
+    describe,
     describe_key,
     edge_algorithm,
+    load_csr,
     same_public_key,
     signature_hash,
 )
-from sluice.pki.x509.name_constraints import check_names, constraints_of
-from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.profiles import ISSUING, AuthorityKind
-from sluice.pki.x509.verification import describe
 
 
 def request_authority(kind: AuthorityKind, config: PkiConfig) -> tuple[PrivateKey, bytes]:

@@ -22,8 +22,8 @@ from typing import Protocol
 
 import msgspec
 
-from sluice.core.errors import PkiError
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.core import PkiError
+from sluice.pki.x509 import AuthorityKind
 
 
 class RotationRefused(PkiError):

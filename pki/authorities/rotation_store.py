@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import StoreError
-from sluice.core.files import (
+from sluice.core import (
+    StoreError,
     exchange,
     locked,
     make_private_directory,
@@ -39,9 +39,7 @@ from sluice.pki.authorities.rotation_phases import (
 from sluice.pki.authorities.signing import create_intermediate, create_root
 from sluice.pki.authorities.store import KEY_FILE, AuthorityStore
 from sluice.pki.config import PkiConfig
-from sluice.pki.x509.key_identifiers import key_id
-from sluice.pki.x509.parse_errors import DAMAGED_JSON
-from sluice.pki.x509.profiles import ISSUING, AuthorityKind
+from sluice.pki.x509 import DAMAGED_JSON, ISSUING, AuthorityKind, key_id
 
 STATE_FILE = "state.json"
 RETIRED = "retired"

@@ -12,25 +12,25 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from sluice.core.errors import CertificateRejected, StoreError
+from sluice.core import CertificateRejected, StoreError
 from sluice.pki.config import PkiConfig
-from sluice.pki.x509.keys import (
-    PrivateKey,
-    PublicKey,
-    edge_algorithm,
-    generate_key,
-    signature_hash,
-)
-from sluice.pki.x509.name_constraints import check_names, constraints_for, constraints_of
-from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.profiles import (
+from sluice.pki.x509 import (
+    DAMAGED,
     AuthorityKind,
     Names,
+    PrivateKey,
     Profile,
+    PublicKey,
     authority_key_usage,
+    check_names,
+    constraints_for,
+    constraints_of,
+    edge_algorithm,
+    generate_key,
     leaf_key_usage,
     leaf_validity,
     lifetime_words,
+    signature_hash,
 )
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.core.errors import StoreError
-from sluice.core.files import (
+from sluice.core import (
     PUBLIC_MODE,
     SECRET_MODE,
+    StoreError,
     locked,
     make_private_directory,
     read_bounded,
@@ -34,15 +34,16 @@ from sluice.pki.authorities.signing import (
     trust_domain_of,
 )
 from sluice.pki.config import PkiConfig
-from sluice.pki.x509.encrypted_key import encrypt_key
-from sluice.pki.x509.keys import (
+from sluice.pki.x509 import (
+    DAMAGED,
+    ISSUING,
+    AuthorityKind,
     PrivateKey,
+    encrypt_key,
     key_from_pem,
     key_to_pem,
     same_public_key,
 )
-from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.profiles import ISSUING, AuthorityKind
 
 CERTIFICATE_FILE = "cert.pem"
 KEY_FILE = "key.pem"

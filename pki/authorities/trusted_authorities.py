@@ -9,19 +9,11 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.core.errors import StoreError
-from sluice.core.files import (
-    locked,
-    make_private_directory,
-    read_bounded,
-    remove_leftovers,
-    write_public,
-)
+from sluice.core import StoreError, locked, make_private_directory, read_bounded, remove_leftovers, write_public
 from sluice.pki.authorities.rotation_store import read_rotation, rotation_directory
 from sluice.pki.authorities.signing import to_pem
 from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.x509.key_identifiers import key_id
-from sluice.pki.x509.profiles import ISSUING, AuthorityKind
+from sluice.pki.x509 import ISSUING, AuthorityKind, key_id
 
 READ_ATTEMPTS = 5
 """How often the authorities are read again when a rotation goes on meanwhile."""

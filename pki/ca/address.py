@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from sluice.core.errors import StoreError
-from sluice.core.files import make_private_directory, read_bounded, write_public
-from sluice.core.home import Home
+from sluice.core import Home, StoreError, make_private_directory, read_bounded, write_public
 from sluice.pki.errors import CaUnavailable
-from sluice.pki.x509.parse_errors import DAMAGED_JSON
+from sluice.pki.x509 import DAMAGED_JSON
 
 MAX_ADDRESS_BYTES = 16 << 10
 

@@ -15,10 +15,7 @@ from typing import Literal
 from cryptography import x509
 from prometheus_client import Counter
 
-from sluice.core.append_log import ChainState, Disk
-from sluice.core.clock import rfc3339, utc_now
-from sluice.core.errors import CertificateRejected, CrlRejected
-from sluice.core.metrics import REGISTRY
+from sluice.core import REGISTRY, CertificateRejected, ChainState, CrlRejected, Disk, rfc3339, utc_now
 from sluice.pki.ca.policy import (
     check_newest,
     grant_edge_renewal,
@@ -31,25 +28,21 @@ from sluice.pki.ca.refusals import Refusal, Refusals
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateSuperseded, IssuanceRefused
-from sluice.pki.identities.join_tokens import JoinToken, check_token
-from sluice.pki.issuing.engine import IssuingEngine
-from sluice.pki.issuing.leaf import LeafRequest, SignedChain
-from sluice.pki.ledger.file import Ledger, ledger_path
-from sluice.pki.ledger.generations import DEFAULT_OVERLAP
-from sluice.pki.ledger.offline_issuance import IssuanceNotes
-from sluice.pki.ledger.records import IssuanceKind, LedgerRecord
-from sluice.pki.revocation.crl import RevocationList
+from sluice.pki.identities import JoinToken, check_token
+from sluice.pki.issuing import IssuingEngine, LeafRequest, SignedChain
+from sluice.pki.ledger import DEFAULT_OVERLAP, IssuanceKind, IssuanceNotes, Ledger, LedgerRecord, ledger_path
+from sluice.pki.revocation import RevocationList
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.x509.key_identifiers import fingerprint
-from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.peer_identity import certified_identity
-from sluice.pki.x509.profiles import (
+from sluice.pki.x509 import (
+    DAMAGED,
     AuthorityKind,
     Names,
     Purpose,
+    certified_identity,
+    fingerprint,
+    verify_chain,
     workload_profile,
 )
-from sluice.pki.x509.verification import verify_chain
 
 _LOG = logging.getLogger(__name__)
 ISSUED = Counter("sluice_ca_issued_total", "Certificates that the online authority has signed.", registry=REGISTRY)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from sluice.pki.ledger.generations import DEFAULT_OVERLAP
+from sluice.pki.ledger import DEFAULT_OVERLAP
 
 
 class CaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,9 +7,7 @@ import ssl
 from collections.abc import Callable
 
 from sluice.pki.channels import Channel, client_policy
-from sluice.pki.tls.contexts import TlsIdentity, enrolment_server_context
-from sluice.pki.tls.listener import MutualTlsListener
-from sluice.pki.tls.pending_peers import PendingPeers
+from sluice.pki.tls import MutualTlsListener, PendingPeers, TlsIdentity, enrolment_server_context
 
 MAX_STRANGERS = 512
 """Most open connections; beyond it the oldest one of the busiest address is closed."""

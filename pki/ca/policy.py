@@ -12,20 +12,21 @@ from dataclasses import replace
 
 from cryptography import x509
 
-from sluice.core.errors import InvalidIdentity
+from sluice.core import InvalidIdentity
 from sluice.pki.ca.possession import check_possession
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateSuperseded, EnrolmentRefused, IssuanceRefused
-from sluice.pki.identities.join_tokens import ENROLLABLE, TokenRecord
-from sluice.pki.issuing.leaf import LeafRequest, renewal_request
-from sluice.pki.ledger.generations import overlap_for
+from sluice.pki.identities import ENROLLABLE, TokenRecord
+from sluice.pki.issuing import LeafRequest, renewal_request
+from sluice.pki.ledger import overlap_for
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.x509.csr import check_csr, check_edge_key
-from sluice.pki.x509.peer_identity import certified_identity
-from sluice.pki.x509.profiles import (
+from sluice.pki.x509 import (
     MIN_LEAF_LIFETIME,
     Names,
     Purpose,
+    certified_identity,
+    check_csr,
+    check_edge_key,
     edge_server_profile,
     purposes_of,
     workload_profile,

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from sluice.pki.errors import IssuanceRefused
-from sluice.pki.x509.keys import PrivateKey
+from sluice.pki.x509 import PrivateKey
 
 _CONTEXT = b"sluice public certificate renewal 1\0"
 _PSS = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=padding.PSS.DIGEST_LENGTH)

@@ -10,9 +10,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from sluice.core.errors import PkiError
-from sluice.core.home import Home
-from sluice.core.tasks import repeat
+from sluice.core import Home, PkiError, repeat
 from sluice.pki.ca.address import CaAddress, publish_ca, withdraw_ca
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.config import CaConfig
@@ -20,12 +18,11 @@ from sluice.pki.ca.revoker import Revoker
 from sluice.pki.ca.server import CaServer
 from sluice.pki.ca.subscriber_file import SubscriberFile
 from sluice.pki.config import PkiConfig
-from sluice.pki.identities.renewal import renewal_reason
-from sluice.pki.revocation.crl_files import push_crls
+from sluice.pki.identities import renewal_reason
+from sluice.pki.revocation import push_crls
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.tls.connections import ConnectionLog
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.reporter import reporting
+from sluice.pki.tls import ConnectionLog, TlsIdentity
+from sluice.pki.trust import reporting
 
 _LOG = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from sluice.core.errors import CertificateRejected, InvalidIdentity, PeerRefused, SluiceError
+from sluice.core import CertificateRejected, InvalidIdentity, PeerRefused, SluiceError
 from sluice.pki.errors import (
     CertificateSuperseded,
     CertificateUnknown,
@@ -15,9 +15,9 @@ from sluice.pki.errors import (
     LedgerError,
     RateLimited,
 )
-from sluice.pki.revocation.crl import Reason
-from sluice.pki.trust.reports import TrustReport
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.revocation import Reason
+from sluice.pki.trust import TrustReport
+from sluice.pki.x509 import AuthorityKind
 
 AUTHORITY_PATH = "/v1/authority"
 ENROL_PATH = "/v1/enrol"

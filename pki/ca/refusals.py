@@ -13,14 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import StoreError
-from sluice.core.files import make_private_directory, read_bounded, write_secret
-from sluice.core.home import Home
+from sluice.core import Home, StoreError, make_private_directory, read_bounded, write_secret
 from sluice.pki.config import PkiConfig
-from sluice.pki.ledger.file import ledger_path
-from sluice.pki.revocation.store import RevocationStore
-from sluice.pki.x509.parse_errors import DAMAGED_JSON
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.ledger import ledger_path
+from sluice.pki.revocation import RevocationStore
+from sluice.pki.x509 import DAMAGED_JSON, AuthorityKind
 
 _LOG = logging.getLogger(__name__)
 

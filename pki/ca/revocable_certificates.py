@@ -12,22 +12,13 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from sluice.core.errors import CertificateRejected, PkiError, StoreError
-from sluice.core.home import Home
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import TrustStore
-from sluice.pki.identities.database import IdentityStore
-from sluice.pki.identities.directory import CHAIN_FILE, previous_certificates, read_certificates
-from sluice.pki.ledger.file import ledger_path, read_ledger
-from sluice.pki.ledger.offline_issuance import IssuanceNotes
-from sluice.pki.ledger.unexpired import unexpired_certificates
-from sluice.pki.revocation.crl_files import identity_directories
-from sluice.pki.revocation.exported_certificates import ExportedCertificates
-from sluice.pki.revocation.store import RevocationTarget
+from sluice.core import CertificateRejected, Home, PkiError, StoreError
+from sluice.pki.authorities import AuthorityStore, TrustStore
+from sluice.pki.identities import CHAIN_FILE, IdentityStore, previous_certificates, read_certificates
+from sluice.pki.ledger import IssuanceNotes, ledger_path, read_ledger, unexpired_certificates
+from sluice.pki.revocation import ExportedCertificates, RevocationTarget, identity_directories
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509.peer_identity import certified_identity
-from sluice.pki.x509.profiles import ISSUING, AuthorityKind
-from sluice.pki.x509.verification import was_issued_by
+from sluice.pki.x509 import ISSUING, AuthorityKind, certified_identity, was_issued_by
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,16 +10,12 @@ import datetime as dt
 import logging
 from collections.abc import Callable
 
-from sluice.core.clock import utc_now
-from sluice.core.errors import PeerRefused
-from sluice.core.home import Home
+from sluice.core import Home, PeerRefused, utc_now
 from sluice.pki.ca.protocol import RevokedAnswer
 from sluice.pki.ca.revocable_certificates import fingerprints, in_home
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateUnknown, IssuanceRefused
-from sluice.pki.revocation.crl import Reason
-from sluice.pki.revocation.crl_files import push_crls
-from sluice.pki.revocation.store import RevocationStore
+from sluice.pki.revocation import Reason, RevocationStore, push_crls
 from sluice.pki.spiffe_id import Role, SpiffeId
 
 _LOG = logging.getLogger(__name__)

@@ -29,12 +29,7 @@ import msgspec
 from aiohttp import web
 from cryptography import x509
 
-from sluice.core.errors import (
-    PeerRefused,
-    PkiError,
-    SluiceError,
-)
-from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.core import BodyTooLarge, PeerRefused, PkiError, SluiceError, read_body
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.enrolment_listener import EnrolmentListener
 from sluice.pki.ca.protocol import (
@@ -69,13 +64,10 @@ from sluice.pki.channels import Channel, client_policy
 from sluice.pki.errors import (
     RateLimited,
 )
-from sluice.pki.issuing.leaf import SignedChain
+from sluice.pki.issuing import SignedChain
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.tls.connections import ConnectionLog
-from sluice.pki.tls.contexts import TlsIdentity, peer_of, tls_object_of
-from sluice.pki.tls.listener import MutualTlsListener
-from sluice.pki.x509.parse_errors import DAMAGED_JSON
-from sluice.pki.x509.profiles import MAX_LEAF_LIFETIME, AuthorityKind
+from sluice.pki.tls import ConnectionLog, MutualTlsListener, TlsIdentity, peer_of, tls_object_of
+from sluice.pki.x509 import DAMAGED_JSON, MAX_LEAF_LIFETIME, AuthorityKind
 
 _LOG = logging.getLogger(__name__)
 

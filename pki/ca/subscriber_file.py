@@ -11,18 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.clock import Clock, utc_now
-from sluice.core.errors import StoreError
-from sluice.core.files import (
-    make_private_directory,
-    read_secret,
-    remove_leftovers,
-    write_secret,
-)
+from sluice.core import Clock, StoreError, make_private_directory, read_secret, remove_leftovers, utc_now, write_secret
 from sluice.pki.ca.protocol import MAX_TRUST_REQUEST_BYTES
 from sluice.pki.ca.trust_subscribers import MAX_SUBSCRIBERS, SubscriberRecord, TrustSubscribers
-from sluice.pki.ledger.file import ledger_path
-from sluice.pki.x509.parse_errors import DAMAGED_JSON
+from sluice.pki.ledger import ledger_path
+from sluice.pki.x509 import DAMAGED_JSON
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import StoreError
-from sluice.core.files import (
+from sluice.core import (
+    StoreError,
     locked,
     make_private_directory,
     read_secret,
@@ -20,7 +20,7 @@ from sluice.core.files import (
     sync_directory,
     write_secret,
 )
-from sluice.pki.identities.join_tokens import JoinToken, TokenRecord, decode_record
+from sluice.pki.identities import JoinToken, TokenRecord, decode_record
 
 MAX_RECORD_BYTES = 64 << 10
 MAX_TOKENS = 5000

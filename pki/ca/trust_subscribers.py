@@ -14,11 +14,10 @@ from typing import Annotated
 import msgspec
 from cryptography import x509
 
-from sluice.core.clock import Clock, utc_now
-from sluice.core.errors import PeerRefused
+from sluice.core import Clock, PeerRefused, utc_now
 from sluice.pki.ca.protocol import MAX_TOLD, TrustRequest
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.trust.reports import TrustReport
+from sluice.pki.trust import TrustReport
 
 MAX_SUBSCRIBERS = 2048
 """Most identities that are remembered; those whose certificate has expired make room."""

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sluice.core.errors import PkiError
-from sluice.core.tasks import end_tasks
+from sluice.core import PkiError, end_tasks
 from sluice.pki.ca.protocol import TRUST_WAIT_SECONDS, TrustAnswer, TrustSide
 from sluice.pki.errors import RateLimited
 

@@ -9,13 +9,9 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.core.clock import utc_now
-from sluice.core.errors import CertificateRejected, PkiError
-from sluice.core.files import check_space, locked_file
-from sluice.pki.authorities.signing import to_pem, trust_domain_of
-from sluice.pki.ca.address import Address
-from sluice.pki.ca.possession import prove_possession
-from sluice.pki.ca.protocol import (
+from sluice.core import CertificateRejected, PkiError, check_space, locked_file, utc_now
+from sluice.pki.authorities import to_pem, trust_domain_of
+from sluice.pki.ca import (
     AUTHORITY_PATH,
     EDGE_RENEW_PATH,
     ENROL_PATH,
@@ -25,6 +21,7 @@ from sluice.pki.ca.protocol import (
     REVOKE_PATH,
     TRUST_PATH,
     TRUST_WAIT_SECONDS,
+    Address,
     AuthorityAnswer,
     EdgeRenewRequest,
     EnrolRequest,
@@ -33,23 +30,27 @@ from sluice.pki.ca.protocol import (
     RevokeRequest,
     TrustAnswer,
     TrustRequest,
+    prove_possession,
 )
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.enrolment.exchange import Limits, call, exchange, mutual_context
 from sluice.pki.errors import CaUnavailable
-from sluice.pki.identities.directory import KEY_FILE, read_identity, read_peers
-from sluice.pki.identities.join_tokens import JoinToken
-from sluice.pki.issuing.issuer import install_chain
-from sluice.pki.issuing.leaf import SignedChain, names_of
-from sluice.pki.revocation.crl import Reason
+from sluice.pki.identities import KEY_FILE, JoinToken, read_identity, read_peers
+from sluice.pki.issuing import SignedChain, install_chain, names_of
+from sluice.pki.revocation import Reason
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.tls.contexts import TlsIdentity, enrolment_client_context, unverified_client_context
-from sluice.pki.x509.csr import new_csr
-from sluice.pki.x509.key_identifiers import fingerprint
-from sluice.pki.x509.keys import DEFAULT_ALGORITHM, describe_key, edge_algorithm
-from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.profiles import Purpose, purposes_of
-from sluice.pki.x509.verification import verify_chain
+from sluice.pki.tls import TlsIdentity, enrolment_client_context, unverified_client_context
+from sluice.pki.x509 import (
+    DAMAGED,
+    DEFAULT_ALGORITHM,
+    Purpose,
+    describe_key,
+    edge_algorithm,
+    fingerprint,
+    new_csr,
+    purposes_of,
+    verify_chain,
+)
 
 IDENTITY_BYTES = 64 << 10
 """Space for a new generation of an identity, in bytes; without it none is asked for."""

@@ -7,16 +7,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from sluice.core.clock import Clock, utc_now
-from sluice.core.errors import CertificateRejected, StoreError
-from sluice.pki.ca.address import CaAddress
+from sluice.core import CertificateRejected, Clock, StoreError, utc_now
+from sluice.pki.ca import CaAddress
 from sluice.pki.enrolment import client
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
 from sluice.pki.errors import CertificateSuperseded, EnrolmentRefused
-from sluice.pki.identities.directory import IdentityMaterial, read_identity
+from sluice.pki.identities import IdentityMaterial, read_identity
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.x509.keys import DEFAULT_ALGORITHM
+from sluice.pki.tls import TlsIdentity
+from sluice.pki.x509 import DEFAULT_ALGORITHM
 
 _LOG = logging.getLogger(__name__)
 

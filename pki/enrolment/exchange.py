@@ -10,17 +10,15 @@ from typing import Literal, TypeVar
 import aiohttp
 import msgspec
 
-from sluice.core.errors import SluiceError
-from sluice.core.http_body import BodyTooLarge, read_body
-from sluice.pki.ca.address import Address
-from sluice.pki.ca.protocol import ALPN, ERROR_STATUS, MAX_ANSWER_BYTES, ErrorAnswer
+from sluice.core import BodyTooLarge, SluiceError, read_body
+from sluice.pki.ca import ALPN, ERROR_STATUS, MAX_ANSWER_BYTES, Address, ErrorAnswer
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.errors import (
     CaUnavailable,
     RateLimited,
 )
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.x509.parse_errors import DAMAGED_JSON
+from sluice.pki.tls import TlsIdentity
+from sluice.pki.x509 import DAMAGED_JSON
 
 LONGEST_RETRY_AFTER_SECONDS = 3600.0
 

@@ -6,9 +6,9 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.core.files import read_secret
+from sluice.core import read_secret
 from sluice.pki.errors import EnrolmentRefused
-from sluice.pki.identities.join_tokens import MAX_TOKEN_BYTES
+from sluice.pki.identities import MAX_TOKEN_BYTES
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,20 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sluice.core.clock import utc_now
-from sluice.pki.ca.address import CaAddress
-from sluice.pki.ca.policy import JOB_ROLES
-from sluice.pki.ca.protocol import JOB_PATH, JobRequest
+from sluice.core import utc_now
+from sluice.pki.ca import JOB_PATH, JOB_ROLES, CaAddress, JobRequest
 from sluice.pki.enrolment.client import BOTH, checked_chain
 from sluice.pki.enrolment.exchange import call, mutual_context
 from sluice.pki.errors import CaUnavailable, IssuanceRefused, RateLimited
-from sluice.pki.issuing.issuer import install_chain
-from sluice.pki.issuing.leaf import SignedChain
+from sluice.pki.issuing import SignedChain, install_chain
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.x509.csr import new_csr
-from sluice.pki.x509.keys import DEFAULT_ALGORITHM
-from sluice.pki.x509.profiles import Names
+from sluice.pki.tls import TlsIdentity
+from sluice.pki.x509 import DEFAULT_ALGORITHM, Names, new_csr
 
 RETRY_SECONDS = 15.0
 """How long requests are repeated while the authority is away or asks to wait: a restart takes less."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from sluice.core.background_task import run_with_background
-from sluice.core.home import Home
-from sluice.pki.agent.jwt_keys import JwtAuthority
-from sluice.pki.agent.policy import AgentPolicy, PolicyError
-from sluice.pki.agent.process import Agent, run_agent
+from sluice.core import Home, run_with_background
+from sluice.pki.agent import Agent, AgentPolicy, JwtAuthority, PolicyError, run_agent
 from sluice.pki.config import PkiConfig
 from sluice.pki.enrolment.enrolling_issuer import EnrollingIssuer, Locate
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
 from sluice.pki.enrolment.trust_subscription import TrustSubscription
-from sluice.pki.identities.join_tokens import ENROLLABLE
+from sluice.pki.identities import ENROLLABLE
 from sluice.pki.spiffe_id import SpiffeId
 
 

@@ -14,11 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from sluice.core.clock import Clock, utc_now
-from sluice.core.home import Home
-from sluice.pki.agent.policy import ManagedIdentity
-from sluice.pki.agent.published_identities import PublishedIdentities
-from sluice.pki.agent.renewer import IdentityRenewer, renew_forever
+from sluice.core import Clock, Home, utc_now
+from sluice.pki.agent import IdentityRenewer, ManagedIdentity, PublishedIdentities, renew_forever
 from sluice.pki.enrolment.enrolling_issuer import Locate, usable
 from sluice.pki.enrolment.trust_subscription import (
     LONGEST_PAUSE,
@@ -27,8 +24,8 @@ from sluice.pki.enrolment.trust_subscription import (
     pause_seconds,
 )
 from sluice.pki.errors import CaUnavailable, RateLimited
-from sluice.pki.issuing.issuer import DirectoryIssuer
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.issuing import DirectoryIssuer
+from sluice.pki.x509 import AuthorityKind
 
 _LOG = logging.getLogger(__name__)
 _SYSTEM_RANDOM = random.SystemRandom()

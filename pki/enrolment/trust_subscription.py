@@ -18,26 +18,15 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.clock import Clock, utc_now
-from sluice.core.errors import PkiError, StoreError
-from sluice.core.home import Home
-from sluice.core.tasks import end_tasks
-from sluice.pki.ca.protocol import (
-    MAX_TOLD,
-    MAX_TRUST_REQUEST_BYTES,
-    TrustAnswer,
-    TrustRequest,
-    TrustSide,
-)
+from sluice.core import Clock, Home, PkiError, StoreError, end_tasks, utc_now
+from sluice.pki.ca import MAX_TOLD, MAX_TRUST_REQUEST_BYTES, TrustAnswer, TrustRequest, TrustSide
 from sluice.pki.enrolment.client import fetch_trust
 from sluice.pki.enrolment.enrolling_issuer import Locate
 from sluice.pki.errors import RateLimited
-from sluice.pki.identities.renewal import retry_at
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.distribution import TrustBundle, TrustPusher
-from sluice.pki.trust.reporter import in_memory
-from sluice.pki.trust.reports import Alive, is_running, read_reports
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.identities import retry_at
+from sluice.pki.tls import TlsIdentity
+from sluice.pki.trust import Alive, TrustBundle, TrustPusher, in_memory, is_running, read_reports
+from sluice.pki.x509 import AuthorityKind
 
 _LOG = logging.getLogger(__name__)
 _SYSTEM_RANDOM = random.SystemRandom()

@@ -1,1 +1,5 @@
 """Identities in the formats, and with the configuration, of other programs."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 from cryptography import x509
 
-from sluice.core.errors import StoreError
-from sluice.pki.authorities.signing import to_pem
-from sluice.pki.identities.directory import IdentityMaterial
-from sluice.pki.x509 import pkcs12 as keystore
-from sluice.pki.x509.jks import jks_key_store, jks_trust_store
+from sluice.core import StoreError
+from sluice.pki.authorities import to_pem
+from sluice.pki.identities import IdentityMaterial
+from sluice.pki.x509 import jks_key_store, jks_trust_store, pkcs12 as keystore
 
 
 class Format(enum.StrEnum):

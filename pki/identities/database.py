@@ -17,8 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sluice.core.errors import StoreError
-from sluice.core.files import SECRET_MODE
+from sluice.core import SECRET_MODE, StoreError
 from sluice.pki.identities.directory import IdentityMaterial, parse_identity
 from sluice.pki.spiffe_id import SpiffeId
 

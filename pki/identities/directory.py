@@ -20,27 +20,26 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sluice.core.errors import PkiError, StoreError
-from sluice.core.file_changes import FileStamp, file_stamp
-from sluice.core.files import (
+from sluice.core import (
     LOCK_PATIENCE_SECONDS,
     PUBLIC_MODE,
     SECRET_MODE,
+    FileStamp,
+    PkiError,
+    StoreError,
+    file_stamp,
     locked,
     make_private_directory,
     read_bounded,
     read_secret,
     remove_leftovers,
+    remove_untrusted,
     replace_set,
     staged_name,
     sync_directory,
 )
-from sluice.core.untrusted_files import remove_untrusted
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509 import pkcs12 as keystore
-from sluice.pki.x509.keys import PrivateKey, key_from_pem, same_public_key
-from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.peer_identity import certified_identity
+from sluice.pki.x509 import DAMAGED, PrivateKey, certified_identity, key_from_pem, pkcs12 as keystore, same_public_key
 
 KEY_FILE = "key.pem"
 CHAIN_FILE = "chain.pem"

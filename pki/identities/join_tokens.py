@@ -19,12 +19,10 @@ from typing import Literal
 import msgspec
 from cryptography import x509
 
-from sluice.core.errors import CertificateRejected, StoreError
+from sluice.core import CertificateRejected, StoreError
 from sluice.pki.errors import EnrolmentRefused
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.x509.key_identifiers import fingerprint
-from sluice.pki.x509.parse_errors import DAMAGED_JSON
-from sluice.pki.x509.profiles import Names, Purpose
+from sluice.pki.x509 import DAMAGED_JSON, Names, Purpose, fingerprint
 
 MAX_TTL = dt.timedelta(hours=24)
 DEFAULT_TTL = dt.timedelta(minutes=15)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.authorities import AuthorityStore
 from sluice.pki.identities.directory import read_certificates
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.x509 import AuthorityKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.core.errors import StoreError
+from sluice.core import StoreError
 from sluice.pki.identities.directory import IdentityMaterial, read_identity
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509.key_identifiers import issuer_id, key_id
-from sluice.pki.x509.profiles import Names, Profile, Validity, alternative_names, purposes_of
+from sluice.pki.x509 import Names, Profile, Validity, alternative_names, issuer_id, key_id, purposes_of
 
 RENEW_EARLIEST = 0.45
 RENEW_LATEST = 0.55

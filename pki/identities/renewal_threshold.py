@@ -13,7 +13,7 @@ from typing import Self
 
 from cryptography import x509
 
-from sluice.core.errors import PkiError
+from sluice.core import PkiError
 
 _PERCENT = re.compile(r"([0-9]{1,3})%")
 _NUMBER = r"([0-9]{1,6}(?:\.[0-9]{1,9})?)"

@@ -13,13 +13,9 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtensionOID
 
-from sluice.core.errors import CertificateRejected, PkiError
+from sluice.core import CertificateRejected, PkiError
 from sluice.pki.inspect.problems import Problem, Severity
-from sluice.pki.x509.keys import check_strength
-from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.peer_identity import certified_identity, check_purpose
-from sluice.pki.x509.profiles import Purpose
-from sluice.pki.x509.verification import describe, was_issued_by
+from sluice.pki.x509 import DAMAGED, Purpose, certified_identity, check_purpose, check_strength, describe, was_issued_by
 
 WEAK_HASHES = frozenset({"md5", "sha1"})
 BROKEN_RSA_BITS = 2048

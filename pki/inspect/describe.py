@@ -20,18 +20,20 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from sluice.core.errors import CertificateRejected, StoreError
-from sluice.core.files import read_bounded
-from sluice.pki.identities import directory as identity_files
-from sluice.pki.identities.known_authorities import Known
+from sluice.core import CertificateRejected, StoreError, read_bounded
+from sluice.pki.identities import Known, directory as identity_files
 from sluice.pki.inspect.describe_crl import CrlSummary, summarize_crl
-from sluice.pki.revocation.crl import MAX_CRL_BYTES
-from sluice.pki.revocation.crl_files import CRL_FILE
-from sluice.pki.x509.jks import MAGIC, read_jks
-from sluice.pki.x509.keys import describe_key, public_key_der
-from sluice.pki.x509.loading import load_certificate, load_certificate_block
-from sluice.pki.x509.name_constraints import describe_constraints
-from sluice.pki.x509.parse_errors import DAMAGED
+from sluice.pki.revocation import CRL_FILE, MAX_CRL_BYTES
+from sluice.pki.x509 import (
+    DAMAGED,
+    MAGIC,
+    describe_constraints,
+    describe_key,
+    load_certificate,
+    load_certificate_block,
+    public_key_der,
+    read_jks,
+)
 
 MAX_ITEMS = 1000
 """Most PEM blocks looked at in one file."""

@@ -13,9 +13,9 @@ import msgspec
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from sluice.core.errors import CertificateRejected
-from sluice.pki.identities.known_authorities import Known
-from sluice.pki.x509.parse_errors import DAMAGED
+from sluice.core import CertificateRejected
+from sluice.pki.identities import Known
+from sluice.pki.x509 import DAMAGED
 
 MAX_ENTRIES = 100_000
 """Most entries of one list that are looked at."""

@@ -10,17 +10,14 @@ from typing import Protocol
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from sluice.core.errors import StoreError
-from sluice.core.home import Home
-from sluice.pki.identities.database import IdentityStore
-from sluice.pki.identities.directory import IdentityMaterial, read_identity, read_peers
-from sluice.pki.identities.renewal import issue_reason, kept_because
+from sluice.core import Home, StoreError
+from sluice.pki.identities import IdentityMaterial, IdentityStore, issue_reason, kept_because, read_identity, read_peers
 from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.leaf import IssuedLeaf, LeafRequest
-from sluice.pki.ledger.offline_issuance import MAX_RECORDS
-from sluice.pki.revocation.crl import Revocation
+from sluice.pki.ledger import MAX_RECORDS
+from sluice.pki.revocation import Revocation
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.x509 import AuthorityKind
 
 
 class Action(enum.StrEnum):

@@ -12,21 +12,14 @@ from pathlib import Path
 import msgspec
 from cryptography import x509
 
-from sluice.core.clock import Clock, utc_now
-from sluice.core.errors import CertificateRejected, StoreError
-from sluice.pki.authorities.signing import Authority, sign_leaf, trust_domain_of
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import TrustStore
+from sluice.core import CertificateRejected, Clock, StoreError, utc_now
+from sluice.pki.authorities import Authority, AuthorityStore, TrustStore, sign_leaf, trust_domain_of
 from sluice.pki.config import PkiConfig
-from sluice.pki.identities.directory import write_identity
+from sluice.pki.identities import write_identity
 from sluice.pki.issuing.leaf import IssuedLeaf, LeafRequest, SignedChain
-from sluice.pki.ledger.file import Ledger
-from sluice.pki.ledger.offline_issuance import IssuanceNotes, issuance_note
-from sluice.pki.ledger.records import LedgerRecord, NotedKind
-from sluice.pki.revocation.crl_files import install_crls
-from sluice.pki.revocation.store import RevocationStore
-from sluice.pki.x509.keys import edge_algorithm, generate_key, key_to_pem
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.ledger import IssuanceNotes, Ledger, LedgerRecord, NotedKind, issuance_note
+from sluice.pki.revocation import RevocationStore, install_crls
+from sluice.pki.x509 import AuthorityKind, edge_algorithm, generate_key, key_to_pem
 
 
 class IssuingEngine:

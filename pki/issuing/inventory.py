@@ -34,16 +34,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from sluice.core.errors import InvalidIdentity, PkiError
+from sluice.core import InvalidIdentity, PkiError
 from sluice.pki.config import PkiConfig
 from sluice.pki.issuing.leaf import LeafRequest
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509.profiles import (
-    Names,
-    edge_server_profile,
-    leaf_validity,
-    workload_profile,
-)
+from sluice.pki.x509 import Names, edge_server_profile, leaf_validity, workload_profile
 
 MAX_INVENTORY_BYTES = 16 << 20
 """Largest inventory that is read, in bytes."""

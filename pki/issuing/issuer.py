@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from sluice.core.clock import Clock, utc_now
-from sluice.core.errors import CertificateRejected
-from sluice.core.home import Home
+from sluice.core import CertificateRejected, Clock, Home, utc_now
 from sluice.pki.config import PkiConfig
-from sluice.pki.identities.directory import write_identity
+from sluice.pki.identities import write_identity
 from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.leaf import LeafRequest, SignedChain
-from sluice.pki.revocation.crl_files import install_crls
+from sluice.pki.revocation import install_crls
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509.csr import check_csr, check_edge_key
-from sluice.pki.x509.profiles import AuthorityKind, Names, edge_server_profile, workload_profile
+from sluice.pki.x509 import AuthorityKind, Names, check_csr, check_edge_key, edge_server_profile, workload_profile
 
 
 def install_chain(

@@ -10,18 +10,19 @@ from typing import Literal
 import msgspec
 from cryptography import x509
 
-from sluice.core.errors import StoreError
-from sluice.pki.authorities.signing import Authority, to_pem
+from sluice.core import StoreError
+from sluice.pki.authorities import Authority, to_pem
 from sluice.pki.config import PkiConfig
-from sluice.pki.ledger.records import IssuanceKind
+from sluice.pki.ledger import IssuanceKind
 from sluice.pki.spiffe_id import Role
-from sluice.pki.x509.keys import PrivateKey, PublicKey
-from sluice.pki.x509.peer_identity import certified_identity
-from sluice.pki.x509.profiles import (
+from sluice.pki.x509 import (
     Names,
+    PrivateKey,
     Profile,
+    PublicKey,
     Purpose,
     alternative_names,
+    certified_identity,
     edge_server_profile,
     kept_lifetime,
     purposes_of,

@@ -13,9 +13,16 @@ from typing import BinaryIO
 
 import msgspec
 
-from sluice.core.append_log import ChainState, Disk, NotAppended, append_whole
-from sluice.core.clock import rfc3339
-from sluice.core.files import SECRET_MODE, make_private_directory, sync_directory
+from sluice.core import (
+    SECRET_MODE,
+    ChainState,
+    Disk,
+    NotAppended,
+    append_whole,
+    make_private_directory,
+    rfc3339,
+    sync_directory,
+)
 from sluice.pki.errors import LedgerError
 from sluice.pki.ledger.generations import Generations
 from sluice.pki.ledger.records import MAX_LINE_BYTES, NOTED_KINDS, LedgerRecord, read_chain, seal, state_after, verify

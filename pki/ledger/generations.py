@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 from cryptography import x509
 
-from sluice.pki.identities.join_tokens import ENROLLABLE
+from sluice.pki.identities import ENROLLABLE
 from sluice.pki.ledger.records import LedgerRecord, side_of
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.x509 import AuthorityKind
 
 DEFAULT_OVERLAP = dt.timedelta(minutes=15)
 OVERLAP_SHARE = 4

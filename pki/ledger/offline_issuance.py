@@ -18,18 +18,10 @@ from pathlib import Path
 import msgspec
 from cryptography import x509
 
-from sluice.core.clock import rfc3339
-from sluice.core.errors import StoreError
-from sluice.core.files import (
-    make_private_directory,
-    read_secret,
-    sync_directory,
-    write_secret,
-)
+from sluice.core import StoreError, make_private_directory, read_secret, rfc3339, sync_directory, write_secret
 from sluice.pki.ledger.file import Ledger, ledger_path
 from sluice.pki.ledger.records import MAX_LINE_BYTES, NOTED_KINDS, LedgerRecord, NotedKind
-from sluice.pki.x509.key_identifiers import fingerprint
-from sluice.pki.x509.parse_errors import DAMAGED_JSON
+from sluice.pki.x509 import DAMAGED_JSON, fingerprint
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,10 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from sluice.core.append_log import ChainState
+from sluice.core import ChainState
 from sluice.pki.errors import LedgerError
-from sluice.pki.x509.parse_errors import DAMAGED_JSON
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.x509 import DAMAGED_JSON, AuthorityKind
 
 MAX_LINE_BYTES = 8 << 10
 """Longest line of a ledger, in bytes with its newline."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from sluice.pki.ledger.file import ledger_path, read_ledger
 from sluice.pki.ledger.offline_issuance import IssuanceNotes
 from sluice.pki.ledger.records import side_of
-from sluice.pki.revocation.store import RevocationTarget
+from sluice.pki.revocation import RevocationTarget
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.x509 import AuthorityKind
 
 
 def unexpired_certificates(

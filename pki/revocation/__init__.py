@@ -1,1 +1,5 @@
 """Certificate revocation lists: signing, storing, distributing to identity directories, and loading them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

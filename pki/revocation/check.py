@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from sluice.core.errors import CertificateRejected, CrlRejected
+from sluice.core import CertificateRejected, CrlRejected
 from sluice.pki.revocation.crl import RevocationList
 from sluice.pki.revocation.crl_files import take_newer
 

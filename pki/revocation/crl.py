@@ -21,10 +21,9 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import CRLEntryExtensionOID, ExtensionOID
 
-from sluice.core.errors import CrlRejected
-from sluice.pki.authorities.signing import Authority, authority_key_identifier
-from sluice.pki.x509.keys import signature_hash
-from sluice.pki.x509.parse_errors import DAMAGED
+from sluice.core import CrlRejected
+from sluice.pki.authorities import Authority, authority_key_identifier
+from sluice.pki.x509 import DAMAGED, signature_hash
 
 MAX_CRL_BYTES = 4 << 20
 """Largest file of revocation lists that is read, in bytes of PEM: some 58,000 entries, read in about a second."""

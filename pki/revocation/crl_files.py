@@ -14,21 +14,17 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.core.errors import CrlRejected, StoreError
-from sluice.core.files import (
+from sluice.core import (
     LOCK_PATIENCE_SECONDS,
+    CrlRejected,
+    Home,
+    StoreError,
     locked,
     read_bounded,
     remove_leftovers,
     write_public,
 )
-from sluice.core.home import Home
-from sluice.pki.identities.directory import (
-    CA_FILE,
-    CHAIN_FILE,
-    PEERS_FILE,
-    read_certificates,
-)
+from sluice.pki.identities import CA_FILE, CHAIN_FILE, PEERS_FILE, read_certificates
 from sluice.pki.revocation.crl import (
     EXPIRY_GRACE,
     MAX_CRL_BYTES,

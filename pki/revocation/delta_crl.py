@@ -13,16 +13,15 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.core.errors import PkiError
-from sluice.core.files import read_bounded, write_public
-from sluice.pki.authorities.signing import Authority
+from sluice.core import PkiError, read_bounded, write_public
+from sluice.pki.authorities import Authority
 from sluice.pki.revocation.crl import (
     MAX_CRL_BYTES,
     Revocation,
     load_crls,
     sign_crl,
 )
-from sluice.pki.x509.parse_errors import DAMAGED
+from sluice.pki.x509 import DAMAGED
 
 BASE_FILE = "base.pem"
 DELTA_FILE = "delta.pem"

@@ -16,19 +16,10 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from sluice.core.errors import StoreError
-from sluice.core.files import (
-    locked,
-    make_private_directory,
-    read_bounded,
-    remove_leftovers,
-    write_secret,
-)
-from sluice.pki.identities.directory import CA_FILE, CHAIN_FILE
+from sluice.core import StoreError, locked, make_private_directory, read_bounded, remove_leftovers, write_secret
+from sluice.pki.identities import CA_FILE, CHAIN_FILE
 from sluice.pki.revocation.store import RevocationTarget
-from sluice.pki.x509.key_identifiers import issuer_id
-from sluice.pki.x509.parse_errors import DAMAGED_JSON
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.x509 import DAMAGED_JSON, AuthorityKind, issuer_id
 
 OUTSIDE_FILE = "outside.json"
 MAX_CERTIFICATES = 10_000

@@ -16,9 +16,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.core.errors import PeerRefused, PkiError, StoreError
-from sluice.core.file_changes import FileStamp, file_stamp
-from sluice.core.files import read_bounded
+from sluice.core import FileStamp, PeerRefused, PkiError, StoreError, file_stamp, read_bounded
 from sluice.pki.revocation.crl import (
     EXPIRY_GRACE,
     MAX_CRL_BYTES,
@@ -27,7 +25,7 @@ from sluice.pki.revocation.crl import (
     load_crls,
 )
 from sluice.pki.revocation.crl_files import CRL_FILE, take_newer
-from sluice.pki.x509.key_identifiers import key_id
+from sluice.pki.x509 import key_id
 
 _LOG = logging.getLogger(__name__)
 

@@ -18,9 +18,12 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from sluice.core.errors import CertificateRejected, CrlRejected, StoreError
-from sluice.core.file_changes import FileStamp, file_stamp
-from sluice.core.files import (
+from sluice.core import (
+    CertificateRejected,
+    CrlRejected,
+    FileStamp,
+    StoreError,
+    file_stamp,
     locked,
     make_private_directory,
     read_bounded,
@@ -28,9 +31,7 @@ from sluice.core.files import (
     write_public,
     write_secret,
 )
-from sluice.pki.authorities.rotation_store import rotation_directory
-from sluice.pki.authorities.signing import Authority
-from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.authorities import Authority, AuthorityStore, rotation_directory
 from sluice.pki.config import PkiConfig
 from sluice.pki.revocation.crl import (
     MAX_CRL_BYTES,
@@ -44,8 +45,7 @@ from sluice.pki.revocation.crl import (
 )
 from sluice.pki.revocation.delta_crl import drop_parts, read_parts, write_parts
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509.key_identifiers import issuer_id, key_id
-from sluice.pki.x509.profiles import ISSUING, AuthorityKind
+from sluice.pki.x509 import ISSUING, AuthorityKind, issuer_id, key_id
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from sluice.core.clock import Clock, utc_now
-from sluice.core.errors import StoreError
-from sluice.core.home import Home
-from sluice.pki.authorities.rotation_phases import (
+from sluice.core import Clock, Home, StoreError, utc_now
+from sluice.pki.authorities import (
     Generations,
     Keep,
     Laggard,
@@ -21,7 +19,9 @@ from sluice.pki.authorities.rotation_phases import (
     Phase,
     Rotation,
     RotationRefused,
+    RotationStore,
     TrustHolder,
+    TrustStore,
     Verb,
     check_verb,
     lacking,
@@ -30,15 +30,11 @@ from sluice.pki.authorities.rotation_phases import (
     trusting,
     unknown_names,
 )
-from sluice.pki.authorities.rotation_store import RotationStore
-from sluice.pki.authorities.trusted_authorities import TrustStore
 from sluice.pki.config import PkiConfig
-from sluice.pki.revocation.crl_files import push_crls
-from sluice.pki.revocation.store import RevocationStore
+from sluice.pki.revocation import RevocationStore, push_crls
 from sluice.pki.rotation.view import holders, remembered
-from sluice.pki.trust.anchor_files import push_trust
-from sluice.pki.trust.reports import Alive, is_running
-from sluice.pki.x509.profiles import ISSUING, AuthorityKind
+from sluice.pki.trust import Alive, is_running, push_trust
+from sluice.pki.x509 import ISSUING, AuthorityKind
 
 Patience = Callable[[Sequence[Laggard]], bool]
 """Called with the processes that are behind; returns True to check again (after waiting), False to give up."""

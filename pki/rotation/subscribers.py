@@ -5,10 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Iterator
 
-from sluice.pki.authorities.rotation_phases import Source, TrustHolder
-from sluice.pki.ca.protocol import TRUST_WAIT_SECONDS
-from sluice.pki.ca.subscriber_file import WRITE_SECONDS
-from sluice.pki.ca.trust_subscribers import SubscriberRecord, TrustSubscriber
+from sluice.pki.authorities import Source, TrustHolder
+from sluice.pki.ca import TRUST_WAIT_SECONDS, WRITE_SECONDS, SubscriberRecord, TrustSubscriber
 
 SILENCE = dt.timedelta(seconds=2 * TRUST_WAIT_SECONDS + WRITE_SECONDS)
 """A running subscriber asks again after each wait: two waits, and the file's maximum age."""

@@ -10,24 +10,16 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from sluice.core.errors import InvalidIdentity, PkiError, StoreError
-from sluice.core.home import Home
-from sluice.pki.authorities.rotation_phases import (
-    Keep,
-    Rotation,
-    Source,
-    TrustHolder,
-)
-from sluice.pki.ca.subscriber_file import read_subscribers, subscribers_path
-from sluice.pki.identities.directory import read_identity
-from sluice.pki.ledger.file import ledger_path, read_ledger
-from sluice.pki.ledger.records import NOTED_KINDS, LedgerRecord, side_of
-from sluice.pki.revocation.crl_files import identity_directories
+from sluice.core import Home, InvalidIdentity, PkiError, StoreError
+from sluice.pki.authorities import Keep, Rotation, Source, TrustHolder
+from sluice.pki.ca import read_subscribers, subscribers_path
+from sluice.pki.identities import read_identity
+from sluice.pki.ledger import NOTED_KINDS, LedgerRecord, ledger_path, read_ledger, side_of
+from sluice.pki.revocation import identity_directories
 from sluice.pki.rotation.subscribers import subscriber_holders
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.trust.anchor_files import sides_of
-from sluice.pki.trust.reports import Alive, is_running, read_reports
-from sluice.pki.x509.key_identifiers import issuer_id, key_id
+from sluice.pki.trust import Alive, is_running, read_reports, sides_of
+from sluice.pki.x509 import issuer_id, key_id
 
 RECORD_PRECISION = dt.timedelta(milliseconds=1)
 """Times in the ledger are cut off to this."""

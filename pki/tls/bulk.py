@@ -27,21 +27,17 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from OpenSSL import SSL, crypto
 
-from sluice.core.errors import PeerRefused, PkiError
+from sluice.core import PeerRefused, PkiError
 from sluice.pki.channels import PeerPolicy
-from sluice.pki.identities.directory import IdentityMaterial
-from sluice.pki.revocation.revoked_peers import CertificateId, describe_revoked
+from sluice.pki.identities import IdentityMaterial
+from sluice.pki.revocation import CertificateId, describe_revoked
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity, peer_of
 from sluice.pki.tls.session_tickets import sends_tickets
-from sluice.pki.x509.loading import load_certificate
-from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.peer_identity import check_peer
-from sluice.pki.x509.profiles import Purpose
+from sluice.pki.x509 import DAMAGED, Purpose, check_peer, load_certificate
 
 try:
-    from OpenSSL._util import ffi as _ffi
-    from OpenSSL._util import lib as _lib
+    from OpenSSL._util import ffi as _ffi, lib as _lib
 
     HAS_NATIVE = all(hasattr(_lib, name) for name in ("SSL_read", "SSL_write", "SSL_pending", "SSL_get_error"))
 except ImportError:  # another pyOpenSSL than the one this was written for

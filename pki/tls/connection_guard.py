@@ -6,8 +6,8 @@ import asyncio
 import logging
 import weakref
 
-from sluice.core.errors import PeerRefused
-from sluice.pki.revocation.revoked_peers import LOOK_SECONDS
+from sluice.core import PeerRefused
+from sluice.pki.revocation import LOOK_SECONDS
 from sluice.pki.tls.contexts import TlsIdentity, peer_of, revocation_of
 
 _LOG = logging.getLogger(__name__)

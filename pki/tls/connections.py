@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from sluice.pki.channels import Channel
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.tls.contexts import peer_of, tls_object_of
-from sluice.pki.x509.key_identifiers import issuer_id
+from sluice.pki.x509 import issuer_id
 
 MAX_OPEN = 1024
 """Open connections remembered; the oldest are forgotten first."""

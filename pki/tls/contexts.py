@@ -18,18 +18,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cryptography import x509
 
-from sluice.core.errors import PeerRefused, StoreError
+from sluice.core import PeerRefused, StoreError
 from sluice.pki.channels import PeerPolicy
-from sluice.pki.identities.directory import (
-    IdentityMaterial,
-    Stamp,
-    read_identity,
-    stamp_of,
-)
-from sluice.pki.revocation.revoked_peers import CertificateId, RevokedPeers, describe_revoked
+from sluice.pki.identities import IdentityMaterial, Stamp, read_identity, stamp_of
+from sluice.pki.revocation import CertificateId, RevokedPeers, describe_revoked
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509.peer_identity import check_peer
-from sluice.pki.x509.profiles import Purpose
+from sluice.pki.x509 import Purpose, check_peer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

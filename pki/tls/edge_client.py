@@ -10,8 +10,7 @@ import contextlib
 import ssl
 from pathlib import Path
 
-from sluice.core.errors import StoreError
-from sluice.core.file_changes import FileStamp, file_stamp
+from sluice.core import FileStamp, StoreError, file_stamp
 
 
 def edge_client_context(ca_file: Path | None) -> ssl.SSLContext:

@@ -11,8 +11,7 @@ import ssl
 import weakref
 from collections.abc import Callable, Sequence
 
-from sluice.core.errors import PkiError, StoreError
-from sluice.core.tasks import end_tasks
+from sluice.core import PkiError, StoreError, end_tasks
 from sluice.pki.channels import Channel, PeerPolicy
 from sluice.pki.tls.connection_guard import ConnectionGuard
 from sluice.pki.tls.connections import ConnectionLog, format_address

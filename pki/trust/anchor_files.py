@@ -8,23 +8,11 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.core.errors import StoreError
-from sluice.core.files import (
-    LOCK_PATIENCE_SECONDS,
-    locked,
-    remove_leftovers,
-    write_public,
-)
-from sluice.core.home import Home
-from sluice.pki.authorities.rotation_store import read_rotation
-from sluice.pki.authorities.signing import to_pem
-from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import TrustStore
-from sluice.pki.identities.directory import CA_FILE, read_certificates
-from sluice.pki.revocation.crl_files import identity_directories
-from sluice.pki.x509.key_identifiers import key_id
-from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.profiles import ISSUING
+from sluice.core import LOCK_PATIENCE_SECONDS, Home, StoreError, locked, remove_leftovers, write_public
+from sluice.pki.authorities import AuthorityStore, TrustStore, read_rotation, to_pem
+from sluice.pki.identities import CA_FILE, read_certificates
+from sluice.pki.revocation import identity_directories
+from sluice.pki.x509 import DAMAGED, ISSUING, key_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,23 +15,11 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sluice.core.errors import CrlRejected, StoreError
-from sluice.core.file_changes import file_stamp
-from sluice.core.files import LOCK_PATIENCE_SECONDS, locked, write_public
-from sluice.core.home import Home
-from sluice.pki.authorities.signing import trust_domain_of
-from sluice.pki.identities.directory import (
-    CA_FILE,
-    CHAIN_FILE,
-    MAX_ANCHORS,
-    Stamp,
-    is_authority,
-    read_certificates,
-)
-from sluice.pki.revocation.crl import load_crls
-from sluice.pki.revocation.crl_files import CRL_FILE, identity_directories, install_crls
-from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.peer_identity import certified_identity
+from sluice.core import LOCK_PATIENCE_SECONDS, CrlRejected, Home, StoreError, file_stamp, locked, write_public
+from sluice.pki.authorities import trust_domain_of
+from sluice.pki.identities import CA_FILE, CHAIN_FILE, MAX_ANCHORS, Stamp, is_authority, read_certificates
+from sluice.pki.revocation import CRL_FILE, identity_directories, install_crls, load_crls
+from sluice.pki.x509 import DAMAGED, certified_identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,17 @@ from pathlib import Path
 import psutil
 from cryptography.hazmat.primitives import hashes
 
-from sluice.core.errors import StoreError
-from sluice.core.metrics import IDENTITY_NOT_AFTER
-from sluice.core.tasks import end_tasks, repeat
-from sluice.pki.identities.directory import IdentityMaterial
-from sluice.pki.revocation.revoked_peers import LOOK_SECONDS
-from sluice.pki.tls.contexts import TlsIdentity
+from sluice.core import IDENTITY_NOT_AFTER, StoreError, end_tasks, repeat
+from sluice.pki.identities import IdentityMaterial
+from sluice.pki.revocation import LOOK_SECONDS
+from sluice.pki.tls import TlsIdentity
 from sluice.pki.trust.reports import (
     DIRECTORY,
     TrustReport,
     remove_report,
     write_report,
 )
-from sluice.pki.x509.key_identifiers import issuer_id, key_id
+from sluice.pki.x509 import issuer_id, key_id
 
 _LOG = logging.getLogger(__name__)
 

@@ -18,10 +18,16 @@ from typing import Annotated
 import msgspec
 import psutil
 
-from sluice.core.errors import StoreError
-from sluice.core.files import make_private_directory, remove_leftovers, write_secret
-from sluice.core.untrusted_files import list_untrusted, open_untrusted, remove_untrusted
-from sluice.pki.x509.parse_errors import DAMAGED_JSON
+from sluice.core import (
+    StoreError,
+    list_untrusted,
+    make_private_directory,
+    open_untrusted,
+    remove_leftovers,
+    remove_untrusted,
+    write_secret,
+)
+from sluice.pki.x509 import DAMAGED_JSON
 
 DIRECTORY = "in-use"
 MAX_REPORT_BYTES = 64 << 10

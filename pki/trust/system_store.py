@@ -20,10 +20,9 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from sluice.core.errors import PkiError, StoreError
-from sluice.core.files import write_public
-from sluice.pki.authorities.signing import to_pem
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.core import PkiError, StoreError, write_public
+from sluice.pki.authorities import to_pem
+from sluice.pki.x509 import AuthorityKind
 
 TOOL_SECONDS = 120.0
 """How long one tool may take; update-ca-certificates runs hooks of other packages."""

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sluice.core.errors import CertificateRejected
+from sluice.core import CertificateRejected
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.x509.keys import (
     DEFAULT_ALGORITHM,

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from sluice.core.errors import CertificateRejected
+from sluice.core import CertificateRejected
 from sluice.pki.config import PkiConfig
 from sluice.pki.x509.profiles import AuthorityKind, dns_name
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from sluice.core.errors import StoreError
-from sluice.core.files import read_secret
+from sluice.core import StoreError, read_secret
 
 MIN_PASSPHRASE_BYTES = 12
 """Shortest passphrase taken for a new key: it is what a stolen copy of the file is guessed against."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from cryptography import x509
 
-from sluice.core.errors import CertificateRejected, PeerRefused, PkiError
+from sluice.core import CertificateRejected, PeerRefused, PkiError
 from sluice.pki.channels import PeerPolicy
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.x509.loading import load_certificate

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sluice.core.errors import CertificateRejected
+from sluice.core import CertificateRejected
 from sluice.pki.config import PkiConfig
 from sluice.pki.spiffe_id import Role, SpiffeId
 

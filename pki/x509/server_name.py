@@ -10,7 +10,7 @@ import ipaddress
 
 from cryptography import x509
 
-from sluice.core.errors import CertificateRejected
+from sluice.core import CertificateRejected
 from sluice.pki.x509.parse_errors import DAMAGED
 from sluice.pki.x509.profiles import dns_name
 

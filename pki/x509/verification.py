@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.x509.oid import ExtensionOID
 
-from sluice.core.errors import CertificateRejected
+from sluice.core import CertificateRejected
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.x509.keys import check_strength
 from sluice.pki.x509.name_constraints import check_below

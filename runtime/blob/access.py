@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sluice.core.errors import PeerRefused
-from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.core import PeerRefused
+from sluice.pki import Role, SpiffeId
 
 
 def check_read(peer: SpiffeId, job_id: str) -> None:

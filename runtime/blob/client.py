@@ -12,10 +12,9 @@ from pathlib import Path
 
 import aiohttp
 
-from sluice.core.files import SECRET_MODE, sync_directory
-from sluice.pki.channels import Channel, server_policy
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import TlsIdentity
+from sluice.core import SECRET_MODE, sync_directory
+from sluice.pki import Channel, Role, server_policy
+from sluice.pki.tls import TlsIdentity
 from sluice.runtime.blob.errors import BlobCorrupt, BlobError, BlobNotFound, BlobUnavailable
 from sluice.runtime.blob.names import check_digest, check_job_id
 from sluice.runtime.messages import BlobRef

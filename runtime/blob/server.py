@@ -10,12 +10,9 @@ import re
 
 from aiohttp import web
 
-from sluice.core.errors import PeerRefused, SluiceError
-from sluice.pki.channels import Channel, client_policy
-from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.tls.connections import ConnectionLog
-from sluice.pki.tls.contexts import TlsIdentity, peer_of
-from sluice.pki.tls.listener import MutualTlsListener
+from sluice.core import PeerRefused, SluiceError
+from sluice.pki import Channel, SpiffeId, client_policy
+from sluice.pki.tls import ConnectionLog, MutualTlsListener, TlsIdentity, peer_of
 from sluice.runtime.blob.access import check_read
 from sluice.runtime.blob.errors import BlobNotFound, InvalidBlobName
 from sluice.runtime.blob.store import BlobStore

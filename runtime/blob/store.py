@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sluice.core.files import SECRET_MODE, make_private_directory, sync_directory
+from sluice.core import SECRET_MODE, make_private_directory, sync_directory
 from sluice.runtime.blob.errors import BlobCorrupt, BlobError, BlobNotFound, BlobTooLarge
 from sluice.runtime.blob.names import JOB_ID, check_digest, check_file_name, check_job_id
 from sluice.runtime.blob.uploads import UploadStore

@@ -25,9 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import SluiceError
-from sluice.core.files import SECRET_MODE, make_private_directory, read_bounded, write_secret
-from sluice.core.tasks import end_tasks
+from sluice.core import SECRET_MODE, SluiceError, end_tasks, make_private_directory, read_bounded, write_secret
 from sluice.runtime.blob.errors import (
     BlobCorrupt,
     BlobError,

@@ -14,8 +14,14 @@ from urllib.parse import urlsplit
 
 import fsspec  # type: ignore[import-untyped]  # has no types
 
-from sluice.core.files import make_private_directory
-from sluice.core.untrusted_files import UnsafeFile, list_untrusted, open_untrusted, remove_untrusted, walk_untrusted
+from sluice.core import (
+    UnsafeFile,
+    list_untrusted,
+    make_private_directory,
+    open_untrusted,
+    remove_untrusted,
+    walk_untrusted,
+)
 from sluice.runtime.checkpoint.errors import CheckpointsUnavailable, StreamingMisconfigured
 
 COPY_BYTES = 1 << 20

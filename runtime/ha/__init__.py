@@ -1,1 +1,5 @@
 """High availability: who leads, and what the next leader has to know."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

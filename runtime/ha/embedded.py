@@ -19,14 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import StoreError
-from sluice.core.files import (
-    make_private_directory,
-    read_bounded,
-    remove_leftovers,
-    sync_directory,
-    write_secret,
-)
+from sluice.core import StoreError, make_private_directory, read_bounded, remove_leftovers, sync_directory, write_secret
 from sluice.runtime.ha.errors import (
     EntryDamaged,
     LeadershipLost,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.core.errors import SluiceError
+from sluice.core import SluiceError
 from sluice.runtime.rpc import remotable
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 
-from sluice.core.errors import StoreError
-from sluice.core.files import make_private_directory, read_bounded, write_secret
-from sluice.core.home import Home
+from sluice.core import Home, StoreError, make_private_directory, read_bounded, write_secret
 
 _ORIGIN = re.compile(r"[0-9a-f]{32}")
 _FILE = "origin"

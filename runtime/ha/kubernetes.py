@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Callable
 
-from sluice.core.tasks import end_tasks
+from sluice.core import end_tasks
 from sluice.runtime.ha.errors import (
     ElectionUnavailable,
     EntryDamaged,

@@ -13,9 +13,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from sluice.core.errors import StoreError
-from sluice.core.files import read_bounded
-from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.core import BodyTooLarge, StoreError, read_body, read_bounded
 from sluice.runtime.ha.errors import ElectionUnavailable, HaError
 
 REQUEST_SECONDS = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from sluice.pki.spiffe_id import Role
+from sluice.pki import Role
 from sluice.runtime.ha.leadership import LeaderInformation
 from sluice.runtime.messages import Message
 from sluice.runtime.rpc import RpcEndpoint, rpc

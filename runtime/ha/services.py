@@ -6,10 +6,8 @@ import math
 import os
 from pathlib import Path
 
-from sluice.core.errors import StoreError
-from sluice.core.files import read_bounded
-from sluice.core.home import Home
-from sluice.pki.tls.contexts import TlsIdentity
+from sluice.core import Home, StoreError, read_bounded
+from sluice.pki.tls import TlsIdentity
 from sluice.runtime.ha.config import HaConfig, check_ha
 from sluice.runtime.ha.embedded import EmbeddedElection
 from sluice.runtime.ha.errors import HaMisconfigured

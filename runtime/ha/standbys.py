@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from sluice.core.files import make_private_directory
+from sluice.core import make_private_directory
 
 
 class StandbyFiles:

@@ -16,13 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from sluice.core.errors import StoreError
-from sluice.core.files import (
-    make_private_directory,
-    staged_name,
-    sync_directory,
-    write_secret,
-)
+from sluice.core import StoreError, make_private_directory, staged_name, sync_directory, write_secret
 from sluice.runtime.ha.errors import (
     EntryDamaged,
     EntryMissing,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NoReturn
 
-from sluice.core.tasks import end_tasks
+from sluice.core import end_tasks
 from sluice.runtime.ha.errors import LeadershipLost, StorageUnavailable
 from sluice.runtime.ha.leadership import LeaderElection, Leadership
 

@@ -24,9 +24,9 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]  # has no types
 )
 from kazoo.security import make_acl  # type: ignore[import-untyped]
 
-from sluice.core.tasks import end_tasks
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import TlsIdentity
+from sluice.core import end_tasks
+from sluice.pki import Role
+from sluice.pki.tls import TlsIdentity
 from sluice.runtime.ha.config import HaConfig
 from sluice.runtime.ha.errors import ElectionUnavailable, EntryDamaged, LeadershipLost
 from sluice.runtime.ha.leadership import LeaderInformation, Leadership

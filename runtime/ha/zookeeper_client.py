@@ -20,10 +20,9 @@ from kazoo.handlers.threading import SequentialThreadingHandler  # type: ignore[
 from kazoo.protocol.states import KazooState  # type: ignore[import-untyped]
 from kazoo.retry import KazooRetry  # type: ignore[import-untyped]
 
-from sluice.core.errors import SluiceError
-from sluice.pki.channels import Channel, server_policy
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import TlsIdentity
+from sluice.core import SluiceError
+from sluice.pki import Channel, Role, server_policy
+from sluice.pki.tls import TlsIdentity
 from sluice.runtime.ha.errors import ElectionUnavailable
 
 _LOG = logging.getLogger(__name__)

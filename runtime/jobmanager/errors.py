@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sluice.core.errors import SluiceError
+from sluice.core import SluiceError
 from sluice.runtime.rpc import remotable
-from sluice.runtime.spark.errors import ForbiddenSparkConf, PackageRefused
+from sluice.runtime.spark import ForbiddenSparkConf, PackageRefused
 
 remotable(ForbiddenSparkConf)
 remotable(PackageRefused)

@@ -10,7 +10,7 @@ import msgspec
 
 from sluice.runtime.jobmanager.views import AttemptView, ExceptionEntry
 from sluice.runtime.messages import JobState
-from sluice.runtime.spark.causes import HEADING, cause
+from sluice.runtime.spark import HEADING, cause
 
 MAX_EXCEPTIONS = 32
 """Most entries of one job."""

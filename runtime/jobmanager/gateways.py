@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sluice.runtime.checkpoint.savepoints import Savepoint
+from sluice.runtime.checkpoint import Savepoint
 from sluice.runtime.gateways import JobMasterGateway, ResourceManagerGateway
-from sluice.runtime.jobmanager.store.job_history import JobHistory
+from sluice.runtime.jobmanager.store import JobHistory
 from sluice.runtime.jobmanager.views import (
     JobBlob,
     JobDetail,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 
-from sluice.runtime.checkpoint.ledger import CheckpointsView
+from sluice.runtime.checkpoint import CheckpointsView
 from sluice.runtime.messages import (
     ConnectionEvidence,
     Evidence,

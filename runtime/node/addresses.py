@@ -13,9 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from sluice.core.errors import SluiceError
-from sluice.core.files import make_private_directory, read_bounded, write_public
-from sluice.core.home import Home
+from sluice.core import Home, SluiceError, make_private_directory, read_bounded, write_public
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sluice.core.metrics import render
-from sluice.pki.spiffe_id import Role
+from sluice.core import render
+from sluice.pki import Role
 from sluice.runtime.messages import LogChunk
 from sluice.runtime.node.log_tail import LogTail
 from sluice.runtime.rpc import RpcEndpoint, rpc

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.pki.tls.connections import ConnectionLog
+from sluice.pki.tls import ConnectionLog
 from sluice.runtime.messages import ConnectionEvidence, Evidence
 
 MAX_EVIDENCE_ENTRIES = 1000

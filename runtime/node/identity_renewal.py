@@ -15,10 +15,8 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.core.errors import StoreError
-from sluice.core.files import read_bounded
-from sluice.pki.identities.directory import Stamp, read_identity, stamp_of
-from sluice.pki.identities.renewal import is_superseded
+from sluice.core import StoreError, read_bounded
+from sluice.pki.identities import Stamp, is_superseded, read_identity, stamp_of
 
 _LOG = logging.getLogger(__name__)
 

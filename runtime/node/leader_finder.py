@@ -10,10 +10,9 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from sluice.core.errors import SluiceError
-from sluice.core.home import Home
-from sluice.pki.spiffe_id import Role
-from sluice.runtime.ha.leader_endpoint import LEADER, LeaderAddress, LeaderGateway
+from sluice.core import Home, SluiceError
+from sluice.pki import Role
+from sluice.runtime.ha import LEADER, LeaderAddress, LeaderGateway
 from sluice.runtime.node.addresses import read_jobmanager
 from sluice.runtime.rpc import PeerUnreachable, RemotePeer, RpcService
 

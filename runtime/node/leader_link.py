@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
-from sluice.core.errors import SluiceError
-from sluice.core.tasks import end_tasks
-from sluice.pki.spiffe_id import SpiffeId
+from sluice.core import SluiceError, end_tasks
+from sluice.pki import SpiffeId
 from sluice.runtime.rpc import RemotePeer, RpcError, RpcTimeout
 
 _LOG = logging.getLogger(__name__)

@@ -10,14 +10,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from sluice.core.errors import SluiceError
-from sluice.core.files import SECRET_MODE
-from sluice.core.untrusted_files import (
-    UnsafeFile,
-    create_untrusted,
-    open_untrusted,
-    remove_untrusted,
-)
+from sluice.core import SECRET_MODE, SluiceError, UnsafeFile, create_untrusted, open_untrusted, remove_untrusted
 from sluice.runtime.messages import LogChunk
 from sluice.runtime.rpc import remotable
 

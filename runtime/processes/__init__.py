@@ -1,1 +1,5 @@
 """Composition roots: one module for each process of a cluster. Nothing imports them but the command."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

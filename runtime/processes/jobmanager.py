@@ -15,39 +15,33 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
-from sluice.core.clock import utc_now
-from sluice.core.errors import PkiError, SluiceError
-from sluice.core.home import Home
-from sluice.core.metric_samples import MetricsRegistry
-from sluice.core.metrics import collecting
-from sluice.core.tasks import end_tasks
-from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
-from sluice.pki.assertions.open_streams import CheckHolders, OpenStreams
-from sluice.pki.ca.address import CaAddress, read_ca
-from sluice.pki.ca.refusals import needing_attention
-from sluice.pki.config import PkiConfig
-from sluice.pki.enrolment.online_issuer import OnlineIssuer
-from sluice.pki.issuing.issuer import Issuer
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.connections import ConnectionLog
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.reporter import reporting
-from sluice.runtime.blob.server import BlobServer
-from sluice.runtime.blob.store import BlobStore
-from sluice.runtime.blob.uploads import sweeping
-from sluice.runtime.checkpoint.savepoints import CheckpointPlaces
+from sluice.core import Home, MetricsRegistry, PkiError, SluiceError, collecting, end_tasks, utc_now
+from sluice.pki import PkiConfig, Role
+from sluice.pki.assertions import AssertionKeys, CheckHolders, OpenStreams, assertion_keys_file
+from sluice.pki.ca import CaAddress, needing_attention, read_ca
+from sluice.pki.enrolment import OnlineIssuer
+from sluice.pki.issuing import Issuer
+from sluice.pki.tls import ConnectionLog, TlsIdentity
+from sluice.pki.trust import reporting
+from sluice.runtime.blob import BlobServer, BlobStore, sweeping
+from sluice.runtime.checkpoint import CheckpointPlaces
 from sluice.runtime.config import RuntimeConfig
 from sluice.runtime.gateways import RESOURCE_MANAGER
-from sluice.runtime.ha.home_id import origin_of
-from sluice.runtime.ha.leader_endpoint import LeaderEndpoint
-from sluice.runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
-from sluice.runtime.ha.services import make_election, make_storage
-from sluice.runtime.ha.terms import Ready, terms
-from sluice.runtime.jobmanager.attempt.local_driver import DriverArgv, DriverHost
-from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSessions
-from sluice.runtime.jobmanager.dispatcher.observation import Observation
-from sluice.runtime.jobmanager.gateways import DISPATCHER
-from sluice.runtime.node.addresses import (
+from sluice.runtime.ha import (
+    LeaderElection,
+    LeaderEndpoint,
+    LeaderInformation,
+    Leadership,
+    Ready,
+    make_election,
+    make_storage,
+    origin_of,
+)
+from sluice.runtime.ha.terms import terms
+from sluice.runtime.jobmanager import DISPATCHER
+from sluice.runtime.jobmanager.attempt import DriverArgv, DriverHost
+from sluice.runtime.jobmanager.dispatcher import ConnectSessions, Observation
+from sluice.runtime.node import (
     JobManagerAddress,
     listening_jobmanager,
     publish_jobmanager,
@@ -55,18 +49,23 @@ from sluice.runtime.node.addresses import (
     withdraw_jobmanager,
 )
 from sluice.runtime.processes.jobmanager_term import Gateways, ProcessServices, leading
-from sluice.runtime.rest.artifacts import ArtifactStores
-from sluice.runtime.rest.assertion_keys import fetch_forever
-from sluice.runtime.rest.audit_summary import read_summary
-from sluice.runtime.rest.auth_service import AuthService
-from sluice.runtime.rest.cluster import Cluster, ClusterFacts, Term
-from sluice.runtime.rest.stream_validity import check_at, check_nothing
-from sluice.runtime.rest.streams import Streams
-from sluice.runtime.rest.trust_facts import TrustFacts, trust_facts
-from sluice.runtime.rest_server.leader_switch import RestSwitch
-from sluice.runtime.rest_server.server import RestServer, make_application
+from sluice.runtime.rest import (
+    ArtifactStores,
+    AuthService,
+    Cluster,
+    ClusterFacts,
+    Streams,
+    Term,
+    TrustFacts,
+    check_at,
+    check_nothing,
+    fetch_forever,
+    read_summary,
+)
+from sluice.runtime.rest.trust_facts import trust_facts
+from sluice.runtime.rest_server import RestServer, RestSwitch, make_application
 from sluice.runtime.rpc import RpcEndpoint, RpcService
-from sluice.runtime.shuffle.manager_finder import shuffle_manager_finder
+from sluice.runtime.shuffle import shuffle_manager_finder
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,31 +9,21 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.core.tasks import end_tasks
-from sluice.pki.tls.connections import ConnectionLog
-from sluice.runtime.blob.store import BlobStore
-from sluice.runtime.checkpoint.savepoints import CheckpointPlaces
+from sluice.core import end_tasks
+from sluice.pki.tls import ConnectionLog
+from sluice.runtime.blob import BlobStore
+from sluice.runtime.checkpoint import CheckpointPlaces
 from sluice.runtime.config import LimitsConfig, Provider, RuntimeConfig
 from sluice.runtime.gateways import RESOURCE_MANAGER
-from sluice.runtime.ha.leadership import Leadership
-from sluice.runtime.ha.storage import HaStorage
-from sluice.runtime.ha.storage_identity import check_storage
-from sluice.runtime.jobmanager.attempt.local_driver import DriverHost
-from sluice.runtime.jobmanager.attempt.services import JobServices
-from sluice.runtime.jobmanager.attempt.state_machine import AttemptSettings
-from sluice.runtime.jobmanager.dispatcher.endpoint import Dispatcher
-from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
-from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits
-from sluice.runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
-from sluice.runtime.jobmanager.slots.provision import ProvisionLimits
-from sluice.runtime.jobmanager.slots.resource_manager import ResourceManager
-from sluice.runtime.jobmanager.store.checkpoint_store import CheckpointStore
-from sluice.runtime.jobmanager.store.job_history import HistoryStore
-from sluice.runtime.jobmanager.store.job_store import JobStore
+from sluice.runtime.ha import HaStorage, Leadership, check_storage
+from sluice.runtime.jobmanager import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
+from sluice.runtime.jobmanager.attempt import AttemptSettings, DriverHost, JobServices
+from sluice.runtime.jobmanager.dispatcher import Dispatcher, JobFeed, JobLimits
+from sluice.runtime.jobmanager.slots import ProvisionLimits, ResourceManager
+from sluice.runtime.jobmanager.store import CheckpointStore, HistoryStore, JobStore
 from sluice.runtime.jobmanager.store.shuffle_secret import shuffle_secret
 from sluice.runtime.rpc import RpcService
-from sluice.runtime.shuffle.control_plane.manager_link import Leader as ShuffleLeader
-from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.control_plane import Leader as ShuffleLeader, ShuffleManagerLink
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,22 +12,24 @@ from typing import NoReturn
 
 import msgspec
 
-from sluice.core.home import Home
-from sluice.core.metric_samples import MetricsRegistry
-from sluice.core.metrics import collecting
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.connections import ConnectionLog
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.reporter import reporting
+from sluice.core import Home, MetricsRegistry, collecting
+from sluice.pki import Role
+from sluice.pki.tls import ConnectionLog, TlsIdentity
+from sluice.pki.trust import reporting
 from sluice.runtime.config import RuntimeConfig
-from sluice.runtime.ha.config import HaConfig
-from sluice.runtime.ha.embedded import EmbeddedElection
-from sluice.runtime.ha.home_id import origin_of
-from sluice.runtime.ha.leader_endpoint import LeaderEndpoint
-from sluice.runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
-from sluice.runtime.ha.services import make_election
-from sluice.runtime.ha.terms import Ready, terms
-from sluice.runtime.node.addresses import (
+from sluice.runtime.ha import (
+    EmbeddedElection,
+    HaConfig,
+    LeaderElection,
+    LeaderEndpoint,
+    LeaderInformation,
+    Leadership,
+    Ready,
+    make_election,
+    origin_of,
+)
+from sluice.runtime.ha.terms import terms
+from sluice.runtime.node import (
     SHUFFLE_MANAGER,
     ShuffleManagerAddress,
     publish_shuffle_listener,
@@ -37,10 +39,9 @@ from sluice.runtime.node.addresses import (
     withdraw_shuffle_manager,
 )
 from sluice.runtime.rpc import RpcService
-from sluice.runtime.shuffle.config import ShuffleConfig
-from sluice.runtime.shuffle.control_plane.errors import ShuffleMisconfigured
-from sluice.runtime.shuffle.manager.endpoint import ShuffleManager
-from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
+from sluice.runtime.shuffle import ShuffleConfig
+from sluice.runtime.shuffle.control_plane import ShuffleMisconfigured
+from sluice.runtime.shuffle.manager import ShuffleJobStore, ShuffleManager
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,37 +11,39 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from sluice.core.errors import StoreError
-from sluice.core.files import (
+from sluice.core import (
+    Home,
+    MetricsRegistry,
+    StoreError,
+    collecting,
+    end_tasks,
     make_private_directory,
     read_bounded,
     read_secret,
     write_public,
     write_secret,
 )
-from sluice.core.home import Home
-from sluice.core.metric_samples import MetricsRegistry
-from sluice.core.metrics import collecting
-from sluice.core.tasks import end_tasks
-from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.tls.bulk import serving_engine
-from sluice.pki.tls.connections import ConnectionLog
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.reporter import reporting
-from sluice.runtime.node.addresses import (
+from sluice.pki import Role, SpiffeId
+from sluice.pki.tls import ConnectionLog, TlsIdentity, serving_engine
+from sluice.pki.trust import reporting
+from sluice.runtime.node import (
     SHUFFLE_WORKER,
+    LeaderLink,
     ShuffleRegistration,
     publish_registration,
     require_reachable,
     withdraw_registration,
 )
-from sluice.runtime.node.leader_link import LeaderLink
 from sluice.runtime.rpc import RpcService
-from sluice.runtime.shuffle.config import ShuffleConfig
-from sluice.runtime.shuffle.manager_finder import shuffle_manager_finder
-from sluice.runtime.shuffle.worker.config import SECRET_BYTES, WorkerConfig
-from sluice.runtime.shuffle.worker.registration import RegisteringWorker, ServedWorker, WorkerEndpoint
-from sluice.runtime.shuffle.worker.worker import ShuffleWorker
+from sluice.runtime.shuffle import ShuffleConfig, shuffle_manager_finder
+from sluice.runtime.shuffle.worker import (
+    SECRET_BYTES,
+    RegisteringWorker,
+    ServedWorker,
+    ShuffleWorker,
+    WorkerConfig,
+    WorkerEndpoint,
+)
 
 _LOG = logging.getLogger(__name__)
 

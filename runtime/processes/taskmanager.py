@@ -9,31 +9,33 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from sluice.core.files import make_private_directory
-from sluice.core.home import Home
-from sluice.core.metric_samples import MetricsRegistry
-from sluice.core.metrics import collecting
-from sluice.core.tasks import end_tasks
-from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.tls.connections import ConnectionLog
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.reporter import reporting
+from sluice.core import Home, MetricsRegistry, collecting, end_tasks, make_private_directory
+from sluice.pki import Role, SpiffeId
+from sluice.pki.tls import ConnectionLog, TlsIdentity
+from sluice.pki.trust import reporting
 from sluice.runtime.config import RuntimeConfig
 from sluice.runtime.messages import TaskManagerRegistration
-from sluice.runtime.node.addresses import (
+from sluice.runtime.node import (
+    Address,
+    AnnouncedLeader,
+    AskedLeader,
+    Diagnostics,
+    Leader,
+    LeaderLink,
     Registration,
+    kept,
     publish_registration,
     require_reachable,
     withdraw_registration,
 )
-from sluice.runtime.node.diagnostics import Diagnostics
-from sluice.runtime.node.leader_finder import Address, AnnouncedLeader, AskedLeader
-from sluice.runtime.node.leader_link import Leader, LeaderLink
-from sluice.runtime.node.log_tail import kept
 from sluice.runtime.rpc import RpcService
-from sluice.runtime.taskmanager.jobmanager_link import RegisteringTaskManager
-from sluice.runtime.taskmanager.launcher import ExecutorLauncher, SparkExecutorLauncher
-from sluice.runtime.taskmanager.task_executor import TaskExecutor, TaskManagerShape
+from sluice.runtime.taskmanager import (
+    ExecutorLauncher,
+    RegisteringTaskManager,
+    SparkExecutorLauncher,
+    TaskExecutor,
+    TaskManagerShape,
+)
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,26 +17,15 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.clock import utc_now
-from sluice.core.errors import SluiceError
-from sluice.core.files import make_private_directory, write_public
-from sluice.core.home import Home
-from sluice.pki.ca.address import parse_address
-from sluice.pki.export.programs.catalogue import Program, export_for
-from sluice.pki.export.programs.zookeeper import SECURE_CLIENT_PORT
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.reporter import reporting
-from sluice.runtime.ha.errors import HaError, HaMisconfigured
-from sluice.runtime.node.addresses import (
-    ZooKeeperAddress,
-    publish_zookeeper,
-    require_reachable,
-    withdraw_zookeeper,
-)
-from sluice.runtime.node.child_process import ChildProcess
-from sluice.runtime.spark.java import find_java, find_spark
-from sluice.runtime.spark.plugin_build import ensure_plugin
+from sluice.core import Home, SluiceError, make_private_directory, utc_now, write_public
+from sluice.pki import Role
+from sluice.pki.ca import parse_address
+from sluice.pki.export.programs import SECURE_CLIENT_PORT, Program, export_for
+from sluice.pki.tls import TlsIdentity
+from sluice.pki.trust import reporting
+from sluice.runtime.ha import HaError, HaMisconfigured
+from sluice.runtime.node import ChildProcess, ZooKeeperAddress, publish_zookeeper, require_reachable, withdraw_zookeeper
+from sluice.runtime.spark import ensure_plugin, find_java, find_spark
 
 _LOG = logging.getLogger(__name__)
 

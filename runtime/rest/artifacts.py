@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from sluice.core.errors import SluiceError
-from sluice.runtime.blob.names import check_file_name
-from sluice.runtime.blob.store import BlobStore
+from sluice.core import SluiceError
+from sluice.runtime.blob import BlobStore, check_file_name
 from sluice.runtime.messages import BlobRef
 
 CHUNK_BYTES = 1 << 20

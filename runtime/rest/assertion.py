@@ -12,15 +12,8 @@ from collections.abc import Callable
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from sluice.core.errors import AssertionRefused
-from sluice.pki.assertions.tokens import (
-    HEADER,
-    PASS_AUDIENCE,
-    REST_AUDIENCE,
-    Assertion,
-    AssertionVerifier,
-    KeySet,
-)
+from sluice.core import AssertionRefused
+from sluice.pki.assertions import HEADER, PASS_AUDIENCE, REST_AUDIENCE, Assertion, AssertionVerifier, KeySet
 from sluice.runtime.rest.problems import NotAsserted
 
 _LOG = logging.getLogger(__name__)

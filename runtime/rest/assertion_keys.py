@@ -9,10 +9,8 @@ import asyncio
 import logging
 from pathlib import Path
 
-from sluice.core.errors import SluiceError
-from sluice.core.files import make_private_directory, write_public
-from sluice.pki.assertions.keys import MAX_JWKS_BYTES
-from sluice.pki.assertions.tokens import decode_jwks
+from sluice.core import SluiceError, make_private_directory, write_public
+from sluice.pki.assertions import MAX_JWKS_BYTES, decode_jwks
 from sluice.runtime.rest.auth_service import AuthService
 
 _LOG = logging.getLogger(__name__)

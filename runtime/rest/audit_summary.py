@@ -7,9 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import StoreError
-from sluice.core.files import read_bounded
-from sluice.core.home import Home
+from sluice.core import Home, StoreError, read_bounded
 
 MAX_SUMMARY_BYTES = 1 << 20
 

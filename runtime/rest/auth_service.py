@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from sluice.core.errors import AssertionRefused
-from sluice.core.http_body import BodyTooLarge, read_body
-from sluice.pki.channels import Channel, server_policy
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import TlsIdentity
+from sluice.core import AssertionRefused, BodyTooLarge, read_body
+from sluice.pki import Channel, Role, server_policy
+from sluice.pki.tls import TlsIdentity
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.blob import BlobStore
 from sluice.runtime.config import RuntimeConfig
-from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSessions
-from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
-from sluice.runtime.jobmanager.dispatcher.observation import Observation
-from sluice.runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
+from sluice.runtime.jobmanager import DispatcherGateway, ResourceManagerInternalGateway
+from sluice.runtime.jobmanager.dispatcher import ConnectSessions, JobFeed, Observation
 from sluice.runtime.rest.artifacts import ArtifactStores
 from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest.trust_facts import TrustFacts, unknown_trust
-from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.control_plane import ShuffleManagerLink
 
 
 @dataclass(frozen=True, slots=True)

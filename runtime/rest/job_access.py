@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sluice.runtime.jobmanager.errors import JobNotFound
-from sluice.runtime.jobmanager.views import JobSummary
+from sluice.runtime.jobmanager import JobNotFound, JobSummary
 from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.problems import NotYours

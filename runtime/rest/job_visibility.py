@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Set as AbstractSet
 
 import msgspec
 
-from sluice.runtime.jobmanager.views import TaskManagerView
+from sluice.runtime.jobmanager import TaskManagerView
 from sluice.runtime.messages import ConnectionEvidence
 
 _OF_JOB = re.compile(r"spiffe://[^/]+/job/([^/]+)/")

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from sluice.core.errors import SluiceError
+from sluice.core import SluiceError
 from sluice.runtime.rest.problems import (
     CONTENT_TYPE,
     EVERYWHERE,
@@ -18,7 +18,7 @@ from sluice.runtime.rest.problems import (
     Problem,
     status_of,
 )
-from sluice.runtime.rest.resources.ui import UI_SEGMENTS
+from sluice.runtime.rest.resources import UI_SEGMENTS
 from sluice.runtime.rest.route import (
     BINARY,
     FORM,

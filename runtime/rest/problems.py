@@ -9,8 +9,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from sluice.core.errors import AssertionRefused, SluiceError
-from sluice.runtime.blob.errors import (
+from sluice.core import AssertionRefused, SluiceError
+from sluice.runtime.blob import (
     BlobCorrupt,
     BlobTooLarge,
     InvalidBlobName,
@@ -18,14 +18,9 @@ from sluice.runtime.blob.errors import (
     UploadConflict,
     UploadNotFound,
 )
-from sluice.runtime.checkpoint.errors import (
-    CheckpointsUnavailable,
-    NotStreaming,
-    SavepointFailed,
-    SavepointNotFound,
-)
-from sluice.runtime.ha.errors import LeadershipLost, PointersFull, StorageUnavailable
-from sluice.runtime.jobmanager.errors import (
+from sluice.runtime.checkpoint import CheckpointsUnavailable, NotStreaming, SavepointFailed, SavepointNotFound
+from sluice.runtime.ha import LeadershipLost, PointersFull, StorageUnavailable
+from sluice.runtime.jobmanager import (
     JobAlreadyTerminal,
     JobNotFound,
     LogNotFound,
@@ -36,7 +31,7 @@ from sluice.runtime.jobmanager.errors import (
     TooManyJobs,
     UiNotFound,
 )
-from sluice.runtime.node.log_files import LogUnreadable
+from sluice.runtime.node import LogUnreadable
 from sluice.runtime.rest.artifacts import ArtifactRefused
 from sluice.runtime.rpc import (
     EndpointNotFound,
@@ -45,8 +40,8 @@ from sluice.runtime.rpc import (
     PeerUnreachable,
     RpcTimeout,
 )
-from sluice.runtime.shuffle.control_plane.errors import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
-from sluice.runtime.spark.errors import ForbiddenSparkConf, PackageRefused
+from sluice.runtime.shuffle.control_plane import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
+from sluice.runtime.spark import ForbiddenSparkConf, PackageRefused
 
 _LOG = logging.getLogger(__name__)
 

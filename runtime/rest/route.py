@@ -20,8 +20,8 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args, get_origin, get_t
 import msgspec
 from aiohttp import web
 
-from sluice.core.errors import SluiceError
-from sluice.pki.assertions.tokens import Assertion
+from sluice.core import SluiceError
+from sluice.pki.assertions import Assertion
 from sluice.runtime.rest.assertion import asserted
 
 JSON = "application/json"

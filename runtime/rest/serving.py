@@ -11,10 +11,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import Histogram
 
-from sluice.core.http_body import BodyTooLarge
-from sluice.core.http_body import read_body as bounded_body
-from sluice.core.metrics import REGISTRY
-from sluice.core.tracing import TRACEPARENT_HEADER, TRACING, checked
+from sluice.core import REGISTRY, TRACEPARENT_HEADER, TRACING, BodyTooLarge, checked, read_body as bounded_body
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.problems import BadRequest
 from sluice.runtime.rest.route import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sluice.core.errors import AssertionRefused
-from sluice.pki.assertions.open_streams import MAX_CHECKED, CheckHolders, Holders
+from sluice.core import AssertionRefused
+from sluice.pki.assertions import MAX_CHECKED, CheckHolders, Holders
 from sluice.runtime.rest.auth_service import AuthService
 
 STANDING_PATH = "/auth/standing"

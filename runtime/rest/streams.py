@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 from aiohttp import ClientConnectionError, web
 
-from sluice.core.errors import SluiceError
-from sluice.pki.assertions.open_streams import OpenStreams, StreamEnded
-from sluice.runtime.ha.errors import LeadershipLost
-from sluice.runtime.jobmanager.dispatcher.job_feed import FeedClosed
+from sluice.core import SluiceError
+from sluice.pki.assertions import OpenStreams, StreamEnded
+from sluice.runtime.ha import LeadershipLost
+from sluice.runtime.jobmanager.dispatcher import FeedClosed
 from sluice.runtime.rest.problems import NotAsserted, TooManyStreams, problem_of
 from sluice.runtime.rest.route import EVENT_STREAM, Call
 

@@ -14,13 +14,12 @@ import msgspec
 from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from sluice.runtime.blob.names import check_file_name
-from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.blob import BlobStore, check_file_name
 from sluice.runtime.messages import Archive, BlobRef, JobSubmission
 from sluice.runtime.rest.problems import BadRequest
 from sluice.runtime.restart_config import RestartWish
-from sluice.runtime.spark.job_python import MAX_PYTHON_CHARACTERS
-from sluice.runtime.spark.jvm.packages import directory_name
+from sluice.runtime.spark import MAX_PYTHON_CHARACTERS
+from sluice.runtime.spark.jvm import directory_name
 
 MAX_REQUEST_PART_BYTES = 1 << 20
 """Largest ``request`` part."""

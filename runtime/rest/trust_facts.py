@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from sluice.core.pages.formatting import Tone
-from sluice.pki.authorities.rotation_phases import Phase
-from sluice.pki.tls.connections import PeerCertificate, describe_certificate, key_name
-from sluice.pki.x509.key_identifiers import issuer_id, key_id
+from sluice.core.pages import Tone
+from sluice.pki.authorities import Phase
+from sluice.pki.tls import PeerCertificate, describe_certificate, key_name
+from sluice.pki.x509 import issuer_id, key_id
 from sluice.runtime.rest.audit_summary import AuditSummary
 
 _PHASES = {

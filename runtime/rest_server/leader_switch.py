@@ -13,14 +13,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 import aiohttp
 from aiohttp import web
 
-from sluice.pki.channels import Channel, server_policy
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.ha.errors import LeadershipLost
-from sluice.runtime.ha.leadership import LeaderInformation
-from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.route import Route
-from sluice.runtime.rest.serving import RestHandler, handler_of
+from sluice.pki import Channel, Role, server_policy
+from sluice.pki.tls import TlsIdentity
+from sluice.runtime.ha import LeaderInformation, LeadershipLost
+from sluice.runtime.rest import Cluster, RestHandler, Route, handler_of
 from sluice.runtime.rest_server.routes import HEALTH, PUBLISHED
 
 FORWARDED_HEADER = "x-sluice-forwarded-by"

@@ -8,8 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.openapi import describe
+from sluice.runtime.rest import Call, Cluster, NoQuery, Route, describe
 from sluice.runtime.rest.resources import (
     batches,
     blobs,
@@ -28,8 +27,7 @@ from sluice.runtime.rest.resources import (
     ui,
     uploads,
 )
-from sluice.runtime.rest.route import Call, NoQuery, Route
-from sluice.runtime.ui.pages import PAGES
+from sluice.runtime.ui import PAGES
 
 HEALTH_PATH = "/v1/health"
 """Answered without an assertion, and never published: whether this JobManager takes work."""

@@ -16,17 +16,12 @@ from pathlib import Path
 
 from aiohttp import web
 
-from sluice.core.errors import SluiceError
-from sluice.core.files import make_private_directory
-from sluice.pki.assertions.tokens import KeySet
-from sluice.pki.channels import Channel, client_policy
-from sluice.pki.tls.connections import ConnectionLog
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.tls.listener import MutualTlsListener
-from sluice.runtime.rest.assertion import for_operation, require_assertion
+from sluice.core import SluiceError, make_private_directory
+from sluice.pki import Channel, client_policy
+from sluice.pki.assertions import KeySet
+from sluice.pki.tls import ConnectionLog, MutualTlsListener, TlsIdentity
+from sluice.runtime.rest import RestHandler, Route, for_operation, require_assertion
 from sluice.runtime.rest.problems import problems
-from sluice.runtime.rest.route import Route
-from sluice.runtime.rest.serving import RestHandler
 from sluice.runtime.rest_server.routes import HEALTH, HEALTH_PATH, PUBLISHED
 
 SOCKET_MODE = 0o600

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki import SpiffeId
 from sluice.runtime.rpc.contract import Method
 from sluice.runtime.rpc.errors import EndpointStopped, RpcError
 from sluice.runtime.rpc.mailbox import Message

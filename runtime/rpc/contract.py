@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect as types
 
-from sluice.pki.spiffe_id import Role
+from sluice.pki import Role
 from sluice.runtime.rpc.errors import ContractError, InvalidArguments, RemoteFailure
 
 DEFAULT_TIMEOUT_SECONDS = 10.0

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from sluice.core.metric_samples import Sample
+from sluice.core import Sample
 
 LOG_EVERY_SECONDS = 10.0
 """Of a kind of dead letter, one is logged in so many seconds, with the number of those that were not."""

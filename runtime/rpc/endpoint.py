@@ -14,8 +14,8 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Protocol, TypeVar, cast
 
-from sluice.core.errors import SluiceError
-from sluice.pki.spiffe_id import SpiffeId
+from sluice.core import SluiceError
+from sluice.pki import SpiffeId
 from sluice.runtime.rpc.call import Caller, Invocation, RemotePeer
 from sluice.runtime.rpc.contract import (
     Gateway,

@@ -11,13 +11,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sluice.core.errors import (
-    CertificateRejected,
-    InvalidIdentity,
-    PeerRefused,
-    SluiceError,
-    StoreError,
-)
+from sluice.core import CertificateRejected, InvalidIdentity, PeerRefused, SluiceError, StoreError
 
 MAX_TRACEBACK_CHARS = 16_384
 """Longest remote traceback that is sent, in characters; the end is kept, for it says what went wrong."""

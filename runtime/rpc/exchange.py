@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki import SpiffeId
 from sluice.runtime.rpc import envelope as wire
 from sluice.runtime.rpc.answers import RemoteAnswer, TellAnswer
 from sluice.runtime.rpc.call import Caller, Deliver

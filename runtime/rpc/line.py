@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki import SpiffeId
 from sluice.runtime.rpc import envelope as wire
 from sluice.runtime.rpc.errors import PeerUnreachable, ProtocolViolation, RpcError
 from sluice.runtime.rpc.outbox import Outbox

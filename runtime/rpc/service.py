@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Set as AbstractSet
 from typing import TypeVar
 
-from sluice.core.metric_samples import MetricsRegistry, Sample
-from sluice.pki.channels import Channel, client_policy, server_policy
-from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.tls.connection_guard import ConnectionGuard
-from sluice.pki.tls.connections import ConnectionLog
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.tls.listener import MutualTlsListener
+from sluice.core import MetricsRegistry, Sample
+from sluice.pki import Channel, Role, SpiffeId, client_policy, server_policy
+from sluice.pki.tls import ConnectionGuard, ConnectionLog, MutualTlsListener, TlsIdentity
 from sluice.runtime.rpc.admission import check_caller, find_method
 from sluice.runtime.rpc.call import (
     Answer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sluice.core.metric_samples import Sample
+from sluice.core import Sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-from sluice.core.errors import PeerRefused
-from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.tls.contexts import peer_of
+from sluice.core import PeerRefused
+from sluice.pki import SpiffeId
+from sluice.pki.tls import peer_of
 from sluice.runtime.rpc.envelope import MAX_BATCH_BYTES
 from sluice.runtime.rpc.errors import PeerUnreachable
 from sluice.runtime.rpc.http2 import Headers, Http2Stream, Http2Violation

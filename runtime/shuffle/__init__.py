@@ -1,1 +1,5 @@
 """The remote shuffle service: what a Spark job shuffles, kept outside its executors."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

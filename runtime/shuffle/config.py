@@ -6,10 +6,10 @@ from typing import Annotated
 
 import msgspec
 
-from sluice.core.errors import PkiError
-from sluice.pki.ca.address import parse_address
-from sluice.runtime.shuffle.control_plane.errors import ShuffleMisconfigured
-from sluice.runtime.shuffle.worker.config import Layout, Policy
+from sluice.core import PkiError
+from sluice.pki.ca import parse_address
+from sluice.runtime.shuffle.control_plane import ShuffleMisconfigured
+from sluice.runtime.shuffle.worker import Layout, Policy
 
 SHORTEST_JOB_LEASE_SECONDS = 10.0
 MAX_REPLICAS = 2

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from sluice.core.home import Home
-from sluice.pki.spiffe_id import Role
-from sluice.runtime.node.addresses import read_shuffle_manager
-from sluice.runtime.node.leader_finder import AnnouncedLeader, AskedLeader
+from sluice.core import Home
+from sluice.pki import Role
+from sluice.runtime.node import AnnouncedLeader, AskedLeader, read_shuffle_manager
 from sluice.runtime.rpc import RpcService
 from sluice.runtime.shuffle.config import ShuffleConfig
 

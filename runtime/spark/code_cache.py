@@ -23,8 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import SluiceError, StoreError
-from sluice.core.files import make_private_directory, read_bounded, write_public
+from sluice.core import SluiceError, StoreError, make_private_directory, read_bounded, write_public
 
 _LOG = logging.getLogger(__name__)
 

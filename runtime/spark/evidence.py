@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from sluice.core.untrusted_files import UnsafeFile, open_untrusted
+from sluice.core import UnsafeFile, open_untrusted
 from sluice.runtime.messages import ConnectionEvidence, Evidence
 
 EVIDENCE_FILE = "connections.jsonl"

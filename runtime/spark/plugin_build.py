@@ -15,8 +15,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from sluice.core.errors import StoreError
-from sluice.core.files import write_public
+from sluice.core import StoreError, write_public
 from sluice.runtime.spark.code_cache import cache_directory, is_usable, make_once
 from sluice.runtime.spark.errors import PluginBuildFailed
 from sluice.runtime.spark.java import (

@@ -10,25 +10,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from sluice.core.clock import utc_now
-from sluice.core.files import make_private_directory
-from sluice.core.untrusted_files import clear_untrusted
-from sluice.pki.issuing.issuer import install_chain
-from sluice.pki.issuing.leaf import SignedChain
-from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509.csr import new_csr
+from sluice.core import clear_untrusted, make_private_directory, utc_now
+from sluice.pki import SpiffeId
+from sluice.pki.issuing import SignedChain, install_chain
+from sluice.pki.x509 import new_csr
 from sluice.runtime.messages import (
     CsrToSign,
     Evidence,
     ExecutorExit,
     ExecutorLaunch,
 )
-from sluice.runtime.node.child_process import ChildProcess, Exit
-from sluice.runtime.node.identity_renewal import keep_renewed
-from sluice.runtime.node.log_files import open_log, shorten_log
+from sluice.runtime.node import ChildProcess, Exit, keep_renewed, open_log, shorten_log
 from sluice.runtime.out_of_memory import HEAP_FULL, KernelKills, end_of
-from sluice.runtime.spark.evidence import read_evidence
-from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
+from sluice.runtime.spark import read_evidence
+from sluice.runtime.spark.jvm import make_temp_dir, remove_temp_dir
 from sluice.runtime.taskmanager.errors import ExecutorNotStarted
 from sluice.runtime.taskmanager.launcher import ExecutorLauncher, ExecutorPlace
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Protocol
 
 from sluice.runtime.messages import ExecutorLaunch
-from sluice.runtime.spark.jvm.class_archive import find_class_archive, has_class_archive
-from sluice.runtime.spark.jvm.command import (
+from sluice.runtime.spark.jvm import (
     Command,
     SparkRuntime,
     executor_command,
+    find_class_archive,
     find_spark_runtime,
+    has_class_archive,
 )
 
 

@@ -11,13 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import SluiceError
-from sluice.core.files import make_private_directory
-from sluice.core.tracing import TRACING
-from sluice.core.untrusted_files import remove_untrusted
-from sluice.pki.issuing.leaf import SignedChain
-from sluice.pki.tls.connections import ConnectionLog
-from sluice.runtime.blob.names import check_job_id
+from sluice.core import TRACING, SluiceError, make_private_directory, remove_untrusted
+from sluice.pki.issuing import SignedChain
+from sluice.pki.tls import ConnectionLog
+from sluice.runtime.blob import check_job_id
 from sluice.runtime.gateways import TASK_EXECUTOR, JobMasterGateway, TaskExecutorGateway
 from sluice.runtime.messages import (
     CsrToSign,
@@ -29,9 +26,7 @@ from sluice.runtime.messages import (
     SlotReport,
     SlotRequest,
 )
-from sluice.runtime.node.child_process import ChildProcess, Exit
-from sluice.runtime.node.evidence import from_log, merge
-from sluice.runtime.node.log_files import read_log
+from sluice.runtime.node import ChildProcess, Exit, from_log, merge, read_log
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint
 from sluice.runtime.taskmanager.errors import AllocationUnknown, ExecutorNotStarted, SlotNotAvailable
 from sluice.runtime.taskmanager.executor import (

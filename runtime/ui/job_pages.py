@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sluice.runtime.jobmanager.views import JobDetail, JobSummary
+from sluice.runtime.jobmanager import JobDetail, JobSummary
 from sluice.runtime.messages import JobState
 
 JOBS_ON_A_PAGE = 50

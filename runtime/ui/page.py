@@ -13,10 +13,8 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from sluice.core.pages.rendering import HTML, Pages, page_headers
-from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.problems import problem_of
-from sluice.runtime.rest.route import Call, Query
+from sluice.core.pages import HTML, Pages, page_headers
+from sluice.runtime.rest import Call, Cluster, Query, problem_of
 
 _LOG = logging.getLogger(__name__)
 _TEMPLATES = Pages(Path(__file__).parent / "templates")

@@ -13,23 +13,12 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
-from sluice.core.pages.rendering import HTML
-from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
+from sluice.core.pages import HTML
+from sluice.runtime.jobmanager import JobNotFound, LogNotFound
 from sluice.runtime.messages import JobState, LogChunk
-from sluice.runtime.node.log_files import MAX_CHUNK_BYTES, LogUnreadable
-from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.job_access import require_visible, visible_jobs
-from sluice.runtime.rest.problems import NotYours
-from sluice.runtime.rest.resources.leader import leader_of
-from sluice.runtime.rest.resources.logs import MAX_OFFSET
-from sluice.runtime.rest.resources.overview import get_overview
-from sluice.runtime.rest.resources.taskmanagers import taskmanagers_seen
-from sluice.runtime.rest.route import (
-    Call,
-    NoQuery,
-    Query,
-    Route,
-)
+from sluice.runtime.node import MAX_CHUNK_BYTES, LogUnreadable
+from sluice.runtime.rest import Call, Cluster, NoQuery, NotYours, Query, Route, require_visible, visible_jobs
+from sluice.runtime.rest.resources import MAX_OFFSET, get_overview, leader_of, taskmanagers_seen
 from sluice.runtime.ui.job_pages import (
     MAX_SEARCH_CHARACTERS,
     JobFilter,

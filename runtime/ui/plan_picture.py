@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sluice.core.pages.formatting import Tone
+from sluice.core.pages import Tone
 from sluice.runtime.messages import StageReport, StageState
 
 WIDTH, HEIGHT = 176, 62

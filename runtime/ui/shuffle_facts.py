@@ -6,14 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sluice.core.pages.formatting import Tone
-from sluice.runtime.shuffle.control_plane.messages import (
-    ShuffleJobView,
-    ShuffleOverview,
-    WorkerState,
-    WorkerView,
-    free_space,
-)
+from sluice.core.pages import Tone
+from sluice.runtime.shuffle.control_plane import ShuffleJobView, ShuffleOverview, WorkerState, WorkerView, free_space
 
 _TONES: Mapping[WorkerState, Tone] = {
     WorkerState.ACTIVE: "ok",

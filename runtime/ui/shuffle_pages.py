@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from sluice.core.pages.rendering import HTML
-from sluice.runtime.jobmanager.errors import JobNotFound
-from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.job_access import require_visible, visible_jobs
-from sluice.runtime.rest.problems import NotYours
-from sluice.runtime.rest.resources.shuffle import kept_of, service_seen
-from sluice.runtime.rest.route import Call, NoQuery, Route
-from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
-from sluice.runtime.shuffle.control_plane.messages import ShuffleOverview
+from sluice.core.pages import HTML
+from sluice.runtime.jobmanager import JobNotFound
+from sluice.runtime.rest import Call, Cluster, NoQuery, NotYours, Route, require_visible, visible_jobs
+from sluice.runtime.rest.resources import kept_of, service_seen
+from sluice.runtime.shuffle.control_plane import NoShuffleService, ShuffleOverview
 from sluice.runtime.ui.page import page, render
 from sluice.runtime.ui.shuffle_facts import (
     job_rows,

@@ -9,12 +9,12 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sluice.core.errors import PkiError
-from sluice.core.pages.formatting import Tone, expiry_tone, identity_path
-from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.pki.tls.connections import PeerCertificate
+from sluice.core import PkiError
+from sluice.core.pages import Tone, expiry_tone, identity_path
+from sluice.pki import Role, SpiffeId
+from sluice.pki.tls import PeerCertificate
 from sluice.runtime.messages import ConnectionEvidence
-from sluice.runtime.rest.audit_summary import AuditSummary, Examined
+from sluice.runtime.rest import AuditSummary, Examined
 from sluice.runtime.ui.trust_members import Registered
 
 GOOD_PROTOCOL = "TLSv1.3"

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sluice.core.errors import PkiError, SluiceError
-from sluice.core.pages.formatting import Tone
-from sluice.pki.channels import Channel
-from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.runtime.jobmanager.views import JobDetail, JobSummary
+from sluice.core import PkiError, SluiceError
+from sluice.core.pages import Tone
+from sluice.pki import Channel, Role, SpiffeId
+from sluice.runtime.jobmanager import JobDetail, JobSummary
 from sluice.runtime.messages import ConnectionEvidence
-from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.shuffle.control_plane.messages import ShuffleOverview, WorkerState
+from sluice.runtime.rest import Cluster
+from sluice.runtime.shuffle.control_plane import ShuffleOverview, WorkerState
 
 SHUFFLE_SECONDS = 2.0
 """How long a page waits for the list of shuffle workers; without it they are not on the map."""

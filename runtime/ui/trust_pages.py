@@ -10,15 +10,21 @@ from typing import Any
 
 from aiohttp import web
 
-from sluice.core.pages.rendering import HTML
-from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.core.pages import HTML
+from sluice.runtime.jobmanager import JobNotFound
 from sluice.runtime.messages import ConnectionEvidence
-from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.job_access import require_visible, visible_jobs
-from sluice.runtime.rest.problems import NotYours
-from sluice.runtime.rest.resources.overview import connections_seen
-from sluice.runtime.rest.route import Call, NoQuery, Route
-from sluice.runtime.rest.trust_facts import TrustFacts, anchor_tone
+from sluice.runtime.rest import (
+    Call,
+    Cluster,
+    NoQuery,
+    NotYours,
+    Route,
+    TrustFacts,
+    anchor_tone,
+    require_visible,
+    visible_jobs,
+)
+from sluice.runtime.rest.resources import connections_seen
 from sluice.runtime.ui.page import page, render
 from sluice.runtime.ui.trust_map import TrustMap, trust_map
 from sluice.runtime.ui.trust_members import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sluice.core.pages.formatting import Tone, left
-from sluice.runtime.rest.trust_facts import TrustFacts, anchor_tone
+from sluice.core.pages import Tone, left
+from sluice.runtime.rest import TrustFacts, anchor_tone
 from sluice.runtime.ui.trust_map import TrustMap
 
 MAX_CONCERNS = 6

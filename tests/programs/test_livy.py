@@ -13,8 +13,7 @@ import pytest
 from sluice.gateway.credentials.token_file import create_token
 from sluice.gateway.principal import AccessRole
 from tests.integration.rest.test_streams_at_the_door import Door, door
-from tests.integration.runtime.conftest import Cluster
-from tests.integration.runtime.conftest import cluster as plain_cluster
+from tests.integration.runtime.conftest import Cluster, cluster as plain_cluster
 from tests.programs.conftest import program
 
 __all__ = ["door", "plain_cluster"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -16,6 +18,53 @@ def test_no_module_takes_part_in_an_import_circle() -> None:
     graph = grimp.build_graph("sluice", cache_dir=None)
     imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     TopologicalSorter(imported).prepare()
+
+
+def test_no_room_takes_part_in_an_import_circle() -> None:
+    """Rooms import each other's exports, which are loaded when they are used: modules alone would not show a circle."""
+    graph = grimp.build_graph("sluice", cache_dir=None)
+    rooms = {module if graph.find_children(module) else module.rpartition(".")[0] for module in graph.modules}
+    uses: dict[str, set[str]] = {room: set() for room in rooms}
+    for module in graph.modules:
+        room = module if module in rooms else module.rpartition(".")[0]
+        for imported in graph.find_modules_directly_imported_by(module):
+            other = imported if imported in rooms else imported.rpartition(".")[0]
+            if not (room + ".").startswith(other + ".") and not (other + ".").startswith(room + "."):
+                uses[room].add(other)
+    TopologicalSorter(uses).prepare()
+
+
+def test_other_rooms_import_what_a_room_exports_from_the_room() -> None:
+    """Not from one of its modules; but where a function has the name of its module, the module is named."""
+    wrong = []
+    for path, room in ((path, ".".join(path.parent.relative_to(ROOT).parts)) for path in _modules()):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or node.level or not (node.module or "").startswith("sluice."):
+                continue
+            package, _, module = str(node.module).removeprefix("sluice.").rpartition(".")
+            folder = ROOT / package.replace(".", "/")
+            if not (folder / f"{module}.py").is_file() or (room + ".").startswith(package + "."):
+                continue
+            wrong += [
+                f"{path.relative_to(ROOT)}: {node.module}.{alias.name}"
+                for alias in node.names
+                if not (folder / f"{alias.name}.py").exists() and not (folder / alias.name).is_dir()
+            ]
+    assert not wrong
+
+
+def test_a_room_exports_names_that_exist() -> None:
+    for path in _modules():
+        if path.with_suffix(".pyi").is_file():
+            name = "sluice." + ".".join(path.parent.relative_to(ROOT).parts)
+            room = importlib.import_module(name)
+            missing = [exported for exported in room.__all__ if not hasattr(room, exported)]
+            assert not missing, name
+
+
+def _modules() -> list[Path]:
+    parts = [path.name for path in (ROOT / "sluice").iterdir() if path.is_symlink()]
+    return [module for part in parts for module in (ROOT / part).rglob("*.py")]
 
 
 def test_every_part_of_the_package_is_a_folder_of_the_repository() -> None:

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.core.errors import CertificateRejected, InvalidIdentity, StoreError
-from sluice.core.files import (
+from sluice.core import (
     SECRET_MODE,
+    CertificateRejected,
+    InvalidIdentity,
+    StoreError,
     locked,
     make_private_directory,
     read_bounded,
@@ -33,12 +35,10 @@ from sluice.pki.export.programs import (
     zookeeper,
 )
 from sluice.pki.export.programs.sources import PASSWORD_FILE, Handover
-from sluice.pki.identities.directory import MAX_PASSWORD_BYTES, IdentityMaterial, read_identity
-from sluice.pki.revocation.crl import MAX_CRL_BYTES
-from sluice.pki.revocation.crl_files import CRL_FILE
+from sluice.pki.identities import MAX_PASSWORD_BYTES, IdentityMaterial, read_identity
+from sluice.pki.revocation import CRL_FILE, MAX_CRL_BYTES
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509 import pkcs12 as keystore
-from sluice.pki.x509.profiles import Purpose
+from sluice.pki.x509 import Purpose, pkcs12 as keystore
 
 MAX_PEERS = 256
 

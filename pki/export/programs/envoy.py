@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 
-from sluice.core.errors import CertificateRejected
+from sluice.core import CertificateRejected
 from sluice.pki.export.programs.sources import Handover
-from sluice.pki.x509.keys import describe_key
+from sluice.pki.x509 import describe_key
 
 PROVEN = "Envoy 1.40.0"
 

@@ -6,7 +6,7 @@ https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md
 
 from __future__ import annotations
 
-from sluice.pki.authorities.openssl_anchors import trusted_pem
+from sluice.pki.authorities import trusted_pem
 from sluice.pki.export.programs.sources import TLS13_SUITES, Handover
 
 PROVEN = "librdkafka 2.16.0, on the client's side"

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from sluice.core.errors import CertificateRejected
-from sluice.pki.authorities.openssl_anchors import trusted_pem
+from sluice.core import CertificateRejected
+from sluice.pki.authorities import trusted_pem
 from sluice.pki.export.programs.sources import Handover
-from sluice.pki.revocation.crl import load_crls
-from sluice.pki.x509.profiles import MAX_COMMON_NAME_CHARACTERS
+from sluice.pki.revocation import load_crls
+from sluice.pki.x509 import MAX_COMMON_NAME_CHARACTERS
 
 PROVEN = "nginx 1.22.1 with OpenSSL 3.0"
 

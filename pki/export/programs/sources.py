@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sluice.core.errors import StoreError
-from sluice.core.files import read_secret
-from sluice.pki.identities.directory import IdentityMaterial
+from sluice.core import StoreError, read_secret
+from sluice.pki.identities import IdentityMaterial
 from sluice.pki.x509 import pkcs12 as keystore
 
 KEY_STORE = "keystore.p12"

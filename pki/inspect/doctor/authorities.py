@@ -10,9 +10,9 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.core.errors import CrlRejected, PkiError
-from sluice.pki.authorities.store import CERTIFICATE_FILE, ENCRYPTED, KEY_FILE
-from sluice.pki.ca.refusals import Refusal
+from sluice.core import CrlRejected, PkiError
+from sluice.pki.authorities import CERTIFICATE_FILE, ENCRYPTED, KEY_FILE
+from sluice.pki.ca import Refusal
 from sluice.pki.inspect.chain_problems import certificate_problems
 from sluice.pki.inspect.doctor.facts import (
     AuthorityFact,
@@ -22,12 +22,8 @@ from sluice.pki.inspect.doctor.facts import (
 )
 from sluice.pki.inspect.doctor.identities import OVERDUE_SHARE
 from sluice.pki.inspect.problems import Problem, Severity
-from sluice.pki.revocation.crl import load_crls
-from sluice.pki.revocation.crl_files import take_newer
-from sluice.pki.x509.keys import key_from_pem, same_public_key
-from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.profiles import AuthorityKind
-from sluice.pki.x509.verification import was_issued_by
+from sluice.pki.revocation import load_crls, take_newer
+from sluice.pki.x509 import DAMAGED, AuthorityKind, key_from_pem, same_public_key, was_issued_by
 
 SOON = dt.timedelta(days=30)
 """Notice before an authority ends; a quarter of its life when that is shorter."""

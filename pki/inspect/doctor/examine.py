@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.core.home import Home
+from sluice.core import Home
 from sluice.pki.inspect.doctor.authorities import (
     authority_problems,
     ledger_problems,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.pki.ca.refusals import Refusal
-from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.ca import Refusal
+from sluice.pki.x509 import AuthorityKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,21 +13,12 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
-from sluice.core.errors import PkiError
-from sluice.pki.identities.directory import (
-    CA_FILE,
-    CHAIN_FILE,
-    KEY_FILE,
-    KEYSTORE_FILE,
-    IdentityMaterial,
-    parse_identity,
-)
+from sluice.core import PkiError
+from sluice.pki.identities import CA_FILE, CHAIN_FILE, KEY_FILE, KEYSTORE_FILE, IdentityMaterial, parse_identity
 from sluice.pki.inspect.chain_problems import certificate_problems, chain_problems, spiffe_problems
 from sluice.pki.inspect.doctor.facts import IdentityFact
 from sluice.pki.inspect.problems import Problem, Severity
-from sluice.pki.x509.keys import key_from_pem, same_public_key
-from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.verification import describe, verify_chain
+from sluice.pki.x509 import DAMAGED, describe, key_from_pem, same_public_key, verify_chain
 
 _ISSUE = "sluice pki issue, or `sluice pki enrol` at an online authority"
 

@@ -17,18 +17,14 @@ import msgspec
 import psutil
 from cryptography import x509
 
-from sluice.core.errors import PkiError, StoreError
-from sluice.core.files import read_bounded
-from sluice.core.home import Home
-from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
+from sluice.core import Home, PkiError, StoreError, read_bounded
+from sluice.pki.identities import CHAIN_FILE, read_certificates
 from sluice.pki.inspect.doctor.facts import ListenerFact
-from sluice.pki.inspect.live.address import Address
-from sluice.pki.inspect.live.handshake import WEB_PROTOCOLS, Hello, shake_hands
+from sluice.pki.inspect.live import WEB_PROTOCOLS, Address, Hello, shake_hands
 from sluice.pki.inspect.problems import Problem, Severity
 from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import unverified_client_context
-from sluice.pki.x509.loading import load_certificate
-from sluice.pki.x509.parse_errors import DAMAGED, DAMAGED_JSON
+from sluice.pki.tls import unverified_client_context
+from sluice.pki.x509 import DAMAGED, DAMAGED_JSON, load_certificate
 
 MAX_ANNOUNCEMENT_BYTES = 16 << 10
 CLOCK_SECONDS = 5.0

@@ -10,22 +10,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sluice.core.errors import PkiError, StoreError
-from sluice.core.files import MAX_MATERIAL_BYTES, read_bounded
-from sluice.core.home import Home
-from sluice.pki.authorities.rotation_store import rotation_directory
-from sluice.pki.authorities.store import CERTIFICATE_FILE, AuthorityStore
-from sluice.pki.authorities.trusted_authorities import bundle_file
-from sluice.pki.ca.refusals import Refusal, needing_attention, refusals_path
-from sluice.pki.identities.directory import (
-    CA_FILE,
-    CHAIN_FILE,
-    KEY_FILE,
-    KEYSTORE_FILE,
-    PASSWORD_FILE,
-    PEERS_FILE,
-    PREVIOUS_FILE,
-)
+from sluice.core import MAX_MATERIAL_BYTES, Home, PkiError, StoreError, read_bounded
+from sluice.pki.authorities import CERTIFICATE_FILE, AuthorityStore, bundle_file, rotation_directory
+from sluice.pki.ca import Refusal, needing_attention, refusals_path
+from sluice.pki.identities import CA_FILE, CHAIN_FILE, KEY_FILE, KEYSTORE_FILE, PASSWORD_FILE, PEERS_FILE, PREVIOUS_FILE
 from sluice.pki.inspect.doctor.facts import (
     AuthorityFact,
     FileFact,
@@ -33,16 +21,17 @@ from sluice.pki.inspect.doctor.facts import (
     IdentityFact,
     ListFact,
 )
-from sluice.pki.ledger.file import ledger_path, verify_ledger
-from sluice.pki.revocation.crl import MAX_CRL_BYTES
-from sluice.pki.revocation.crl_files import (
+from sluice.pki.ledger import ledger_path, verify_ledger
+from sluice.pki.revocation import (
+    BASE_FILE,
     COMPLETE_LISTS_FILE,
     CRL_FILE,
+    DELTA_FILE,
     JOB_IDENTITIES,
+    MAX_CRL_BYTES,
     PROCESS_IDENTITIES,
 )
-from sluice.pki.revocation.delta_crl import BASE_FILE, DELTA_FILE
-from sluice.pki.x509.profiles import ISSUING, AuthorityKind
+from sluice.pki.x509 import ISSUING, AuthorityKind
 
 MAX_FILES = 200_000
 """Most files and directories looked at in one home."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from sluice.core.errors import PkiError
+from sluice.core import PkiError
 
 HTTPS_PORT = 443
 MAX_ADDRESS_CHARACTERS = 1024

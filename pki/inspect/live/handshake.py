@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from OpenSSL import SSL, crypto
 
-from sluice.core.errors import PkiError
-from sluice.pki.identities.directory import IdentityMaterial
+from sluice.core import PkiError
+from sluice.pki.identities import IdentityMaterial
 from sluice.pki.inspect.live.address import Address, InvalidAddress
-from sluice.pki.x509.parse_errors import DAMAGED
+from sluice.pki.x509 import DAMAGED
 
 HANDSHAKE_SECONDS = 10.0
 """For connecting and the handshake together."""

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import msgspec
 from cryptography import x509
 
-from sluice.core.errors import CertificateRejected, PkiError
-from sluice.pki.identities.directory import IdentityMaterial
-from sluice.pki.identities.known_authorities import Known
+from sluice.core import CertificateRejected, PkiError
+from sluice.pki.identities import IdentityMaterial, Known
 from sluice.pki.inspect.chain_problems import certificate_problems, chain_problems, spiffe_problems
 from sluice.pki.inspect.describe import CertificateSummary, summarize_certificate
 from sluice.pki.inspect.live.address import Address
@@ -23,10 +22,7 @@ from sluice.pki.inspect.live.handshake import (
     shake_hands,
 )
 from sluice.pki.inspect.problems import Problem, Severity, worst_first
-from sluice.pki.x509.loading import load_certificate
-from sluice.pki.x509.parse_errors import DAMAGED
-from sluice.pki.x509.profiles import Purpose
-from sluice.pki.x509.verification import describe, was_issued_by
+from sluice.pki.x509 import DAMAGED, Purpose, describe, load_certificate, was_issued_by
 
 _VERSIONS = ((TLS13, "TLS 1.3"), (TLS12, "TLS 1.2"))
 

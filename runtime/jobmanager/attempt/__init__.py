@@ -1,1 +1,5 @@
 """One attempt of a job: the JobMaster, its driver, its executors, its checkpoints."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,12 +9,10 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from sluice.core.errors import SluiceError
-from sluice.core.tracing import Span
-from sluice.runtime.checkpoint.errors import CheckpointLost, SavepointNotFound
-from sluice.runtime.checkpoint.savepoints import Savepoint
+from sluice.core import SluiceError, Span
+from sluice.runtime.checkpoint import CheckpointLost, Savepoint, SavepointNotFound
 from sluice.runtime.gateways import DriverGateway, TaskExecutorGateway
-from sluice.runtime.ha.errors import LeadershipLost
+from sluice.runtime.ha import LeadershipLost
 from sluice.runtime.jobmanager.attempt import actions
 from sluice.runtime.jobmanager.attempt.checkpoint_recorder import CheckpointRecorder
 from sluice.runtime.jobmanager.attempt.services import JobServices
@@ -23,7 +21,7 @@ from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.gateways import SlotRequirement
 from sluice.runtime.jobmanager.views import JobRecord
 from sluice.runtime.messages import Evidence, ExecutorLaunch, JobState
-from sluice.runtime.node.evidence import from_log, merge
+from sluice.runtime.node import from_log, merge
 from sluice.runtime.rpc import (
     EndpointNotFound,
     EndpointStopped,

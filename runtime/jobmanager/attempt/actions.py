@@ -6,8 +6,8 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sluice.runtime.checkpoint.ledger import Checkpoint
-from sluice.runtime.jobmanager.store.job_history import JobHistory
+from sluice.runtime.checkpoint import Checkpoint
+from sluice.runtime.jobmanager.store import JobHistory
 from sluice.runtime.jobmanager.views import JobDetail, JobRecord, SavepointRequest
 from sluice.runtime.messages import ExecutorExit, ExecutorTarget, SlotCount, SlotOffer, SparkRegistration
 

@@ -8,17 +8,18 @@ import logging
 
 import msgspec
 
-from sluice.core.errors import SluiceError
-from sluice.runtime.checkpoint.errors import CheckpointLost
-from sluice.runtime.checkpoint.ledger import (
+from sluice.core import SluiceError
+from sluice.runtime.checkpoint import (
     Checkpoint,
+    CheckpointLost,
+    CheckpointPlaces,
+    Savepoint,
     decode,
     encode,
     missing_batches,
 )
-from sluice.runtime.checkpoint.savepoints import CheckpointPlaces, Savepoint
-from sluice.runtime.ha.errors import EntryDamaged, StorageUnavailable
-from sluice.runtime.jobmanager.store.checkpoint_store import CheckpointStore
+from sluice.runtime.ha import EntryDamaged, StorageUnavailable
+from sluice.runtime.jobmanager.store import CheckpointStore
 
 _LOG = logging.getLogger(__name__)
 

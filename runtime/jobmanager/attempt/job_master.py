@@ -14,10 +14,9 @@ import secrets
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from sluice.core.errors import PeerRefused, SluiceError
-from sluice.core.tracing import TRACING
-from sluice.pki.issuing.leaf import SignedChain
-from sluice.pki.spiffe_id import SpiffeId
+from sluice.core import TRACING, PeerRefused, SluiceError
+from sluice.pki import SpiffeId
+from sluice.pki.issuing import SignedChain
 from sluice.runtime.gateways import DRIVER, TASK_EXECUTOR, DriverGateway, TaskExecutorGateway, jobmaster_endpoint
 from sluice.runtime.jobmanager.attempt.action_runner import ActionRunner
 from sluice.runtime.jobmanager.attempt.services import JobServices

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sluice.runtime.checkpoint.ledger import CheckpointLedger
+from sluice.runtime.checkpoint import CheckpointLedger
 from sluice.runtime.jobmanager.attempt.actions import KeepHistory, Outbox, StartTimer, Timer
 from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorPool
 from sluice.runtime.jobmanager.attempt.history_log import MAX_EXECUTORS_KEPT, HistoryLog
 from sluice.runtime.jobmanager.attempt.savepoint_requests import SavepointRequests
 from sluice.runtime.jobmanager.job_state import ENDING, JobLifecycle
-from sluice.runtime.jobmanager.store.job_history import JobHistory
+from sluice.runtime.jobmanager.store import JobHistory
 from sluice.runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord
 from sluice.runtime.messages import Evidence, JobProgress, JobState, StageTable
-from sluice.runtime.node.evidence import merge
+from sluice.runtime.node import merge
 
 HISTORY_DELAY_SECONDS = 1.0
 """How long a changed history waits for further changes before it is written down."""

@@ -13,17 +13,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from sluice.core.files import make_private_directory
-from sluice.core.untrusted_files import clear_untrusted, is_regular_file
-from sluice.pki.issuing.issuer import Issuer
-from sluice.pki.spiffe_id import SpiffeId
+from sluice.core import clear_untrusted, is_regular_file, make_private_directory
+from sluice.pki import SpiffeId
+from sluice.pki.issuing import Issuer
 from sluice.runtime.jobmanager.attempt.driver import DRIVER_LOGS
 from sluice.runtime.messages import Evidence, JobSubmission, LogChunk, SlotProfile
-from sluice.runtime.node.child_process import ChildProcess
-from sluice.runtime.node.identity_renewal import keep_renewed
-from sluice.runtime.node.log_files import open_log, read_log, shorten_log
-from sluice.runtime.spark.driver.spec import DriverSpec
-from sluice.runtime.spark.evidence import read_evidence
+from sluice.runtime.node import ChildProcess, keep_renewed, open_log, read_log, shorten_log
+from sluice.runtime.spark import read_evidence
+from sluice.runtime.spark.driver import DriverSpec
 
 PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
 """What a driver agent inherits of the JobManager's environment; nothing else."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sluice.runtime.checkpoint.errors import NotStreaming, SavepointFailed
-from sluice.runtime.checkpoint.ledger import CheckpointsView
-from sluice.runtime.checkpoint.savepoints import Savepoint
+from sluice.runtime.checkpoint import CheckpointsView, NotStreaming, Savepoint, SavepointFailed
 from sluice.runtime.jobmanager.views import SavepointRequest, SavepointState
 from sluice.runtime.messages import JobState
 

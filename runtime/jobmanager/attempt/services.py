@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sluice.pki.tls.connections import ConnectionLog
-from sluice.runtime.checkpoint.savepoints import CheckpointPlaces
+from sluice.pki.tls import ConnectionLog
+from sluice.runtime.checkpoint import CheckpointPlaces
 from sluice.runtime.jobmanager.attempt.driver import DriverLauncher
 from sluice.runtime.jobmanager.attempt.local_driver import DriverHost
 from sluice.runtime.jobmanager.attempt.state_machine import AttemptSettings
 from sluice.runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
-from sluice.runtime.jobmanager.store.checkpoint_store import CheckpointStore
-from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
+from sluice.runtime.jobmanager.store import CheckpointStore
+from sluice.runtime.shuffle.control_plane import ShuffleManagerLink
 
 
 @dataclass(frozen=True, slots=True)

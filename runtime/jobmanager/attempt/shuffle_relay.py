@@ -13,10 +13,9 @@ from collections.abc import Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.core.errors import SluiceError
+from sluice.core import SluiceError
 from sluice.runtime.messages import OutputLocation, ShuffleAllocation
-from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
-from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.control_plane import NoShuffleService, ShuffleManagerLink
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,9 +12,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sluice.core.errors import PeerRefused
-from sluice.runtime.checkpoint.ledger import Checkpoint
-from sluice.runtime.checkpoint.savepoints import Savepoint
+from sluice.core import PeerRefused
+from sluice.runtime.checkpoint import Checkpoint, Savepoint
 from sluice.runtime.jobmanager.attempt.actions import (
     Action,
     AskForRestart,

@@ -1,1 +1,5 @@
 """The Dispatcher: submissions, the register of jobs, queues, Spark Connect sessions."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

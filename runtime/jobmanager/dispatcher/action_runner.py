@@ -11,16 +11,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sluice.core.errors import SluiceError
-from sluice.core.tracing import TRACING
-from sluice.core.untrusted_files import remove_untrusted
-from sluice.runtime.blob.errors import BlobError
-from sluice.runtime.blob.store import BlobStore
-from sluice.runtime.ha.errors import EntryMissing, LeadershipLost, OutcomeUnknown, PointersFull
-from sluice.runtime.ha.leadership import Leadership
-from sluice.runtime.jobmanager.attempt.job_master import JobMaster
-from sluice.runtime.jobmanager.attempt.local_driver import attempt_directory
-from sluice.runtime.jobmanager.attempt.services import JobServices
+from sluice.core import TRACING, SluiceError, remove_untrusted
+from sluice.runtime.blob import BlobError, BlobStore
+from sluice.runtime.ha import EntryMissing, Leadership, LeadershipLost, OutcomeUnknown, PointersFull
+from sluice.runtime.jobmanager.attempt import JobMaster, JobServices, attempt_directory
 from sluice.runtime.jobmanager.dispatcher import actions
 from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently, unwritten
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
@@ -29,8 +23,7 @@ from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJobs
 from sluice.runtime.jobmanager.dispatcher.state_machine import DispatcherStateMachine
 from sluice.runtime.jobmanager.errors import SubmissionRejected
 from sluice.runtime.jobmanager.gateways import ResourceManagerInternalGateway
-from sluice.runtime.jobmanager.store.job_history import HistoryKeeper
-from sluice.runtime.jobmanager.store.job_store import AcceptedJob, JobStore
+from sluice.runtime.jobmanager.store import AcceptedJob, HistoryKeeper, JobStore
 from sluice.runtime.jobmanager.views import Failure, JobRecord
 from sluice.runtime.messages import BlobRef, JobState, JobSubmission
 from sluice.runtime.rpc import RpcEndpoint

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import SluiceError
-from sluice.core.untrusted_files import read_untrusted
-from sluice.runtime.blob.store import BlobStore
+from sluice.core import SluiceError, read_untrusted
+from sluice.runtime.blob import BlobStore
 from sluice.runtime.config import ConnectConfig
-from sluice.runtime.jobmanager.attempt.local_driver import attempt_directory
+from sluice.runtime.jobmanager.attempt import attempt_directory
 from sluice.runtime.jobmanager.dispatcher.submitting import submit_with_blobs
 from sluice.runtime.jobmanager.errors import TooManyJobs
 from sluice.runtime.jobmanager.gateways import DispatcherGateway

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
-from sluice.runtime.checkpoint.errors import CheckpointsUnavailable
-from sluice.runtime.ha.errors import PointerConflict, StorageUnavailable
+from sluice.runtime.checkpoint import CheckpointsUnavailable
+from sluice.runtime.ha import PointerConflict, StorageUnavailable
 from sluice.runtime.jobmanager.views import Failure, JobRecord
 from sluice.runtime.messages import JobState
 

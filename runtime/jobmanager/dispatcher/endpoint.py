@@ -11,19 +11,16 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from pathlib import Path
 
 import msgspec
 
-from sluice.core.errors import SluiceError
-from sluice.core.untrusted_files import remove_untrusted
-from sluice.runtime.blob.store import BlobStore
-from sluice.runtime.checkpoint.savepoints import Savepoint
-from sluice.runtime.ha.errors import LeadershipLost
-from sluice.runtime.ha.leadership import Leadership
-from sluice.runtime.jobmanager.attempt.services import JobServices
+from sluice.core import SluiceError, remove_untrusted
+from sluice.runtime.blob import BlobStore
+from sluice.runtime.checkpoint import Savepoint
+from sluice.runtime.ha import Leadership, LeadershipLost
+from sluice.runtime.jobmanager.attempt import JobServices
 from sluice.runtime.jobmanager.dispatcher.action_runner import ActionRunner
 from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
@@ -36,8 +33,7 @@ from sluice.runtime.jobmanager.dispatcher.state_machine import DispatcherStateMa
 from sluice.runtime.jobmanager.dispatcher.submission_checks import check_submission
 from sluice.runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
 from sluice.runtime.jobmanager.restart_strategies import NoRestart, RestartBackoff, restart_backoff
-from sluice.runtime.jobmanager.store.job_history import HistoryKeeper, HistoryStore, JobHistory
-from sluice.runtime.jobmanager.store.job_store import JobStore
+from sluice.runtime.jobmanager.store import HistoryKeeper, HistoryStore, JobHistory, JobStore
 from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary
 from sluice.runtime.messages import Evidence, JobKind, JobSubmission, LogChunk, UiPage, UiRequest
 from sluice.runtime.restart_config import RestartConfig, settle

@@ -9,9 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
-from sluice.runtime.checkpoint.errors import SavepointFailed
-from sluice.runtime.checkpoint.savepoints import Savepoint, Savepoints, new_savepoint_id
-from sluice.runtime.jobmanager.attempt.driver import DRIVER_LOGS, DriverLauncher
+from sluice.runtime.checkpoint import Savepoint, SavepointFailed, Savepoints, new_savepoint_id
+from sluice.runtime.jobmanager.attempt import DRIVER_LOGS, DriverLauncher
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJob, RegisteredJobs
 from sluice.runtime.jobmanager.errors import LogNotFound, UiNotFound
 from sluice.runtime.jobmanager.exceptions import with_outcomes

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorState
-from sluice.runtime.jobmanager.attempt.history_log import MAX_EXECUTORS_KEPT, HistoryLog
-from sluice.runtime.jobmanager.store.job_history import JobHistory
-from sluice.runtime.jobmanager.store.job_store import AcceptedJob, EndedJob
+from sluice.runtime.jobmanager.attempt import MAX_EXECUTORS_KEPT, ExecutorState, HistoryLog
+from sluice.runtime.jobmanager.store import AcceptedJob, EndedJob, JobHistory
 from sluice.runtime.jobmanager.views import (
     ExecutorView,
     Failure,

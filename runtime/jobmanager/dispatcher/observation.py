@@ -6,17 +6,11 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from sluice.core.errors import SluiceError
-from sluice.core.home import Home
-from sluice.core.metrics import (
-    fetch,
-    merge,
-    render,
-)
-from sluice.pki.spiffe_id import Role
+from sluice.core import Home, SluiceError, fetch, merge, render
+from sluice.pki import Role
 from sluice.runtime.jobmanager.errors import TaskManagerNotFound
 from sluice.runtime.messages import LogChunk
-from sluice.runtime.node.diagnostics import DIAGNOSTICS, DiagnosticsGateway
+from sluice.runtime.node import DIAGNOSTICS, DiagnosticsGateway
 from sluice.runtime.rpc import RemotePeer
 
 TASKMANAGERS_AT_ONCE = 64

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from sluice.core.errors import SluiceError
-from sluice.runtime.jobmanager.attempt.local_driver import clean_attempt_directory
-from sluice.runtime.jobmanager.store.job_store import Attempt
+from sluice.core import SluiceError
+from sluice.runtime.jobmanager.attempt import clean_attempt_directory
+from sluice.runtime.jobmanager.store import Attempt
 
 _LOG = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from sluice.runtime.jobmanager.attempt.job_master import JobMaster
+from sluice.runtime.jobmanager.attempt import JobMaster
 from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.jobmanager.gateways import JobMasterInternalGateway
-from sluice.runtime.jobmanager.store.job_history import JobHistory
+from sluice.runtime.jobmanager.store import JobHistory
 from sluice.runtime.jobmanager.views import JobRecord
-from sluice.runtime.rpc.endpoint import Host
+from sluice.runtime.rpc import Host
 
 
 @dataclass(slots=True)

@@ -6,14 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sluice.runtime.blob.errors import InvalidBlobName
-from sluice.runtime.blob.names import check_file_name
+from sluice.runtime.blob import InvalidBlobName, check_file_name
 from sluice.runtime.jobmanager.errors import SubmissionRejected
 from sluice.runtime.messages import JobSubmission
-from sluice.runtime.spark.job_python import SETTING, check_python
-from sluice.runtime.spark.jvm.command import MINIMUM_EXECUTOR_MEMORY_MB
-from sluice.runtime.spark.jvm.job_conf import check_job_conf
-from sluice.runtime.spark.jvm.packages import check_packages
+from sluice.runtime.spark import SETTING, check_python
+from sluice.runtime.spark.jvm import MINIMUM_EXECUTOR_MEMORY_MB, check_job_conf, check_packages
 
 MAX_JOB_NAME_CHARACTERS = 200
 MAX_ARGUMENTS = 1000

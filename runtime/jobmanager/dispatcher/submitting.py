@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from sluice.core.errors import SluiceError
-from sluice.runtime.blob.store import BlobStore
-from sluice.runtime.ha.errors import OutcomeUnknown
+from sluice.core import SluiceError
+from sluice.runtime.blob import BlobStore
+from sluice.runtime.ha import OutcomeUnknown
 from sluice.runtime.jobmanager.gateways import DispatcherGateway
 from sluice.runtime.messages import JobSubmission
 from sluice.runtime.rpc import EndpointStopped, RpcTimeout

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from sluice.core.errors import PeerRefused, SluiceError
-from sluice.pki.tls.connections import ConnectionLog
+from sluice.core import PeerRefused, SluiceError
+from sluice.pki.tls import ConnectionLog
 from sluice.runtime.gateways import RESOURCE_MANAGER, TASK_EXECUTOR, TaskExecutorGateway
 from sluice.runtime.jobmanager.errors import (
     LogNotFound,
@@ -45,7 +45,7 @@ from sluice.runtime.messages import (
     SlotReport,
     TaskManagerRegistration,
 )
-from sluice.runtime.node.evidence import from_log, merge
+from sluice.runtime.node import from_log, merge
 from sluice.runtime.placement import Placement
 from sluice.runtime.rpc import (
     EndpointNotFound,

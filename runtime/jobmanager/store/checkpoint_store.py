@@ -12,9 +12,7 @@ import secrets
 
 import msgspec
 
-from sluice.runtime.ha.errors import EntryDamaged, EntryMissing, HaError
-from sluice.runtime.ha.pointers import PointerStore
-from sluice.runtime.ha.storage import HaStorage, StoredEntry
+from sluice.runtime.ha import EntryDamaged, EntryMissing, HaError, HaStorage, PointerStore, StoredEntry
 
 KEPT = 3
 """How many checkpoints of a job are kept: the last one, and earlier ones in case its entry is damaged."""

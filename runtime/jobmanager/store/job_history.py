@@ -14,9 +14,7 @@ from collections import defaultdict
 
 import msgspec
 
-from sluice.runtime.ha.errors import EntryDamaged, EntryMissing
-from sluice.runtime.ha.pointers import PointerStore
-from sluice.runtime.ha.storage import HaStorage, StoredEntry
+from sluice.runtime.ha import EntryDamaged, EntryMissing, HaStorage, PointerStore, StoredEntry
 from sluice.runtime.jobmanager.restart_strategies import RestartMemory
 from sluice.runtime.jobmanager.views import AttemptView, ExceptionEntry, ExecutorView
 from sluice.runtime.messages import Message

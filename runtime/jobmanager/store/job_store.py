@@ -26,16 +26,18 @@ from typing import TypeVar
 
 import msgspec
 
-from sluice.runtime.ha.errors import (
+from sluice.runtime.ha import (
+    MAX_POINTERS,
     EntryDamaged,
     EntryMissing,
+    HaStorage,
     LeadershipLost,
     OutcomeUnknown,
     PointerConflict,
     PointerExists,
+    PointerStore,
+    StoredEntry,
 )
-from sluice.runtime.ha.pointers import MAX_POINTERS, PointerStore
-from sluice.runtime.ha.storage import HaStorage, StoredEntry
 from sluice.runtime.jobmanager.views import JobRecord, JobSummary
 from sluice.runtime.messages import BlobRef, JobSubmission
 

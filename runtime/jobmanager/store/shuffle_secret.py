@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 
-from sluice.runtime.ha.errors import EntryMissing, PointerExists
-from sluice.runtime.ha.pointers import PointerStore
+from sluice.runtime.ha import EntryMissing, PointerExists, PointerStore
 
 SECRET_BYTES = 32
 _FOLDER, _NAME = "meta", "shuffle-secret"

@@ -11,23 +11,23 @@ from typing import Annotated, Any
 
 import msgspec
 
-from sluice.runtime.blob.errors import BlobTooLarge, InvalidBlobName
-from sluice.runtime.jobmanager.dispatcher.submitting import submit_with_blobs
-from sluice.runtime.jobmanager.errors import (
+from sluice.runtime.blob import BlobTooLarge, InvalidBlobName
+from sluice.runtime.jobmanager import (
     JobAlreadyTerminal,
     JobNotFound,
+    JobSummary,
     LogNotFound,
     SubmissionRejected,
     TooManyJobs,
 )
-from sluice.runtime.jobmanager.views import JobSummary
+from sluice.runtime.jobmanager.dispatcher import submit_with_blobs
 from sluice.runtime.messages import (
     Archive,
     JobKind,
     JobState,
     JobSubmission,
 )
-from sluice.runtime.node.log_files import MAX_CHUNK_BYTES, LogUnreadable
+from sluice.runtime.node import MAX_CHUNK_BYTES, LogUnreadable
 from sluice.runtime.rest.artifacts import ArtifactRefused
 from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
@@ -40,8 +40,8 @@ from sluice.runtime.rest.route import (
     Route,
 )
 from sluice.runtime.rest.spark_sizes import mebibytes
-from sluice.runtime.spark.errors import ForbiddenSparkConf
-from sluice.runtime.spark.jvm.packages import directory_name
+from sluice.runtime.spark import ForbiddenSparkConf
+from sluice.runtime.spark.jvm import directory_name
 
 NUMBER_DIGITS = 13
 """Hexadecimal: 52 bits, which every JSON reader holds exactly."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from sluice.runtime.jobmanager.views import JobBlob
+from sluice.runtime.jobmanager import JobBlob
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSession
-from sluice.runtime.jobmanager.errors import SubmissionRejected, TooManyJobs
+from sluice.runtime.jobmanager import SubmissionRejected, TooManyJobs
+from sluice.runtime.jobmanager.dispatcher import ConnectSession
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.route import (
     Call,

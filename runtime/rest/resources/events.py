@@ -8,11 +8,10 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
-from sluice.runtime.jobmanager.dispatcher.job_feed import Watch
-from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
-from sluice.runtime.jobmanager.views import JobDetail
+from sluice.runtime.jobmanager import JobDetail, JobNotFound, LogNotFound
+from sluice.runtime.jobmanager.dispatcher import Watch
 from sluice.runtime.messages import Message
-from sluice.runtime.node.log_files import LogUnreadable
+from sluice.runtime.node import LogUnreadable
 from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import require_visible, visible_jobs

@@ -10,24 +10,19 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
-from sluice.runtime.blob.errors import (
-    BlobTooLarge,
-    InvalidBlobName,
-    UploadConflict,
-    UploadNotFound,
-)
-from sluice.runtime.checkpoint.errors import SavepointNotFound
-from sluice.runtime.ha.errors import LeadershipLost
-from sluice.runtime.jobmanager.dispatcher.job_feed import FeedClosed
-from sluice.runtime.jobmanager.dispatcher.submitting import submit_with_blobs
-from sluice.runtime.jobmanager.errors import (
+from sluice.runtime.blob import BlobTooLarge, InvalidBlobName, UploadConflict, UploadNotFound
+from sluice.runtime.checkpoint import SavepointNotFound
+from sluice.runtime.ha import LeadershipLost
+from sluice.runtime.jobmanager import (
     JobAlreadyTerminal,
+    JobDetail,
     JobNotFound,
+    JobSummary,
     QuotaExceeded,
     SubmissionRejected,
     TooManyJobs,
 )
-from sluice.runtime.jobmanager.views import JobDetail, JobSummary
+from sluice.runtime.jobmanager.dispatcher import FeedClosed, submit_with_blobs
 from sluice.runtime.messages import JobSubmission, Message
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import require_owner, require_visible, visible_jobs
@@ -45,7 +40,7 @@ from sluice.runtime.rest.route import (
     Route,
 )
 from sluice.runtime.rest.submission import SubmitRequest, receive_submission
-from sluice.runtime.spark.errors import ForbiddenSparkConf, PackageRefused
+from sluice.runtime.spark import ForbiddenSparkConf, PackageRefused
 
 MAX_WAIT_SECONDS = 25
 """Below what a gateway waits for an answer."""

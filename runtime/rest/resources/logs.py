@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
+from sluice.runtime.jobmanager import JobNotFound, LogNotFound
 from sluice.runtime.messages import LogChunk, Message
-from sluice.runtime.node.log_files import MAX_CHUNK_BYTES, LogUnreadable
+from sluice.runtime.node import MAX_CHUNK_BYTES, LogUnreadable
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import require_visible
 from sluice.runtime.rest.problems import NotYours

@@ -8,14 +8,7 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from sluice.core.errors import SluiceError
-from sluice.core.metric_samples import Sample, families
-from sluice.core.metrics import (
-    CONTENT_TYPE,
-    PROCESS,
-    exposition,
-    merge,
-)
+from sluice.core import CONTENT_TYPE, PROCESS, Sample, SluiceError, exposition, families, merge
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.resources.overview import overview_of
 from sluice.runtime.rest.route import (
@@ -24,7 +17,7 @@ from sluice.runtime.rest.route import (
     NoQuery,
     Route,
 )
-from sluice.runtime.shuffle.control_plane.metrics import shuffle_metrics
+from sluice.runtime.shuffle.control_plane import shuffle_metrics
 
 SHUFFLE_SECONDS = 3.0
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from sluice.runtime.jobmanager.gateways import ServiceCounts
-from sluice.runtime.jobmanager.views import Overview
+from sluice.runtime.jobmanager import Overview, ServiceCounts
 from sluice.runtime.messages import (
     ConnectionEvidence,
     Evidence,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from sluice.runtime.checkpoint.ledger import CheckpointsView
-from sluice.runtime.jobmanager.errors import JobNotFound
-from sluice.runtime.jobmanager.views import ExceptionEntry
+from sluice.runtime.checkpoint import CheckpointsView
+from sluice.runtime.jobmanager import ExceptionEntry, JobNotFound
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import require_visible

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from sluice.runtime.checkpoint.errors import NotStreaming, SavepointFailed, SavepointNotFound
-from sluice.runtime.checkpoint.savepoints import Savepoint
-from sluice.runtime.jobmanager.errors import JobNotFound
-from sluice.runtime.jobmanager.views import SavepointRequest
+from sluice.runtime.checkpoint import NotStreaming, Savepoint, SavepointFailed, SavepointNotFound
+from sluice.runtime.jobmanager import JobNotFound, SavepointRequest
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster

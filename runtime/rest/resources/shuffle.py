@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.jobmanager import JobNotFound
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import require_visible, visible_jobs
@@ -18,9 +18,14 @@ from sluice.runtime.rest.route import (
     Reply,
     Route,
 )
-from sluice.runtime.shuffle.control_plane.errors import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
-from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
-from sluice.runtime.shuffle.control_plane.messages import ShuffleJobView, ShuffleOverview
+from sluice.runtime.shuffle.control_plane import (
+    NoShuffleService,
+    ShuffleJobView,
+    ShuffleManagerLink,
+    ShuffleNotEnabled,
+    ShuffleOverview,
+    WorkerUnknown,
+)
 
 
 class ShuffleView(Message, frozen=True):

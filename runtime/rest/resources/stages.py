@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sluice.runtime.jobmanager.errors import JobNotFound
-from sluice.runtime.jobmanager.views import JobDetail
+from sluice.runtime.jobmanager import JobDetail, JobNotFound
 from sluice.runtime.messages import (
     JobProgress,
     Message,

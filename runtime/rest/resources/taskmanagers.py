@@ -7,11 +7,10 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 
-from sluice.core.metrics import CONTENT_TYPE
-from sluice.runtime.jobmanager.errors import TaskManagerLeaves, TaskManagerNotFound
-from sluice.runtime.jobmanager.views import TaskManagerView
+from sluice.core import CONTENT_TYPE
+from sluice.runtime.jobmanager import TaskManagerLeaves, TaskManagerNotFound, TaskManagerView
 from sluice.runtime.messages import LogChunk, Message
-from sluice.runtime.node.log_files import MAX_CHUNK_BYTES
+from sluice.runtime.node import MAX_CHUNK_BYTES
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import visible_job_ids
 from sluice.runtime.rest.job_visibility import visible_taskmanagers

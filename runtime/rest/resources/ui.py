@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from sluice.runtime.jobmanager.errors import JobNotFound, UiNotFound
+from sluice.runtime.jobmanager import JobNotFound, UiNotFound
 from sluice.runtime.messages import UiPage, UiRequest
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import require_visible

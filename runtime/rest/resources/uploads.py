@@ -8,16 +8,16 @@ from typing import Annotated
 import msgspec
 from aiohttp import ClientPayloadError, web
 
-from sluice.runtime.blob.errors import (
+from sluice.runtime.blob import (
     BlobCorrupt,
     BlobTooLarge,
     InvalidBlobName,
     TooManyUploads,
+    Upload,
     UploadConflict,
     UploadNotFound,
 )
-from sluice.runtime.blob.uploads import Upload
-from sluice.runtime.jobmanager.errors import QuotaExceeded
+from sluice.runtime.jobmanager import QuotaExceeded
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.problems import BadRequest

@@ -1,7 +1,5 @@
 """The data plane's client in Python: pushes map outputs, reads them, and follows shuffles while they are written."""
 
-from sluice.runtime.messages import WorkerAddress
-from sluice.runtime.shuffle.client.client import MapWriter, Segment, ShuffleClient
-from sluice.runtime.shuffle.client.pipelined import AnnouncedWriter, Producer, follow
+import lazy_loader
 
-__all__ = ["AnnouncedWriter", "MapWriter", "Producer", "Segment", "ShuffleClient", "WorkerAddress", "follow"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

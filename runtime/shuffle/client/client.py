@@ -23,27 +23,25 @@ from typing import Literal, Self
 import msgspec
 import numpy as np
 
-from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.tls import TlsIdentity
 from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.shuffle.client.connection import Answers, WorkerConnection
 from sluice.runtime.shuffle.client.successors import Locate, Successors
-from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
-from sluice.runtime.shuffle.data_plane.errors import (
-    DiskFailed,
-    FrameRefused,
-    MapUnknown,
-    SegmentCorrupt,
-    ShuffleError,
-    ShuffleUnavailable,
-)
-from sluice.runtime.shuffle.data_plane.frames import (
+from sluice.runtime.shuffle.data_plane import (
     DATA_ENTRY,
     FLAG_ORDERED,
     MAX_SEGMENT_BYTES,
     MAX_SEGMENTS_PER_PUSH,
     SEGMENT_ENTRY,
+    DiskFailed,
+    FrameRefused,
     FrameType,
     Header,
+    MapUnknown,
+    SegmentChecks,
+    SegmentCorrupt,
+    ShuffleError,
+    ShuffleUnavailable,
     parse_data_table,
 )
 

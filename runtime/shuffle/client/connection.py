@@ -10,19 +10,19 @@ from typing import Literal, NoReturn
 
 import msgspec
 
-from sluice.core.errors import SluiceError
-from sluice.core.tasks import end_tasks
-from sluice.pki.channels import Channel, server_policy
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import TlsIdentity
+from sluice.core import SluiceError, end_tasks
+from sluice.pki import Channel, Role, server_policy
+from sluice.pki.tls import TlsIdentity
 from sluice.runtime.messages import WorkerAddress
-from sluice.runtime.shuffle.data_plane.errors import FrameRefused, ShuffleError, ShuffleUnavailable
-from sluice.runtime.shuffle.data_plane.frames import (
+from sluice.runtime.shuffle.data_plane import (
     DATA_ENTRY,
     HEADER_BYTES,
+    FrameRefused,
     FrameType,
     Header,
     Produced,
+    ShuffleError,
+    ShuffleUnavailable,
     error_of,
     pack_hello,
     parse_header,

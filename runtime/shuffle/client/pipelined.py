@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Self
 
-from sluice.core.tasks import end_tasks
+from sluice.core import end_tasks
 from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.shuffle.client.client import (
     ELSEWHERE,
@@ -32,21 +32,19 @@ from sluice.runtime.shuffle.client.client import (
     ShuffleClient,
     segments_of,
 )
-from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
-from sluice.runtime.shuffle.data_plane.errors import (
+from sluice.runtime.shuffle.data_plane import (
+    MAX_ERROR_TEXT_BYTES,
     AttemptLost,
     AttemptSuperseded,
     FrameRefused,
-    ProducerSilent,
-    ShuffleError,
-    ShuffleUnavailable,
-)
-from sluice.runtime.shuffle.data_plane.frames import (
-    MAX_ERROR_TEXT_BYTES,
     FrameType,
     Header,
     Produced,
+    ProducerSilent,
+    SegmentChecks,
     Share,
+    ShuffleError,
+    ShuffleUnavailable,
     pack_share,
     parse_maps,
 )

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from sluice.runtime.messages import OutputLocation, WorkerAddress
-from sluice.runtime.shuffle.data_plane.errors import Moved, ShuffleUnavailable
+from sluice.runtime.shuffle.data_plane import Moved, ShuffleUnavailable
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sluice.pki.spiffe_id import Role
+from sluice.pki import Role
 from sluice.runtime.messages import OutputLocation, ShuffleAllocation
 from sluice.runtime.rpc import rpc
 from sluice.runtime.shuffle.control_plane.messages import (

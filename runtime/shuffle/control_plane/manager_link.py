@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import NoReturn, Protocol, TypeVar
 
-from sluice.core.errors import SluiceError
+from sluice.core import SluiceError
 from sluice.runtime.messages import OutputLocation, ShuffleAllocation
 from sluice.runtime.rpc import (
     EndpointNotFound,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Self
 
-from sluice.core.errors import SluiceError
+from sluice.core import SluiceError
 from sluice.runtime.messages import WorkerAddress
 
 

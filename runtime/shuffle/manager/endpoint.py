@@ -17,28 +17,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from sluice.core.errors import PeerRefused, SluiceError
-from sluice.runtime.ha.errors import HaError
+from sluice.core import PeerRefused, SluiceError
+from sluice.runtime.ha import HaError
 from sluice.runtime.messages import OutputLocation, ShuffleAllocation
 from sluice.runtime.rpc import FencedRpcEndpoint, RemotePeer
 from sluice.runtime.shuffle.config import ShuffleConfig
-from sluice.runtime.shuffle.control_plane.errors import NoShuffleService, NotConnected, WorkerUnknown
-from sluice.runtime.shuffle.control_plane.gateways import (
+from sluice.runtime.shuffle.control_plane import (
+    INTEGRITY_KEY_BYTES,
     SHUFFLE_MANAGER,
     SHUFFLE_WORKER,
-    ShuffleManagerGateway,
-    ShuffleWorkerGateway,
-)
-from sluice.runtime.shuffle.control_plane.messages import (
-    INTEGRITY_KEY_BYTES,
     LiveJob,
+    NoShuffleService,
+    NotConnected,
+    ShuffleManagerGateway,
     ShuffleOverview,
     ShuffleRequest,
     ShuffleSession,
+    ShuffleWorkerGateway,
     WorkerAccepted,
     WorkerRegistration,
     WorkerReport,
     WorkerState,
+    WorkerUnknown,
 )
 from sluice.runtime.shuffle.manager.hand_overs import HandOvers, WorkerLink
 from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore

@@ -11,11 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from sluice.core.errors import SluiceError
-from sluice.runtime.ha.errors import HaError
+from sluice.core import SluiceError
+from sluice.runtime.ha import HaError
 from sluice.runtime.rpc import RemotePeer
-from sluice.runtime.shuffle.control_plane.gateways import ShuffleWorkerGateway
-from sluice.runtime.shuffle.control_plane.messages import HandOver
+from sluice.runtime.shuffle.control_plane import HandOver, ShuffleWorkerGateway
 from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
 from sluice.runtime.shuffle.manager.jobs import Job, JobTable
 from sluice.runtime.shuffle.manager.successor_choice import Kept, kept_by, successor

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from sluice.runtime.ha.errors import EntryDamaged, PointerExists
-from sluice.runtime.ha.pointers import MAX_POINTERS, PointerStore
+from sluice.runtime.ha import MAX_POINTERS, EntryDamaged, PointerExists, PointerStore
 from sluice.runtime.shuffle.manager.jobs import Job, Shuffle
 
 _LOG = logging.getLogger(__name__)

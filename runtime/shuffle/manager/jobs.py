@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sluice.runtime.shuffle.control_plane.errors import ForeignJob, JobUnknown, ShuffleQuotaExceeded
+from sluice.runtime.shuffle.control_plane import ForeignJob, JobUnknown, ShuffleQuotaExceeded
 
 MAX_JOBS_OF_CLUSTER = 1000
 MAX_SHUFFLES_OF_JOB = 100_000

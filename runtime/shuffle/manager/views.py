@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from sluice.runtime.shuffle.control_plane.messages import JobReport, ShuffleJobView, WorkerState, WorkerView
+from sluice.runtime.shuffle.control_plane import JobReport, ShuffleJobView, WorkerState, WorkerView
 from sluice.runtime.shuffle.manager.jobs import Job
 from sluice.runtime.shuffle.manager.workers import Worker
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.rpc import HeartbeatMonitor
-from sluice.runtime.shuffle.control_plane.errors import WorkerUnknown
-from sluice.runtime.shuffle.control_plane.messages import WorkerRegistration, WorkerReport, WorkerState
+from sluice.runtime.shuffle.control_plane import WorkerRegistration, WorkerReport, WorkerState, WorkerUnknown
 from sluice.runtime.shuffle.manager.placement import Candidate
 
 MAX_WORKERS = 1000

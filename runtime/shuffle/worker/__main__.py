@@ -16,11 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.files import read_secret
-from sluice.pki.tls.bulk import Engine, serving_engine
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.tls.openssl_settings import restart_without_tickets
-from sluice.runtime.node.child_process import allow_many_files
+from sluice.core import read_secret
+from sluice.pki.tls import Engine, TlsIdentity, restart_without_tickets, serving_engine
+from sluice.runtime.node import allow_many_files
 from sluice.runtime.shuffle.worker.config import Layout, Policy, WorkerConfig
 from sluice.runtime.shuffle.worker.worker import ShuffleWorker
 

@@ -6,8 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sluice.pki.tls.bulk import DEFAULT_ENGINE, Engine
-from sluice.runtime.shuffle.data_plane.errors import ShuffleError
+from sluice.pki.tls import DEFAULT_ENGINE, Engine
+from sluice.runtime.shuffle.data_plane import ShuffleError
 
 SLAB_BYTES = 4 << 20
 """Memory is handed out in slabs of this size; a segment lies in one."""

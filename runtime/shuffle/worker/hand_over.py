@@ -21,23 +21,24 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sluice.core.tasks import end_tasks
-from sluice.pki.tls.contexts import TlsIdentity
+from sluice.core import end_tasks
+from sluice.pki.tls import TlsIdentity
 from sluice.runtime.messages import WorkerAddress
-from sluice.runtime.shuffle.client.connection import WorkerConnection
-from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
-from sluice.runtime.shuffle.data_plane.errors import (
+from sluice.runtime.shuffle.client import WorkerConnection
+from sluice.runtime.shuffle.data_plane import (
+    MAX_PARTITION,
     AttemptSuperseded,
+    FrameType,
+    Header,
     MapUnknown,
+    Produced,
+    SegmentChecks,
     SegmentCorrupt,
     ShuffleError,
     ShuffleUnavailable,
+    pack_share,
 )
-from sluice.runtime.shuffle.data_plane.frames import MAX_PARTITION, FrameType, Header, Produced, pack_share
-from sluice.runtime.shuffle.worker.storage.located import Located
-from sluice.runtime.shuffle.worker.storage.shuffle_data import ShuffleData
-from sluice.runtime.shuffle.worker.storage.store import ShuffleStore
-from sluice.runtime.shuffle.worker.storage.volume import Committed
+from sluice.runtime.shuffle.worker.storage import Committed, Located, ShuffleData, ShuffleStore
 
 _LOG = logging.getLogger(__name__)
 

@@ -13,20 +13,18 @@ from typing import Protocol
 
 from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint
-from sluice.runtime.shuffle.control_plane.gateways import (
+from sluice.runtime.shuffle.control_plane import (
     SHUFFLE_MANAGER,
     SHUFFLE_WORKER,
-    ShuffleManagerGateway,
-    ShuffleWorkerGateway,
-)
-from sluice.runtime.shuffle.control_plane.messages import (
     HandOver,
     LiveJob,
+    ShuffleManagerGateway,
+    ShuffleWorkerGateway,
     WorkerAccepted,
     WorkerRegistration,
     WorkerReport,
 )
-from sluice.runtime.shuffle.data_plane.errors import ShuffleError
+from sluice.runtime.shuffle.data_plane import ShuffleError
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.tls import TlsIdentity
 from sluice.runtime.messages import WorkerAddress
-from sluice.runtime.shuffle.control_plane.messages import WorkerReport
+from sluice.runtime.shuffle.control_plane import WorkerReport
 from sluice.runtime.shuffle.worker.config import WorkerConfig
-from sluice.runtime.shuffle.worker.connections.server import DataServer
+from sluice.runtime.shuffle.worker.connections import DataServer
 from sluice.runtime.shuffle.worker.hand_over import HandOvers
-from sluice.runtime.shuffle.worker.storage.store import ShuffleStore
+from sluice.runtime.shuffle.worker.storage import ShuffleStore
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,1 +1,5 @@
 """The driver of a job: its agent, its JVM and Python, and the link to the JobMaster."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

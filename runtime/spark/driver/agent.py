@@ -12,9 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sluice.core.errors import SluiceError
-from sluice.core.files import make_private_directory
-from sluice.core.tasks import end_tasks
+from sluice.core import SluiceError, end_tasks, make_private_directory
 from sluice.runtime.messages import (
     BlobRef,
     DriverAssignment,
@@ -27,9 +25,9 @@ from sluice.runtime.messages import (
     StreamingState,
     TaskFailure,
 )
-from sluice.runtime.node.child_process import Exit
+from sluice.runtime.node import Exit
 from sluice.runtime.out_of_memory import KernelKills
-from sluice.runtime.shuffle.control_plane.errors import ShuffleServiceError
+from sluice.runtime.shuffle.control_plane import ShuffleServiceError
 from sluice.runtime.spark.driver.bridge import (
     Bridge,
     BridgeEvent,
@@ -48,9 +46,7 @@ from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.driver.verdict import Ending, judge
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.job_python import install_job_python
-from sluice.runtime.spark.jvm.command import SparkRuntime
-from sluice.runtime.spark.jvm.conf import connect_conf, shuffle_conf, streaming_conf
-from sluice.runtime.spark.jvm.packages import Packages, importable
+from sluice.runtime.spark.jvm import Packages, SparkRuntime, connect_conf, importable, shuffle_conf, streaming_conf
 
 KILL_GRACE_SECONDS = 2.0
 """How long a Python process that must go gets between SIGTERM and SIGKILL."""

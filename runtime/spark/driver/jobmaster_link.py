@@ -18,8 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from sluice.core.errors import SluiceError
-from sluice.core.tasks import end_tasks
+from sluice.core import SluiceError, end_tasks
 from sluice.runtime.gateways import JobMasterGateway
 from sluice.runtime.messages import (
     DriverAssignment,

@@ -17,12 +17,11 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from sluice.core.errors import SluiceError
-from sluice.core.tasks import end_tasks
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.trust.reporter import reporting
-from sluice.runtime.blob.client import fetch_blob
+from sluice.core import SluiceError, end_tasks
+from sluice.pki import Role
+from sluice.pki.tls import TlsIdentity
+from sluice.pki.trust import reporting
+from sluice.runtime.blob import fetch_blob
 from sluice.runtime.gateways import (
     DRIVER,
     DriverGateway,
@@ -46,8 +45,7 @@ from sluice.runtime.spark.driver.lease import DriverLease
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.evidence import read_evidence
-from sluice.runtime.spark.jvm.command import find_spark_runtime
-from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
+from sluice.runtime.spark.jvm import find_spark_runtime, make_temp_dir, remove_temp_dir
 
 _LOG = logging.getLogger(__name__)
 

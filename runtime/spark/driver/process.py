@@ -15,18 +15,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from sluice.core.files import make_private_directory
-from sluice.core.untrusted_files import UnsafeFile, open_untrusted
-from sluice.runtime.node.child_process import ChildProcess, Exit
-from sluice.runtime.node.log_files import open_log
+from sluice.core import UnsafeFile, make_private_directory, open_untrusted
+from sluice.runtime.node import ChildProcess, Exit, open_log
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.job_python import job_python_environment
-from sluice.runtime.spark.jvm.command import Command, SparkRuntime, driver_jvm_command
-from sluice.runtime.spark.jvm.conf import default_conf, launcher_conf
-from sluice.runtime.spark.jvm.gateway_port import Gateway, read_gateway
-from sluice.runtime.spark.jvm.job_conf import check_unreserved
-from sluice.runtime.spark.jvm.packages import NO_PACKAGES, Packages
+from sluice.runtime.spark.jvm import (
+    NO_PACKAGES,
+    Command,
+    Gateway,
+    Packages,
+    SparkRuntime,
+    check_unreserved,
+    default_conf,
+    driver_jvm_command,
+    launcher_conf,
+    read_gateway,
+)
 
 MAX_STDERR_TAIL_BYTES = 64 << 10
 

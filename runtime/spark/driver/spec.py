@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core.files import read_secret, write_secret
+from sluice.core import read_secret, write_secret
 from sluice.runtime.spark.errors import DriverFailed
-from sluice.runtime.spark.jvm.conf import DriverShape
+from sluice.runtime.spark.jvm import DriverShape
 
 MAX_SPEC_BYTES = 64 << 10
 

@@ -9,7 +9,7 @@ import signal
 from dataclasses import dataclass
 
 from sluice.runtime.messages import DriverExit
-from sluice.runtime.node.child_process import Exit
+from sluice.runtime.node import Exit
 from sluice.runtime.out_of_memory import end_of
 from sluice.runtime.spark.causes import cause, last_line, last_traceback
 

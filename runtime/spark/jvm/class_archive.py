@@ -19,8 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sluice.core.errors import SluiceError, StoreError
-from sluice.core.files import sync_directory
+from sluice.core import SluiceError, StoreError, sync_directory
 from sluice.runtime.spark.code_cache import cache_directory, checksum_file, is_usable, make_once
 from sluice.runtime.spark.errors import ClassArchiveFailed
 from sluice.runtime.spark.java import (

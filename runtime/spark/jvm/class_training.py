@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from sluice.core.files import write_secret
+from sluice.core import write_secret
 from sluice.runtime.spark.errors import ClassArchiveFailed, DriverFailed
 from sluice.runtime.spark.java import Java, SparkDistribution
 from sluice.runtime.spark.jvm.gateway_port import Gateway, read_gateway

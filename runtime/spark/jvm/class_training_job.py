@@ -3,8 +3,10 @@
 Run by :mod:`sluice.runtime.spark.jvm.class_training` beside a JVM that waits for it; it needs nothing but pyspark.
 """
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
+from pyspark.sql import (
+    SparkSession,
+    functions as F,  # noqa: N812  # as all of Spark's documentation has it
+)
 
 spark = SparkSession.builder.getOrCreate()
 try:

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sluice.core.files import write_secret
+from sluice.core import write_secret
 from sluice.runtime.messages import ExecutorLaunch
 from sluice.runtime.spark.errors import ForbiddenSparkConf
 from sluice.runtime.spark.java import (

@@ -13,7 +13,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from sluice.core.untrusted_files import remove_untrusted
+from sluice.core import remove_untrusted
 from sluice.runtime.spark.errors import SparkError
 
 MAX_TEMP_DIRECTORY_BYTES = 61

@@ -1,1 +1,5 @@
 """A submission for Spark's own cluster managers, YARN and Kubernetes, with our TLS inside."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.runtime.messages import SlotProfile
-from sluice.runtime.spark.jvm.conf import default_conf, security_conf
-from sluice.runtime.spark.jvm.job_conf import check_unreserved
+from sluice.runtime.spark.jvm import check_unreserved, default_conf, security_conf
 
 DEFAULT_SIZE = SlotProfile(cores=1, memory_mb=768)
 

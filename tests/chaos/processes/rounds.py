@@ -12,8 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import SparkSession, functions as f
 
 ROUNDS = 6
 NUMBERS = 3_000

@@ -21,8 +21,7 @@ from aiohttp import web
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from grpclib.server import Server, Stream
-from pyspark.sql.connect.proto import base_pb2 as proto
-from pyspark.sql.connect.proto import base_pb2_grpc as stubs
+from pyspark.sql.connect.proto import base_pb2 as proto, base_pb2_grpc as stubs
 
 from sluice.core.home import Home
 from sluice.gateway.config import CONNECT_NAME, GatewayConfig

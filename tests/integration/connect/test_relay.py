@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import grpc  # type: ignore[import-untyped]  # the package has no type information
 import pytest
-from pyspark.sql.connect.proto import base_pb2 as proto
-from pyspark.sql.connect.proto import base_pb2_grpc as stubs
+from pyspark.sql.connect.proto import base_pb2 as proto, base_pb2_grpc as stubs
 
 from sluice.gateway.connect.messages import SERVICE
 from sluice.gateway.principal import AccessRole

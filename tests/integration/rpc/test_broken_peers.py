@@ -13,8 +13,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 
 from sluice.pki.channels import Channel, server_policy
-from sluice.runtime.rpc import StreamTimeouts
-from sluice.runtime.rpc import envelope as wire
+from sluice.runtime.rpc import StreamTimeouts, envelope as wire
 from sluice.runtime.rpc.line import MAX_UNSENT_BYTES
 from sluice.runtime.rpc.transport import (
     ALPN,

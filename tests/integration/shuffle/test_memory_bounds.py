@@ -22,8 +22,7 @@ from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
 from sluice.runtime.shuffle.data_plane.frames import FrameType, Header
 from sluice.runtime.shuffle.worker.config import MIN_MEMORY_BYTES, MIN_METADATA_BYTES
 from tests.hostile import TRUST_DOMAIN, TestPki
-from tests.integration.shuffle.conftest import KEY as TEST_KEY
-from tests.integration.shuffle.conftest import StartWorker
+from tests.integration.shuffle.conftest import KEY as TEST_KEY, StartWorker
 from tests.integration.shuffle.hungry_peers import FETCHES, PUSHES, Frames
 from tests.integration.shuffle.raw_peer import RawPeer, commit_frame, fetch_frame, push_frame
 

@@ -10,8 +10,7 @@ import pytest
 
 from sluice.runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
 from tests.hostile import TRUST_DOMAIN
-from tests.integration.runtime.conftest import Cluster
-from tests.integration.runtime.conftest import eventually as eventually_async
+from tests.integration.runtime.conftest import Cluster, eventually as eventually_async
 from tests.integration.shuffle_manager.conftest import CONFIG, Service
 from tests.waiting import until
 

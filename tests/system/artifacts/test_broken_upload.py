@@ -17,8 +17,14 @@ from sluice.client.access import edge_bundle
 from sluice.client.errors import ClientError
 from sluice.client.uploads import PIECE_BYTES
 from sluice.core.home import Home
-from tests.integration.cluster.conftest import COMMAND, REPOSITORY, LocalCluster, eventually, start_cluster
-from tests.integration.cluster.conftest import without_shuffle as home_without_shuffle
+from tests.integration.cluster.conftest import (
+    COMMAND,
+    REPOSITORY,
+    LocalCluster,
+    eventually,
+    start_cluster,
+    without_shuffle as home_without_shuffle,
+)
 from tests.system.artifacts.broken_line import Break, BrokenLine
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]

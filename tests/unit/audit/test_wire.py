@@ -6,8 +6,7 @@ import contextlib
 
 import pytest
 from cryptography.hazmat.primitives import hashes
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.audit.errors import WireError
 from sluice.audit.wire.client import Verdict

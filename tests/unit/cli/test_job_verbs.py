@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.cli.errors import EXIT_USAGE, RefusedError, UsageError, exit_code_of
 from sluice.cli.jobs.state_option import wanted_states

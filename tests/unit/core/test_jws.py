@@ -10,8 +10,7 @@ import jwt
 import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.core.jws import MAX_JWT_CHARACTERS, InvalidJwt, looks_like_jwt, read_header, verified_claims
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.core.logs import JsonFormatter
 from sluice.runtime.node.log_tail import LogTail

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.pipelines import cert_inventory as inventory
 from sluice.pipelines.cert_inventory import Block

@@ -1,1 +1,5 @@
 """The data channel's listener, and one thread for each connection: pushes, fetches, and fetches that follow."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

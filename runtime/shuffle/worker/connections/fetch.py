@@ -6,31 +6,34 @@ import contextlib
 import mmap
 import time
 
-from sluice.runtime.shuffle.data_plane.errors import FrameRefused, JobNotAllowed, QuotaExceeded, ShuffleError
-from sluice.runtime.shuffle.data_plane.frames import (
+from sluice.runtime.shuffle.data_plane import (
     DATA_ENTRY,
     FLAG_ORDERED,
     HEADER_BYTES,
     MAX_DATA_BYTES,
     MAX_PAYLOAD_BYTES,
+    FrameRefused,
     FrameType,
     Header,
+    JobNotAllowed,
+    QuotaExceeded,
+    ShuffleError,
     parse_follow,
     parse_map_ids,
 )
 from sluice.runtime.shuffle.worker.connections.fetch_request import Fetch
 from sluice.runtime.shuffle.worker.connections.following import FollowingFetch, FollowingFetches
 from sluice.runtime.shuffle.worker.connections.session import Session
-from sluice.runtime.shuffle.worker.storage.budget import (
+from sluice.runtime.shuffle.worker.storage import (
     CONNECTION_BYTES,
     FOLLOWED_MAP_BYTES,
     REQUEST_BYTES,
     WANTED_MAP_BYTES,
     Holding,
+    Located,
     NoRoomYet,
+    ShuffleStore,
 )
-from sluice.runtime.shuffle.worker.storage.located import Located
-from sluice.runtime.shuffle.worker.storage.store import ShuffleStore
 
 MAX_REQUESTS = 1024
 """Fetches at the same time on one connection."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
-from sluice.runtime.shuffle.data_plane.frames import Header
-from sluice.runtime.shuffle.worker.storage.budget import Holding, unlimited
-from sluice.runtime.shuffle.worker.storage.located import Located
-from sluice.runtime.shuffle.worker.storage.shuffle_data import ShuffleData
+from sluice.runtime.shuffle.data_plane import Header, SegmentChecks
+from sluice.runtime.shuffle.worker.storage import Holding, Located, ShuffleData, unlimited
 
 
 @dataclass(slots=True)

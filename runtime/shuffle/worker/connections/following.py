@@ -10,12 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sluice.runtime.shuffle.data_plane.frames import MAP_ENTRY, FrameType, Header
+from sluice.runtime.shuffle.data_plane import MAP_ENTRY, FrameType, Header
 from sluice.runtime.shuffle.worker.connections.fetch_request import Fetch
 from sluice.runtime.shuffle.worker.connections.session import Session
-from sluice.runtime.shuffle.worker.storage.announced_maps import ShareCursor
-from sluice.runtime.shuffle.worker.storage.located import Located
-from sluice.runtime.shuffle.worker.storage.reading import ReadPlan, cost_of, windows
+from sluice.runtime.shuffle.worker.storage import Located, ReadPlan, ShareCursor, cost_of, windows
 
 KEEP_ALIVES = 4
 """So often in the time after which a producer counts as gone, a waiting reader hears that the worker is there."""

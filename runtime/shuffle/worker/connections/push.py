@@ -5,38 +5,36 @@ from __future__ import annotations
 import itertools
 import time
 
-from sluice.pki.spiffe_id import Role
-from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
-from sluice.runtime.shuffle.data_plane.errors import (
-    FrameRefused,
-    JobNotAllowed,
-    MapUnknown,
-    Moved,
-    SegmentCorrupt,
-    ShuffleError,
-)
-from sluice.runtime.shuffle.data_plane.frames import (
+from sluice.pki import Role
+from sluice.runtime.shuffle.data_plane import (
     MAX_PUSH_PAYLOAD_BYTES,
     MAX_SEGMENTS_PER_PUSH,
     SEGMENT_ENTRY,
+    FrameRefused,
     FrameType,
     Header,
+    JobNotAllowed,
+    MapUnknown,
+    Moved,
     Produced,
     PushEntry,
+    SegmentChecks,
+    SegmentCorrupt,
+    ShuffleError,
     parse_produced,
     parse_push_table,
 )
 from sluice.runtime.shuffle.worker.connections.session import Session
-from sluice.runtime.shuffle.worker.storage.budget import (
+from sluice.runtime.shuffle.worker.storage import (
     CONNECTION_BYTES,
     FOLLOWED_MAP_BYTES,
     PUSHED_ROW_BYTES,
     WANTED_MAP_BYTES,
     Holding,
+    Lease,
+    ShuffleData,
+    ShuffleStore,
 )
-from sluice.runtime.shuffle.worker.storage.shuffle_data import ShuffleData
-from sluice.runtime.shuffle.worker.storage.slab_pool import Lease
-from sluice.runtime.shuffle.worker.storage.store import ShuffleStore
 
 USUAL_SEGMENTS = 1 << 10
 """The table of a frame with no more segments is charged with its connection."""

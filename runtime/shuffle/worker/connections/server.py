@@ -11,19 +11,25 @@ import threading
 import time
 from collections.abc import Iterator
 
-from sluice.core.errors import PeerRefused, SluiceError
-from sluice.pki.channels import Channel, client_policy
-from sluice.pki.revocation.revoked_peers import LOOK_SECONDS
-from sluice.pki.spiffe_id import Role
-from sluice.pki.tls.bulk import BulkStream, BulkTls, StreamBroken, abort_socket
-from sluice.pki.tls.contexts import TlsIdentity
-from sluice.pki.tls.pending_peers import PendingPeers
-from sluice.runtime.shuffle.data_plane.errors import FrameRefused, JobNotAllowed, ShuffleError, ShuffleUnavailable
-from sluice.runtime.shuffle.data_plane.frames import FrameType, Header, Hello, pack_error, parse_hello
+from sluice.core import PeerRefused, SluiceError
+from sluice.pki import Channel, Role, client_policy
+from sluice.pki.revocation import LOOK_SECONDS
+from sluice.pki.tls import BulkStream, BulkTls, PendingPeers, StreamBroken, TlsIdentity, abort_socket
+from sluice.runtime.shuffle.data_plane import (
+    FrameRefused,
+    FrameType,
+    Header,
+    Hello,
+    JobNotAllowed,
+    ShuffleError,
+    ShuffleUnavailable,
+    pack_error,
+    parse_hello,
+)
 from sluice.runtime.shuffle.worker.connections.fetch import FetchConnection
 from sluice.runtime.shuffle.worker.connections.push import PushConnection
 from sluice.runtime.shuffle.worker.connections.session import Session
-from sluice.runtime.shuffle.worker.storage.store import ShuffleStore
+from sluice.runtime.shuffle.worker.storage import ShuffleStore
 
 _LOG = logging.getLogger(__name__)
 

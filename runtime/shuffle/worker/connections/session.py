@@ -6,10 +6,17 @@ import logging
 import math
 import time
 
-from sluice.pki.tls.bulk import BulkStream, StreamBroken
-from sluice.runtime.shuffle.data_plane.errors import FrameRefused, ShuffleError
-from sluice.runtime.shuffle.data_plane.frames import HEADER_BYTES, MAX_PAYLOAD_BYTES, Header, pack_error, parse_header
-from sluice.runtime.shuffle.worker.storage.store import Job
+from sluice.pki.tls import BulkStream, StreamBroken
+from sluice.runtime.shuffle.data_plane import (
+    HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    FrameRefused,
+    Header,
+    ShuffleError,
+    pack_error,
+    parse_header,
+)
+from sluice.runtime.shuffle.worker.storage import Job
 
 _LOG = logging.getLogger(__name__)
 

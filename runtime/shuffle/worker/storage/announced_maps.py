@@ -15,15 +15,16 @@ import time
 from collections.abc import Callable, Collection
 
 from sluice.runtime.messages import WorkerAddress
-from sluice.runtime.shuffle.data_plane.errors import (
+from sluice.runtime.shuffle.data_plane import (
+    MAX_MAPS_PER_BATCH,
     AttemptLost,
     AttemptSuperseded,
     MapUnknown,
     Moved,
     ProducerSilent,
+    Share,
     ShuffleError,
 )
-from sluice.runtime.shuffle.data_plane.frames import MAX_MAPS_PER_BATCH, Share
 from sluice.runtime.shuffle.worker.storage.budget import (
     ANNOUNCED_BYTES,
     FOLLOWED_MAP_BYTES,

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from sluice.runtime.shuffle.data_plane.errors import SegmentCorrupt
+from sluice.runtime.shuffle.data_plane import SegmentCorrupt
 from sluice.runtime.shuffle.worker.config import SECRET_BYTES
 
 _NONCE_BYTES = 12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sluice.runtime.shuffle.data_plane.errors import FrameRefused
+from sluice.runtime.shuffle.data_plane import FrameRefused
 from sluice.runtime.shuffle.worker.storage.slab_pool import Lease
 
 SEQUENCE_SLACK = 64 << 10

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Self
 
-from sluice.runtime.shuffle.data_plane.errors import QuotaExceeded
+from sluice.runtime.shuffle.data_plane import QuotaExceeded
 
 SET_ASIDE = 8
 """One part in so many is for jobs that have little."""

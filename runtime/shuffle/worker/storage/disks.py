@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sluice.core.files import make_private_directory
-from sluice.runtime.shuffle.control_plane.messages import DiskReport
-from sluice.runtime.shuffle.data_plane.errors import DiskFailed
+from sluice.core import make_private_directory
+from sluice.runtime.shuffle.control_plane import DiskReport
+from sluice.runtime.shuffle.data_plane import DiskFailed
 
 _LOG = logging.getLogger(__name__)
 

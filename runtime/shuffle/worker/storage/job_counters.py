@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import threading
 
-from sluice.runtime.shuffle.control_plane.messages import LATENCY_BOUNDS_SECONDS, Histogram, JobReport
+from sluice.runtime.shuffle.control_plane import LATENCY_BOUNDS_SECONDS, Histogram, JobReport
 
 
 class _Latencies:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sluice.runtime.shuffle.data_plane.errors import SegmentCorrupt
-from sluice.runtime.shuffle.data_plane.frames import DATA_ENTRY
+from sluice.runtime.shuffle.data_plane import DATA_ENTRY, SegmentCorrupt
 from sluice.runtime.shuffle.worker.storage.at_rest import OVERHEAD_BYTES, SegmentCipher
 from sluice.runtime.shuffle.worker.storage.volume import ROW, Rows, Volume
 

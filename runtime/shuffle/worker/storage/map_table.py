@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from sluice.runtime.shuffle.data_plane.errors import FrameRefused, MapUnknown
+from sluice.runtime.shuffle.data_plane import FrameRefused, MapUnknown
 from sluice.runtime.shuffle.worker.storage.attempts import MapAttempt
 from sluice.runtime.shuffle.worker.storage.budget import MAP_BYTES, Holding
 from sluice.runtime.shuffle.worker.storage.volume import Committed

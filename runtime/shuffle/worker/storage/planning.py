@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from sluice.runtime.shuffle.data_plane.frames import SEGMENT_ENTRY
+from sluice.runtime.shuffle.data_plane import SEGMENT_ENTRY
 from sluice.runtime.shuffle.worker.storage.attempts import Frame
 from sluice.runtime.shuffle.worker.storage.volume import ROW, Rows, Run
 

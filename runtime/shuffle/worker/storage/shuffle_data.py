@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sluice.runtime.shuffle.data_plane.errors import (
+from sluice.runtime.shuffle.data_plane import (
+    SEGMENT_ENTRY,
     DiskFailed,
     Draining,
     MapUnknown,
@@ -20,7 +21,6 @@ from sluice.runtime.shuffle.data_plane.errors import (
     ProducerAborted,
     ShuffleError,
 )
-from sluice.runtime.shuffle.data_plane.frames import SEGMENT_ENTRY
 from sluice.runtime.shuffle.worker.config import Layout, Policy
 from sluice.runtime.shuffle.worker.storage.announced_maps import AnnouncedMaps, Clock
 from sluice.runtime.shuffle.worker.storage.at_rest import SegmentCipher

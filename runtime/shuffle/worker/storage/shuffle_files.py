@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from sluice.runtime.shuffle.data_plane.errors import DiskFailed, MapUnknown
+from sluice.runtime.shuffle.data_plane import DiskFailed, MapUnknown
 from sluice.runtime.shuffle.worker.storage.at_rest import OVERHEAD_BYTES, SegmentCipher
 from sluice.runtime.shuffle.worker.storage.attempts import Frame
 from sluice.runtime.shuffle.worker.storage.budget import Holding

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from sluice.runtime.shuffle.data_plane.errors import FrameRefused, ShuffleError, ShuffleUnavailable
+from sluice.runtime.shuffle.data_plane import FrameRefused, ShuffleError, ShuffleUnavailable
 from sluice.runtime.shuffle.worker.config import SLAB_BYTES
 
 _PARK_BYTES = 64 << 10

@@ -15,8 +15,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.core.errors import StoreError
-from sluice.core.files import make_private_directory
+from sluice.core import StoreError, make_private_directory
 
 DIRECTORY = "spare"
 """Of a job on each disk."""

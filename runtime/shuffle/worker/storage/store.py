@@ -11,9 +11,16 @@ import shutil
 import threading
 from dataclasses import dataclass
 
-from sluice.runtime.shuffle.control_plane.messages import JobReport
-from sluice.runtime.shuffle.data_plane.check_values import KEY_BYTES, SegmentChecks
-from sluice.runtime.shuffle.data_plane.errors import DiskFailed, JobNotAllowed, MapUnknown, QuotaExceeded, ShuffleError
+from sluice.runtime.shuffle.control_plane import JobReport
+from sluice.runtime.shuffle.data_plane import (
+    KEY_BYTES,
+    DiskFailed,
+    JobNotAllowed,
+    MapUnknown,
+    QuotaExceeded,
+    SegmentChecks,
+    ShuffleError,
+)
 from sluice.runtime.shuffle.worker.config import WorkerConfig
 from sluice.runtime.shuffle.worker.storage.at_rest import SegmentCipher
 from sluice.runtime.shuffle.worker.storage.budget import SHUFFLE_BYTES, SHUFFLE_FILES, Account, Budget, Holding

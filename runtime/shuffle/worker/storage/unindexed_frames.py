@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sluice.runtime.shuffle.data_plane.frames import SEGMENT_ENTRY
+from sluice.runtime.shuffle.data_plane import SEGMENT_ENTRY
 from sluice.runtime.shuffle.worker.storage.attempts import Frame
 from sluice.runtime.shuffle.worker.storage.budget import FRAME_BYTES, ROW_BYTES, RUN_MAP_BYTES, Holding
 from sluice.runtime.shuffle.worker.storage.slab_pool import SlabPool

@@ -23,9 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from awscrt.checksums import crc32c  # type: ignore[import-untyped]  # has no types
 
-from sluice.core.files import make_private_directory
-from sluice.runtime.shuffle.data_plane.errors import DiskFailed, MapUnknown, SegmentCorrupt
-from sluice.runtime.shuffle.data_plane.frames import DATA_ENTRY
+from sluice.core import make_private_directory
+from sluice.runtime.shuffle.data_plane import DATA_ENTRY, DiskFailed, MapUnknown, SegmentCorrupt
 
 ROW = np.dtype([*[(name, DATA_ENTRY[name]) for name in DATA_ENTRY.names or ()], ("offset", "<u8")])
 """A segment and where it is; begins like a row of the table of DATA."""

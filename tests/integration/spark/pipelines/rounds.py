@@ -10,8 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import SparkSession, functions as f
 from pyspark.sql.types import IntegerType
 
 

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pyspark import RDD, cloudpickle
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, SparkSession, functions as f
 
 KEYS = 211
 COMMON_KEY = 7

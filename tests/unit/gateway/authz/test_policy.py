@@ -6,8 +6,7 @@ import base64
 import dataclasses
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.gateway.authz.operations import (
     GATEWAY_OPERATIONS,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.gateway.authz.operations import known_operations
 from sluice.gateway.authz.policy_file import DEFAULT_POLICY, read_policy

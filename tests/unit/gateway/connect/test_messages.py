@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pyspark.sql.connect.proto import base_pb2 as proto
 
 from sluice.gateway.connect.messages import (

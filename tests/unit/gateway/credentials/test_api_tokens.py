@@ -6,8 +6,7 @@ import datetime as dt
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.gateway.credentials.api_tokens import (
     FORGET_AFTER,

@@ -15,8 +15,7 @@ from sluice.gateway.config import GatewayConfig
 from sluice.gateway.credentials.access_tokens import role_pass_prefix
 from sluice.gateway.envoy_config.clusters import edge_clusters
 from sluice.gateway.envoy_config.headers import REMOVED_HEADERS, REMOVED_PREFIXES
-from sluice.gateway.envoy_config.listeners import SOURCE as LISTENER_SOURCE
-from sluice.gateway.envoy_config.listeners import edge_listener
+from sluice.gateway.envoy_config.listeners import SOURCE as LISTENER_SOURCE, edge_listener
 from sluice.gateway.envoy_config.replies import LOCAL_DETAILS, local_replies
 from sluice.gateway.envoy_config.routes import Grants, domains, route_configuration
 from sluice.gateway.envoy_config.templates import fill, load_source

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.gateway.authn.authenticator import parse_cookies
 from sluice.gateway.authn.client_certificate import NoClientCertificate, parse
@@ -17,12 +16,12 @@ from sluice.gateway.principal import Subject
 from sluice.gateway.signin.attempts import LIFETIME_SECONDS, MAX_ATTEMPTS_PER_ADDRESS, Attempts
 from sluice.gateway.signin.device_codes import (
     INTERVAL_SECONDS,
+    LIFETIME_SECONDS as CODE_SECONDS,
     MAX_OPEN_PER_ADDRESS,
     Answer,
     DeviceCodes,
     normalized,
 )
-from sluice.gateway.signin.device_codes import LIFETIME_SECONDS as CODE_SECONDS
 from sluice.gateway.signin.pending_requests import PendingRequests, TooManyPending
 from sluice.gateway.signin.requests import return_path
 from sluice.gateway.signin.throttle import (

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.core.errors import CertificateRejected, PkiError, StoreError
 from sluice.pki.authorities.signing import (

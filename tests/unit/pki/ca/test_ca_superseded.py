@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sluice.core.home import Home
 from sluice.gateway.ui.certificates import pki_view

@@ -15,11 +15,11 @@ from sluice.core.errors import StoreError
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import (
     MAX_PEER_PATTERNS,
+    previous_certificates as earlier,
     read_certificates,
     read_identity,
     write_identity,
 )
-from sluice.pki.identities.directory import previous_certificates as earlier
 from sluice.pki.identities.renewal import renewal_reason
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sluice.core.errors import CertificateRejected, PkiError, StoreError
 from sluice.pki.export.formats import Format, export_anchors, export_identity

@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import AttributeOID, ExtendedKeyUsageOID, NameOID
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.core.errors import CertificateRejected, PkiError
 from sluice.pki.config import PkiConfig

@@ -8,8 +8,7 @@ import struct
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.pki.authorities.signing import create_root
 from sluice.pki.config import PkiConfig

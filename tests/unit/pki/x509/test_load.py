@@ -8,8 +8,7 @@ import datetime as dt
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sluice.core.errors import CertificateRejected
 from sluice.pki.authorities.signing import create_root

@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import ExtensionPolicy, PolicyBuilder, Store, VerificationError
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sluice.core.errors import CertificateRejected
 from sluice.pki.authorities.offline import check_signed, request_authority, sign_authority

@@ -6,8 +6,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.runtime.checkpoint.directory import CheckpointDirectory, Folder
 from sluice.runtime.checkpoint.errors import CheckpointsUnavailable, SavepointFailed, SavepointNotFound

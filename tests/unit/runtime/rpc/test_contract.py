@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sluice.pki.spiffe_id import Role
 from sluice.runtime import gateways

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from sluice.runtime.rpc import MessageTooLarge, ProtocolViolation
-from sluice.runtime.rpc import envelope as wire
+from sluice.runtime.rpc import MessageTooLarge, ProtocolViolation, envelope as wire
 from sluice.runtime.rpc.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS
 
 counts = st.integers(0, (1 << 62) - 1)

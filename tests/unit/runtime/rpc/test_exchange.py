@@ -13,9 +13,9 @@ from sluice.runtime.rpc import (
     PeerUnreachable,
     RpcTimeout,
     StreamTimeouts,
+    envelope as wire,
     rpc,
 )
-from sluice.runtime.rpc import envelope as wire
 from sluice.runtime.rpc.call import (
     Answer,
     Caller,

@@ -6,8 +6,7 @@ import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, Event, RequestReceived, ResponseReceived, StreamEnded
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sluice.runtime.rpc.http2 import (
     MAX_CONTINUATIONS,

@@ -6,8 +6,7 @@ import itertools
 from collections import Counter
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sluice.runtime.jobmanager.gateways import SlotRequirement

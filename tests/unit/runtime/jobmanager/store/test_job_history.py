@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.runtime.ha.errors import StorageUnavailable
 from sluice.runtime.jobmanager.attempt.history_log import LOST, HistoryLog

@@ -7,8 +7,7 @@ import struct
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
 from sluice.runtime.shuffle.data_plane.errors import (

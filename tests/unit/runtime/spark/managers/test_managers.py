@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.runtime.messages import SlotProfile
 from sluice.runtime.spark.errors import ForbiddenSparkConf, SparkError

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.shuffle.data_plane.errors import (

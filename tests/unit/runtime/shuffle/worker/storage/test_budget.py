@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.runtime.shuffle.data_plane.errors import ErrorCode, QuotaExceeded
 from sluice.runtime.shuffle.worker.storage.budget import (

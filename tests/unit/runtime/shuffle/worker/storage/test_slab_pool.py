@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sluice.runtime.shuffle.data_plane.errors import DiskFailed, ShuffleUnavailable
 from sluice.runtime.shuffle.worker.config import MIN_MEMORY_BYTES, SLAB_BYTES
