@@ -61,7 +61,7 @@ def run(ca: CaAddress, home: Home, tmp_path: Path) -> Iterator[Run]:
             process = subprocess.Popen(
                 [sys.executable, "-m", "sluice.cli.main", "run", *arguments, "--home", str(home.root), "--ca", where],
                 cwd=ROOT,
-                env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)} | environment,
+                env={key: os.environ[key] for key in ("PATH", "TMPDIR")} | {"PYTHONPATH": str(ROOT)} | environment,
                 stdout=log,
                 stderr=log,
             )

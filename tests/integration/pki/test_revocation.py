@@ -244,7 +244,7 @@ async def test_bad_list_leaves_the_good_one_in_force(
     with caplog.at_level(logging.WARNING, logger="sluice.pki.revocation.revoked_peers"):
         (server.identity.directory / CRL_FILE).write_bytes(b"garbage")
         await until(
-            lambda: server.identity.revoked_peers.look() == 1 and "still counts" in caplog.text, "nothing was noticed"
+            lambda: server.identity.revoked_peers.look() == 1 and "stay in use" in caplog.text, "nothing was noticed"
         )
     await assert_refused(server.host, server.port, bad.client_context(POLICY))
     assert await answer_of(server.host, server.port, good.client_context(POLICY)) != b""
@@ -267,7 +267,7 @@ def test_every_kind_of_bad_list_is_refused_by_the_process_itself(
         assert watched.peers.look() == 1
     with pytest.raises(PeerRefused, match="was revoked"):
         watched.peers.check(watched.leaf)
-    assert caplog.text.count("still counts") == 1, "said once for one bad file"
+    assert caplog.text.count("stay in use") == 1, "said once for one bad file"
     with pytest.raises(StoreError, match="no usable revocation list"):
         TlsIdentity(watched.path.parent)
 

@@ -56,14 +56,20 @@ def die_at(death: Death) -> None:
             return  # our own
         if not left[0]:
             os.kill(os.getpid(), signal.SIGKILL)
-        # the last path of a rename is its target
-        paths = [os.fsdecode(each) for each in arguments if isinstance(each, str | bytes | os.PathLike)]
-        if event == death.event and paths and pattern.search(paths[-1]):
+        if event == death.event and pattern.search(_target(arguments)):
             left[0] -= 1
             if death.before and not left[0]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
+
+
+def _target(arguments: tuple[object, ...]) -> str:
+    """The path that the event of a rename or removal is about; the product names files relative to open directories."""
+    # the last path is a rename's target, the last number the descriptor of its directory, or -1
+    paths = [os.fsdecode(each) for each in arguments if isinstance(each, str | bytes | os.PathLike)]
+    directory = next((each for each in reversed(arguments) if isinstance(each, int)), -1)
+    return str(Path(f"/proc/self/fd/{directory}").readlink() / paths[-1]) if directory >= 0 else paths[-1]
 
 
 async def run(settings: Settings) -> None:

@@ -195,5 +195,5 @@ def updated(feed: SecretFeed) -> Given:
 
 
 def test_missing_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="does not exist"):
+    with pytest.raises(StoreError, match="no such file"):
         edge_feed(tmp_path / "none").update(NOW)
