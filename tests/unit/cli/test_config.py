@@ -70,6 +70,9 @@ def test_flags_beat_environment_beats_file(tmp_path: Path) -> None:
         pytest.param("[gateway]\nxyzzy = 1\n", "gateway.xyzzy", "known:", id="key near nothing"),
         pytest.param("taskmanager = 3\n", "taskmanager", "[taskmanager]", id="a value where a table belongs"),
         pytest.param("[taskmanager]\nslots = 'many'\n", "taskmanager.slots", "sluice.toml", id="wrong type"),
+        pytest.param(
+            "[jobs]\nallow_conf = ['spark.ssl.*']\n", "spark.ssl.*", "leave it out", id="what no job may have"
+        ),
         pytest.param("[taskmanager\n", "sluice.toml", "TOML", id="not TOML"),
     ],
 )
