@@ -44,7 +44,7 @@ class-archive: $(VENV) java ## an archive of Spark's classes, with which its JVM
 	@.venv/bin/python -P -m sluice.runtime.spark.jvm.class_archive
 
 .PHONY: test-system
-test-system: $(VENV) java chromium ## whole systems with real programs (browsers, ensembles, killed leaders), at most 20 minutes on 2 cores
+test-system: $(VENV) java chromium ## whole systems with real programs (browsers, ensembles, killed leaders), an hour on 2 cores
 	.venv/bin/pytest tests/system -m 'not long' -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-chaos
