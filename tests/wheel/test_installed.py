@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,7 @@ for package in sys.argv[1:]:
     found = importlib.import_module(package)
     names += [package, *(each.name for each in pkgutil.walk_packages(found.__path__, package + "."))]
 names.remove("sluice.runtime.spark.jvm.class_training_job")  # a job, which runs when it is imported
+names.remove("sluice.client.spark_channel")  # for users with pyspark[connect]; sluice.spark_session says so otherwise
 for name in names:
     importlib.import_module(name)
 print(json.dumps([sys.modules[name].__file__ for name in names]))
@@ -41,6 +43,16 @@ def test_every_module_can_be_imported_with_what_is_installed(installed: Installe
     files = json.loads(done.stdout)
     assert len(files) > 300
     assert [each for each in files if not each.startswith(str(installed.environment))] == []
+
+
+def test_a_spark_session_names_what_has_to_be_installed_for_it(installed: Installed, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("slt_" + "a" * 40)
+    token.chmod(0o600)
+    code = "import sluice, sys; sluice.spark_session('https://localhost:1', token_file=sys.argv[1])"
+    done = installed.run("python", "-P", "-c", code, str(token))
+    assert done.returncode == 1
+    assert "pyspark[connect]" in done.stderr
 
 
 def test_the_demo(installed: Installed) -> None:

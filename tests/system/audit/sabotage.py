@@ -60,6 +60,7 @@ def rest_believes_everybody() -> None:
 
     vars(assertion)["asserted"] = vars(route)["asserted"] = lambda _: everybody
     vars(server)["require_assertion"] = lambda _, **__: believe
+    vars(server)["for_operation"] = lambda _, handler: handler
 
 
 def other_jobs(directory: str, port_file: str, *_: str) -> None:

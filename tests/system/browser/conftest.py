@@ -65,7 +65,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         try:
             await asyncio.to_thread(gateway.start)
             own = gateway.home.identity(Role.GATEWAY, "edge") / "chain.pem"
-            pins = [pin(own), pin(tls / "tls" / "chain.pem")]
+            pins = [pin(own), pin(tls / "chain.pem")]
             async with chromium(tmp_path / "profile", pins) as tab:
                 yield Scene(gateway, provider, tab, url)
         finally:

@@ -112,7 +112,7 @@ async def live(tmp_path: Path) -> AsyncIterator[Live]:
         dispatcher, looks = SimulatedDispatcher(1, 1), Looks(check_in(gateway.home, config))
         try:
             await asyncio.to_thread(gateway.start_with, dispatcher, SimulatedResourceManager(2), looks)
-            pins = [pin(gateway.identity / "chain.pem"), pin(tls / "tls" / "chain.pem")]
+            pins = [pin(gateway.identity / "chain.pem"), pin(tls / "chain.pem")]
             async with chromium(tmp_path / "profile", pins) as tab:
                 yield Live(gateway, provider, tab, url, dispatcher, loop, looks)
         finally:
