@@ -4,8 +4,7 @@
 
 VENV := .venv/.complete
 PY := .venv/bin/python
-# One more than CI has cores: many tests wait for a socket or a process for part of their time.
-WORKERS := 3
+WORKERS := 2
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | expand -t 16
@@ -36,7 +35,7 @@ format: $(VENV) ## rewrite the code in the house style
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-test: $(VENV) java ## the tests, at most 8 minutes on 2 cores
+test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
 	.venv/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: class-archive

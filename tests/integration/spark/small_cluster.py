@@ -55,7 +55,7 @@ from tests.hostile import TRUST_DOMAIN, TestPki
 
 JOB_ID = "0123456789abcdef0123456789abcdef"
 HOST = "127.0.0.1"
-DEADLINE_SECONDS = 90.0
+DEADLINE_SECONDS = 110.0
 ACCEPT = (f"spiffe://{TRUST_DOMAIN}/job/{JOB_ID}/*",)
 
 Issue = Callable[[Path, SpiffeId], object]
