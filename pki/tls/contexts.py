@@ -197,6 +197,7 @@ def enrolment_client_context(ca_pem: bytes, policy: PeerPolicy) -> ssl.SSLContex
     """For dialing without a certificate of one's own; the server is verified against ``ca_pem`` and ``policy``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    # The server is verified by its SPIFFE ID within the handshake, see `policy` below, and not by its host name.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VERIFY_X509_STRICT

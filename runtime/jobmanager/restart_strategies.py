@@ -5,6 +5,7 @@ Source: Flink documentation, "Task Failure Recovery", and its ``RestartBackoffTi
 
 from __future__ import annotations
 
+import abc
 from collections import deque
 from collections.abc import Callable
 
@@ -26,7 +27,7 @@ class RestartMemory(Message, frozen=True):
 NO_MEMORY = RestartMemory()
 
 
-class RestartBackoff:
+class RestartBackoff(abc.ABC):
     """Decides after each failure of one job whether and when there is to be another attempt.
 
     Attributes:
@@ -36,12 +37,12 @@ class RestartBackoff:
     def __init__(self, memory: RestartMemory = NO_MEMORY) -> None:
         self.memory = memory
 
+    @abc.abstractmethod
     def failed(self, now: float) -> float | None:
         """The job has failed at ``now``; returns how long to wait before the next attempt, None to give up.
 
         Times are seconds.
         """
-        raise NotImplementedError
 
 
 class NoRestart(RestartBackoff):

@@ -259,7 +259,7 @@ def _encoded(server_name: str) -> bytes:
 def _group(tls: SSL.Connection) -> str:
     try:
         return tls.get_group_name() or ""
-    except NotImplementedError:
+    except NotImplementedError:  # raised where OpenSSL is older than 3.2
         return ""
 
 
