@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from functools import partial
 from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 IMAGE = os.environ.get("SLUICE_IMAGE", "sluice:local")
@@ -50,14 +51,8 @@ def run(
 
 
 def eventually(check: Callable[[], Any], what: str, seconds: float = HEALTHY_SECONDS) -> Any:
-    """Poll until ``check`` answers something true."""
-    deadline = time.monotonic() + seconds
-    while True:
-        answer = check()
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.3)
+    """What ``check`` answers, as soon as that is something true."""
+    return wait_until(check, f"waited in vain until {what}", seconds, pause=0.3)
 
 
 def free_port() -> int:

@@ -28,6 +28,9 @@ MAX_CONF_VALUE_CHARACTERS = 32_768
 MAX_ALLOW_CONF = 200
 """Most entries of ``[jobs] allow_conf``."""
 
+MAX_ALLOW_CONF_CHARACTERS = 200
+"""Longest entry; all of them travel to each driver, in its spec and on its JVM's command line."""
+
 RESERVED_PROPERTY = "sluice.conf.reserved"
 ALLOWED_PROPERTY = "sluice.conf.allowed"
 """System properties of the driver's JVM, see :func:`rendered`."""
@@ -324,7 +327,7 @@ def check_allow_conf(patterns: Iterable[str]) -> tuple[str, ...]:
     if len(checked) > MAX_ALLOW_CONF:
         raise ForbiddenSparkConf(f"allow_conf has {len(checked)} entries", f"at most {MAX_ALLOW_CONF} are taken")
     for pattern in checked:
-        if not _ALLOWABLE.fullmatch(pattern):
+        if len(pattern) > MAX_ALLOW_CONF_CHARACTERS or not _ALLOWABLE.fullmatch(pattern):
             raise ForbiddenSparkConf(
                 f"{pattern[:100]!r} in allow_conf is not a Spark setting",
                 "name one, or a prefix such as spark.sql.catalog.*",

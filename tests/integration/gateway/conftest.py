@@ -38,6 +38,7 @@ from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.edge_client import edge_client_context
 from tests.assertions import asserted_by
+from tests.waiting import wait_until
 
 TRUST_DOMAIN = "gateway.test"
 ROUTES = [
@@ -51,11 +52,8 @@ DEADLINE_SECONDS = 20.0
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
-    """Poll until ``condition`` holds; fail with ``what`` when it does not in time."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
+    """Wait until ``condition`` holds; fail with ``what`` when it does not in time."""
+    wait_until(condition, what, DEADLINE_SECONDS)
 
 
 class EdgeAuthority:

@@ -7,16 +7,16 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
+from tests.waiting import wait_until
+
 DEADLINE_SECONDS = 60.0
 SILENCE_SECONDS = 5.0
 """Who is expected to be let in, and was not refused by then, was. Whom a test wants refused gets more time."""
-_POLL_SECONDS = 0.05
 
 
 def free_ports(count: int) -> list[int]:
@@ -49,11 +49,8 @@ def running(
 
 
 def until(condition: Callable[[], object], what: Callable[[], str], seconds: float = DEADLINE_SECONDS) -> None:
-    """Wait until ``condition`` holds; at the deadline fail with ``what`` says."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(_POLL_SECONDS)
+    """Wait until ``condition`` holds; at the deadline fail with what ``what`` says."""
+    wait_until(condition, what, seconds, pause=0.05)
 
 
 def tail(log: Path) -> str:

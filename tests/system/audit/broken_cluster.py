@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from sluice.audit.runner import examine
 from sluice.audit.subject import Options
 from sluice.cli.audit.commands import home_subjects
 from sluice.core.home import Home
+from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DEADLINE_SECONDS = 60.0
@@ -40,10 +40,7 @@ ANNOUNCEMENTS = {"jobmanager": "jobmanager.json", "ca": "ca.json", "envoy": "env
 
 def poll(probe: Callable[[], bool], what: str) -> None:
     """Wait until ``probe`` is true."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not probe():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+    wait_until(probe, what, DEADLINE_SECONDS)
 
 
 class BrokenCluster:

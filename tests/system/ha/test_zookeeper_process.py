@@ -10,7 +10,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.processes.zookeeper import ELECTION_PORT, QUORUM_PORT
 from sluice.runtime.spark.plugin_build import ensure_plugin
 from tests.hostile import TRUST_DOMAIN, TestPki
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -41,12 +41,8 @@ zookeeper_hosts = [{", ".join(f'"{host}:{CLIENT_PORT}"' for host in SERVERS.valu
 
 
 def until(check: Callable[[], Any], what: str) -> Any:
-    """Poll until ``check`` answers something true."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not (answer := check()):
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.1)
-    return answer
+    """What ``check`` answers, as soon as that is something true."""
+    return wait_until(check, f"waited in vain until {what}", DEADLINE_SECONDS, pause=0.1)
 
 
 @pytest.fixture(scope="module", autouse=True)

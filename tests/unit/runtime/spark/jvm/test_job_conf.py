@@ -10,6 +10,7 @@ from sluice.runtime.spark.jvm.job_conf import (
     ALLOWED,
     ALLOWED_PROPERTY,
     MAX_ALLOW_CONF,
+    MAX_ALLOW_CONF_CHARACTERS,
     MAX_CONF_ENTRIES,
     MAX_CONF_VALUE_CHARACTERS,
     RESERVED,
@@ -184,6 +185,8 @@ def test_allow_conf_takes_names_and_prefixes(pattern: str) -> None:
 def test_allow_conf_is_bounded() -> None:
     with pytest.raises(ForbiddenSparkConf, match="entries"):
         check_allow_conf([f"spark.x{i}" for i in range(MAX_ALLOW_CONF + 1)])
+    with pytest.raises(ForbiddenSparkConf, match="not a Spark setting"):
+        check_allow_conf(["spark." + "x" * MAX_ALLOW_CONF_CHARACTERS])
 
 
 def test_a_spelling_mistake_is_answered_with_the_nearest_setting() -> None:
