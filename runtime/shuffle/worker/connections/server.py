@@ -126,14 +126,9 @@ class DataServer:
 
     def _thread(self, target: collections.abc.Callable[..., None], name: str, *args: object) -> None:
         thread = threading.Thread(target=target, name=name, args=args, daemon=True)
-        with self._lock:
-            self._threads.add(thread)
-        try:
+        with self._lock:  # a thread that stop() finds can be joined, and one that ends at once is forgotten after this
             thread.start()
-        except RuntimeError:
-            with self._lock:
-                self._threads.discard(thread)
-            raise
+            self._threads.add(thread)
 
     def _accept_loop(self) -> None:
         listening = self._listening
