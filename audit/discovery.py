@@ -188,8 +188,8 @@ def _shuffle_service(endpoints: Path) -> Iterable[Listener]:
 
 def _sessions(home: Home) -> Iterable[Listener]:
     """The Spark Connect servers of sessions, where their drivers announce them."""
-    for path in sorted(home.jobs.glob("*/attempt-*/connect.json")):
-        job_id, address = path.parent.parent.name, _read(path, _AddressRecord)
+    for path in sorted(home.jobs.glob("*/attempt-*/work/connect.json")):
+        job_id, address = path.parents[2].name, _read(path, _AddressRecord)
         if address is not None:
             yield Listener(
                 name=f"connect-{job_id[:8]}",

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 import psutil
 
+from sluice.core import make_private_directory
 from sluice.pki import SpiffeId
 from sluice.pki.issuing import Issuer
 from sluice.runtime import ExecutorLaunch, OutputLocation, ShuffleAllocation, SparkRegistration
@@ -155,7 +156,7 @@ class Job:
 
     def check_channels(self) -> None:
         """Raise unless the executors fetched from where, and over what, they should."""
-        lines = [line for directory in self._identities() for line in read_evidence(directory).connections]
+        lines = [line for directory in self._identities() for line in read_evidence(_reports(directory)).connections]
         peers = [line.peer for line in lines if "/executor/" in line.local]
         between_executors = sum("/executor/" in peer for peer in peers)
         to_workers = sum("/shuffle-worker/" in peer for peer in peers)
@@ -188,6 +189,7 @@ class Job:
             identity_dir=self._identities()[0],
             work_dir=self.directory,
             temp_dir=temp_dir,
+            reports_dir=_reports(self._identities()[0]),
             host=HOST,
             memory_mb=self.shape.driver_memory_mb,
             bridge=bridge,
@@ -244,6 +246,7 @@ class Job:
             identity_dir=work_dir / "identity",
             work_dir=work_dir,
             temp_dir=temp_dir,
+            reports_dir=_reports(work_dir / "identity"),
             host=self.hosts[number % len(self.hosts)],
         )
         self.executors[number] = jvm = await self._start_jvm(command, work_dir)
@@ -292,6 +295,11 @@ class Job:
             await self._python.wait()
         for jvm in self._jvms:
             await jvm.stop(0)
+
+
+def _reports(identity: Path) -> Path:
+    """Where the process with this identity reports."""
+    return make_private_directory(identity.with_name("reports"))
 
 
 def without_tls(command: Command, plugin: Path) -> Command:

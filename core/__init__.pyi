@@ -76,5 +76,6 @@ from .untrusted_files import (
     open_untrusted as open_untrusted,
     read_untrusted as read_untrusted,
     remove_untrusted as remove_untrusted,
+    untrusted_socket as untrusted_socket,
     walk_untrusted as walk_untrusted,
 )

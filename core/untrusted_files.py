@@ -48,6 +48,27 @@ def open_untrusted(root: Path, *names: str, writable: bool = False) -> IO[bytes]
         return _checked(os.open(names[-1], access | _FILE, dir_fd=directory), owner, "r+b" if writable else "rb")
 
 
+@contextlib.contextmanager
+def untrusted_socket(root: Path, name: str) -> Iterator[Path]:
+    """A path by which to connect to the unix socket ``name`` in ``root``: to that one, whatever takes its place.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UnsafeFile: it is no socket, a link leads to it, it has a second name, or it belongs to somebody else.
+    """
+    with _directory(root, ()) as (directory, owner), _explained(root, (name,)):
+        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            _check(os.fstat(handle), owner, stat.S_IFSOCK)
+        except BaseException:
+            os.close(handle)
+            raise
+    try:
+        yield Path(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
+
+
 def create_untrusted(root: Path, name: str, *, mode: int) -> IO[bytes]:
     """Open ``name`` in ``root`` for appending, and make it with ``mode`` when it is not there.
 
@@ -191,9 +212,9 @@ def _checked(descriptor: int, owner: int, mode: str) -> IO[bytes]:
         raise
 
 
-def _check(info: os.stat_result, owner: int) -> None:
-    if not stat.S_ISREG(info.st_mode):
-        raise UnsafeFile("is no regular file")
+def _check(info: os.stat_result, owner: int, kind: int = stat.S_IFREG) -> None:
+    if stat.S_IFMT(info.st_mode) != kind:
+        raise UnsafeFile("is no socket" if kind == stat.S_IFSOCK else "is no regular file")
     if info.st_nlink > 1:
         raise UnsafeFile("has a second name, which may be another's file")
     if info.st_uid not in {owner, os.geteuid()}:

@@ -3,9 +3,12 @@ from .distribution import TrustBundle as TrustBundle, TrustPusher as TrustPusher
 from .reporter import Reporter as Reporter, in_memory as in_memory, reporting as reporting
 from .reports import (
     DIRECTORY as DIRECTORY,
+    PLACED_REPORT as PLACED_REPORT,
     Alive as Alive,
+    ReportPlace as ReportPlace,
     TrustReport as TrustReport,
     is_running as is_running,
+    place_reports as place_reports,
     read_reports as read_reports,
     remove_report as remove_report,
     write_report as write_report,

@@ -2,6 +2,10 @@
 
 A rotation goes on only when these reports say that everybody has followed. They decide about nothing else: whoever
 could forge one could write the identity itself.
+
+A process in a sandbox sees its identity read-only, and does not know its pid outside. Whoever starts it puts
+``in-use/<pid>.place.json`` beside the identity (:class:`ReportPlace`), which says where it writes its report; of that
+nothing is believed but what it has in memory.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 import msgspec
 import psutil
@@ -36,7 +40,10 @@ MAX_REPORTS = 256
 START_TOLERANCE_SECONDS = 1.0
 """How far two readings of a process's start may be apart: the kernel's clock ticks, and programs round."""
 
-_NAME = re.compile(r"([1-9][0-9]{0,9})\.json")
+PLACED_REPORT = "in-use.json"
+"""The name of a report in the directory that a :class:`ReportPlace` names."""
+
+_NAME = re.compile(r"([1-9][0-9]{0,9})(\.place)?\.json")
 _KeyId = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2}){1,64}$")]
 _Text = Annotated[str, msgspec.Meta(max_length=2048)]
 
@@ -56,6 +63,18 @@ class TrustReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     anchors: Annotated[tuple[_KeyId, ...], msgspec.Meta(max_length=32)]
     crls: Annotated[dict[_KeyId, Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=32)]
     loaded_at: Annotated[dt.datetime, msgspec.Meta(tz=True)]
+
+
+class ReportPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a process reports that cannot write beside its identity: a directory, absolute.
+
+    ``pid`` is that of the process that whoever started it watches, ``identity`` the only one that it may report on.
+    """
+
+    pid: Annotated[int, msgspec.Meta(gt=0, lt=1 << 31)]
+    started: Annotated[float, msgspec.Meta(ge=0, lt=1e11)]
+    identity: _Text
+    reports: Annotated[str, msgspec.Meta(pattern="^/", max_length=4096)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +108,21 @@ def write_report(directory: Path, report: TrustReport) -> None:
     write_secret(place / name, msgspec.json.encode(report) + b"\n")
 
 
+def place_reports(directory: Path, pid: int, identity: str, reports: Path) -> None:
+    """Say that the process ``pid``, which runs, reports on ``identity`` in the directory ``reports``.
+
+    Raises:
+        StoreError: it cannot be said.
+    """
+    try:
+        started = psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return  # it has ended already
+    place = ReportPlace(pid=pid, started=started, identity=identity, reports=str(reports))
+    folder = make_private_directory(directory / DIRECTORY)
+    write_secret(folder / f"{pid}.place.json", msgspec.json.encode(place) + b"\n")
+
+
 def remove_report(directory: Path, pid: int) -> None:
     """The process ends in order."""
     with contextlib.suppress(OSError):
@@ -109,24 +143,53 @@ def read_reports(directory: Path, *, alive: Alive = is_running) -> tuple[list[Tr
     if len(names) > MAX_REPORTS:
         raise StoreError(f"{directory / DIRECTORY} holds more than {MAX_REPORTS} reports", "remove those that are old")
     for name in names:
-        pid, path, seen = int(name.removesuffix(".json")), directory / DIRECTORY / name, 0.0
+        pid, path = int(name.partition(".")[0]), directory / DIRECTORY / name
+        seen, why = 0.0, ""
+        report: TrustReport | None = None
         try:
             with open_untrusted(directory, DIRECTORY, name) as file:
                 seen = os.fstat(file.fileno()).st_mtime
-                data = file.read(MAX_REPORT_BYTES + 1)
-            if len(data) > MAX_REPORT_BYTES:
-                raise StoreError(f"{path} is larger than {MAX_REPORT_BYTES} bytes")  # noqa: TRY301  # as any other
-            report = msgspec.json.decode(data, type=TrustReport)
-            gone = report.pid == pid and not alive(pid, report.started, seen)
-            why = "" if report.pid == pid else f"its report is of process {report.pid}"
+                data = _bounded(file, path)
+            kind: type[ReportPlace | TrustReport] = ReportPlace if name.endswith(".place.json") else TrustReport
+            told: ReportPlace | TrustReport = msgspec.json.decode(data, type=kind)
+            why = "" if told.pid == pid else f"its report is of process {told.pid}"
+            gone = not alive(pid, None if why else told.started, seen)
+            if not gone and not why:
+                report = _placed(told) if isinstance(told, ReportPlace) else told
+                if report is None:
+                    continue  # it has not told yet
         except FileNotFoundError:
             continue  # it ended while this looked
         except (StoreError, *DAMAGED_JSON) as error:
-            report, gone, why = None, False, f"its report cannot be read: {error}"
-        if gone or (why and not alive(pid, None, seen)):
+            gone, why = not alive(pid, None, seen), f"its report cannot be read: {error}"
+        if gone:
             remove_untrusted(directory, DIRECTORY, name)
         elif report is None or why:
             unreadable.append(Unreadable(path, pid, why))
         else:
             found.append(report)
     return found, unreadable
+
+
+def _placed(place: ReportPlace) -> TrustReport | None:
+    """What the process of ``place`` reports, by the pid that it has outside of its sandbox; None if it has not yet.
+
+    Raises:
+        StoreError: what is there can be no report of this process.
+    """
+    reports = Path(place.reports)
+    try:
+        with open_untrusted(reports, PLACED_REPORT) as file:
+            told = msgspec.json.decode(_bounded(file, reports / PLACED_REPORT), type=TrustReport)
+    except FileNotFoundError:
+        return None
+    if told.identity != place.identity:
+        raise StoreError(f"{reports / PLACED_REPORT} is about another identity than {place.identity}")
+    return msgspec.structs.replace(told, pid=place.pid, started=place.started)
+
+
+def _bounded(file: IO[bytes], path: Path) -> bytes:
+    data = file.read(MAX_REPORT_BYTES + 1)
+    if len(data) > MAX_REPORT_BYTES:
+        raise StoreError(f"{path} is larger than {MAX_REPORT_BYTES} bytes")
+    return data

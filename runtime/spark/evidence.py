@@ -33,15 +33,15 @@ _DECODER = msgspec.json.Decoder(ConnectionEvidence)
 _HEADER = msgspec.json.Decoder(_Header)
 
 
-def read_evidence(identity_dir: Path) -> Evidence:
-    """The latest connections that the JVM with this identity directory made or accepted; none before its first one.
+def read_evidence(reports_dir: Path) -> Evidence:
+    """The latest connections that the JVM which reports in this directory made or accepted; none before its first one.
 
     An unfinished last line (it is being written) is left out, and so is what the job itself has put there.
     """
-    lines = _lines(identity_dir, EVIDENCE_FILE)
+    lines = _lines(reports_dir, EVIDENCE_FILE)
     before = _before(lines[:1])
     if before is not None:
-        earlier = _connections(_lines(identity_dir, EARLIER_FILE))
+        earlier = _connections(_lines(reports_dir, EARLIER_FILE))
         latest = _connections(lines[1:])
         found, recorded = [*earlier, *latest], max(before, len(earlier)) + len(latest)
     else:
@@ -51,10 +51,10 @@ def read_evidence(identity_dir: Path) -> Evidence:
     return Evidence(kept, recorded - len(kept))
 
 
-def _lines(identity_dir: Path, name: str) -> list[bytes]:
+def _lines(reports_dir: Path, name: str) -> list[bytes]:
     """The complete lines at the end of a file; none when it is not there or no file."""
     try:
-        with open_untrusted(identity_dir.parent, identity_dir.name, name) as file:
+        with open_untrusted(reports_dir, name) as file:
             skipped = max(0, os.fstat(file.fileno()).st_size - MAX_EVIDENCE_BYTES)
             file.seek(skipped)
             data = file.read(MAX_EVIDENCE_BYTES)

@@ -13,6 +13,7 @@ from pathlib import Path
 from sluice.core import clear_untrusted, make_private_directory, utc_now
 from sluice.pki import SpiffeId
 from sluice.pki.issuing import SignedChain, install_chain
+from sluice.pki.trust import place_reports
 from sluice.pki.x509 import new_csr
 from sluice.runtime.messages import (
     CsrToSign,
@@ -54,6 +55,7 @@ class ExecutorProcess:
         self.directory = executor_directory(jobs, launch.job_id, launch.executor_id)
         self._identity = self.directory / "identity"
         self._work = self.directory / "work"
+        self._reports = self.directory / "reports"
         self._temp: Path | None = None
         self._child: ChildProcess | None = None
         self._unwanted = False
@@ -62,11 +64,11 @@ class ExecutorProcess:
 
     async def start(self, launcher: ExecutorLauncher) -> ChildProcess:
         """Get an identity and start the process."""
-        for path in (self.directory, self._work):
+        for path in (self.directory, self._work, self._reports):
             make_private_directory(path)
         await self.renew_identity()
         self._temp = make_temp_dir()
-        place = ExecutorPlace(self._identity, self._work, self._temp, self._host)
+        place = ExecutorPlace(self._identity, self._work, self._temp, self._reports, self._host)
         command = launcher.command(self.launch, place)
         await asyncio.to_thread(command.write_files)
         if self._unwanted:
@@ -75,15 +77,22 @@ class ExecutorProcess:
             self._child = await ChildProcess.start(
                 command.argv, env=command.env, cwd=self._work, stdout=stdout, stderr=stderr
             )
+        await asyncio.to_thread(self._place_reports, self._child.pid)
         if self._unwanted:  # asked to end while it was being started
             await self._child.stop(KILL_GRACE_SECONDS)
         return self._child
 
+    def _place_reports(self, pid: int) -> None:
+        place_reports(self._identity, pid, str(self._spiffe_id), self._reports)
+
+    @property
+    def _spiffe_id(self) -> SpiffeId:
+        return SpiffeId.executor(self._trust_domain, self.launch.job_id, self.launch.executor_id)
+
     async def renew_identity(self) -> None:
         """Make a new key and have it signed; the running JVM picks the new files up by itself."""
         job_id, executor_id = self.launch.job_id, self.launch.executor_id
-        spiffe_id = SpiffeId.executor(self._trust_domain, job_id, executor_id)
-        key_pem, csr_pem = await asyncio.to_thread(new_csr, spiffe_id)
+        key_pem, csr_pem = await asyncio.to_thread(new_csr, self._spiffe_id)
         signed = await self._sign(CsrToSign(executor_id=executor_id, csr_pem=csr_pem))
         await asyncio.to_thread(
             install_chain,
@@ -107,7 +116,7 @@ class ExecutorProcess:
 
     def connections(self) -> Evidence:
         """What the executor's JVM recorded."""
-        return read_evidence(self._identity)
+        return read_evidence(self._reports)
 
     def exit_report(self, ended: Exit) -> ExecutorExit:
         """How the executor ended, for JobMaster and Spark."""

@@ -25,6 +25,7 @@ class ExecutorPlace:
     identity: Path
     work: Path
     temp: Path
+    reports: Path
     host: str
 
 
@@ -61,6 +62,7 @@ class SparkExecutorLauncher:
             identity_dir=place.identity,
             work_dir=place.work,
             temp_dir=place.temp,
+            reports_dir=place.reports,
             host=place.host,
         )
 

@@ -72,7 +72,7 @@ class DriverHost:
         return LocalDriver(self, job_id, attempt, submission, token)
 
     async def logs(self, job_id: str, attempt: int) -> tuple[str, ...]:
-        """Those that are regular files: the job can write to their directory."""
+        """Those that are regular files."""
         directory = attempt_directory(self.jobs, job_id, attempt)
         found = await asyncio.to_thread(lambda: [is_regular_file(directory, file) for file in LOG_FILES.values()])
         return tuple(name for name, there in zip(LOG_FILES, found, strict=True) if there)
@@ -94,6 +94,8 @@ class LocalDriver:
         self._token = token
         self.directory = attempt_directory(host.jobs, job_id, attempt)
         self._identity = self.directory / "identity"
+        self._reports = self.directory / "reports"
+        self._work = self.directory / "work"
         self._child: ChildProcess | None = None
 
     @property
@@ -115,7 +117,8 @@ class LocalDriver:
             )
 
     def _prepare(self) -> Path:
-        make_private_directory(self.directory)
+        for path in (self.directory, self._work, self._reports):
+            make_private_directory(path)
         self._issue()
         size = self._host.executor_size(self._submission)
         return DriverSpec(
@@ -128,7 +131,9 @@ class LocalDriver:
             jobmanager_port=self._host.jobmanager_address[1],
             jobmaster_token=self._token.hex(),
             identity_dir=str(self._identity),
-            work_dir=str(self.directory),
+            work_dir=str(self._work),
+            reports_dir=str(self._reports),
+            log_dir=str(self.directory),
             host=self._host.host,
             executors=self._submission.executors,
             executor_cores=size.cores,
@@ -170,7 +175,7 @@ class LocalDriver:
 
     async def connections(self) -> Evidence:
         """What the driver's JVM recorded."""
-        return await asyncio.to_thread(read_evidence, self._identity)
+        return await asyncio.to_thread(read_evidence, self._reports)
 
     async def clean_up(self) -> None:
         """After the end: only the logs stay."""

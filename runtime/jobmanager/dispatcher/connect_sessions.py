@@ -130,7 +130,7 @@ class ConnectSessions:
 
     def _address(self, detail: JobDetail) -> _Address:
         """What the session has written; it proves nothing: whoever dials it wants the driver's certificate."""
-        directory = attempt_directory(self._jobs, detail.id, detail.attempt)
+        directory = attempt_directory(self._jobs, detail.id, detail.attempt) / "work"
         none = _Address("", 0)
         if detail.state is not JobState.RUNNING:
             return none

@@ -64,7 +64,7 @@ class DriverEndpoint(RpcEndpoint):
     def __init__(self, agent: DriverAgent, spec: DriverSpec) -> None:
         super().__init__(DRIVER, DriverGateway, job_id=spec.job_id)
         self._agent = agent
-        self._identity = Path(spec.identity_dir)
+        self._reports = Path(spec.reports_dir)
 
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
         """Tell Spark why an executor is gone."""
@@ -84,7 +84,7 @@ class DriverEndpoint(RpcEndpoint):
 
     async def connections(self) -> Evidence:
         """Mutual TLS connections that the driver's JVM made or accepted."""
-        return read_evidence(self._identity)
+        return read_evidence(self._reports)
 
     async def ui(self, request: UiRequest) -> UiPage:
         """A page of Spark's UI; status 502 to 504 when there is none."""

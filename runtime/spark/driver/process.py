@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from sluice.core import UnsafeFile, make_private_directory, open_untrusted
+from sluice.core import (
+    UnsafeFile,
+    is_regular_file,
+    make_private_directory,
+    open_untrusted,
+    read_untrusted,
+    remove_untrusted,
+)
+from sluice.pki import SpiffeId
+from sluice.pki.trust import place_reports
 from sluice.runtime.node import ChildProcess, Exit, open_log
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.errors import DriverFailed
@@ -34,6 +43,8 @@ from sluice.runtime.spark.jvm import (
 )
 
 MAX_STDERR_TAIL_BYTES = 64 << 10
+MAX_GATEWAY_BYTES = 4 << 10
+"""What the JVM's gateway says of itself is much shorter."""
 
 _GATEWAY_POLL_SECONDS = 0.02
 
@@ -84,6 +95,8 @@ class DriverProcess:
         self._temp_dir = temp_dir
         self._bridge = bridge
         self._work = Path(spec.work_dir)
+        self._reports = Path(spec.reports_dir)
+        self._logs = Path(spec.log_dir)
         self._jvm: ChildProcess | None = None
         self._python: ChildProcess | None = None
 
@@ -97,6 +110,7 @@ class DriverProcess:
             identity_dir=Path(self._spec.identity_dir),
             work_dir=self._work,
             temp_dir=self._temp_dir,
+            reports_dir=self._reports,
             host=self._spec.host,
             memory_mb=self._spec.driver_memory_mb,
             bridge=self._bridge,
@@ -115,20 +129,25 @@ class DriverProcess:
                 stderr=log.fileno(),
                 stdin=asyncio.subprocess.PIPE,
             )
+        await asyncio.to_thread(self._place_reports, self._jvm.pid)
         try:
             async with asyncio.timeout(self._spec.start_timeout_seconds):
-                while not info.exists():
+                while not is_regular_file(self._temp_dir, info.name):
                     if not self._jvm.running:
                         ended = await self._jvm.wait()
                         raise DriverFailed(f"the driver's JVM did not start: {ended}", "see driver.jvm.log")
                     await asyncio.sleep(_GATEWAY_POLL_SECONDS)
         except TimeoutError as error:
             raise DriverFailed("the driver's JVM took too long to start", "see driver.jvm.log") from error
-        gateway = read_gateway(info.read_bytes())
-        info.unlink()
+        gateway = read_gateway(read_untrusted(self._temp_dir, info.name, limit=MAX_GATEWAY_BYTES))
+        remove_untrusted(self._temp_dir, info.name)
         for path in command.files:
-            path.unlink()  # read long ago; no reason to keep a secret on disk
+            remove_untrusted(self._work, path.name)  # read long ago; no reason to keep a secret on disk
         return gateway
+
+    def _place_reports(self, pid: int) -> None:
+        identity = SpiffeId.driver(self._spec.trust_domain, self._spec.job_id)
+        place_reports(Path(self._spec.identity_dir), pid, str(identity), self._reports)
 
     async def start_python(self, pipeline: Pipeline, gateway: Gateway) -> None:
         """Start the user's program; its output goes to ``driver.stdout`` and ``driver.stderr``."""
@@ -202,7 +221,7 @@ class DriverProcess:
     def stderr_tail(self) -> str:
         """The end of the program's standard error."""
         try:
-            with open_untrusted(self._work, "driver.stderr") as file:
+            with open_untrusted(self._logs, "driver.stderr") as file:
                 file.seek(0, os.SEEK_END)
                 file.seek(max(0, file.tell() - MAX_STDERR_TAIL_BYTES))
                 return file.read(MAX_STDERR_TAIL_BYTES).decode(errors="replace")
@@ -210,4 +229,4 @@ class DriverProcess:
             return ""
 
     def _log(self, name: str) -> IO[bytes]:
-        return open_log(self._work / name)
+        return open_log(self._logs / name)

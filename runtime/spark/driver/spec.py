@@ -1,7 +1,7 @@
 """What a driver agent needs to know to start: written by the JobMaster, read by ``runtime.spark.driver.main``.
 
 The JobMaster fills a :class:`DriverSpec`, writes it with :meth:`DriverSpec.write` (0600: it holds the fencing
-token) into the attempt's working directory, and starts ``python -m sluice.runtime.spark.driver.main SPEC``. Everything
+token) where the job has no way to, and starts ``python -m sluice.runtime.spark.driver.main SPEC``. Everything
 about the *work* (pipeline, arguments, Spark settings, Spark's secret) is not in here; the agent asks for it over
 its own mutual TLS connection with ``JobMasterGateway.register_driver``.
 """
@@ -31,8 +31,9 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         jobmanager_host, jobmanager_port: its RPC listener.
         jobmaster_token: fencing token of the JobMaster, in hexadecimal.
         identity_dir: identity directory of the driver, with a ``peers`` file (``spiffe://<td>/job/<job-id>/*``).
-        work_dir: private directory of this attempt; logs are written here
-            (``driver.stdout``, ``driver.stderr``, ``driver.jvm.log``).
+        work_dir: private directory of this attempt, in which the job may write.
+        reports_dir: where the JVM tells what it has connected to and what it trusts.
+        log_dir: for ``driver.stdout``, ``driver.stderr`` and ``driver.jvm.log``; the job has no way into it.
         host: the address that the driver's Spark listens on.
         executors, executor_cores, executor_memory_mb, driver_memory_mb: the size of the job.
         reconnect_seconds: how long a lost JobManager is waited for before the driver stops itself.
@@ -53,6 +54,8 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     jobmaster_token: str
     identity_dir: str
     work_dir: str
+    reports_dir: str
+    log_dir: str
     host: str = "127.0.0.1"
     executors: int = 2
     executor_cores: int = 1

@@ -12,6 +12,7 @@ import asyncio
 import re
 from pathlib import Path
 
+from sluice.core import UnsafeFile, untrusted_socket
 from sluice.runtime.messages import UiPage, UiRequest
 
 SOCKET_NAME = "ui"
@@ -41,12 +42,13 @@ async def ask(socket: Path, request: UiRequest) -> UiPage:
         return UiPage(status=504)
     except (FileNotFoundError, ConnectionError):
         return UiPage(status=503)  # no SparkContext yet, or none any more, or too many ask
-    except (OSError, ValueError):
+    except (UnsafeFile, OSError, ValueError):
         return UiPage(status=502)
 
 
 async def _exchange(socket: Path, head: bytes) -> bytes:
-    reader, writer = await asyncio.open_unix_connection(socket)
+    with untrusted_socket(socket.parent, socket.name) as path:
+        reader, writer = await asyncio.open_unix_connection(path)
     try:
         writer.write(head)
         await writer.drain()

@@ -4,7 +4,8 @@ How a TaskManager uses it::
 
     spark = find_spark_runtime()                                   # once per process; compiles the plugin if needed
     temp_dir = make_temp_dir()                                     # short, private; remove_temp_dir() when it has ended
-    command = executor_command(launch, spark=spark, identity_dir=…, work_dir=…, temp_dir=temp_dir, host=config.host)
+    command = executor_command(launch, spark=spark, identity_dir=…, work_dir=…, temp_dir=temp_dir,
+                               reports_dir=…, host=config.host)
     command.write_files()                                          # 0600
     child = await ChildProcess.start(command.argv, env=command.env, cwd=work_dir, stdout=…, stderr=…)
 
@@ -115,7 +116,14 @@ class Command:
 
 
 def executor_command(
-    launch: ExecutorLaunch, *, spark: SparkRuntime, identity_dir: Path, work_dir: Path, temp_dir: Path, host: str
+    launch: ExecutorLaunch,
+    *,
+    spark: SparkRuntime,
+    identity_dir: Path,
+    work_dir: Path,
+    temp_dir: Path,
+    reports_dir: Path,
+    host: str,
 ) -> Command:
     """The command of one executor.
 
@@ -125,6 +133,7 @@ def executor_command(
         identity_dir: of the executor, with ``peers``.
         work_dir: its private working directory (shuffle files go into ``local`` below it).
         temp_dir: a short private directory, see :func:`sluice.runtime.spark.jvm.tempdir.make_temp_dir`.
+        reports_dir: where it tells what it has connected to and what it trusts; it can write there.
         host: the address it listens on and tells the driver.
 
     Raises:
@@ -132,7 +141,7 @@ def executor_command(
     """
     _check_java_options(launch.java_options)
     options = [
-        *_jvm_options(spark, identity_dir, work_dir, temp_dir, memory_mb=launch.memory_mb),
+        *_jvm_options(spark, identity_dir, work_dir, temp_dir, reports_dir, memory_mb=launch.memory_mb),
         *(f"-D{key}={value}" for key, value in sorted(executor_startup_conf(launch.startup_conf).items())),
         "-cp",
         spark.distribution.class_path,
@@ -167,6 +176,7 @@ def driver_jvm_command(
     identity_dir: Path,
     work_dir: Path,
     temp_dir: Path,
+    reports_dir: Path,
     host: str,
     memory_mb: int,
     bridge: Path,
@@ -185,7 +195,7 @@ def driver_jvm_command(
         allow_conf: settings that the operator allows the job's code in addition.
     """
     options = [
-        *_jvm_options(spark, identity_dir, work_dir, temp_dir, memory_mb=memory_mb),
+        *_jvm_options(spark, identity_dir, work_dir, temp_dir, reports_dir, memory_mb=memory_mb),
         *(f"-D{key}={value}" for key, value in rendered(allow_conf).items()),
         *(f"-D{key}={value}" for key, value in sorted(conf.items())),
         "-cp",
@@ -208,7 +218,7 @@ def driver_jvm_command(
 
 
 def _jvm_options(
-    spark: SparkRuntime, identity_dir: Path, work_dir: Path, temp_dir: Path, *, memory_mb: int
+    spark: SparkRuntime, identity_dir: Path, work_dir: Path, temp_dir: Path, reports_dir: Path, *, memory_mb: int
 ) -> list[str]:
     return [
         *MODULE_OPTIONS,
@@ -220,6 +230,7 @@ def _jvm_options(
         *(_class_options(spark.class_archive, work_dir) if spark.class_archive is not None else []),
         f"-Djava.io.tmpdir={temp_dir}",
         f"-Dsluice.tls.engine={spark.engine}",
+        f"-Dsluice.reports={reports_dir}",
         f"-javaagent:{spark.plugin}={identity_dir}",
     ]
 

@@ -50,7 +50,7 @@ assert (identity / "key.pem").stat().st_mode & 0o777 == 0o600
 leaf = (identity / "chain.pem").read_text()
 print(os.getpid(), flush=True)
 line = '{"channel":"data","local":"%s","peer":"p","direction":"dialed","protocol":"TLSv1.3","cipher":"C","opened_at":1}'
-(identity / "connections.jsonl").write_text(line % sys.argv[2] + chr(10))
+(pathlib.Path(sys.argv[4]) / "connections.jsonl").write_text(line % sys.argv[2] + chr(10))
 if sys.argv[3] == "fail":
     sys.exit(7)
 time.sleep(600)
@@ -69,7 +69,7 @@ class FakeLauncher:
     def command(self, launch: ExecutorLaunch, place: ExecutorPlace) -> Command:
         """A Python process that shows its pid, and leaves evidence as the JVM does."""
         name = f"{launch.job_id}/{launch.executor_id}"
-        argv = (sys.executable, "-c", EXECUTOR, str(place.identity), name, self.behaviour)
+        argv = (sys.executable, "-c", EXECUTOR, str(place.identity), name, self.behaviour, str(place.reports))
         return Command(argv, {"PATH": "/usr/bin:/bin"}, {place.work / "settings": b"secret"})
 
 

@@ -213,7 +213,7 @@ def main() -> None:
     """Entry point: ``fake_driver.py SPEC``; output goes where a driver's goes."""
     spec = DriverSpec.read(Path(sys.argv[1]))
     with contextlib.suppress(FileExistsError):
-        sys.stdout = (Path(spec.work_dir) / "driver.stdout").open("w")
+        sys.stdout = (Path(spec.log_dir) / "driver.stdout").open("w")
     asyncio.run(run(spec))
 
 

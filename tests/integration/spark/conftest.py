@@ -15,7 +15,7 @@ from sluice.runtime.messages import ConnectionEvidence
 from sluice.runtime.spark.evidence import read_evidence
 from sluice.runtime.spark.jvm.command import SparkRuntime, find_spark_runtime
 from tests.hostile import TestPki
-from tests.integration.spark.small_cluster import RunningJob, Work, running_job
+from tests.integration.spark.small_cluster import RunningJob, Work, reports_of, running_job
 
 PIPELINES = Path(__file__).parent / "pipelines"
 
@@ -66,7 +66,7 @@ class Rounds:
         """What the driver and all executors recorded."""
         executors = range(1, self.job.master.launched + 1)
         directories = [self.job.identity_dir, *(self.job.master.identity_dir(number) for number in executors)]
-        return tuple(line for directory in directories for line in read_evidence(directory).connections)
+        return tuple(line for directory in directories for line in read_evidence(reports_of(directory)).connections)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -20,6 +20,7 @@ from sluice.core.files import make_private_directory
 from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust import place_reports
 from sluice.runtime.blob.server import BlobServer
 from sluice.runtime.blob.store import BlobStore
 from sluice.runtime.gateways import (
@@ -57,6 +58,12 @@ JOB_ID = "0123456789abcdef0123456789abcdef"
 HOST = "127.0.0.1"
 DEADLINE_SECONDS = 110.0
 ACCEPT = (f"spiffe://{TRUST_DOMAIN}/job/{JOB_ID}/*",)
+
+
+def reports_of(identity: Path) -> Path:
+    """Where the process with the identity in this directory reports."""
+    return identity.with_name(f"{identity.name}-reports")
+
 
 Issue = Callable[[Path, SpiffeId], object]
 """Puts the identity of an executor into a directory."""
@@ -188,6 +195,7 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         work.mkdir()
         identity = self.identity_dir(number)
         self._issue(identity, SpiffeId.executor(TRUST_DOMAIN, JOB_ID, number))
+        make_private_directory(reports_of(identity))
         launch = ExecutorLaunch(
             job_id=JOB_ID,
             allocation_id=f"slot-{number}",
@@ -206,7 +214,13 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         # Both TLS engines side by side: odd numbers run the JDK's, even ones OpenSSL's.
         spark = replace(self._spark, engine=TlsEngine.JDK if number % 2 else TlsEngine.OPENSSL)
         command = executor_command(
-            launch, spark=spark, identity_dir=identity, work_dir=work, temp_dir=temp_dir, host=HOST
+            launch,
+            spark=spark,
+            identity_dir=identity,
+            work_dir=work,
+            temp_dir=temp_dir,
+            reports_dir=reports_of(identity),
+            host=HOST,
         )
         command.write_files()
         with (work / "log").open("wb") as log:
@@ -214,6 +228,8 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
                 command.argv, env=command.env, cwd=work, stdout=log.fileno(), stderr=log.fileno()
             )
         self.executors[number] = process
+        spiffe_id = SpiffeId.executor(TRUST_DOMAIN, JOB_ID, number)
+        place_reports(identity, process.pid, str(spiffe_id), reports_of(identity))
         self._tell()
         ended = await process.wait()
         process.signal_group(signal.SIGKILL)
@@ -311,7 +327,9 @@ async def running_job(
         jobmanager_port=port,
         jobmaster_token=master.fencing_token.hex(),
         identity_dir=str(identity_dir),
-        work_dir=str(directory),
+        work_dir=str(make_private_directory(directory / "work")),
+        reports_dir=str(make_private_directory(reports_of(identity_dir))),
+        log_dir=str(directory),
         executors=work.executors,
         executor_memory_mb=512,
         driver_memory_mb=512,

@@ -48,7 +48,9 @@ def command_for(spark: SparkRuntime, identity: Path, work: Path, driver_url: str
         spark_auth_secret="00" * 32,
         python=sys.executable,
     )
-    return executor_command(launch, spark=spark, identity_dir=identity, work_dir=work, temp_dir=work, host=HOST)
+    return executor_command(
+        launch, spark=spark, identity_dir=identity, work_dir=work, temp_dir=work, reports_dir=work, host=HOST
+    )
 
 
 async def run(command: Command, work: Path) -> tuple[int, str]:

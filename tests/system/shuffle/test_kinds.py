@@ -106,10 +106,10 @@ async def test_everything_went_through_the_workers_over_mutual_tls(pair: Pair) -
     service = pair.ours.services[0]
     for name in service.processes:
         assert (await service.statistics(name))["written_bytes"] >= 0
-    identities = sorted(pair.ours.job.directory.glob("executor-*/identity"))
+    reports = sorted(pair.ours.job.directory.glob("executor-*/reports"))
     workers: set[str] = set()
-    for identity in identities:
-        dialed = [line for line in read_evidence(identity).connections if line.direction == "dialed"]
+    for directory in reports:
+        dialed = [line for line in read_evidence(directory).connections if line.direction == "dialed"]
         workers |= {line.peer.rpartition("/")[2] for line in dialed if "/shuffle-worker/" in line.peer}
         assert {line.protocol for line in dialed} == {"TLSv1.3"}
     assert workers == {"shuffle-worker-1", "shuffle-worker-2"}

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 from cryptography import x509
 
@@ -20,11 +21,12 @@ from sluice.pki.identities.directory import read_identity, write_identity
 from sluice.pki.revocation.crl import Reason, Revocation, sign_crl
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust import PLACED_REPORT, read_reports
 from sluice.pki.x509.profiles import AuthorityKind
 from sluice.runtime.spark.evidence import read_evidence
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.spark.conftest import Rounds
-from tests.integration.spark.small_cluster import ACCEPT, JOB_ID
+from tests.integration.spark.small_cluster import ACCEPT, JOB_ID, reports_of
 from tests.integration.spark.test_data_channel import EXECUTOR, blocks_of, driver_blocks, driver_rpc
 from tests.waiting import until
 
@@ -56,7 +58,7 @@ class Rotation:
             directory, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=self.bundle(), accept=ACCEPT
         )
         if spiffe_id in {SpiffeId.executor(TRUST_DOMAIN, JOB_ID, number) for number in self.unreportable}:
-            (directory / "in-use").write_text("in the way")
+            (reports_of(directory) / "in-use.json").mkdir(parents=True)
 
     def reissue(self, directory: Path) -> None:
         """Replace the leaf in ``directory``, and its trust by the present one."""
@@ -87,16 +89,15 @@ class Rotation:
         return sign_crl(signer, entries, number=number, now=now, lifetime=timedelta(days=1))
 
 
-def report_path(directory: Path, pid: int) -> Path:
-    """Where a process says what it has in memory."""
-    return directory / "in-use" / f"{pid}.json"
+def report_path(directory: Path) -> Path:
+    """Where the process with the identity in ``directory`` says what it has in memory."""
+    return reports_of(directory) / PLACED_REPORT
 
 
 def report(directory: Path, pid: int) -> dict[str, Any]:
-    """What it says; empty when it says nothing."""
-    path = report_path(directory, pid)
-    decoded: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return decoded
+    """What it says, as a rotation reads it; empty when it says nothing."""
+    found, _ = read_reports(directory)
+    return next((json.loads(msgspec.json.encode(each)) for each in found if each.pid == pid), {})
 
 
 async def until_reported(directory: Path, pid: int, **wanted: object) -> None:
@@ -159,7 +160,8 @@ class Rotating(Rounds):
         wanted = (str(SpiffeId.executor(TRUST_DOMAIN, JOB_ID, other)), "dialed")
         async with asyncio.timeout(DEADLINE_SECONDS):
             while all(
-                (line.peer, line.direction) != wanted for line in read_evidence(self.directory_of(number)).connections
+                (line.peer, line.direction) != wanted
+                for line in read_evidence(reports_of(self.directory_of(number))).connections
             ):
                 await self.run()
 

@@ -76,7 +76,7 @@ async def rotating(
         rotating = Rotating(job, folder)
         await rotating.run()
         yield rotating
-        of_driver = report_path(job.identity_dir, rotating.driver_jvm().pid)
+        of_driver = report_path(job.identity_dir)
         assert of_driver.exists()
         (folder / "stop").touch()
         assert (await job.result()).succeeded
@@ -146,7 +146,7 @@ async def test_authorities_are_replaced_with_no_connection_lost(
 
 async def test_each_process_reports_what_it_has_in_memory(rotating: Rotating, rotation: Rotation) -> None:
     issuer = key_id(authority_of(rotation.signer))
-    places = [(path, pid) for path, pid in rotating.directories().items() if not (path / "in-use").is_file()]
+    places = [(path, pid) for path, pid in rotating.directories().items() if report_path(path).is_file()]
     for directory, pid in places:
         install_crls(directory, rotation.revocation_list(1000), utc_now())
         await until_reported(directory, pid, crls=report(directory, pid)["crls"] | {issuer: 1000})
@@ -166,9 +166,8 @@ async def test_each_process_reports_what_it_has_in_memory(rotating: Rotating, ro
             "issuer": issuer,
             "anchors": rotation.key_ids(),
         }
-        assert stat.S_IMODE((directory / "in-use").stat().st_mode) == 0o700
-        assert stat.S_IMODE(report_path(directory, pid).stat().st_mode) == 0o600
-        assert [path for path in (directory / "in-use").iterdir() if path.name.startswith(".")] == []
+        assert stat.S_IMODE(report_path(directory).stat().st_mode) == 0o600
+        assert [path for path in report_path(directory).parent.iterdir() if path.name.startswith(".")] == []
 
 
 async def test_idle_connection_between_jvms_ends_when_its_certificate_is_revoked(

@@ -14,7 +14,7 @@ from sluice.runtime.spark.jvm.class_archive import find_class_archive, make_clas
 from sluice.runtime.spark.jvm.command import CLASSES_LOG, SparkRuntime, find_spark_runtime
 from tests.hostile import TestPki
 from tests.integration.spark.conftest import PIPELINES
-from tests.integration.spark.small_cluster import RunningJob, Work, running_job
+from tests.integration.spark.small_cluster import RunningJob, Work, reports_of, running_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -50,7 +50,7 @@ async def test_driver_and_executor_use_it_and_are_guarded_as_ever(spark: SparkRu
         (executor,) = job.master.executors.values()
         assert archive in mapped(job.processes("java")[0])
         assert archive in mapped(psutil.Process(executor.pid))
-        assert read_evidence(job.identity_dir), "the driver's connections were not under mutual TLS"
+        assert read_evidence(reports_of(job.identity_dir)), "the driver's connections were not under mutual TLS"
         (tmp_path / "stop").touch()
         assert (await job.result()).succeeded
 

@@ -20,6 +20,7 @@ from sluice.core.untrusted_files import (
     open_untrusted,
     read_untrusted,
     remove_untrusted,
+    untrusted_socket,
     walk_untrusted,
 )
 
@@ -60,6 +61,32 @@ def secret(tmp_path: Path) -> Path:
     path = tmp_path / "secret.pem"
     path.write_text("PRIVATE KEY")
     return path
+
+
+class TestSockets:
+    """Connecting to a socket that the job listens on."""
+
+    def test_a_socket_of_the_jobs_is_connected_to(self, job: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as dialing:
+            listening.bind(os.fspath(job / NAME))
+            listening.listen()
+            with untrusted_socket(job, NAME) as path:
+                (job / NAME).unlink()
+                dialing.connect(os.fspath(path))
+
+    @pytest.mark.parametrize("put", [pytest.param(put, id=name) for name, put in HOSTILE if name != "socket"])
+    def test_anything_else_is_refused(self, job: Path, secret: Path, put: Put) -> None:
+        put(job / NAME, secret)
+        with pytest.raises(UnsafeFile, match=NAME), untrusted_socket(job, NAME):
+            pass
+
+    def test_a_link_to_a_socket_is_refused(self, job: Path, secret: Path) -> None:
+        _socket(secret.with_name("rest"), secret)
+        (job / NAME).symlink_to(secret.with_name("rest"))
+        (job / "hard").hardlink_to(secret.with_name("rest"))
+        for name in (NAME, "hard"):
+            with pytest.raises(UnsafeFile, match=name), untrusted_socket(job, name):
+                pass
 
 
 class TestReading:

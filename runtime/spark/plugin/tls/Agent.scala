@@ -9,6 +9,8 @@ import scala.util.control.NonFatal
 
 /** `-javaagent:plugin.jar=IDENTITY_DIRECTORY`: makes every channel of the Spark in this JVM mutual TLS, or stops it.
   *
+  * What it reports goes into the directory `sluice.reports`, for a JVM in a sandbox cannot write beside its identity.
+  *
   * Runs before `main`: loads the identity, registers the security provider, rewrites the classes through which Spark's
   * configuration could bypass it, and checks that all of this holds. Whatever goes wrong halts the JVM; there is
   * no state in which Spark runs on without it.
@@ -38,13 +40,14 @@ object Agent {
       val directory = Paths.get(arguments)
       val identity = new Identity(directory)
       val engines = Engines.named(System.getProperty("sluice.tls.engine", "jdk"))
-      val evidence = new Evidence(directory)
+      val reports = Option(System.getProperty("sluice.reports")).map(Paths.get(_))
+      val evidence = new Evidence(reports.getOrElse(directory))
       Security.addProvider(new SluiceProvider(identity, engines, evidence))
       ShuffleTls.prepare(identity, engines, evidence)
       instrumentation.addTransformer(Guard.ready())
       Guard.verify()
       SSLContext.getInstance(SluiceProvider.Algorithm).init(null, null, null)
-      new Watcher(identity, new UseReport(directory)).start()
+      new Watcher(identity, reports.fold(UseReport.beside(directory))(UseReport.in)).start()
     } catch {
       case error: Throwable => stop("this process cannot be given its identity", error)
     }

@@ -13,7 +13,7 @@ import java.time.Instant
 
 import scala.util.control.NonFatal
 
-/** Appends a line to `connections.jsonl` in the identity directory for each completed handshake.
+/** Appends a line to `connections.jsonl` in the directory for reports for each completed handshake.
   *
   * A full file is kept as `connections.1.jsonl` until the next one is full: the latest connections are the ones that
   * somebody wants to see. The first line of each file but the first says how many were recorded before it.

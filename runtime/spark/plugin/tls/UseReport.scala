@@ -11,17 +11,17 @@ import java.util.HexFormat
 
 import scala.util.control.NonFatal
 
-/** Tells in `in-use/<pid>.json` of the identity directory what this process has in memory (`pki/trust/in_use.py`).
+/** Tells in a file what this process has in memory (`pki/trust/reports.py`).
+  *
+  * In a sandbox its pid says nothing outside; who this is, whoever started it has told there.
   *
   * Whether a rotation may go on depends on it, the job does not: what cannot be written is said once and tried again.
   */
-private[tls] final class UseReport(directory: Path) {
+private[tls] final class UseReport private (report: Path) {
   import UseReport._
 
   private val process = ProcessHandle.current()
-  private val folder = directory.resolve("in-use")
-  private val report = folder.resolve(s"${process.pid}.json")
-  private val staged = folder.resolve(s".${process.pid}.json.jvm.tmp")
+  private val staged = report.resolveSibling(s".${report.getFileName}.jvm.tmp")
   private var told: Loaded = _
   private var failed = false
   private var ended = false
@@ -49,7 +49,7 @@ private[tls] final class UseReport(directory: Path) {
   }
 
   private def write(content: String): Unit = {
-    try Files.createDirectory(folder, OwnerDirectory)
+    try Files.createDirectory(report.getParent, OwnerDirectory)
     catch { case _: FileAlreadyExistsException => () }
     try {
       Files.deleteIfExists(staged)
@@ -78,6 +78,13 @@ private[tls] final class UseReport(directory: Path) {
 }
 
 private[tls] object UseReport {
+  /** `in-use/<pid>.json` of the identity directory. */
+  def beside(identity: Path): UseReport =
+    new UseReport(identity.resolve("in-use").resolve(s"${ProcessHandle.current().pid}.json"))
+
+  /** In a directory that is for this process alone. */
+  def in(reports: Path): UseReport = new UseReport(reports.resolve("in-use.json"))
+
   private val OwnerDirectory = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------"))
   private val OwnerFile = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"))
 

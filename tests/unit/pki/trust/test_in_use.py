@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from sluice.pki.trust.reports import (
     DIRECTORY,
     MAX_REPORT_BYTES,
     MAX_REPORTS,
+    PLACED_REPORT,
     TrustReport,
     is_running,
+    place_reports,
     read_reports,
     remove_report,
     write_report,
@@ -171,3 +174,54 @@ def test_reports_in_a_linked_directory_are_neither_read_nor_removed(tmp_path: Pa
     with pytest.raises(StoreError):
         read_reports(directory, alive=running)
     assert document.exists()
+
+
+IN_A_BOX = {**DOCUMENT, "pid": 2, "started": 5.0, "identity": "spiffe://sluice.local/job/j/driver", "program": "driver"}
+
+
+@pytest.fixture
+def boxed(tmp_path: Path) -> Path:
+    """The directory for the reports of this process, as if it was in a sandbox; its identity is in ``identity``."""
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    place_reports(tmp_path / "identity", os.getpid(), str(IN_A_BOX["identity"]), reports)
+    return reports
+
+
+def test_report_from_a_sandbox_has_the_pid_outside(boxed: Path) -> None:
+    identity = boxed.with_name("identity")
+    assert read_reports(identity) == ([], []), "it has not told yet"
+    (boxed / PLACED_REPORT).write_text(json.dumps(IN_A_BOX))
+    ((report,), unreadable) = read_reports(identity)
+    assert unreadable == []
+    assert (report.pid, report.started) == (os.getpid(), psutil.Process().create_time())
+    assert (report.identity, report.anchors) == (IN_A_BOX["identity"], ("a1b2", "c3d4"))
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        pytest.param(lambda path: path.write_text(json.dumps({**IN_A_BOX, "identity": "spiffe://a/b"})), id="identity"),
+        pytest.param(lambda path: path.write_text("x" * (MAX_REPORT_BYTES + 1)), id="too large"),
+        pytest.param(lambda path: path.write_text("{"), id="damaged"),
+        pytest.param(os.mkfifo, id="fifo"),
+        pytest.param(lambda path: path.symlink_to("/dev/zero"), id="link"),
+        pytest.param(Path.mkdir, id="directory"),
+    ],
+)
+def test_report_from_a_sandbox_that_says_nothing_is_told(boxed: Path, put: Callable[[Path], object]) -> None:
+    put(boxed / PLACED_REPORT)
+    reports, (bad,) = read_reports(boxed.with_name("identity"))
+    assert reports == []
+    assert bad.pid == os.getpid()
+
+
+def test_place_of_reports_goes_with_its_process(boxed: Path) -> None:
+    (boxed / PLACED_REPORT).write_text(json.dumps(IN_A_BOX))
+    identity = boxed.with_name("identity")
+    assert read_reports(identity, alive=lambda *_: False) == ([], [])
+    assert list((identity / DIRECTORY).iterdir()) == []
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    place_reports(identity, child.pid, str(IN_A_BOX["identity"]), boxed)
+    assert list((identity / DIRECTORY).iterdir()) == [], "it had ended before"

@@ -33,7 +33,7 @@ from sluice.runtime.spark.jvm.tempdir import MAX_TEMP_DIRECTORY_BYTES, make_temp
 TOKEN = b"\x01\x02fencing"
 SPEC = DriverSpec(
     job_id="0" * 32, attempt=1, name="n", trust_domain="td", jobmanager_name="jm", jobmanager_host="h",
-    jobmanager_port=1, jobmaster_token=TOKEN.hex(), identity_dir="/i", work_dir="/w",
+    jobmanager_port=1, jobmaster_token=TOKEN.hex(), identity_dir="/i", work_dir="/w", reports_dir="/r", log_dir="/l",
 )  # fmt: skip
 LINE = (
     b'{"channel":"data","local":"spiffe://td/a","peer":"spiffe://td/b","direction":"dialed",'
@@ -177,12 +177,6 @@ class TestEvidence:
     def test_whatever_else_lies_there_is_not_waited_for(self, tmp_path: Path, put: Callable[[Path], None]) -> None:
         put(tmp_path / EVIDENCE_FILE)
         assert read_evidence(tmp_path) == Evidence()
-
-    def test_a_linked_identity_is_not_followed(self, tmp_path: Path) -> None:
-        (tmp_path / "others").mkdir()
-        (tmp_path / "others" / EVIDENCE_FILE).write_bytes(LINE)
-        (tmp_path / "identity").symlink_to(tmp_path / "others")
-        assert read_evidence(tmp_path / "identity") == Evidence()
 
 
 def _line(at: int) -> bytes:

@@ -56,6 +56,13 @@ async def test_what_could_be_another_request_is_not_sent(tmp_path: Path, asked: 
     assert (await ask(tmp_path / "none", asked)).status == 400
 
 
+async def test_a_link_to_a_socket_of_somebody_else_is_not_followed(serve: Serve, tmp_path: Path) -> None:
+    path = await serve(b"HTTP/1.1 200 OK\r\n\r\nsecret")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "ui").symlink_to(path)
+    assert await ask(tmp_path / "job" / "ui", ASKED) == UiPage(status=502)
+
+
 async def test_no_ui(tmp_path: Path) -> None:
     assert await ask(tmp_path / "none", ASKED) == UiPage(status=503)
 

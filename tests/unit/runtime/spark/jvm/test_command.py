@@ -40,13 +40,20 @@ LAUNCH = ExecutorLaunch(
 
 def executor(launch: ExecutorLaunch = LAUNCH, spark: SparkRuntime = SPARK, work: Path = Path("/work")) -> Command:
     return executor_command(
-        launch, spark=spark, identity_dir=Path("/identity"), work_dir=work, temp_dir=Path("/t"), host="10.0.0.1"
+        launch,
+        spark=spark,
+        identity_dir=Path("/identity"),
+        work_dir=work,
+        temp_dir=Path("/t"),
+        reports_dir=Path("/r"),
+        host="10.0.0.1",
     )
 
 
 def driver(conf: dict[str, str], work: Path = Path("/work")) -> Command:
     return driver_jvm_command(
-        conf, spark=SPARK, identity_dir=Path("/identity"), work_dir=work, temp_dir=Path("/t"), host="10.0.0.1",
+        conf, spark=SPARK, identity_dir=Path("/identity"), work_dir=work, temp_dir=Path("/t"),
+        reports_dir=Path("/r"), host="10.0.0.1",
         memory_mb=512, bridge=Path("/t/bridge"), connection_info=Path("/t/gateway"), job_id="0" * 32, attempt=2,
     )  # fmt: skip
 
@@ -163,7 +170,8 @@ def test_argument_file_is_read_by_java_as_it_was_meant(tmp_path: Path) -> None:
     spark = replace(SPARK, java=java)
     command = driver_jvm_command(
         {"spark.app.name": value}, spark=spark, identity_dir=tmp_path, work_dir=tmp_path, temp_dir=tmp_path,
-        host="127.0.0.1", memory_mb=64, bridge=tmp_path, connection_info=tmp_path, job_id="0" * 32, attempt=1,
+        reports_dir=tmp_path, host="127.0.0.1", memory_mb=64, bridge=tmp_path, connection_info=tmp_path,
+        job_id="0" * 32, attempt=1,
     )  # fmt: skip
     ((path, content),) = command.files.items()
     path.write_bytes(b"".join(line for line in content.splitlines(keepends=True) if b"-javaagent" not in line))

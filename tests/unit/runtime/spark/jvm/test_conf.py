@@ -36,7 +36,8 @@ def test_launcher_wins_over_nothing_but_its_own_keys() -> None:
 def test_driver_conf_is_complete() -> None:
     spec = DriverSpec(
         job_id="0" * 32, attempt=1, name="inventory", trust_domain="td", jobmanager_name="jm", jobmanager_host="h",
-        jobmanager_port=1, jobmaster_token=TOKEN.hex(), identity_dir="/i", work_dir="/w", executors=5,
+        jobmanager_port=1, jobmaster_token=TOKEN.hex(),
+        identity_dir="/i", work_dir="/w", reports_dir="/r", log_dir="/l", executors=5,
     )  # fmt: skip
     conf = driver_conf(spec, {"spark.sql.shuffle.partitions": "3", "spark.app.name": "mine"}, "s3cret", [])
     assert conf["spark.sql.shuffle.partitions"] == "3"
@@ -50,7 +51,8 @@ def test_driver_conf_is_complete() -> None:
 def test_driver_conf_refuses_what_the_jobmanager_should_have_refused() -> None:
     spec = DriverSpec(
         job_id="0" * 32, attempt=1, name="n", trust_domain="td", jobmanager_name="jm", jobmanager_host="h",
-        jobmanager_port=1, jobmaster_token=TOKEN.hex(), identity_dir="/i", work_dir="/w",
+        jobmanager_port=1, jobmaster_token=TOKEN.hex(),
+        identity_dir="/i", work_dir="/w", reports_dir="/r", log_dir="/l",
     )  # fmt: skip
     with pytest.raises(ForbiddenSparkConf):
         driver_conf(spec, {"spark.ssl.rpc.enabled": "false"}, "s3cret", [])
