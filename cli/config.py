@@ -34,6 +34,7 @@ from sluice.runtime import (
 )
 from sluice.runtime.checkpoint import StreamingConfig
 from sluice.runtime.ha import HaConfig, check_ha
+from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.shuffle import ShuffleConfig, check_shuffle
 from sluice.runtime.spark.jvm import check_allow_conf
 from sluice.runtime.spark.managers import KubernetesConfig, YarnConfig
@@ -56,6 +57,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "streaming": StreamingConfig,
     "resources": ResourcesConfig,
     "limits": LimitsConfig,
+    "isolation": IsolationConfig,
     "log": LogConfig,
     "tracing": TracingConfig,
     "kubernetes": KubernetesConfig,
@@ -89,6 +91,7 @@ class Configuration:
     streaming: StreamingConfig
     resources: ResourcesConfig
     limits: LimitsConfig
+    isolation: IsolationConfig
     gateway: GatewayConfig
     log: LogConfig
     tracing: TracingConfig
@@ -112,6 +115,7 @@ class Configuration:
             streaming=self.streaming,
             resources=self.resources,
             limits=self.limits,
+            isolation=self.isolation,
         )
 
     def embedded(self) -> Configuration:
@@ -177,6 +181,7 @@ def load(
         streaming=_convert("streaming", merged, origins, StreamingConfig),
         resources=_convert("resources", merged, origins, ResourcesConfig),
         limits=_convert("limits", merged, origins, LimitsConfig),
+        isolation=_convert("isolation", merged, origins, IsolationConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         log=_convert("log", merged, origins, LogConfig),
         tracing=_convert("tracing", merged, origins, TracingConfig),

@@ -11,6 +11,7 @@ from sluice.runtime.ha import HaConfig
 from sluice.runtime.messages import SlotProfile
 from sluice.runtime.placement import Placement
 from sluice.runtime.restart_config import RestartConfig
+from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.shuffle import ShuffleConfig
 
 
@@ -154,3 +155,4 @@ class RuntimeConfig(_Section, frozen=True):
     streaming: StreamingConfig = StreamingConfig()
     resources: ResourcesConfig = ResourcesConfig()
     limits: LimitsConfig = LimitsConfig()
+    isolation: IsolationConfig = IsolationConfig()

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from sluice.runtime.sandbox import Box, Launch
+
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -37,8 +39,13 @@ def allow_many_files() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def _before_exec(parent: int) -> Callable[[], None]:
-    return lambda: die_with_parent(parent)
+def _before_exec(parent: int, ignored: Sequence[signal.Signals]) -> Callable[[], None]:
+    def prepare() -> None:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+        die_with_parent(parent)
+
+    return prepare
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +65,9 @@ class Exit:
 class ChildProcess:
     """A running child: wait for it, or end it and its whole process group."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, box: Box | None = None) -> None:
         self._process = process
+        self._box = box
         self.pid = process.pid
 
     @classmethod
@@ -72,19 +80,33 @@ class ChildProcess:
         stdout: IO[bytes] | int,
         stderr: IO[bytes] | int,
         stdin: int = asyncio.subprocess.DEVNULL,
+        box: Box | None = None,
     ) -> ChildProcess:
-        """Start ``argv`` in its own session; nothing of the parent's environment is inherited."""
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            env=dict(env),
-            cwd=cwd,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-            preexec_fn=_before_exec(os.getpid()),
-        )
-        return cls(process)
+        """Start ``argv`` in its own session; nothing of the parent's environment is inherited.
+
+        Args:
+            argv: the command.
+            env: its whole environment.
+            cwd: its working directory; in a box it must be among what the box shows.
+            stdout: where its output goes, as for :mod:`subprocess`.
+            stderr: where its errors go.
+            stdin: where its input comes from.
+            box: what the process and all that it starts live in; None: a process of Sluice's own.
+        """
+        with contextlib.ExitStack() as stack:
+            launch = stack.enter_context(box.launch(argv, env=env, cwd=cwd)) if box else Launch(tuple(argv), env)
+            process = await asyncio.create_subprocess_exec(
+                *launch.argv,
+                env=dict(launch.env),
+                cwd=cwd,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                pass_fds=launch.pass_fds,
+                preexec_fn=_before_exec(os.getpid(), launch.ignored_signals),
+            )
+        return cls(process, box)
 
     @property
     def stdin(self) -> asyncio.StreamWriter | None:
@@ -98,7 +120,8 @@ class ChildProcess:
 
     async def wait(self) -> Exit:
         """Wait until the child ends."""
-        return Exit(await self._process.wait())
+        code = await self._process.wait()
+        return Exit(code if self._box is None else self._box.exit_code(code))
 
     def signal_group(self, number: signal.Signals) -> None:
         """Send ``number`` to the child and everything it started in its session."""

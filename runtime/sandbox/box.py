@@ -1,0 +1,117 @@
+"""How one process of a job is started: the command around its command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sluice.runtime.sandbox import bwrap
+from sluice.runtime.sandbox.limits import Limits
+from sluice.runtime.sandbox.mounts import Mount
+from sluice.runtime.sandbox.orders import ENTRY, Orders
+from sluice.runtime.sandbox.view import View
+
+_SIGNAL_EXIT_BASE = 128
+_FATAL = frozenset(
+    {
+        *(signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL),
+        *(signal.SIGSYS, signal.SIGXFSZ, signal.SIGXCPU),
+    }
+)
+"""Signals whose 128+N means that they ended the program. With 143 a JVM exits by itself, after SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to start instead of a job's command, and with what."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    pass_fds: tuple[int, ...] = ()
+    ignored_signals: tuple[signal.Signals, ...] = ()
+    """Ignored by what is started; the job's own program gets their defaults back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """What all boxes of one process have in common."""
+
+    python: str
+    """The Python that runs the entry program."""
+    bwrap: str = ""
+    """Path of bubblewrap; empty: no namespaces."""
+    mounts: tuple[Mount, ...] = ()
+    """The machine's part of the view."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One process of a job with all that it starts. ``walls`` is None at level ``none``: then it is a plain process."""
+
+    view: View
+    limits: Limits
+    walls: Walls | None = None
+    uid: int | None = None
+    """The job's own uid; None: that of the process that starts it."""
+    mounts: tuple[Mount, ...] = ()
+
+    @contextlib.contextmanager
+    def launch(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> Iterator[Launch]:
+        """How to start ``argv``; the descriptors are open within the context.
+
+        Neither command line nor environment of what is started outside has anything of the job's: a job's
+        ``LD_PRELOAD`` must not load code before the box is closed.
+        """
+        if self.walls is None:
+            yield Launch(tuple(argv), dict(env))
+            return
+        with contextlib.ExitStack() as stack:
+            orders = Orders(
+                argv,
+                env,
+                cwd,
+                uid=self.uid,
+                parent=None if self.walls.bwrap else os.getpid(),
+                limits=self.limits,
+            )
+            fds = [_memory_file(stack, "orders", orders.encoded())]
+            if self.walls.bwrap:
+                command = self._bwrap_command(self.walls, stack, fds)
+            else:
+                command = (self.walls.python, "-I", "-S", str(ENTRY), str(fds[0]), self.view.job_id)
+            yield Launch(command, {}, tuple(fds), (signal.SIGTERM,))
+
+    def _bwrap_command(self, walls: Walls, stack: contextlib.ExitStack, fds: list[int]) -> tuple[str, ...]:
+        home = self.view.home or next(iter(self.view.writable), Path("/tmp"))  # noqa: S108 - the box's own
+        uid = bwrap.INNER_UID if self.uid is None else self.uid
+        files = []
+        for file in bwrap.box_files(uid, home, ENTRY.read_bytes()):
+            fds.append(_memory_file(stack, "file", file.content))
+            files.append((fds[-1], file.path))
+        options = (
+            *bwrap.namespace_options(self.uid),
+            *bwrap.mount_options(walls.mounts, self.mounts, files, tmp_mb=self.limits.tmp_mb),
+            *("--chdir", "/"),
+        )
+        fds.append(_memory_file(stack, "options", os.fsencode("".join(f"{option}\0" for option in options))))
+        inner = (walls.python, "-I", "-S", bwrap.ENTRY_PATH, str(fds[0]), self.view.job_id)
+        return (walls.bwrap, "--args", str(fds[-1]), "--", *inner)
+
+    def exit_code(self, code: int) -> int:
+        """How the job's program ended (negative: the signal), from how the started process did."""
+        if self.walls is not None and self.walls.bwrap and code - _SIGNAL_EXIT_BASE in _FATAL:
+            return _SIGNAL_EXIT_BASE - code
+        return code
+
+
+def _memory_file(stack: contextlib.ExitStack, name: str, content: bytes) -> int:
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    stack.callback(os.close, fd)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

@@ -1,0 +1,79 @@
+"""The options of bubblewrap for one box."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.runtime.sandbox.mounts import Mount, parents
+
+MIB = 1 << 20
+INNER_UID = 1000
+"""The uid of a job in its own user namespace; outside it is the uid of the process that started it."""
+ENTRY_PATH = "/run/sluice/entry.py"
+MINIMUM_TMP_MB = 16
+
+_ROOTS_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
+"""What the entry program needs to become the job's uid; it then has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxFile:
+    """A small file that bubblewrap writes into the box."""
+
+    path: str
+    content: bytes
+
+
+def namespace_options(uid: int | None) -> Iterator[str]:
+    """Namespaces and rights; ``uid``: what root's entry program becomes, None in a user namespace."""
+    yield from ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent")
+    yield from ("--cap-drop", "ALL")
+    if uid is None:
+        yield from ("--unshare-user", "--disable-userns", "--uid", str(INNER_UID), "--gid", str(INNER_UID))
+    else:
+        for capability in _ROOTS_CAPABILITIES:
+            yield from ("--cap-add", capability)
+
+
+def mount_options(
+    system: Sequence[Mount], own: Sequence[Mount], files: Sequence[tuple[int, str]], *, tmp_mb: int
+) -> Iterator[str]:
+    """All that is mounted, in this order: the machine, what is the box's alone, what it was given.
+
+    Args:
+        system: programs and their settings.
+        own: in order, see :func:`sluice.runtime.sandbox.mounts.in_order`.
+        files: descriptors with contents, and where they go.
+        tmp_mb: size of each file system in memory.
+    """
+    size = max(tmp_mb, MINIMUM_TMP_MB) * MIB
+    # bubblewrap makes the directories above a mount or a file for root alone.
+    for path in (Path("/etc"), Path("/run"), Path(ENTRY_PATH).parent, *parents(system)):
+        yield from ("--perms", "0755", "--dir", str(path))
+    for mount in system:
+        yield from mount.options(size)
+    for fd, where in files:
+        yield from ("--perms", "0444", "--file", str(fd), where)
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    yield from ("--perms", "1777", "--size", str(size), "--tmpfs", "/tmp")  # noqa: S108 - the box's own
+    yield from ("--perms", "1777", "--size", str(size), "--tmpfs", "/dev/shm")  # noqa: S108 - the box's own
+    for path in parents(own):
+        yield from ("--perms", "0755", "--dir", str(path))
+    for mount in own:
+        yield from mount.options(size)
+    yield from ("--remount-ro", "/dev", "--remount-ro", "/")
+
+
+def box_files(uid: int, home: Path, entry: bytes) -> tuple[BoxFile, ...]:
+    """Who there is in a box, and the entry program."""
+    users = f"root:x:0:0:root:/:/bin/false\njob:x:{uid}:{uid}:job:{home}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"
+    groups = f"root:x:0:\njob:x:{uid}:\nnogroup:x:65534:\n"
+    services = "passwd: files\ngroup: files\nhosts: files dns\nnetworks: files\nservices: files\nprotocols: files\n"
+    return (
+        BoxFile("/etc/passwd", users.encode()),
+        BoxFile("/etc/group", groups.encode()),
+        BoxFile("/etc/nsswitch.conf", services.encode()),
+        BoxFile(ENTRY_PATH, entry),
+    )

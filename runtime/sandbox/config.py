@@ -1,0 +1,43 @@
+"""Settings of the sandbox (section ``[isolation]`` of ``sluice.toml``)."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class IsolationLevel(enum.StrEnum):
+    """What keeps the processes of a job from everything else on the machine."""
+
+    SANDBOX = "sandbox"
+    """Namespaces (bubblewrap), a seccomp filter, Landlock where the kernel has it; as root a uid for each job."""
+    UID = "uid"
+    """As root: a uid of its own for each job, a seccomp filter, Landlock; no namespaces."""
+    NONE = "none"
+    """Nothing: every job can do what the process that starts it can."""
+
+
+class IsolationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How jobs are isolated, and the limits of each process of a job that no job may exceed."""
+
+    level: IsolationLevel = IsolationLevel.SANDBOX
+    """``sandbox``; ``uid`` (only as root); ``none``: jobs can do what their TaskManager can."""
+    bwrap: str = ""
+    """Path of bubblewrap; empty: the distribution's, else the one that was installed with Sluice."""
+    read_only: tuple[str, ...] = ()
+    """Absolute paths that every job may read besides its own."""
+    writable: tuple[str, ...] = ()
+    """Absolute paths that every job may write; jobs can reach each other there."""
+    max_processes: int = 4096
+    """Processes and threads of one process of a job and all that it starts; as root: of a job on one machine."""
+    max_open_files: int = 65536
+    """Open files of each process; at most what the process that starts it may have."""
+    disk_mb: int = 20480
+    """MiB of files that one process of a job may keep."""
+    log_mb: int = 64
+    """MiB of one log file."""
+    tmp_mb: int = 1024
+    """MiB of ``/tmp``, and of ``/dev/shm``; both are in memory."""
+    memory_overhead_mb: int = 384
+    """MiB that a process of a job may use besides its heap and the memory of its Python workers."""

@@ -1,0 +1,127 @@
+"""The mounts of a box, as values, and their order."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.runtime.sandbox.errors import SandboxRefused
+
+
+class MountKind(enum.Enum):
+    """What is at a path in the box."""
+
+    EMPTY = "empty"
+    """A directory in memory; nothing of the machine."""
+    LINK = "link"
+    READ_ONLY = "read-only"
+    WRITABLE = "writable"
+
+
+_NEVER = (
+    Path("/"),
+    Path("/dev"),
+    Path("/proc"),
+    Path("/sys"),
+    Path("/run"),
+    Path("/etc"),
+    Path("/root"),
+    Path("/home"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One path in the box and what it shows."""
+
+    path: Path
+    kind: MountKind
+    source: str = ""
+
+    @classmethod
+    def read_only(cls, path: Path, *, source: Path | None = None) -> Mount:
+        """Show ``source`` (default: the same path) without the right to write."""
+        return cls(path, MountKind.READ_ONLY, str(source or path))
+
+    @classmethod
+    def writable(cls, path: Path) -> Mount:
+        """Show ``path`` with the right to write."""
+        return cls(path, MountKind.WRITABLE, str(path))
+
+    @classmethod
+    def empty(cls, path: Path) -> Mount:
+        """Show nothing of ``path``."""
+        return cls(path, MountKind.EMPTY)
+
+    @classmethod
+    def link(cls, path: Path, target: str) -> Mount:
+        """Make ``path`` a symbolic link."""
+        return cls(path, MountKind.LINK, target)
+
+    def options(self, size_bytes: int) -> tuple[str, ...]:
+        """The options of bubblewrap."""
+        match self.kind:
+            case MountKind.EMPTY:
+                return ("--size", str(size_bytes), "--tmpfs", str(self.path), "--remount-ro", str(self.path))
+            case MountKind.LINK:
+                return ("--symlink", self.source, str(self.path))
+            case MountKind.READ_ONLY:
+                return ("--ro-bind", self.source, str(self.path))
+            case MountKind.WRITABLE:
+                return ("--bind", self.source, str(self.path))
+
+
+def in_order(mounts: Iterable[Mount]) -> list[Mount]:
+    """Without repetitions, each directory before what is below it.
+
+    Where a path is named twice, the mount that shows or allows less wins.
+
+    Raises:
+        SandboxRefused: something would be mounted below what the job can write; it could put a link in its place.
+    """
+    ranks = list(MountKind)
+    chosen: dict[Path, Mount] = {}
+    for mount in mounts:
+        known = chosen.get(mount.path)
+        if known is None or ranks.index(mount.kind) < ranks.index(known.kind):
+            chosen[mount.path] = mount
+    ordered = sorted(chosen.values(), key=lambda mount: (len(mount.path.parts), mount.path))
+    writable = {mount.path for mount in ordered if mount.kind is MountKind.WRITABLE}
+    result = []
+    for mount in ordered:
+        above = next((path for path in mount.path.parents if path in writable), None)
+        if above is None:
+            result.append(mount)
+        elif mount.kind is not MountKind.WRITABLE:
+            raise SandboxRefused(
+                f"{mount.path} cannot be kept from a job that may write {above}", "put it into a directory of its own"
+            )
+    return result
+
+
+def parents(mounts: Sequence[Mount]) -> list[Path]:
+    """The directories above ``mounts`` that are in none of them, in order."""
+    shown = {mount.path for mount in mounts}
+    found = {
+        path
+        for mount in mounts
+        for path in mount.path.parents
+        if path != Path("/") and path not in shown and shown.isdisjoint(path.parents)
+    }
+    return sorted(found)
+
+
+def check_path(path: Path) -> Path:
+    """``path`` if a box may show it.
+
+    Raises:
+        SandboxRefused: it is relative, or so far up that it would show everything.
+    """
+    if not path.is_absolute() or ".." in path.parts:
+        raise SandboxRefused(f"{path} is no absolute path without ..", "write it in full")
+    kernels = path.is_relative_to("/dev") and not path.is_relative_to("/dev/shm")  # noqa: S108 - tmpfs like /tmp
+    if path in _NEVER or kernels or any(path.is_relative_to(top) for top in ("/proc", "/sys")):
+        raise SandboxRefused(f"a job may not see all of {path}", "name directories below it")
+    return path

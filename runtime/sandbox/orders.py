@@ -1,0 +1,63 @@
+"""What :mod:`sluice.runtime.sandbox.entry` is told, as bytes."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sluice.runtime.sandbox.errors import SandboxRefused
+from sluice.runtime.sandbox.limits import Limits
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """How the entry program restricts itself, and what it runs then. ``env`` may hold secrets."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(repr=False)
+    cwd: Path
+    uid: int | None = None
+    parent: int | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    def encoded(self) -> bytes:
+        """NUL-separated ``key=value``.
+
+        Raises:
+            SandboxRefused: an argument or a variable has a NUL character.
+        """
+        records = [f"{key}={value}" for key, value in self._records()]
+        if any("\0" in record for record in records):
+            raise SandboxRefused("an argument or an environment variable of the job has a NUL character")
+        return os.fsencode("\0".join(records))
+
+    def _records(self) -> Iterator[tuple[str, str]]:
+        if self.uid is not None:
+            yield "uid", str(self.uid)
+        if self.parent is not None:
+            yield "parent", str(self.parent)
+        for number, limit in rlimits(self.limits).items():
+            yield "rlimit", f"{number}:{limit}"
+        yield "cwd", str(self.cwd)
+        for name, value in self.env.items():
+            yield "env", f"{name}={value}"
+        for argument in self.argv:
+            yield "arg", argument
+
+
+def rlimits(limits: Limits) -> dict[int, int]:
+    """Those of ``limits`` that the kernel keeps for a process, by resource; no core dumps in any case."""
+    wanted = {
+        resource.RLIMIT_NPROC: limits.processes,
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_FSIZE: limits.disk_mb * MIB,
+    }
+    return {resource.RLIMIT_CORE: 0, **{number: value for number, value in wanted.items() if value > 0}}
+
+
+ENTRY = Path(__file__).with_name("entry.py")

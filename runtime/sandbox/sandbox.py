@@ -1,0 +1,111 @@
+"""The isolation that this process gives to the jobs whose processes it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sluice.runtime.sandbox.box import Box, Walls
+from sluice.runtime.sandbox.config import IsolationConfig, IsolationLevel
+from sluice.runtime.sandbox.limits import Limits
+from sluice.runtime.sandbox.mounts import Mount, check_path, in_order
+from sluice.runtime.sandbox.system_view import python_paths
+from sluice.runtime.sandbox.trial import find_walls
+from sluice.runtime.sandbox.uids import give, job_uid
+from sluice.runtime.sandbox.view import View
+
+
+class Sandbox:
+    """Boxes for the processes of jobs; :meth:`prepare` makes it, once in each process that starts any."""
+
+    def __init__(
+        self, config: IsolationConfig, walls: Walls | None, *, own_uids: bool, private: Sequence[Path]
+    ) -> None:
+        self.config = config
+        self._walls = walls
+        self._own_uids = own_uids
+        self._private = tuple(private)
+
+    @classmethod
+    def prepare(cls, config: IsolationConfig, *, private: Sequence[Path] = ()) -> Sandbox:
+        """Make sure of the configured level by starting a real process in it; takes some 100 ms.
+
+        Args:
+            config: section ``[isolation]``.
+            private: directories that no job may see, wherever they are: the home directory with its keys.
+
+        Raises:
+            SandboxUnavailable: this machine cannot give it; says why, and what to do.
+        """
+        walls, own_uids = find_walls(config)
+        return cls(config, walls, own_uids=own_uids, private=private)
+
+    @property
+    def level(self) -> IsolationLevel:
+        """The level that every box has."""
+        return self.config.level
+
+    def __str__(self) -> str:
+        if self._walls is None:
+            return "none: jobs can do what this process can"
+        how = f"bubblewrap ({self._walls.bwrap})" if self._walls.bwrap else "no namespaces"
+        return f"{self.level}: {how}, {'a uid for each job' if self._own_uids else 'user namespaces'}"
+
+    def uid(self, job_id: str) -> int | None:
+        """The job's own uid; None: its processes have the uid of this one."""
+        return job_uid(job_id) if self._own_uids else None
+
+    def own(self, paths: Iterable[Path], job_id: str) -> None:
+        """Give ``paths`` and what is in them to the job's uid, where it has one; follows no link.
+
+        Raises:
+            SandboxRefused: one is a link, or has a file with several names.
+        """
+        uid = self.uid(job_id)
+        if uid is not None:
+            for path in paths:
+                give(path, uid)
+
+    def limits(self, *, memory_mb: int = 0, cores: int = 0) -> Limits:
+        """The configured limits, and those of one slot."""
+        config = self.config
+        return Limits(
+            memory_mb=memory_mb,
+            processes=config.max_processes,
+            open_files=config.max_open_files,
+            disk_mb=config.disk_mb,
+            log_mb=config.log_mb,
+            tmp_mb=config.tmp_mb,
+            cores=cores,
+        )
+
+    def box(self, view: View, limits: Limits) -> Box:
+        """The box of one process.
+
+        Raises:
+            SandboxRefused: it would show too much, or something below what the job can write.
+        """
+        if self._walls is None:
+            return Box(view, limits)
+        mounts = self._mounts(view) if self._walls.bwrap else ()
+        return Box(view, limits, self._walls, self.uid(view.job_id), tuple(mounts))
+
+    def _mounts(self, view: View) -> list[Mount]:
+        readable = [*python_paths(), *view.read_only, *map(Path, self.config.read_only)]
+        if view.identity is not None:
+            readable.append(view.identity)
+        writable = [*view.writable, *map(Path, self.config.writable)]
+        shown = [Mount.read_only(check_path(path)) for path in _with_targets(readable)]
+        private = [path for path in _with_targets(self._private) if any(path.is_relative_to(m.path) for m in shown)]
+        return in_order(
+            [
+                *(Mount.empty(path) for path in private),
+                *shown,
+                *(Mount.writable(check_path(path)) for path in _with_targets(writable)),
+            ]
+        )
+
+
+def _with_targets(paths: Iterable[Path]) -> list[Path]:
+    """``paths``, and those that they name without links: programs use either."""
+    return list(dict.fromkeys(each for path in paths for each in (path, path.resolve())))

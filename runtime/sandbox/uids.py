@@ -1,0 +1,66 @@
+"""A uid of its own for each job, and giving files to it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+from sluice.runtime.sandbox.errors import SandboxRefused
+
+FIRST_UID = 0x70000000
+"""Above what systemd allots to containers (https://systemd.io/UIDS-GIDS/), below what is negative for 32 bits."""
+UID_BITS = 27
+
+
+def job_uid(job_id: str) -> int:
+    """The uid and gid of a job: the same on every machine, without a table."""
+    digest = hashlib.sha256(job_id.encode()).digest()
+    return FIRST_UID + (int.from_bytes(digest[:8], "big") >> (64 - UID_BITS))
+
+
+def is_job_uid(uid: int) -> bool:
+    """Whether ``uid`` is one that :func:`job_uid` gives."""
+    return FIRST_UID <= uid < FIRST_UID + (1 << UID_BITS)
+
+
+def give(path: Path, uid: int) -> None:
+    """Make ``path``, and all below it that is a file or a directory, belong to ``uid``; follows no link.
+
+    Raises:
+        SandboxRefused: it is a link, or there is a file with several names: another of them may be anywhere.
+    """
+    try:
+        top = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise SandboxRefused(f"{path} cannot be given to a job: {error.strerror}") from error
+    try:
+        if not stat.S_ISDIR(os.fstat(top).st_mode):
+            _give_file(top, path, uid)
+            return
+        for where, _, names, fd in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+            for name in names:
+                _give_entry(fd, path / where / name, uid)
+            os.fchown(fd, uid, uid)
+    finally:
+        os.close(top)
+
+
+def _give_entry(directory: int, path: Path, uid: int) -> None:
+    info = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
+    if not stat.S_ISREG(info.st_mode):
+        os.chown(path.name, uid, uid, dir_fd=directory, follow_symlinks=False)  # the link, socket or FIFO itself
+        return
+    fd = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        _give_file(fd, path, uid)
+    finally:
+        os.close(fd)
+
+
+def _give_file(fd: int, path: Path, uid: int) -> None:
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1:
+        raise SandboxRefused(f"{path} has several names, or is no file: it is not given to a job")
+    os.fchown(fd, uid, uid)

@@ -1,0 +1,60 @@
+"""What is mounted in a box, and in which order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluice.runtime.sandbox.errors import SandboxRefused
+from sluice.runtime.sandbox.mounts import Mount, MountKind, check_path, in_order, parents
+
+
+def test_directories_come_before_what_is_below_them() -> None:
+    ordered = in_order([Mount.writable(Path("/a/b/c")), Mount.read_only(Path("/a")), Mount.empty(Path("/a/b"))])
+
+    assert [str(mount.path) for mount in ordered] == ["/a", "/a/b", "/a/b/c"]
+
+
+def test_of_two_mounts_the_one_that_shows_less_wins() -> None:
+    path = Path("/a")
+
+    assert in_order([Mount.writable(path), Mount.read_only(path)]) == [Mount.read_only(path)]
+    assert in_order([Mount.read_only(path), Mount.empty(path)]) == [Mount.empty(path)]
+
+
+def test_nothing_is_mounted_below_what_a_job_can_write() -> None:
+    """The job could put a link in its place, and bubblewrap would mount wherever it leads."""
+    with pytest.raises(SandboxRefused, match="/work/identity cannot be kept"):
+        in_order([Mount.writable(Path("/work")), Mount.read_only(Path("/work/identity"))])
+
+    assert in_order([Mount.writable(Path("/work")), Mount.writable(Path("/work/local"))]) == [
+        Mount.writable(Path("/work"))
+    ]
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/etc", "/proc/1", "/dev", "/dev/vda", "/sys/fs", "/root", "relative", "/a/../etc"]
+)
+def test_paths_that_show_too_much_are_refused(path: str) -> None:
+    with pytest.raises(SandboxRefused):
+        check_path(Path(path))
+
+
+@pytest.mark.parametrize("path", ["/srv/data", "/root/.pyenv", "/home/me/venv"])
+def test_directories_of_the_operators_are_allowed(path: str) -> None:
+    assert check_path(Path(path)) == Path(path)
+
+
+def test_directories_above_mounts_are_made_for_everybody() -> None:
+    found = parents([Mount.read_only(Path("/root/.pyenv/3")), Mount.read_only(Path("/root/.pyenv/3/x/y"))])
+
+    assert found == [Path("/root"), Path("/root/.pyenv")]
+
+
+def test_each_kind_has_its_options() -> None:
+    assert Mount.read_only(Path("/a"), source=Path("/b")).options(1) == ("--ro-bind", "/b", "/a")
+    assert Mount.writable(Path("/a")).options(1) == ("--bind", "/a", "/a")
+    assert Mount.link(Path("/bin"), "usr/bin").options(1) == ("--symlink", "usr/bin", "/bin")
+    assert Mount.empty(Path("/a")).options(7) == ("--size", "7", "--tmpfs", "/a", "--remount-ro", "/a")
+    assert {kind.value for kind in MountKind} == {"empty", "link", "read-only", "writable"}
