@@ -1,5 +1,6 @@
 from .baseline import apply_baseline as apply_baseline, read_baseline as read_baseline
 from .catalogue import CHECKS as CHECKS
+from .check import Check as Check
 from .containers import (
     Container as Container,
     containers_of as containers_of,

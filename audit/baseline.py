@@ -18,6 +18,7 @@ import msgspec
 
 from sluice.audit.catalogue import by_id
 from sluice.audit.errors import InputError
+from sluice.audit.insider import CHECKS as INSIDE
 from sluice.audit.model import (
     Accepted,
     Outcome,
@@ -55,7 +56,7 @@ def read_baseline(path: Path, today: dt.date) -> tuple[Entry, ...]:
     """The entries; raises :class:`InputError` for one that means nothing."""
     entries = read_toml(path, _Document).accepted
     for entry in entries:
-        if entry.check not in by_id():
+        if entry.check not in by_id() and not any(entry.check == check.id for check in INSIDE):
             raise InputError(f"{path}: there is no check {entry.check!r}", "see `sluice audit --list-checks`")
         if not entry.reason.strip():
             raise InputError(f"{path}: {entry.check} at {entry.listener} has no reason", "say why it is accepted")

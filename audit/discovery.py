@@ -215,6 +215,20 @@ def process_id(home: Home, name: str) -> int | None:
 
 def kernel_sockets(home: Home) -> tuple[tuple[KernelSocket, ...], tuple[str, ...]]:
     """Every listening socket of the cluster's processes and all below them; and which could not be read."""
+    found: dict[KernelSocket, None] = {}
+    unreadable: list[str] = []
+    for name, process in processes_of(home):
+        try:
+            found |= dict.fromkeys(_sockets_of(process, name))
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.Error:
+            unreadable.append(f"pid {process.pid}")
+    return tuple(found), tuple(unreadable)
+
+
+def processes_of(home: Home) -> tuple[tuple[str, psutil.Process], ...]:
+    """The cluster's processes and all below them; with the names of those that the cluster knows by one, else ""."""
     record = _read(home.run / "cluster.json", _ClusterRecord)
     roots = [] if record is None else [entry for entry in (record.launcher, *record.children) if _alive(entry)]
     if not roots:
@@ -225,16 +239,7 @@ def kernel_sockets(home: Home) -> tuple[tuple[KernelSocket, ...], tuple[str, ...
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(entry.pid)
             processes |= {each.pid: each for each in (process, *process.children(recursive=True))}
-    found: dict[KernelSocket, None] = {}
-    unreadable: list[str] = []
-    for process in processes.values():
-        try:
-            found |= dict.fromkeys(_sockets_of(process, names.get(process.pid, "")))
-        except psutil.NoSuchProcess:
-            continue
-        except psutil.Error:
-            unreadable.append(f"pid {process.pid}")
-    return tuple(found), tuple(unreadable)
+    return tuple((names.get(pid, ""), process) for pid, process in processes.items())
 
 
 def _sockets_of(process: psutil.Process, name: str) -> Iterable[KernelSocket]:

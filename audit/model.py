@@ -47,11 +47,15 @@ class Kind(enum.StrEnum):
     """Nobody declared it."""
     HOME = "home"
     """Not a listener: the files of a local cluster."""
+    CODE = "job code"
+    """Not a listener: a place from which the insider audit's own job tries what it must not do."""
 
 
 TLS_KINDS = frozenset({Kind.MUTUAL, Kind.SERVER})
 EXAMINED_KINDS = TLS_KINDS | {Kind.HTTP}
 """Those to which checks connect."""
+NO_LISTENERS = frozenset({Kind.HOME, Kind.CODE})
+"""What is examined without being one."""
 NETWORK_KINDS = TLS_KINDS | {Kind.LOCAL, Kind.HTTP, Kind.UNDECLARED}
 
 
@@ -237,7 +241,7 @@ class ListenerReport(msgspec.Struct, frozen=True, kw_only=True):
         return _WITHOUT_TLS.get(self.listener.kind, "no TLS")
 
 
-_WITHOUT_TLS = {Kind.SOCKET: "unix socket", Kind.LOCAL: "no TLS, loopback", Kind.HOME: ""}
+_WITHOUT_TLS = {Kind.SOCKET: "unix socket", Kind.LOCAL: "no TLS, loopback", Kind.HOME: "", Kind.CODE: ""}
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

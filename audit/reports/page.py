@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from sluice.audit.model import (
+    Kind,
     ListenerReport,
     Outcome,
     Report,
@@ -57,20 +58,30 @@ def render_page(report: Report) -> str:
             f"<title>Audit of {escape(report.subject)}</title><style>{_STYLE}</style></head><body>",
             f"<h1>Audit of {escape(report.subject)}</h1>",
             f"<p>{report.started_at:%Y-%m-%d %H:%M:%S} UTC: {escape(summary(report))}.</p>",
-            "<h2>Channels</h2>",
-            render_picture(report),
+            *_channels(report),
             "<h2>Findings</h2>",
             *(findings or ["<p>None.</p>"]),
-            "<h2>What is negotiated</h2>",
-            _table(
-                ("listener", "version, suite, group", "groups taken", "signature", "certificate", "valid until"),
-                [_negotiated(each) for each in report.listeners if each.negotiated or each.unreachable],
-            ),
+            *_what_is_negotiated(report),
             "<h2>Everything that was done</h2>",
             *(_results(report, outcome) for outcome in (Outcome.FINDING, Outcome.PASSED, Outcome.NOT_EXAMINED)),
             "</body></html>",
         ]
     )
+
+
+def _channels(report: Report) -> list[str]:
+    """Nothing for a report that is not about listeners."""
+    if all(each.listener.kind is Kind.CODE for each in report.listeners):
+        return []
+    return ["<h2>Channels</h2>", render_picture(report)]
+
+
+def _what_is_negotiated(report: Report) -> list[str]:
+    if all(each.listener.kind is Kind.CODE for each in report.listeners):
+        return []
+    head = ("listener", "version, suite, group", "groups taken", "signature", "certificate", "valid until")
+    rows = [_negotiated(each) for each in report.listeners if each.negotiated or each.unreachable]
+    return ["<h2>What is negotiated</h2>", _table(head, rows)]
 
 
 def _alike(results: Sequence[Result]) -> list[list[Result]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from html import escape
 
-from sluice.audit.model import Kind, ListenerReport, Report
+from sluice.audit.model import NO_LISTENERS, Kind, ListenerReport, Report
 from sluice.pki import MAY_CONNECT
 
 ROW = 46
@@ -28,7 +28,7 @@ _ANYONE = {
 
 def render_picture(report: Report) -> str:
     """One row for each listener: who may connect, an arrow with what is spoken, and the listener."""
-    rows = [each for each in report.listeners if each.listener.kind is not Kind.HOME]
+    rows = [each for each in report.listeners if each.listener.kind not in NO_LISTENERS]
     height = TOP + ROW * len(rows) + 10
     parts = [
         f'<svg xmlns="{_SVG}" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Listeners and their state">',

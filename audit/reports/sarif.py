@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sluice.audit.catalogue import CHECKS
+from sluice.audit.catalogue import CHECKS as OUTSIDE
 from sluice.audit.check import Check
+from sluice.audit.insider import CHECKS as INSIDE, Place
 from sluice.audit.model import (
+    Kind,
     Outcome,
     Report,
     Result,
@@ -36,8 +38,9 @@ def render_sarif(report: Report) -> str:
     """The findings; those that are accepted are there as suppressed ones."""
     foreign = next((each.listener for each in report.listeners if each.listener.foreign), None)
     ours = not foreign or not all(each.listener.foreign for each in report.listeners)
-    rules = [_rule(check if ours or foreign is None else check.on(foreign)) for check in CHECKS]
-    numbers = {check.id: number for number, check in enumerate(CHECKS)}
+    catalogue = _catalogue(report)
+    rules = [_rule(check if ours or foreign is None else check.on(foreign)) for check in catalogue]
+    numbers = {check.id: number for number, check in enumerate(catalogue)}
     found = [result for result in report.results if result.outcome is Outcome.FINDING]
     document = {
         "$schema": SCHEMA,
@@ -63,12 +66,27 @@ def _rule(check: Check) -> dict[str, Any]:
         "fullDescription": {"text": f"Expected: {check.expected}. Sources: {'; '.join(check.references)}."},
         "help": {"text": check.remedy},
         "defaultConfiguration": {"level": _LEVELS[check.severity]},
-        "properties": {"security-severity": _SCORES[check.severity], "tags": ["security", "tls"]},
+        "properties": {
+            "security-severity": _SCORES[check.severity],
+            "tags": ["security", "isolation" if Kind.CODE in check.kinds else "tls"],
+        },
     }
 
 
+def _catalogue(report: Report) -> tuple[Check, ...]:
+    """The checks that the report may be about."""
+    inside = [each.listener.kind is Kind.CODE for each in report.listeners]
+    return (*(() if inside and all(inside) else OUTSIDE), *(INSIDE if any(inside) else ()))
+
+
+def _uri(result: Result) -> str:
+    if result.listener in set(Place):
+        return f"job:{result.listener}"
+    return Path(result.place).as_uri() if result.place.startswith("/") else f"tcp://{result.place}"
+
+
 def _result(result: Result, rule: int) -> dict[str, Any]:
-    place = Path(result.place).as_uri() if result.place.startswith("/") else f"tcp://{result.place}"
+    place = _uri(result)
     document: dict[str, Any] = {
         "ruleId": result.check,
         "ruleIndex": rule,

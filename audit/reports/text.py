@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice.audit.model import (
+    NO_LISTENERS,
     Kind,
     ListenerReport,
     Outcome,
@@ -65,11 +66,15 @@ def summary(report: Report) -> str:
     findings = len(report.findings())
     told = f"{findings} finding{'' if findings == 1 else 's'}" if findings else "no finding"
     known = f" and {accepted} accepted" if accepted else ""
-    listeners = sum(each.listener.kind is not Kind.HOME for each in report.listeners)
+    listeners = sum(each.listener.kind not in NO_LISTENERS for each in report.listeners)
     away = sum(bool(each.unreachable) for each in report.listeners)
     reached = f" ({away} unreachable)" if away else ""
+    places = sum(each.listener.kind is Kind.CODE for each in report.listeners)
+    what = (
+        f"attempts from {places} places in a job" if places else f"{listeners} listener{'' if listeners == 1 else 's'}"
+    )
     return (
-        f"{told}{known}: {listeners} listener{'' if listeners == 1 else 's'}{reached}, "
+        f"{told}{known}: {what}{reached}, "
         f"{counts[Outcome.PASSED]} checks passed, "
         f"{counts[Outcome.NOT_EXAMINED]} not examined, {report.seconds:.1f} s"
     )

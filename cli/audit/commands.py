@@ -18,6 +18,7 @@ from rich.console import Console
 from sluice.audit import (
     CHECKS,
     AuditError,
+    Check,
     EdgeAccess,
     HomeIdentities,
     InputError,
@@ -37,11 +38,14 @@ from sluice.audit import (
     read_baseline,
     read_targets,
 )
+from sluice.audit.insider import CHECKS as INSIDE
 from sluice.audit.reports import RENDERERS, Format, json_schema, print_report
 from sluice.audit.wire import speaks_tls
 from sluice.cli.audit.compose import examine_project
+from sluice.cli.audit.insider import InsiderOptions, examine_inside
 from sluice.cli.audit.record import keep_summary
 from sluice.cli.errors import EXIT_NO, UnreachableError, UsageError
+from sluice.cli.gateway_options import CaOption, GatewayOptions, ServerOption, TokenOption
 from sluice.cli.options import (
     DEFAULT_HOME,
     ConfigOption,
@@ -56,6 +60,7 @@ from sluice.pki import Channel
 from sluice.pki.authorities import TrustStore
 from sluice.pki.x509 import AuthorityKind
 
+INSIDER_PANEL = "Audit from inside"
 TOKEN_LIFETIME = dt.timedelta(minutes=10)
 """Of the token with which the audit tries what a viewer may not do."""
 
@@ -99,6 +104,33 @@ def audit(
     baseline: Annotated[
         Path | None, typer.Option(help="Accepted findings (TOML), each with a reason and an end; they do not count.")
     ] = None,
+    insider: Annotated[
+        bool,
+        typer.Option(
+            "--insider",
+            help="Submit a job that tries what a hostile tenant would, and report what it reached.",
+            rich_help_panel=INSIDER_PANEL,
+        ),
+    ] = False,
+    insider_limit: Annotated[
+        float,
+        typer.Option(
+            min=10,
+            max=7200,
+            help="With --insider: seconds after which the job is cancelled.",
+            rich_help_panel=INSIDER_PANEL,
+        ),
+    ] = 900.0,
+    victim: Annotated[
+        bool,
+        typer.Option(
+            help="With --insider: run another, quiet job meanwhile, which the hostile one tries to reach.",
+            rich_help_panel=INSIDER_PANEL,
+        ),
+    ] = True,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the report.")] = False,
     list_checks: Annotated[bool, typer.Option("--list-checks", help="List the checks, and examine nothing.")] = (False),
     home: HomeOption = DEFAULT_HOME,
@@ -107,10 +139,17 @@ def audit(
 ) -> None:
     """Audit the cluster's listeners: plaintext, handshakes, certificates, and all clients that must be refused.
 
+    With --insider: audit what the code of a job reaches. A job is submitted as by `sluice submit`, with --server, --ca
+    and --token-file. It tries to read keys and other jobs' files, to reach processes and sockets, to leave its
+    sandbox and to use up the machine. It harms nothing, and tells only the kind of what it could read. Each attempt
+    that succeeds is a finding.
+
     Exit codes: 0 no finding, 1 findings, 2 wrong usage, 3 no cluster to examine.
+
+    Examples: sluice audit; sluice audit --insider; sluice audit --insider --format html -o insider.html
     """
     if list_checks:
-        print_checks()
+        print_checks(INSIDE if insider else CHECKS)
         return
     if schema:
         typer.echo(json_schema())
@@ -119,13 +158,17 @@ def audit(
         patience=patience, handshake_limit=handshake_limit, max_leaf_lifetime=dt.timedelta(days=max_leaf_days)
     )
     try:
-        if compose is not None:
+        if insider:
+            report = examine_inside(
+                GatewayOptions(home, server, ca, token_file), InsiderOptions(insider_limit, victim=victim)
+            )
+        elif compose is not None:
             report = examine_project(compose, project, options)
         else:
             report = _examine(home, config, targets, options, with_identities=with_identities, intrusive=intrusive)
         if baseline is not None:
             report = _apply(baseline, report)
-        if targets is None and compose is None:
+        if targets is None and compose is None and not insider:
             keep_summary(Home.at(home), report)
     except InputError as error:
         raise UsageError(error.what, error.remedy) from error
@@ -281,10 +324,10 @@ def write_report(report: Report, format_: Format, output: Path | None) -> None:
         typer.echo(RENDERERS[format_](report))
 
 
-def print_checks() -> None:
+def print_checks(checks: Sequence[Check] = CHECKS) -> None:
     """The catalogue, for people."""
     rows = [
         (each.id, each.severity, each.title, ", ".join(sorted(each.kinds)), "; ".join(each.references))
-        for each in CHECKS
+        for each in checks
     ]
     print_table(("ID", "SEVERITY", "WHAT MUST BE SO", "ON", "SOURCES"), rows)

@@ -15,6 +15,7 @@ from jsonschema import Draft4Validator, Draft202012Validator, FormatChecker
 from jsonschema.protocols import Validator
 
 from sluice.audit.catalogue import CHECKS
+from sluice.audit.insider import CHECKS as INSIDE
 from sluice.audit.model import (
     Accepted,
     CertificateFacts,
@@ -158,7 +159,7 @@ def test_every_finding_is_in_the_sarif_report_with_its_rule_and_severity() -> No
     assert [each["ruleId"] for each in run["results"]] == [each.check for each in findings]
     rules = run["tool"]["driver"]["rules"]
     assert all(rules[each["ruleIndex"]]["id"] == each["ruleId"] for each in run["results"])
-    assert len({rule["id"] for rule in rules}) == len(rules) == len(CHECKS)
+    assert len({rule["id"] for rule in rules}) == len(rules) == len(CHECKS) + len(INSIDE)
     suppressed = [bool(each.get("suppressions")) for each in run["results"]]
     assert suppressed == [each.accepted is not None for each in findings]
     assert {rule["defaultConfiguration"]["level"] for rule in rules} <= {"error", "warning", "note"}

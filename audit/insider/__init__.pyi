@@ -1,0 +1,7 @@
+from .catalogue import CHECKS as CHECKS
+from .package import Packed as Packed, packed as packed
+from .payload.attempt import Place as Place
+from .payload.world import World as World
+from .report import report_of as report_of
+from .results import Row as Row, read_rows as read_rows
+from .targets import targets_of as targets_of

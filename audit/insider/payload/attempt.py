@@ -1,0 +1,180 @@
+"""The definition of an attempt, and the list of all."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .world import World
+
+MAX_TEXT = 600
+"""Characters of what is told of an attempt."""
+
+
+class Place(enum.StrEnum):
+    """Where in a job code runs."""
+
+    DRIVER = "driver"
+    """The pipeline's own Python."""
+    UDF = "udf"
+    """A Python worker of an executor."""
+    DRIVER_JVM = "driver-jvm"
+    """The driver's JVM, by py4j."""
+    EXECUTOR_JVM = "executor-jvm"
+    """An executor's JVM, by compiled expressions."""
+
+
+PYTHON = (Place.DRIVER, Place.UDF)
+
+
+class Outcome(enum.StrEnum):
+    """What became of an attempt."""
+
+    REACHED = "reached"
+    REFUSED = "refused"
+    UNTRIED = "untried"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What was done and what came of it; never what was read, only its kind and length."""
+
+    outcome: Outcome
+    done: str
+    seen: str
+
+    def bounded(self) -> Tried:
+        """The same, in at most :data:`MAX_TEXT` characters each."""
+        return replace(self, done=self.done[:MAX_TEXT], seen=self.seen[:MAX_TEXT])
+
+
+def reached(done: str, seen: str) -> Tried:
+    """The job got what it must not have."""
+    return Tried(Outcome.REACHED, done, seen)
+
+
+def refused(done: str, seen: str) -> Tried:
+    """The target was there, and the job did not get it."""
+    return Tried(Outcome.REFUSED, done, seen)
+
+
+def untried(why: str) -> Tried:
+    """There was no target, or no means to try; never a pass."""
+    return Tried(Outcome.UNTRIED, "", why)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What attempts of one kind have in common; ids begin with ``prefix``.
+
+    Attributes:
+        cwe: numbers of weaknesses (https://cwe.mitre.org).
+        expected: how it must end, as a noun phrase.
+    """
+
+    prefix: str
+    severity: str
+    cwe: tuple[int, ...]
+    expected: str
+    remedy: str
+
+
+Run = Callable[["World"], Tried]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One thing that an insider would try.
+
+    Attributes:
+        what: it completes "a job can …".
+        places: from where.
+        seconds: how long it may take; a process that takes longer is killed.
+        forked: whether it runs in a process of its own, so that it may die; those of JVMs cannot.
+        last: whether it may end the whole job, and is therefore tried when all others have been told.
+    """
+
+    id: str
+    what: str
+    group: Group
+    run: Run = field(compare=False)
+    severity: str
+    cwe: tuple[int, ...]
+    remedy: str
+    places: tuple[Place, ...] = PYTHON
+    seconds: float = 10.0
+    forked: bool = True
+    last: bool = False
+
+
+ATTEMPTS: dict[str, Attempt] = {}
+"""All, by id, in the order in which their modules define them."""
+
+
+def add(
+    id_: str,
+    what: str,
+    group: Group,
+    run: Run,
+    *,
+    severity: str = "",
+    cwe: tuple[int, ...] = (),
+    remedy: str = "",
+    places: tuple[Place, ...] = PYTHON,
+    seconds: float = 10.0,
+    forked: bool = True,
+    last: bool = False,
+) -> None:
+    """List an attempt; what is not given is that of its group."""
+    if id_ in ATTEMPTS or not id_.startswith(f"{group.prefix}-"):
+        raise ValueError(f"{id_} is taken, or is none of {group.prefix}")
+    ATTEMPTS[id_] = Attempt(
+        id_,
+        what,
+        group,
+        run,
+        severity or group.severity,
+        cwe or group.cwe,
+        remedy or group.remedy,
+        places,
+        seconds,
+        forked,
+        last,
+    )
+
+
+def attempt(
+    id_: str,
+    what: str,
+    group: Group,
+    *,
+    severity: str = "",
+    cwe: tuple[int, ...] = (),
+    remedy: str = "",
+    places: tuple[Place, ...] = PYTHON,
+    seconds: float = 10.0,
+    forked: bool = True,
+    last: bool = False,
+) -> Callable[[Run], Run]:
+    """List the decorated function as an attempt; the parameters are those of :func:`add`."""
+
+    def listed(run: Run) -> Run:
+        add(
+            id_,
+            what,
+            group,
+            run,
+            severity=severity,
+            cwe=cwe,
+            remedy=remedy,
+            places=places,
+            seconds=seconds,
+            forked=forked,
+            last=last,
+        )
+        return run
+
+    return listed

@@ -1,0 +1,69 @@
+"""Reading a few bytes of what must not be read, and telling of them no more than their kind and number."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from .attempt import Tried, reached, refused, untried
+from .world import Target, World
+
+FEW_BYTES = 64
+MAX_NAMED = 4
+"""Targets that are told of by name."""
+
+
+def kind_of(data: bytes) -> str:
+    """What some bytes look like."""
+    if data.startswith(b"-----BEGIN"):
+        return "PEM, " + data.split(b"-----")[1].removeprefix(b"BEGIN ").decode("ascii", "replace").lower()
+    if data.startswith((b"{", b"[")):
+        return "JSON or TOML"
+    return "text" if data.isascii() else "binary data"
+
+
+def read_some(path: Path) -> str:
+    """Read a few bytes of ``path`` without following a link at its end or waiting; what they are, in words."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        data = os.read(descriptor, FEW_BYTES)
+    finally:
+        os.close(descriptor)
+    return f"read {len(data)} of {size} bytes: {kind_of(data)}"
+
+
+def list_some(path: Path) -> str:
+    """List a directory; how many entries it has."""
+    return f"listed {len(os.listdir(path))} entries"  # noqa: PTH208  a descriptor's error, not a walk
+
+
+def error_of(error: OSError) -> str:
+    """An error in one word, as the kernel names it."""
+    return errno.errorcode.get(error.errno or 0, type(error).__name__)
+
+
+def names(targets: Sequence[Target]) -> str:
+    """Targets for people."""
+    more = f" and {len(targets) - MAX_NAMED} more" if len(targets) > MAX_NAMED else ""
+    return ", ".join(str(each) for each in targets[:MAX_NAMED]) + more
+
+
+def read_any(world: World, *kinds: str) -> Tried:
+    """Try to read each target of these kinds; one that can be read is enough."""
+    targets = world.of(*kinds)
+    if not targets:
+        return untried(f"no {' or '.join(kinds)} is known from outside, and none can be found from inside")
+    errors: dict[str, int] = {}
+    for target in targets:
+        try:
+            directory = stat.S_ISDIR(target.path.stat().st_mode)
+            seen = list_some(target.path) if directory else read_some(target.path)
+        except OSError as error:
+            errors[error_of(error)] = errors.get(error_of(error), 0) + 1
+        else:
+            return reached(f"opened {target}", seen)
+    return refused(f"opened {names(targets)}", ", ".join(f"{name} ({count})" for name, count in errors.items()))

@@ -1,0 +1,14 @@
+"""The attempts themselves, a module for each kind."""
+
+from __future__ import annotations
+
+import importlib
+
+MODULES = ("secrets", "jobs")
+"""In the order in which their attempts run."""
+
+
+def load() -> None:
+    """Define every attempt; again: nothing."""
+    for name in MODULES:
+        importlib.import_module(f".{name}", __package__)

@@ -1,0 +1,73 @@
+"""The report on what a job reached: a listener for each place where a job's code runs, a result for each attempt."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+
+from sluice.audit.check import Check
+from sluice.audit.insider.catalogue import CHECKS
+from sluice.audit.insider.payload.attempt import ATTEMPTS, Outcome as Tried, Place
+from sluice.audit.insider.results import Row
+from sluice.audit.model import Evidence, Kind, Listener, ListenerReport, Outcome, Report, Result
+
+NAMES = {
+    Place.DRIVER: "driver's Python",
+    Place.UDF: "Python worker of an executor",
+    Place.DRIVER_JVM: "driver's JVM",
+    Place.EXECUTOR_JVM: "JVM of an executor",
+}
+_OUTCOMES = {Tried.REACHED: Outcome.FINDING, Tried.REFUSED: Outcome.PASSED, Tried.UNTRIED: Outcome.NOT_EXAMINED}
+
+
+def report_of(
+    subject: str, started_at: dt.datetime, seconds: float, rows: Iterable[Row], *, job_id: str, missing: str
+) -> Report:
+    """Put the rows into a report.
+
+    Args:
+        subject: what was examined, for people.
+        started_at: when it began.
+        seconds: how long it took.
+        rows: what the job told.
+        job_id: of the hostile job.
+        missing: why an attempt that the job told nothing of was not examined.
+    """
+    told = {(row.id, row.place): row for row in rows}
+    listeners = {place: Listener(name=place, kind=Kind.CODE, path=NAMES[place], job_id=job_id) for place in Place}
+    results = []
+    for check in CHECKS:
+        for place in ATTEMPTS[check.id].places:
+            row = told.get((check.id, place))
+            evidence = Evidence(Outcome.NOT_EXAMINED, "", missing) if row is None else _evidence(row)
+            results.append(_result(check, listeners[place], evidence, 0.0 if row is None else row.seconds))
+    used = {result.listener for result in results}
+    return Report(
+        subject=subject,
+        started_at=started_at,
+        seconds=round(seconds, 1),
+        listeners=tuple(ListenerReport(listener=each) for each in listeners.values() if each.name in used),
+        results=tuple(results),
+    )
+
+
+def _evidence(row: Row) -> Evidence:
+    return Evidence(_OUTCOMES[row.outcome], row.done, row.seen)
+
+
+def _result(check: Check, listener: Listener, evidence: Evidence, seconds: float) -> Result:
+    return Result(
+        check=check.id,
+        title=check.title,
+        listener=listener.name,
+        place=listener.place,
+        severity=check.severity,
+        outcome=evidence.outcome,
+        done=evidence.done,
+        expected=check.expected,
+        references=check.references,
+        seen=evidence.seen,
+        remedy=check.remedy,
+        problem=check.problem,
+        seconds=seconds,
+    )

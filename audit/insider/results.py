@@ -1,0 +1,70 @@
+"""The job's answers: marked lines on its standard output. They are bounded and checked like anything a job writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+
+from sluice.audit.insider.payload.attempt import ATTEMPTS, Outcome, Place
+from sluice.audit.insider.payload.main import MARK
+
+MAX_LINE_CHARACTERS = 16 << 10
+MAX_ROWS = 4096
+_Text = Annotated[str, msgspec.Meta(max_length=4096)]
+
+
+class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One attempt from one place."""
+
+    id: Annotated[str, msgspec.Meta(max_length=32)]
+    place: Place
+    outcome: Outcome
+    done: _Text
+    seen: _Text
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 0.0
+
+
+def read_rows(lines: Iterable[str], nonce: str) -> tuple[tuple[Row, ...], bool]:
+    """The rows of the run ``nonce``, and whether the pipeline came to its end.
+
+    A line that is none of the run's, too long, malformed, or about no known attempt counts for nothing. When several
+    tell of the same attempt from the same place, the worst counts: nothing that is written later takes a finding back.
+    """
+    found: dict[tuple[str, Place], Row] = {}
+    ended = False
+    start = f"{MARK} {nonce} "
+    for line in lines:
+        if len(line) > MAX_LINE_CHARACTERS or not line.startswith(start):
+            continue
+        text = line.removeprefix(start).rstrip("\n")
+        ended = ended or text == "end"
+        row = _row(text)
+        if row is None or len(found) >= MAX_ROWS:
+            continue
+        before = found.get((row.id, row.place))
+        if before is None or _badness(row) > _badness(before):
+            found[row.id, row.place] = row
+    return tuple(found.values()), ended
+
+
+def _row(text: str) -> Row | None:
+    try:
+        row = msgspec.json.decode(text.encode(errors="replace"), type=Row)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    attempt = ATTEMPTS.get(row.id)
+    if attempt is None or row.place not in attempt.places:
+        return None
+    return msgspec.structs.replace(row, done=_printable(row.done), seen=_printable(row.seen))
+
+
+def _badness(row: Row) -> int:
+    """A job cannot make a finding a pass, nor what was not tried: only the worst is believed."""
+    return [Outcome.REFUSED, Outcome.UNTRIED, Outcome.REACHED].index(row.outcome)
+
+
+def _printable(text: str) -> str:
+    """Without what would act on a terminal."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -1,0 +1,58 @@
+"""What exists outside of the job, so that attempts aim at something real: a home's paths, sockets, ports, processes.
+
+Only names and numbers are told to the job, never what is in a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+
+from sluice.audit.discovery import declared, processes_of
+from sluice.audit.insider.payload.rows import load
+from sluice.audit.insider.payload.world import PATTERNS, Target
+from sluice.audit.model import Listener
+from sluice.core import Home
+
+MAX_TARGETS_OF_A_KIND = 16
+MAX_TARGETS = 600
+
+
+def targets_of(home: Home, victim: str, own: str = "") -> tuple[Target, ...]:
+    """Everything of the cluster in ``home`` that the job ``own`` must not reach; ``victim`` is the other job."""
+    load()
+    found = [*_files(home, victim, own), *_listeners(declared(home)), *_processes(home, victim)]
+    return tuple(found[:MAX_TARGETS])
+
+
+def _files(home: Home, victim: str, own: str) -> Iterator[Target]:
+    for kind, patterns in PATTERNS.items():
+        paths: dict[Path, None] = {}
+        for pattern in patterns:
+            with contextlib.suppress(OSError):
+                for path in sorted(home.root.glob(pattern)):
+                    if own not in path.parts[1:] or not own:
+                        paths[path] = None
+        # Those of the victim first: they are there for the whole time.
+        ordered = sorted(paths, key=lambda path: not victim or victim not in path.parts)
+        for path in ordered[:MAX_TARGETS_OF_A_KIND]:
+            yield Target(kind, str(path))
+
+
+def _listeners(listeners: Iterable[Listener]) -> Iterator[Target]:
+    for each in listeners:
+        if each.path:
+            yield Target("unix socket", each.path, each.name)
+        else:
+            yield Target("port", f"{each.host}:{each.port}", each.name)
+
+
+def _processes(home: Home, victim: str) -> Iterator[Target]:
+    for name, process in processes_of(home):
+        with contextlib.suppress(psutil.Error):
+            of_victim = bool(victim) and any(victim in argument for argument in process.cmdline())
+            kind = "process of another job" if of_victim else "process of the cluster"
+            yield Target(kind, str(process.pid), name or process.name())

@@ -1,0 +1,177 @@
+"""``sluice audit --insider``: submit the hostile pipeline as an ordinary user, and report what it reached."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import secrets
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sluice.audit import Report
+from sluice.audit.insider import Packed, World, packed, read_rows, report_of, targets_of
+from sluice.cli.gateway_options import GatewayOptions
+from sluice.client import (
+    POLL_SECONDS,
+    TERMINAL,
+    ClientError,
+    GatewayAccess,
+    GatewayClient,
+    JobLog,
+    announced_url,
+    build_submission,
+    gateway_client,
+)
+from sluice.core import Home, StoreError
+
+MAX_OUTPUT_CHARACTERS = 16 << 20
+"""Of the hostile job's output that are read."""
+VICTIM_SECONDS = 180.0
+"""How long the other job has to start."""
+VICTIM_TOKEN_LIFETIME = dt.timedelta(hours=1)
+CANCEL_SECONDS = 30.0
+VICTIM = "insider-victim"
+HOSTILE = "insider-audit"
+_STAYS = "the victim stays"
+
+
+@dataclass(frozen=True, slots=True)
+class InsiderOptions:
+    """How long the hostile job may take in seconds, and whether another job runs meanwhile as a victim."""
+
+    limit: float
+    victim: bool = True
+
+
+def examine_inside(gateway: GatewayOptions, options: InsiderOptions) -> Report:
+    """Submit, wait, read, judge.
+
+    Raises:
+        ClientError: the gateway is not to be had, or refuses the job.
+    """
+    return asyncio.run(_examine(gateway, options))
+
+
+async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Report:
+    access = gateway.access()
+    home = _local_home(gateway)
+    started_at, started = dt.datetime.now(dt.UTC), time.monotonic()
+    nonce = secrets.token_hex(8)
+    with tempfile.TemporaryDirectory(prefix="sluice-insider-") as directory:
+        async with gateway_client(access) as client:
+            files = packed(World(), Path(directory))
+            async with _victim(access, home, files, wanted=options.victim) as victim:
+                world = World(nonce=nonce, victim=victim)
+                if home is not None:
+                    world = replace(world, home=str(home.root), targets=targets_of(home, victim))
+                job_id = await _submit(client, packed(world, Path(directory)))
+                job, output = await _follow(client, job_id, options.limit)
+    rows, ended = read_rows(output.splitlines(), nonce)
+    missing = "the job ended before it told of this" if ended else f"the job did not come to its end: {_why(job)}"
+    subject = f"what a job reaches on {access.url}"
+    return report_of(subject, started_at, time.monotonic() - started, rows, job_id=job_id, missing=missing)
+
+
+def _local_home(gateway: GatewayOptions) -> Home | None:
+    """The home, when the cluster that is examined runs in it: then targets are known from outside."""
+    if gateway.server is not None or announced_url(gateway.located_home) is None:
+        return None
+    return gateway.located_home
+
+
+async def _submit(client: GatewayClient, files: Packed) -> str:
+    submission = build_submission(
+        files.pipeline, name=HOSTILE, executors=1, py_files=[files.package], restart={"strategy": "none"}
+    )
+    return await client.submit(submission.pipeline, submission.request, submission.files)
+
+
+@contextlib.asynccontextmanager
+async def _victim(access: GatewayAccess, home: Home | None, files: Packed, *, wanted: bool) -> AsyncIterator[str]:
+    """Another job, of another user where this process may make one; its id, or empty when there is none."""
+    if not wanted:
+        yield ""
+        return
+    with _another_user(access, home) as other:
+        async with gateway_client(other) as client:
+            submission = build_submission(files.victim, name=VICTIM, executors=1, restart={"strategy": "none"})
+            job_id = await client.submit(submission.pipeline, submission.request, submission.files)
+            try:
+                await _stays(client, job_id)
+                yield job_id
+            finally:
+                with contextlib.suppress(ClientError):
+                    await client.patch(f"/v1/jobs/{job_id}", mode="cancel")
+                    await _until_ended(client, job_id, CANCEL_SECONDS)
+
+
+@contextlib.contextmanager
+def _another_user(access: GatewayAccess, home: Home | None) -> Iterator[GatewayAccess]:
+    """The access of a user who is made for this; the same user where that cannot be."""
+    from sluice.gateway import AccessRole
+    from sluice.gateway.credentials import TokenStore
+
+    if home is None:
+        yield access
+        return
+    store = TokenStore(home)
+    try:
+        record, token = store.create(VICTIM, AccessRole.SUBMITTER, VICTIM_TOKEN_LIFETIME)
+    except (StoreError, OSError):
+        yield access
+        return
+    try:
+        yield replace(access, token=token)
+    finally:
+        store.revoke(record.id)
+
+
+async def _stays(client: GatewayClient, job_id: str) -> None:
+    """Wait until the victim has an executor with a Python worker; one that does not get that far is no obstacle."""
+    deadline = time.monotonic() + VICTIM_SECONDS
+    while time.monotonic() < deadline:
+        job = await client.get(f"/v1/jobs/{job_id}")
+        if job["state"] in TERMINAL or (job["progress"]["tasks_running"] and _STAYS in await _output(client, job_id)):
+            return
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _follow(client: GatewayClient, job_id: str, limit: float) -> tuple[dict[str, Any], str]:
+    """The job as it ended, or was cancelled after ``limit`` seconds, and its output."""
+    job = await _until_ended(client, job_id, limit)
+    if job["state"] not in TERMINAL:
+        await client.patch(f"/v1/jobs/{job_id}", mode="cancel")
+        job = await _until_ended(client, job_id, CANCEL_SECONDS)
+    return job, await _output(client, job_id)
+
+
+async def _until_ended(client: GatewayClient, job_id: str, seconds: float) -> dict[str, Any]:
+    deadline = time.monotonic() + seconds
+    while True:
+        job: dict[str, Any] = await client.get(f"/v1/jobs/{job_id}")
+        if job["state"] in TERMINAL or time.monotonic() > deadline:
+            return job
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _output(client: GatewayClient, job_id: str) -> str:
+    """What the job wrote to standard output, from its beginning, bounded; empty when there is none yet."""
+    pieces: list[str] = []
+    length = 0
+    with contextlib.suppress(ClientError):
+        async for piece in JobLog(client, job_id, "driver.stdout").pieces():
+            pieces.append(piece)
+            length += len(piece)
+            if length > MAX_OUTPUT_CHARACTERS:
+                break
+    return "".join(pieces)
+
+
+def _why(job: dict[str, Any]) -> str:
+    failure = job.get("failure") or {}
+    return str(failure.get("error") or job["state"])[:300]
