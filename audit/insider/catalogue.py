@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from sluice.audit.check import Check
-from sluice.audit.insider.payload.attempt import ATTEMPTS, Attempt
-from sluice.audit.insider.payload.rows import load
+from sluice.audit.insider.payload import ATTEMPTS, Attempt, load
 from sluice.audit.model import Evidence, Kind, Severity, not_examined
 from sluice.audit.subject import Subject
 

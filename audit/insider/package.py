@@ -6,9 +6,10 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.audit.insider.payload.world import TARGETS, World, encode
+from sluice.audit.insider.payload import TARGETS, World, encode
 
 PACKAGE = "sluice_insider"
+SUFFIXES = frozenset({".py", ".java"})
 _HERE = Path(__file__).parent
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -33,7 +34,7 @@ def packed(world: World, directory: Path) -> Packed:
     package = directory / f"{PACKAGE}.zip"
     payload = _HERE / "payload"
     with zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive:
-        for module in sorted(payload.rglob("*.py")):
+        for module in sorted(each for each in payload.rglob("*") if each.suffix in SUFFIXES):
             name = f"{PACKAGE}/{module.relative_to(payload)}"
             archive.writestr(zipfile.ZipInfo(name, _FIXED_TIME), module.read_bytes())
         archive.writestr(zipfile.ZipInfo(f"{PACKAGE}/{TARGETS}", _FIXED_TIME), encode(world))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from sluice.audit.check import Check
 from sluice.audit.insider.catalogue import CHECKS
-from sluice.audit.insider.payload.attempt import ATTEMPTS, Outcome as Tried, Place
+from sluice.audit.insider.payload import ATTEMPTS, Outcome as Tried, Place
 from sluice.audit.insider.results import Row
 from sluice.audit.model import Evidence, Kind, Listener, ListenerReport, Outcome, Report, Result
 

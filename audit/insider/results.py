@@ -7,8 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from sluice.audit.insider.payload.attempt import ATTEMPTS, Outcome, Place
-from sluice.audit.insider.payload.main import MARK
+from sluice.audit.insider.payload import ATTEMPTS, MARK, Outcome, Place
 
 MAX_LINE_CHARACTERS = 16 << 10
 MAX_ROWS = 4096

@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 
 from sluice.audit.discovery import declared, processes_of
-from sluice.audit.insider.payload.rows import load
-from sluice.audit.insider.payload.world import PATTERNS, Target
+from sluice.audit.insider.payload import PATTERNS, Target, load
 from sluice.audit.model import Listener
 from sluice.core import Home
 

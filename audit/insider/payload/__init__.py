@@ -3,3 +3,8 @@
 Nothing but the standard library and PySpark is imported here, and imports inside are relative: on the cluster the
 package is called ``sluice_insider``, and Sluice need not be there.
 """
+
+from .attempt import ATTEMPTS as ATTEMPTS, Attempt as Attempt, Group as Group, Outcome as Outcome, Place as Place
+from .main import MARK as MARK
+from .rows import load as load
+from .world import PATTERNS as PATTERNS, TARGETS as TARGETS, Target as Target, World as World, encode as encode

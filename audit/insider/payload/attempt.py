@@ -5,29 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .world import World
+from .place import PYTHON as PYTHON, Place as Place
+from .world import World
 
 MAX_TEXT = 600
 """Characters of what is told of an attempt."""
-
-
-class Place(enum.StrEnum):
-    """Where in a job code runs."""
-
-    DRIVER = "driver"
-    """The pipeline's own Python."""
-    UDF = "udf"
-    """A Python worker of an executor."""
-    DRIVER_JVM = "driver-jvm"
-    """The driver's JVM, by py4j."""
-    EXECUTOR_JVM = "executor-jvm"
-    """An executor's JVM, by compiled expressions."""
-
-
-PYTHON = (Place.DRIVER, Place.UDF)
 
 
 class Outcome(enum.StrEnum):
@@ -82,7 +65,7 @@ class Group:
     remedy: str
 
 
-Run = Callable[["World"], Tried]
+Run = Callable[[World], Tried]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -27,7 +28,7 @@ def chosen(place: Place, *, last: bool) -> list[Attempt]:
 def row(attempt: Attempt, place: Place, world: World) -> str:
     """One result, as it is told."""
     started = time.monotonic()
-    result = tried(attempt, world)
+    result = tried(attempt, replace(world, place=place))
     document = {
         "id": attempt.id,
         "place": place,
@@ -76,20 +77,19 @@ def run() -> None:
     from pyspark.sql import SparkSession
 
     load()
-    world = read()
+    world = replace(read(), own=os.environ.get("SLUICE_JOB_ID", ""))
     for each in chosen(Place.DRIVER, last=False):
         tell([row(each, Place.DRIVER, world)])
     spark = SparkSession.builder.getOrCreate()
-    outside = replace(world, spark=None)
     inside = replace(world, spark=spark)
     udf = chosen(Place.UDF, last=False)
     for start in range(0, len(udf), UDF_BATCH):
-        tell(_told_by_udfs(spark, udf[start : start + UDF_BATCH], outside))
+        tell(_told_by_udfs(spark, udf[start : start + UDF_BATCH], world))
     for place in (Place.DRIVER_JVM, Place.EXECUTOR_JVM):
         for each in chosen(place, last=False):
             tell([row(each, place, inside)])
     for each in chosen(Place.UDF, last=True):
-        tell(_told_by_udfs(spark, [each], outside))
+        tell(_told_by_udfs(spark, [each], world))
     for each in chosen(Place.DRIVER, last=True):
         tell([row(each, Place.DRIVER, world)])
     tell([f"{MARK} {world.nonce} end"])

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .place import Place
+
 TARGETS = "targets.json"
 """In the package, as it goes to the cluster: what exists outside, with paths and ports but no secret."""
 WELL_KNOWN_HOMES = ("/var/lib/sluice", "~/.sluice")
@@ -28,12 +30,15 @@ class Target:
         kind: such as ``authority-key``; attempts ask for targets by it.
         place: a path, ``HOST:PORT``, or the number of a process.
         name: for people.
+        mark: what tells it from another that has its place inside: a process's start in clock ticks
+            (``/proc/PID/stat``), a directory's ``DEVICE:INODE``, or the SHA-256 of a file.
         known: whether it is known from outside to exist; else it was found from inside.
     """
 
     kind: str
     place: str
     name: str = ""
+    mark: str = ""
     known: bool = True
 
     @property
@@ -68,6 +73,8 @@ class World:
         victim: id of the other job; else empty.
         canary: a file outside with random content, made for this run; else empty.
         bounds: what a job may use, by name, where the audit knows.
+        own: id of the job that runs this; empty when it does not say.
+        place: from where the attempt is made.
         spark: the session, in the driver; else None. It is not sent to executors.
     """
 
@@ -77,6 +84,8 @@ class World:
     victim: str = ""
     canary: str = ""
     bounds: dict[str, int] = field(default_factory=dict)
+    own: str = ""
+    place: Place = Place.DRIVER
     spark: Any = None
 
     def of(self, *kinds: str) -> list[Target]:
@@ -90,7 +99,7 @@ class World:
             for pattern in PATTERNS.get(kind, ()):
                 with contextlib.suppress(OSError):
                     for path in sorted(home.glob(pattern)):
-                        if self.own_job not in {"", *path.parts}:
+                        if not self.own or self.own not in path.parts:
                             yield Target(kind, str(path), known=False)
 
     def homes(self) -> list[Path]:
@@ -105,11 +114,6 @@ class World:
                 if path not in found and any((path / mark).is_dir() for mark in _HOME_MARKS):
                     found.append(path)
         return found
-
-    @property
-    def own_job(self) -> str:
-        """The id of the job that runs this; empty when it does not say."""
-        return os.environ.get("SLUICE_JOB_ID", "")
 
 
 PATTERNS: dict[str, tuple[str, ...]] = {}
@@ -135,7 +139,7 @@ def encode(world: World) -> bytes:
     """As :data:`TARGETS`, for :func:`read`."""
     document = {
         "nonce": world.nonce,
-        "targets": [[t.kind, t.place, t.name] for t in world.targets],
+        "targets": [[t.kind, t.place, t.name, t.mark] for t in world.targets],
         "home": world.home,
         "victim": world.victim,
         "canary": world.canary,

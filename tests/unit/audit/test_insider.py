@@ -17,10 +17,10 @@ import pytest
 
 from sluice.audit.catalogue import by_id
 from sluice.audit.insider import CHECKS, Place, Row, World, packed, read_rows, report_of
-from sluice.audit.insider.payload.attempt import ATTEMPTS, Attempt, Group, Outcome, reached, refused
+from sluice.audit.insider.payload import ATTEMPTS, Attempt, Group, Outcome, Target, encode
+from sluice.audit.insider.payload.attempt import reached, refused
 from sluice.audit.insider.payload.bounded import tried
 from sluice.audit.insider.payload.reading import read_any
-from sluice.audit.insider.payload.world import Target, encode
 from sluice.audit.model import Kind, Outcome as Verdict, Report, Severity
 from sluice.audit.reports import RENDERERS, Format
 
@@ -169,7 +169,7 @@ def test_sarif_has_the_rules_of_the_attempts() -> None:
 
 def test_an_attempt_that_dies_is_told_of() -> None:
     killed = tried(_attempt(lambda _: os.kill(os.getpid(), signal.SIGKILL)), World())
-    crashed = tried(_attempt(lambda _: os.kill(os.getpid(), signal.SIGSEGV)), World())
+    crashed = tried(_attempt(lambda _: os.kill(os.getpid(), signal.SIGUSR1)), World())
     assert (killed.outcome, crashed.outcome) == (Outcome.REFUSED, Outcome.UNTRIED)
 
 

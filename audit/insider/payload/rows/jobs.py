@@ -60,7 +60,7 @@ def _jobs_list(world: World) -> Tried:
     errors: list[str] = []
     for target in targets:
         try:
-            others = {entry.name for entry in target.path.iterdir()} - {world.own_job}
+            others = {entry.name for entry in target.path.iterdir()} - {world.own}
         except OSError as error:
             errors.append(error_of(error))
             continue
