@@ -93,7 +93,6 @@ compose-demo: $(VENV) compose-image ## the pipeline on the cluster of containers
 	@scripts/compose-demo
 
 test-compose: $(VENV) compose-image ## the cluster of containers, audited, killed and cut off in jobs, at most 20 minutes on 2 cores
-	@scripts/get-compose-v2
 	SLUICE_ENVOY_IMAGE=$$(scripts/make-envoy-image) .venv/bin/pytest tests/compose
 
 bench: $(VENV) java ## the measurements, each beside a named peer

@@ -50,7 +50,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write compose.yaml, sluice.toml and .env, and into image/ what their image is built from.
+    """Write compose.yaml, sluice.toml, .env and seccomp.json, and into image/ what their image is built from.
 
     No key and no token is among them: those are made in the containers. In a checkout, `make compose-image` builds the
     image, and there is no image/.
@@ -60,8 +60,10 @@ def init(
         render_compose,
         render_environment,
         render_settings,
+        seccomp_profile,
     )
     from sluice.cli.compose.image_context import image_files
+    from sluice.cli.compose.services import SECCOMP_FILE
 
     chosen = ComposeSet(
         name, taskmanagers, slots, slot_memory, address, port, host, image, envoy_image, shuffle_workers, jobmanagers
@@ -70,6 +72,7 @@ def init(
         "compose.yaml": render_compose(chosen).encode(),
         "sluice.toml": render_settings(chosen).encode(),
         ".env": render_environment(chosen).encode(),
+        SECCOMP_FILE: seccomp_profile().encode(),
     }
     built_from = image_files()
     files |= {f"image/{file}": content for file, content in (built_from or {}).items()}

@@ -1,4 +1,4 @@
-"""The files of a cluster of containers as text: ``compose.yaml``, ``sluice.toml`` and ``.env``. Decisions only; no I/O.
+"""The files of a cluster of containers as text: ``compose.yaml``, ``sluice.toml``, ``.env``. Decisions only; no I/O.
 
 ``compose/`` in the source tree is what this writes for the defaults; a test compares them.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 from sluice.cli.compose.document import Merged, dump
@@ -30,6 +31,7 @@ from sluice.cli.compose.services import (
     IN_MEMORY,
     JOIN,
     JOINING,
+    SECCOMP_FILE,
     SERVICE,
     TMP,
     Joining,
@@ -143,9 +145,16 @@ def render_environment(chosen: ComposeSet) -> str:
             "# Where the gateway is published. 0.0.0.0: on all addresses of this machine.",
             f"SLUICE_ADDRESS={address}",
             f"SLUICE_PORT={chosen.port}",
+            "# AppArmor's profile of TaskManagers. It must allow mounts and user namespaces; docker-default does not.",
+            "SLUICE_APPARMOR=unconfined",
             "",
         )
     )
+
+
+def seccomp_profile() -> str:
+    """``seccomp.json``, package data: what processes in a TaskManager's container may ask of the kernel."""
+    return files("sluice.cli.compose").joinpath(SECCOMP_FILE).read_text()
 
 
 def render_settings(chosen: ComposeSet) -> str:
@@ -248,7 +257,7 @@ def services_of(chosen: ComposeSet) -> tuple[Service, ...]:
 
 
 _HEADER = """\
-Written by `sluice compose init`. Runs with docker compose v2 and with docker-compose 1.29:
+Written by `sluice compose init`. Needs docker compose v2:
 
   docker compose up -d          (settings: sluice.toml and .env beside this file)
 
@@ -257,6 +266,7 @@ Services
   envoy         the only ingress. The program alone: its configuration comes from `auth`, its keys from `envoy-agent`
   envoy-agent   makes and renews Envoy's identities and hands them over on a socket; no file holds a key for Envoy
   jobmanager    drivers run there, so it has more memory; that of a TaskManager follows from its slots
+  taskmanager-… put job code into sandboxes, and may therefore make namespaces: seccomp.json says which
 
 Networks
   front         the only one with a way out, and the only one on which a port is published: the gateway's
@@ -284,6 +294,7 @@ def _taskmanager(name: str, chosen: ComposeSet) -> Service:
         joining=(Joining(f"taskmanager/{name}", (name,)),),
         environment={"SLUICE_JOBMANAGER": jobmanager_addresses(chosen.jobmanagers), "SLUICE__TASKMANAGER__HOST": name},
         limits=Limits(f"{memory_mb}m"),
+        runs_jobs=True,
     )
 
 

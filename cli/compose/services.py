@@ -18,6 +18,15 @@ JOIN = "/run/join"
 """Where a service finds its token; the authority sees those of all below it, by name."""
 CA_PORT = 8444
 TMP = "/tmp:exec,mode=1777,size=256m"  # noqa: S108  the container's own
+NO_NEW_PRIVILEGES = "no-new-privileges:true"
+SECCOMP_FILE = "seccomp.json"
+RUNS_JOBS = (
+    NO_NEW_PRIVILEGES,
+    f"seccomp=./{SECCOMP_FILE}",
+    "systempaths=unconfined",
+    "apparmor=${SLUICE_APPARMOR:-unconfined}",
+)
+"""What a container that runs jobs needs for their sandbox, instead of what the engine does by default."""
 SETTINGS_VOLUME = "./sluice.toml:/etc/sluice/sluice.toml:ro"
 
 SERVICE = Anchored(
@@ -28,7 +37,7 @@ SERVICE = Anchored(
         "user": f"{UID}:{UID}",
         "read_only": True,
         "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges:true"],
+        "security_opt": [NO_NEW_PRIVILEGES],
         "restart": "unless-stopped",
         "stop_signal": "SIGTERM",
         "stop_grace_period": "30s",
@@ -106,6 +115,7 @@ class Service:
         limits: where the default is not enough.
         shared_run: a volume in place of a ``run`` of its own, and what else it shares with the program beside it.
         mounts: volumes besides its home, as ``volume:place``.
+        runs_jobs: whether its processes put job code into sandboxes of their own.
         ready: arguments of test(1) that prove that it takes work, where that is no file below ``run/endpoints``.
     """
 
@@ -118,12 +128,15 @@ class Service:
     limits: Limits | None = None
     shared_run: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
+    runs_jobs: bool = False
     ready: tuple[str, ...] = ()
 
     def document(self) -> Merged:
         """Its value in ``services``."""
         joining: object = Merged(JOINING, self.environment) if self.environment else JOINING
         items: dict[str, object] = {"command": [*self.command], "environment": joining, "depends_on": AFTER_CA}
+        if self.runs_jobs:
+            items["security_opt"] = [*RUNS_JOBS]
         if self.limits is not None:
             items |= {
                 "pids_limit": self.limits.pids,

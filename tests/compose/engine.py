@@ -9,7 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -34,9 +34,8 @@ def run(
     *argv: str | Path,
     timeout: float = COMMAND_SECONDS,
     check: bool = True,
-    environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; a failure shows what it said. ``environment`` is beside the one that is there."""
+    """Run a command to its end; a failure shows what it said."""
     done = subprocess.run(
         [str(each) for each in argv],
         capture_output=True,
@@ -44,7 +43,6 @@ def run(
         errors="replace",
         timeout=timeout,
         check=False,
-        env={**os.environ, **(environment or {})},
     )
     assert not check or done.returncode == 0, f"{argv[0]} {argv[1:]}: {done.stdout}\n{done.stderr}"
     return done
@@ -109,11 +107,11 @@ class Stack:
             "envoy",
         )
 
-    def compose(self, *arguments: str, check: bool = True, version: str = "") -> subprocess.CompletedProcess[str]:
-        """Run compose on this project: the one that is installed, or ``v2`` of it."""
+    def compose(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run compose on this project."""
         place = ("--project-directory", str(self.directory), "--file", str(self.directory / "compose.yaml"))
         command = (str(ROOT / "scripts" / "compose"), *place, "--project-name", self.name, *arguments)
-        return run(*command, check=check, environment={"SLUICE_COMPOSE": version})
+        return run(*command, check=check)
 
     def container(self, service: str) -> str:
         """The id of a service's container."""
@@ -163,9 +161,9 @@ class Stack:
         state = self.inspect(service)["State"]
         return bool(state["Running"]) and state["Health"]["Status"] == "healthy"
 
-    def up(self, version: str = "") -> None:
+    def up(self) -> None:
         """Start it, and wait until everything is healthy."""
-        self.compose("up", "-d", version=version)
+        self.compose("up", "-d")
         for service in self.services:
             eventually(partial(self.healthy, service), f"{service} is healthy")
 

@@ -80,6 +80,25 @@ def test_containers_have_no_rights(stack: Stack, service: str) -> None:
         assert run("docker", "exec", stack.container(service), "touch", f"{place}/x", check=False).returncode != 0
 
 
+@pytest.mark.parametrize("service", [each for each in SERVICES if each != "envoy"])
+def test_only_taskmanagers_can_make_a_sandbox_and_no_network_of_its_own(stack: Stack, service: str) -> None:
+    """With the kernel's answer: what the engine was told is only half of it."""
+
+    def makes(*namespaces: str) -> bool:
+        command = ("docker", "exec", stack.container(service), "unshare", "--user", *namespaces, "true")
+        return run(*command, check=False).returncode == 0
+
+    runs_jobs = service in stack.taskmanagers
+    assert makes() == makes("--mount", "--pid", "--fork", "--ipc", "--uts") == runs_jobs
+    assert not any(makes(each) for each in ("--net", "--cgroup", "--time"))
+    status = (stack.proc(service) / "status").read_text()
+    assert "\nSeccomp:\t2\n" in status
+    host = stack.inspect(service)["HostConfig"]
+    assert bool(host["MaskedPaths"]) == bool(host["ReadonlyPaths"]) == (not runs_jobs)
+    sysctl = ("docker", "exec", stack.container(service), "touch", "/proc/sys/kernel/core_pattern")
+    assert run(*sysctl, check=False).returncode != 0
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_keys_stay_where_they_were_made_and_tokens_are_gone(stack: Stack, service: str) -> None:
     root = stack.proc(service) / "root"

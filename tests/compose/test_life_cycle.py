@@ -1,4 +1,4 @@
-"""Stopping and starting everything, with the compose that is installed and with docker compose v2."""
+"""Stopping and starting everything, and what the engine was told of each container."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ import pytest
 from tests.compose.engine import Stack, eventually, run
 
 pytestmark = pytest.mark.timeout(600)
-INSTALLED, V2 = "", "v2"
 
 
-@pytest.mark.parametrize("version", [INSTALLED, V2])
-def test_the_whole_cluster_stops_in_order_and_comes_back_with_its_identities(stack: Stack, version: str) -> None:
-    """Containers that another version has made are replaced, and keep their volumes."""
-    stack.up(version)
+def test_the_whole_cluster_stops_in_order_and_comes_back_with_its_identities(stack: Stack) -> None:
     for service in stack.services:
         eventually(partial(stack.healthy, service), f"{service} is healthy")
 
-    stack.compose("stop", "--timeout", "30", version=version)
+    stack.compose("stop", "--timeout", "30")
 
     ended = {service: stack.inspect(service) for service in stack.services}
     wrong = {service: seen for service, seen in ended.items() if seen["State"]["ExitCode"] != 0}
@@ -28,7 +24,7 @@ def test_the_whole_cluster_stops_in_order_and_comes_back_with_its_identities(sta
         f"{service}: {seen['State']}, started again {seen['RestartCount']} times\n{stack.said(service)}"
         for service, seen in wrong.items()
     )
-    stack.up(version)
+    stack.up()
     since = stack.inspect("ca")["State"]["StartedAt"]
     said = run("docker", "logs", "--since", since, stack.container("ca"))
     assert "is ready" in said.stderr
@@ -36,10 +32,9 @@ def test_the_whole_cluster_stops_in_order_and_comes_back_with_its_identities(sta
     assert stack.client("jobs", "list").returncode == 0
 
 
-def test_both_versions_read_the_same_in_the_files(stack: Stack) -> None:
-    services = stack.compose("config", "--services").stdout.split()
-    document = json.loads(stack.compose("config", "--format", "json", version=V2).stdout)
-    assert set(services) == set(document["services"]) == set(stack.services)
+def test_containers_have_the_limits_of_the_file(stack: Stack) -> None:
+    document = json.loads(stack.compose("config", "--format", "json").stdout)
+    assert set(document["services"]) == set(stack.services)
     assert {name for name, network in document["networks"].items() if network.get("internal")} == {
         "gateway",
         "cluster",

@@ -56,6 +56,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(distributions: Di
         pytest.param("sluice/core/pages/static/", id="static files"),
         pytest.param("sluice/runtime/spark/plugin/", id="sources of the plugin"),
         pytest.param("sluice/cli/compose/image/Dockerfile", id="Dockerfile"),
+        pytest.param("sluice/cli/compose/seccomp.json", id="seccomp profile of TaskManagers"),
         pytest.param("sluice/cli/compose/image/run.txt", id="requirements of the image"),
         pytest.param("sluice/pipelines/cert_inventory.py", id="pipeline of the demo"),
         pytest.param("sluice/pki/tls/openssl.cnf", id="settings of OpenSSL"),

@@ -110,6 +110,7 @@ def test_a_set_for_containers_has_what_its_image_is_built_from(
     assert (image / "Dockerfile").read_bytes() == (ROOT / "compose" / "Dockerfile").read_bytes()
     assert (image / "run.txt").read_bytes() == (ROOT / "requirements" / "run.txt").read_bytes()
     assert {f"image/{each.name}" for each in image.iterdir()} < set(written["files"])
+    assert (installed.folder / "site" / "seccomp.json").read_bytes() == (ROOT / "compose/seccomp.json").read_bytes()
 
 
 def test_a_wheel_is_not_packed_from_files_that_were_changed(installed: Installed) -> None:

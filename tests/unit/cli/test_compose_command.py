@@ -16,7 +16,7 @@ def test_a_set_is_written_once_and_replaced_only_by_force(tmp_path: Path) -> Non
     arguments = ["compose", "init", str(directory), "--name", "blue", "--taskmanagers", "2"]
     first = CliRunner().invoke(app, arguments)
     assert first.exit_code == 0, first.output
-    assert {path.name for path in directory.iterdir()} == {"compose.yaml", "sluice.toml", ".env"}
+    assert {path.name for path in directory.iterdir()} == {"compose.yaml", "sluice.toml", ".env", "seccomp.json"}
     # Containers read the settings as another user; nothing in them is secret.
     assert stat.S_IMODE((directory / "sluice.toml").stat().st_mode) == 0o644
     again = CliRunner().invoke(app, arguments)

@@ -14,6 +14,7 @@ from sluice.cli.compose.files import (
     render_compose,
     render_environment,
     render_settings,
+    seccomp_profile,
 )
 from sluice.cli.config import load
 from sluice.cli.errors import UsageError
@@ -37,6 +38,7 @@ def test_the_set_in_the_source_tree_is_the_one_of_the_defaults() -> None:
     assert (ROOT / "compose" / "compose.yaml").read_text() == render_compose(chosen)
     assert (ROOT / "compose" / "sluice.toml").read_text() == render_settings(chosen)
     assert (ROOT / "compose" / ".env").read_text() == render_environment(chosen)
+    assert (ROOT / "compose" / "seccomp.json").read_text() == seccomp_profile()
 
 
 def test_the_common_part_is_written_once_and_overridden_by_name() -> None:
@@ -69,10 +71,20 @@ def test_every_service_is_confined_and_none_sees_the_home_of_another() -> None:
         assert service["read_only"] is True
         assert service["user"] == "10001:10001"
         assert service["cap_drop"] == ["ALL"]
-        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["security_opt"][0] == "no-new-privileges:true"
+        assert (len(service["security_opt"]) > 1) == name.startswith("taskmanager")
         assert [each for each in service["volumes"] if each.endswith(":/var/lib/sluice")] == [f"{name}:/var/lib/sluice"]
         assert not service.keys() & {"privileged", "cap_add", "network_mode", "pid", "ipc"}
         assert not any("docker.sock" in each for each in service["volumes"])
+
+
+def test_containers_of_taskmanagers_may_make_sandboxes() -> None:
+    assert services(render_compose(ComposeSet(taskmanagers=1)))["taskmanager-1"]["security_opt"] == [
+        "no-new-privileges:true",
+        "seccomp=./seccomp.json",
+        "systempaths=unconfined",
+        "apparmor=${SLUICE_APPARMOR:-unconfined}",
+    ]
 
 
 def test_envoy_has_nothing_but_what_it_shares_with_its_agent() -> None:

@@ -1,0 +1,99 @@
+"""``seccomp.json``: what it allows beyond the engine's default, and what neither allows."""
+
+from __future__ import annotations
+
+import errno
+import json
+from typing import Any
+
+import pytest
+
+from sluice.cli.compose.files import seccomp_profile
+
+ALLOWED = "SCMP_ACT_ALLOW"
+CLONE_NEWNET, CLONE_NEWCGROUP, CLONE_NEWTIME = 0x40000000, 0x02000000, 0x80
+CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWIPC, CLONE_NEWUTS = (
+    *(0x10000000, 0x00020000, 0x20000000),
+    *(0x08000000, 0x04000000),
+)
+OF_A_SANDBOX = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
+
+
+@pytest.fixture(scope="module")
+def profile() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(seccomp_profile())
+    return found
+
+
+def matches(argument: dict[str, Any], value: int) -> bool:
+    """One condition on an argument, as libseccomp evaluates it."""
+    if argument["op"] == "SCMP_CMP_MASKED_EQ":
+        return bool(value & argument["value"] == argument["valueTwo"])
+    assert argument["op"] == "SCMP_CMP_EQ"
+    return bool(value == argument["value"])
+
+
+def action(profile: dict[str, Any], name: str, first: int = 0) -> str:
+    """What happens to a call of ``name`` with this first argument, on x86_64 without a capability."""
+    for rule in profile["syscalls"]:
+        assert rule.keys() <= {"comment", "names", "action", "args", "errnoRet", "includes"}
+        assert rule.get("includes", {}) in ({}, {"arches": ["amd64"]})
+        assert all(each["index"] == 0 for each in rule.get("args", ()))
+        if name in rule["names"] and all(matches(each, first) for each in rule.get("args", ())):
+            return str(rule["action"])
+    return str(profile["defaultAction"])
+
+
+def test_what_is_not_listed_is_refused(profile: dict[str, Any]) -> None:
+    assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
+    assert profile["defaultErrnoRet"] == errno.EPERM
+    assert [each["architecture"] for each in profile["archMap"]] == ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"]
+    assert not any(each["subArchitectures"] for each in profile["archMap"])
+
+
+@pytest.mark.parametrize("name", ["clone", "unshare"])
+def test_a_sandbox_gets_its_namespaces_and_no_other_gets_made(profile: dict[str, Any], name: str) -> None:
+    assert action(profile, name, OF_A_SANDBOX) == ALLOWED
+    for flag in (CLONE_NEWNET, CLONE_NEWCGROUP, *((CLONE_NEWTIME,) if name == "unshare" else ())):
+        assert action(profile, name, flag) != ALLOWED
+        assert action(profile, name, OF_A_SANDBOX | flag) != ALLOWED
+
+
+def test_flags_that_a_filter_cannot_read_are_not_taken(profile: dict[str, Any]) -> None:
+    (rule,) = (each for each in profile["syscalls"] if "clone3" in each["names"])
+    assert (rule["action"], rule["errnoRet"]) == ("SCMP_ACT_ERRNO", errno.ENOSYS)
+
+
+@pytest.mark.parametrize("name", ["mount", "umount2", "pivot_root", "landlock_create_ruleset", "seccomp"])
+def test_a_sandbox_can_be_furnished(profile: dict[str, Any], name: str) -> None:
+    assert action(profile, name) == ALLOWED
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "setns",
+            "sethostname",
+            "move_mount",
+            "open_tree",
+            "fsopen",
+            "fsconfig",
+            "fsmount",
+            "mount_setattr",
+            "chroot",
+            "bpf",
+        ),
+        *("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp", "perf_event_open", "userfaultfd"),
+        *("io_uring_setup", "io_uring_enter", "keyctl", "add_key", "request_key", "init_module", "finit_module"),
+        *("kexec_load", "open_by_handle_at", "reboot", "swapon", "syslog", "modify_ldt", "iopl", "ioperm", "quotactl"),
+    ],
+)
+def test_what_opens_more_of_the_kernel_is_refused(profile: dict[str, Any], name: str) -> None:
+    assert action(profile, name) != ALLOWED
+
+
+@pytest.mark.parametrize("family", [3, 17, 29, 38, 40, 44])
+def test_sockets_are_of_the_internet_and_of_this_machine(profile: dict[str, Any], family: int) -> None:
+    assert action(profile, "socket", family) != ALLOWED
+    assert {each for each in range(64) if action(profile, "socket", each) == ALLOWED} == {1, 2, 10, 16}
