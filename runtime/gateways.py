@@ -22,6 +22,7 @@ from sluice.runtime.messages import (
     LogChunk,
     OutputLocation,
     RegistrationAccepted,
+    RunningDriver,
     ShuffleAllocation,
     SlotOffer,
     SlotReport,
@@ -130,8 +131,12 @@ class JobMasterGateway(Protocol):
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
-    async def register_driver(self, attempt: int, pid: int) -> DriverAssignment:
-        """The driver process is up and wants its work."""
+    async def register_driver(self, attempt: int, pid: int, running: RunningDriver | None) -> DriverAssignment:
+        """The driver process is up and wants its work; or it has it already, and says what it is ``running``.
+
+        Raises ``PeerRefused`` when this is not its JobMaster, ``LeadershipLost`` when it does not lead, and
+        ``MailboxFull`` when it is asked too early.
+        """
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)

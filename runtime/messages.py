@@ -506,6 +506,40 @@ class DriverExit(Message, frozen=True):
     traceback: str = ""
 
 
+MAX_KNOWN_SHUFFLES = 50_000
+"""Most shuffles that a driver may tell a new leader of: about a MiB."""
+_MAX_NUMBER = (1 << 32) - 1
+
+
+class KnownShuffle(Message, frozen=True):
+    """A shuffle that has a place: Spark's number of it, and its number on the data plane."""
+
+    shuffle_id: Annotated[int, msgspec.Meta(ge=0, le=_MAX_JAVA_INT)]
+    number: Annotated[int, msgspec.Meta(ge=0, le=_MAX_NUMBER)]
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=_MAX_JAVA_INT)]
+
+
+class RunningDriver(Message, frozen=True):
+    """What a driver says of itself when it registers again: a new leader has it from nobody else (ADR 103).
+
+    Attributes:
+        spark_auth_secret: of its SparkContext and executors, in hexadecimal.
+        app_id: of the SparkContext that is up; empty without one.
+        shuffles: those of that SparkContext that have a place.
+        shuffles_asked: how often this driver has asked for the place of a shuffle; each time may have used a number.
+        bound: why only the JobMaster that started it can go on with it; empty: any can.
+    """
+
+    spark_auth_secret: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    app_id: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    shuffles: Annotated[tuple[KnownShuffle, ...], msgspec.Meta(max_length=MAX_KNOWN_SHUFFLES)] = ()
+    shuffles_asked: Annotated[int, msgspec.Meta(ge=0, le=_MAX_JAVA_INT)] = 0
+    bound: Annotated[str, msgspec.Meta(max_length=200)] = ""
+
+    def __repr__(self) -> str:
+        return f"<RunningDriver of {self.app_id!r} with {len(self.shuffles)} shuffles>"  # never the secret
+
+
 class DriverAssignment(Message, frozen=True):
     """What the JobMaster hands the driver when it registers."""
 
@@ -516,6 +550,8 @@ class DriverAssignment(Message, frozen=True):
     spark_auth_secret: str
     blob_host: str
     blob_port: int
+    jobmanager: str = ""
+    """The name of the blob server's JobManager in its certificate."""
     kind: JobKind = JobKind.PIPELINE
     py_files: tuple[BlobRef, ...] = ()
     archives: tuple[Archive, ...] = ()

@@ -2,7 +2,9 @@ from .client import fetch_blob as fetch_blob
 from .errors import (
     BlobCorrupt as BlobCorrupt,
     BlobError as BlobError,
+    BlobNotFound as BlobNotFound,
     BlobTooLarge as BlobTooLarge,
+    BlobUnavailable as BlobUnavailable,
     InvalidBlobName as InvalidBlobName,
     TooManyUploads as TooManyUploads,
     UploadConflict as UploadConflict,

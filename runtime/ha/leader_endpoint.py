@@ -1,4 +1,4 @@
-"""The RPC endpoint by which a TaskManager asks any JobManager who leads."""
+"""The RPC endpoint by which a TaskManager or driver asks any JobManager who leads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LeaderAddress(Message, frozen=True):
 class LeaderGateway(Protocol):
     """Served by every JobManager, whether it leads or not."""
 
-    @rpc(allow={Role.TASKMANAGER, Role.JOBMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER})
+    @rpc(allow={Role.TASKMANAGER, Role.DRIVER, Role.JOBMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER})
     async def leader(self) -> LeaderAddress | None:
         """Who leads as far as this JobManager knows."""
         ...

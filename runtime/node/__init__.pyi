@@ -27,7 +27,12 @@ from .diagnostics import (
 )
 from .evidence import from_log as from_log, merge as merge
 from .identity_renewal import keep_renewed as keep_renewed
-from .leader_finder import Address as Address, AnnouncedLeader as AnnouncedLeader, AskedLeader as AskedLeader
+from .leader_finder import (
+    Address as Address,
+    AnnouncedLeader as AnnouncedLeader,
+    AskedLeader as AskedLeader,
+    LeaderPlace as LeaderPlace,
+)
 from .leader_link import Leader as Leader, LeaderLink as LeaderLink
 from .log_files import (
     MAX_CHUNK_BYTES as MAX_CHUNK_BYTES,

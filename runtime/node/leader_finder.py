@@ -1,14 +1,17 @@
 """Finding the JobManager that leads: any JobManager tells who that is, and its certificate proves it.
 
-TaskManagers have no business with ZooKeeper: they know the addresses of the JobManagers, or the home in which the
-leader announces itself. ShuffleManagers are found in the same way.
+TaskManagers and drivers have no business with ZooKeeper: they know the addresses of the JobManagers, or the home in
+which the leader announces itself. ShuffleManagers are found in the same way.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from sluice.core import Home, SluiceError
 from sluice.pki import Role
@@ -142,3 +145,23 @@ class AskedLeader:
         """Ask it after the others from now on."""
         self._addresses.remove(address)
         self._addresses.append(address)
+
+
+class LeaderPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where to look for the JobManager that leads.
+
+    Attributes:
+        addresses: of JobManagers that are asked; empty: the leader is announced in ``home``.
+        jobmanagers: names of those that are believed; empty: any of the trust domain.
+        home: root of the home.
+    """
+
+    addresses: tuple[Address, ...] = ()
+    jobmanagers: tuple[str, ...] = ()
+    home: str = ""
+
+    def finder(self, service: RpcService) -> AnnouncedLeader | AskedLeader:
+        """Looks there, with the identity of ``service``."""
+        if self.addresses:
+            return AskedLeader(service, self.addresses, jobmanagers=self.jobmanagers)
+        return AnnouncedLeader(service, Home.at(Path(self.home)))

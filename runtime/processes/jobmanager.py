@@ -43,6 +43,7 @@ from sluice.runtime.jobmanager.attempt import DriverArgv, DriverHost
 from sluice.runtime.jobmanager.dispatcher import ConnectSessions, Observation
 from sluice.runtime.node import (
     JobManagerAddress,
+    LeaderPlace,
     listening_jobmanager,
     publish_jobmanager,
     require_reachable,
@@ -161,8 +162,7 @@ async def jobmanager(
             issuer=issuer or OnlineIssuer(identity, locate_ca or (lambda: read_ca(home)), algorithm=pki.key_algorithm),
             trust_domain=config.trust_domain,
             identity_lifetime=timedelta(hours=pki.job_hours),
-            jobmanager_name=name,
-            jobmanager_address=rpc_address,
+            leader=LeaderPlace(addresses=(rpc_address,), jobmanagers=(name,)),
             host=settings.host,
             executor_cores=config.taskmanager.slot_cores,
             executor_memory_mb=config.taskmanager.slot_memory_mb,

@@ -17,11 +17,9 @@ from sluice.runtime.config import RuntimeConfig
 from sluice.runtime.messages import TaskManagerRegistration
 from sluice.runtime.node import (
     Address,
-    AnnouncedLeader,
-    AskedLeader,
     Diagnostics,
-    Leader,
     LeaderLink,
+    LeaderPlace,
     Registration,
     kept,
     publish_registration,
@@ -98,9 +96,8 @@ async def taskmanager(
             work=make_private_directory(home.work(name)),
         )
 
-        leader: Leader = AnnouncedLeader(service, home)
-        if jobmanagers:
-            leader = AskedLeader(service, jobmanagers, jobmanagers=config.ha.jobmanagers)
+        place = LeaderPlace(addresses=tuple(jobmanagers), jobmanagers=config.ha.jobmanagers, home=str(home.root))
+        leader = place.finder(service)
 
         def registered(jobmanager_id: SpiffeId | None) -> None:
             if jobmanager_id is None:

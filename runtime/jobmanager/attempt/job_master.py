@@ -35,6 +35,7 @@ from sluice.runtime.messages import (
     JobKind,
     JobProgress,
     OutputLocation,
+    RunningDriver,
     ShuffleAllocation,
     SlotOffer,
     SparkRegistration,
@@ -107,14 +108,15 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             for action in self._machine.take_actions():
                 self._runner.run(action)
 
-    async def register_driver(self, attempt: int, pid: int) -> DriverAssignment:
+    async def register_driver(self, attempt: int, pid: int, running: RunningDriver | None) -> DriverAssignment:
         """The driver process is up and wants its work; raises ``PeerRefused`` unless it is of this attempt."""
         self._services.check_leadership()
         peer = self.caller.peer
         if peer is None:
             raise PeerRefused(f"the driver of job {self.job_id} is in another process", "it registers over RPC")
         self._machine.check_current(attempt)
-        _LOG.info("job %s: driver attempt %d registered, pid %d", self.job_id, attempt, pid)
+        again = "again" if running is not None else "for the first time"
+        _LOG.info("job %s: driver attempt %d registered %s, pid %d", self.job_id, attempt, again, pid)
         self._runner.agent_registered(peer, peer.gateway(DriverGateway, DRIVER))
         self._event(self._machine.driver_registered, attempt)
         submission = self._submission
@@ -130,6 +132,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             spark_auth_secret=self._runner.spark_auth_secret,
             blob_host=self._services.blob_address[0],
             blob_port=self._services.blob_address[1],
+            jobmanager=self.service.spiffe_id.name,
             kind=submission.kind,
             shuffle=self._shuffle.enabled,
             checkpoints=self._services.places.checkpoints.location(self.job_id) if streams else "",

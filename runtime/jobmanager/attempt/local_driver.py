@@ -18,7 +18,7 @@ from sluice.pki import SpiffeId
 from sluice.pki.issuing import Issuer
 from sluice.runtime.jobmanager.attempt.driver import DRIVER_LOGS
 from sluice.runtime.messages import Evidence, JobSubmission, LogChunk, SlotProfile
-from sluice.runtime.node import ChildProcess, keep_renewed, open_log, read_log, shorten_log
+from sluice.runtime.node import ChildProcess, LeaderPlace, keep_renewed, open_log, read_log, shorten_log
 from sluice.runtime.spark import read_evidence
 from sluice.runtime.spark.driver import DriverSpec
 
@@ -47,8 +47,7 @@ class DriverHost:
     issuer: Issuer
     trust_domain: str
     identity_lifetime: timedelta
-    jobmanager_name: str
-    jobmanager_address: tuple[str, int]
+    leader: LeaderPlace
     host: str
     executor_cores: int
     executor_memory_mb: int
@@ -126,9 +125,7 @@ class LocalDriver:
             attempt=self._attempt,
             name=self._submission.name,
             trust_domain=self._host.trust_domain,
-            jobmanager_name=self._host.jobmanager_name,
-            jobmanager_host=self._host.jobmanager_address[0],
-            jobmanager_port=self._host.jobmanager_address[1],
+            leader=self._host.leader,
             jobmaster_token=self._token.hex(),
             identity_dir=str(self._identity),
             work_dir=str(self._work),

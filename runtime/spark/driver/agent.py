@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from sluice.runtime.messages import (
     BlobRef,
     DriverAssignment,
     DriverExit,
+    ExecutorExit,
     ExecutorTargets,
     JobKind,
     JobProgress,
@@ -40,6 +41,7 @@ from sluice.runtime.spark.driver.bridge import (
     StreamingStopped,
     UnregisterShuffle,
 )
+from sluice.runtime.spark.driver.fetching import FetchBlob, following
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, first_of
 from sluice.runtime.spark.driver.process import DriverProcess, Pipeline, driver_conf
 from sluice.runtime.spark.driver.spec import DriverSpec
@@ -57,9 +59,6 @@ JVM_LOSS_GRACE_SECONDS = 5.0
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-FetchBlob = Callable[[DriverAssignment, BlobRef, Path], Awaitable[None]]
-"""Fetches an artifact of the job into a file, verified against its digest."""
-
 
 class DriverAgent:
     """Runs one attempt.
@@ -73,7 +72,7 @@ class DriverAgent:
     ) -> None:
         self._spec = spec
         self._link = link
-        self._fetch = fetch
+        self._fetch = following(fetch, link)
         self.bridge = Bridge(temp_dir / "bridge", self._on_spark_event)
         self._process = DriverProcess(spec, spark, temp_dir, self.bridge.path)
         self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -86,6 +85,16 @@ class DriverAgent:
         """Cancel all Spark jobs, then end the driver within the grace; safe to call again."""
         if not self._cancelled.done():
             self._cancelled.set_result(grace_seconds)
+
+    def executor_exited(self, exit_report: ExecutorExit) -> None:
+        """Tell Spark why an executor is gone."""
+        self._link.executor_exited(exit_report.executor_id)
+        self.bridge.executor_exited(exit_report)
+
+    def stop_streaming(self, grace_seconds: float) -> None:
+        """Stop all streaming queries, for a savepoint with which the job ends."""
+        self._link.stops_streaming()
+        self.bridge.stop_streaming(grace_seconds)
 
     async def run(self) -> DriverExit:
         """Run the attempt to its end, report it, and return the report."""

@@ -1,11 +1,11 @@
 """The driver agent's connection to its JobMaster: ordered, made again when it breaks, given up after a while.
 
 Calls leave in the order in which they were queued, and each is repeated until it is answered. After a reconnection the
-driver registers again and repeats its state, so that nothing depends on what the JobMaster remembers. The link is lost
-when the JobMaster stays away for too long or refuses this driver: then the owner of the link must stop the driver
-(fencing, :attr:`JobMasterLink.lost`). Where another JobManager could take over, the driver holds a
-lease besides: it counts from the moment at which the last answered renewal was *sent*, for only then did the JobManager
-surely lead (:mod:`sluice.runtime.spark.driver.lease`).
+driver registers again and repeats its state (:mod:`sluice.runtime.spark.driver.told`), so that nothing depends on what
+the JobMaster remembers: it may be another leader's (ADR 103). The link is lost when no JobMaster is found for too long
+or when it refuses this driver: then the owner of the link must stop the driver (fencing, :attr:`JobMasterLink.lost`).
+The driver holds a lease besides: it counts from the moment at which the last answered renewal was *sent*, for only then
+did the JobManager surely lead (:mod:`sluice.runtime.spark.driver.lease`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from sluice.core import SluiceError, end_tasks
+from sluice.core import PeerRefused, SluiceError, end_tasks
 from sluice.runtime.gateways import JobMasterGateway
+from sluice.runtime.ha import LeadershipLost
 from sluice.runtime.messages import (
     DriverAssignment,
     DriverExit,
@@ -33,18 +34,25 @@ from sluice.runtime.messages import (
     TaskFailure,
 )
 from sluice.runtime.rpc import (
+    EndpointNotFound,
+    EndpointStopped,
+    FencingTokenMismatch,
     MailboxFull,
     PeerUnreachable,
     RpcError,
     RpcTimeout,
 )
 from sluice.runtime.spark.driver.lease import DriverLease
+from sluice.runtime.spark.driver.told import Call, Told
 from sluice.runtime.spark.errors import DriverFailed
 
 MAX_QUEUED_CALLS = 10_000
 """Most calls that wait for the JobMaster; more mean that it has been away for too long."""
 
 RETRY_SECONDS = 0.5
+
+_AWAY = (EndpointNotFound, EndpointStopped, LeadershipLost, MailboxFull, PeerUnreachable, RpcTimeout)
+"""The JobMaster is not there, or not there yet; it may be elsewhere."""
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -62,12 +70,13 @@ class JobMasterPeer(Protocol):
         """Return when the connection is gone."""
         ...
 
+    async def superseded(self) -> bool:
+        """Whether another JobManager leads than this one, which does not answer."""
+        ...
+
     async def close(self) -> None:
         """End the connection."""
         ...
-
-
-Call = Callable[[JobMasterGateway], Awaitable[object]]
 
 
 @dataclass(slots=True)
@@ -82,7 +91,7 @@ class JobMasterLink:
     """A queue of calls to the JobMaster, and the connection that delivers them.
 
     Args:
-        dial: makes a connection; raises an :class:`RpcError` or :class:`OSError` when it cannot.
+        dial: makes a connection to whoever leads; raises a :class:`SluiceError` or :class:`OSError` when it cannot.
         attempt, pid: what the driver introduces itself with.
         patience_seconds: how long the JobMaster may be away.
         lease: of the driver; by default one that is never over.
@@ -104,32 +113,45 @@ class JobMasterLink:
         self._lease = lease or DriverLease(0)
         self._queue: deque[_Queued] = deque()
         self._waiting = asyncio.Event()
-        self._registration: SparkRegistration | None = None
-        self._targets: ExecutorTargets | None = None
-        self._streaming: StreamingState | None = None
+        self._told = Told()
+        self._registered_before = False
+        self.latest: DriverAssignment | None = None
+        """The answer to the latest registration: where blobs are may have changed."""
+        self._next: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.assignment: asyncio.Future[DriverAssignment] = asyncio.get_running_loop().create_future()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def spark_started(self, registration: SparkRegistration) -> None:
         """A SparkContext is up; targets of an earlier one are void."""
-        self._registration, self._targets = registration, None
+        self._told.spark_started(registration)
         self._put(lambda jobmaster: jobmaster.spark_started(registration))
 
     def set_targets(self, targets: ExecutorTargets) -> None:
         """How many executors Spark wants from now on."""
-        self._targets = targets
+        self._told.targets = targets
         self._put(lambda jobmaster: jobmaster.set_executor_targets(targets))
 
     def kill_executors(self, executor_ids: tuple[int, ...]) -> None:
         """Spark gives these executors up; delivered after the targets that were queued before."""
+        self._told.executors_given_up(executor_ids)
         self._put(lambda jobmaster: jobmaster.kill_executors(executor_ids))
+
+    def executor_exited(self, executor_id: int) -> None:
+        """The JobMaster says that an executor has ended."""
+        self._told.executor_exited(executor_id)
+
+    def stops_streaming(self) -> None:
+        """The JobMaster said that streaming is to stop, for a savepoint that only it knows of."""
+        self._told.stopping = True
 
     def report_progress(self, progress: JobProgress) -> None:
         """The latest counters; ones that have not left yet are replaced."""
+        self._told.progress = progress
         self._show("progress", lambda jobmaster: jobmaster.report_progress(progress))
 
     def report_stages(self, stages: StageTable) -> None:
         """The latest stages, under the same rule."""
+        self._told.stages = stages
         self._show("stages", lambda jobmaster: jobmaster.report_stages(stages))
 
     async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
@@ -138,7 +160,14 @@ class JobMasterLink:
         Asked again after a reconnection. Raises what the JobMaster raised, or :class:`DriverFailed` when the link is
         lost.
         """
-        return await self._ask(lambda jobmaster: jobmaster.register_shuffle(shuffle_id, partitions), shuffle_id)
+
+        def ask(jobmaster: JobMasterGateway) -> Awaitable[ShuffleAllocation]:
+            self._told.asked += 1
+            return jobmaster.register_shuffle(shuffle_id, partitions)
+
+        allocation = await self._ask(ask, shuffle_id)
+        self._told.shuffle_placed(shuffle_id, allocation.shuffle_number, partitions)
+        return allocation
 
     async def locate_shuffle(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
         """Where the outputs of a registered shuffle are now; asked and raising as :meth:`register_shuffle` does."""
@@ -162,12 +191,13 @@ class JobMasterLink:
                 raise DriverFailed(f"the JobMaster is lost: {self.lost.result()}")
             try:
                 return await asked.result()
-            except (PeerUnreachable, RpcTimeout, MailboxFull) as error:
+            except _AWAY as error:
                 _LOG.info("shuffle %d is asked for again: %s", shuffle_id, error)
             await asyncio.sleep(RETRY_SECONDS)
 
     def unregister_shuffle(self, shuffle_id: int) -> None:
         """Spark does not need the shuffle any more."""
+        self._told.shuffle_over(shuffle_id)
         self._put(lambda jobmaster: jobmaster.unregister_shuffle(shuffle_id))
 
     def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
@@ -176,8 +206,8 @@ class JobMasterLink:
 
     def report_streaming(self, state: StreamingState) -> None:
         """The latest state of streaming queries; repeated after a reconnection."""
-        self._streaming = state
-        self._put(lambda jobmaster: jobmaster.report_streaming(state))
+        self._told.streaming = state
+        self._put(lambda jobmaster: jobmaster.report_streaming(state), shows="streaming")
 
     def report_task_failure(self, failure: TaskFailure) -> None:
         """A task failed."""
@@ -238,6 +268,17 @@ class JobMasterLink:
                 break
         self._put(call, shows=what)
 
+    def _forget_shown(self) -> None:
+        """What waits of what is repeated at its latest must not come after it."""
+        self._queue = deque(each for each in self._queue if not each.shows)
+
+    async def reassigned(self, than: DriverAssignment, seconds: float) -> DriverAssignment | None:
+        """What a registration after that which brought ``than`` has brought; None: there is none within ``seconds``."""
+        if self.latest is than:
+            waited: set[asyncio.Future[Any]] = {self._next, self.lost}
+            await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return None if self.latest is than else self.latest
+
     def _put(self, call: Call, *, shows: str = "") -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if len(self._queue) >= MAX_QUEUED_CALLS:
@@ -252,44 +293,66 @@ class JobMasterLink:
             self.lost.set_result(why)
 
     async def _connect(self) -> JobMasterPeer:
-        """Dial until it works, within the patience."""
+        """Find the JobMaster and register, again and again within the patience; raises what is an answer for ever."""
+        logged = ""
         try:
             async with asyncio.timeout(self._patience):
                 while True:
                     try:
-                        return await self._dial()
-                    except (PeerUnreachable, RpcTimeout, OSError) as error:
-                        _LOG.info("the JobManager does not answer: %s", error)
+                        return await self._registered(await self._dial())
+                    except (FencingTokenMismatch, _Refused):
+                        raise
+                    except (SluiceError, OSError) as error:
+                        if str(error) != logged:
+                            logged = str(error)
+                            _LOG.info("no JobMaster yet: %s", error)
                     await asyncio.sleep(RETRY_SECONDS)
         except TimeoutError as error:
-            raise DriverFailed(f"no JobManager for {self._patience:g} seconds") from error
+            raise DriverFailed(f"no JobManager for {self._patience:g} seconds: {logged}") from error
+
+    async def _registered(self, peer: JobMasterPeer) -> JobMasterPeer:
+        try:
+            assignment = await self._lease.ask(lambda: self._register(peer.jobmaster))
+        except PeerRefused as error:
+            await peer.close()
+            raise _Refused(error.what, error.remedy) from error
+        except BaseException:
+            await peer.close()
+            raise
+        self.latest = assignment
+        self._next.set_result(None)
+        self._next = asyncio.get_running_loop().create_future()
+        if not self.assignment.done():
+            self.assignment.set_result(assignment)
+        return peer
+
+    def _register(self, jobmaster: JobMasterGateway) -> Awaitable[DriverAssignment]:
+        known = self.assignment.result() if self.assignment.done() else None
+        running = None if known is None else self._told.running(known.spark_auth_secret)
+        return jobmaster.register_driver(self._attempt, self._pid, running)
 
     async def _serve(self, peer: JobMasterPeer) -> None:
-        """Register, then deliver until the connection is gone."""
+        """Repeat what was told, then deliver until the connection is gone, or another JobManager leads."""
         closed = asyncio.ensure_future(peer.wait_closed())
-        delivery = asyncio.ensure_future(self._register_and_deliver(peer.jobmaster))
-        renewal = asyncio.ensure_future(self._lease.keep(lambda: peer.jobmaster.renew_lease(self._attempt)))
+        delivery = asyncio.ensure_future(self._deliver(peer.jobmaster))
+        renewal = asyncio.ensure_future(
+            self._lease.keep(lambda: peer.jobmaster.renew_lease(self._attempt), peer.superseded)
+        )
         try:
             await first_of(closed, delivery, renewal)
             for task in (delivery, renewal):
                 if task.done():
-                    with contextlib.suppress(PeerUnreachable, RpcTimeout):
+                    with contextlib.suppress(*_AWAY):
                         task.result()
         finally:
             await end_tasks(closed, delivery, renewal)
 
-    async def _register_and_deliver(self, jobmaster: JobMasterGateway) -> None:
-        assignment = await _accepted(lambda: jobmaster.register_driver(self._attempt, self._pid))
-        if not self.assignment.done():
-            self.assignment.set_result(assignment)
-        elif self._registration is not None:
-            registration, targets = self._registration, self._targets
-            await _accepted(lambda: jobmaster.spark_started(registration))
-            if targets is not None:
-                await _accepted(lambda: jobmaster.set_executor_targets(targets))
-            streaming = self._streaming
-            if streaming is not None:
-                await _accepted(lambda: jobmaster.report_streaming(streaming))
+    async def _deliver(self, jobmaster: JobMasterGateway) -> None:
+        if self._registered_before:
+            self._forget_shown()
+            for call in self._told.calls():
+                await _accepted(lambda call=call: call(jobmaster))  # type: ignore[misc]  # default argument
+        self._registered_before = True
         while True:
             while self._queue:
                 queued = self._queue[0]
@@ -299,6 +362,10 @@ class JobMasterLink:
                     queued.done.set_result(None)
             self._waiting.clear()
             await self._waiting.wait()
+
+
+class _Refused(SluiceError):
+    """The JobMaster does not want this driver, whoever asks."""
 
 
 async def first_of(*futures: asyncio.Future[Any]) -> None:

@@ -1,20 +1,29 @@
 """The lease of a driver: how long it may go on without word from a JobManager that leads.
 
 It counts from the moment at which the last answered question was *asked*: only then did the JobManager surely lead. A
-new leader on another machine starts the job again when every lease of its predecessor must be over.
+new leader starts the job again when every lease of its predecessor must be over, unless the driver has registered at
+it before (ADR 103).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from sluice.runtime.rpc import MailboxFull, RpcTimeout
 
+_T = TypeVar("_T")
+
 RENEWALS_PER_LEASE = 5
 """How often a lease is renewed within its length."""
+LEAST_ANSWER_SECONDS = 1.0
+"""An answer is waited for at least as long, and otherwise until the next renewal is due."""
+
+
+async def _never() -> bool:
+    return False
 
 
 class DriverLease:
@@ -35,18 +44,30 @@ class DriverLease:
         """Seconds that are left of it."""
         return self._renewed_at + self._seconds - self._clock() if self._seconds > 0 else float("inf")
 
-    async def ask(self, question: Callable[[], Awaitable[None]]) -> None:
+    async def ask(self, question: Callable[[], Awaitable[_T]]) -> _T:
         """Ask once; an answer renews the lease."""
         asked_at = self._clock()
-        await question()
+        answer = await question()
         self._renewed_at = max(self._renewed_at, asked_at)
+        return answer
 
-    async def keep(self, question: Callable[[], Awaitable[None]]) -> None:
-        """Ask again and again; ends only with an error that is an answer. None in time is for :meth:`over`."""
+    async def keep(
+        self, question: Callable[[], Awaitable[None]], superseded: Callable[[], Awaitable[bool]] = _never
+    ) -> None:
+        """Ask again and again; ends with an error that is an answer, or when there is none in time and another leads.
+
+        That no answer comes is otherwise for :meth:`over`.
+        """
+        pause = self._seconds / RENEWALS_PER_LEASE
         while self._seconds > 0:
-            with contextlib.suppress(MailboxFull, RpcTimeout):
-                await self.ask(question)
-            await asyncio.sleep(self._seconds / RENEWALS_PER_LEASE)
+            try:
+                await self.ask(lambda: asyncio.wait_for(question(), max(pause, LEAST_ANSWER_SECONDS)))
+            except MailboxFull:
+                pass
+            except (RpcTimeout, TimeoutError):
+                if await superseded():
+                    return
+            await asyncio.sleep(pause)
         await asyncio.Event().wait()
 
     async def over(self) -> None:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Protocol
 
 from sluice.core import SluiceError, end_tasks
-from sluice.pki import Role
 from sluice.pki.tls import TlsIdentity
 from sluice.pki.trust import reporting
 from sluice.runtime.blob import fetch_blob
@@ -37,6 +36,7 @@ from sluice.runtime.messages import (
     UiPage,
     UiRequest,
 )
+from sluice.runtime.node import Leader
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint, RpcService
 from sluice.runtime.spark.driver import ui_client
 from sluice.runtime.spark.driver.agent import DriverAgent
@@ -68,7 +68,7 @@ class DriverEndpoint(RpcEndpoint):
 
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
         """Tell Spark why an executor is gone."""
-        self._agent.bridge.executor_exited(exit_report)
+        self._agent.executor_exited(exit_report)
 
     async def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
         """Have Spark move the blocks of executors elsewhere and end them."""
@@ -80,7 +80,7 @@ class DriverEndpoint(RpcEndpoint):
 
     async def stop_streaming(self, grace_seconds: float) -> None:
         """Stop all streaming queries; the pipeline goes on behind its ``awaitTermination``."""
-        self._agent.bridge.stop_streaming(grace_seconds)
+        self._agent.stop_streaming(grace_seconds)
 
     async def connections(self) -> Evidence:
         """Mutual TLS connections that the driver's JVM made or accepted."""
@@ -91,21 +91,29 @@ class DriverEndpoint(RpcEndpoint):
         return self.deferred(ui_client.ask(self._agent.bridge.path.with_name(ui_client.SOCKET_NAME), request))
 
 
-class _DialedPeer:
+class DialedPeer:
     """A connection to the JobManager, seen as the one to our JobMaster."""
 
-    def __init__(self, peer: RemotePeer, spec: DriverSpec) -> None:
+    def __init__(self, peer: RemotePeer, spec: DriverSpec, leader: Leader) -> None:
         self._peer = peer
         self._spec = spec
+        self._leader = leader
 
     @property
     def jobmaster(self) -> JobMasterGateway:
+        """The JobMaster's methods over this connection."""
         return self._peer.gateway(JobMasterGateway, jobmaster_endpoint(self._spec.job_id), token=self._spec.token)
 
     async def wait_closed(self) -> None:
+        """Return when the connection is gone."""
         await self._peer.wait_closed()
 
+    async def superseded(self) -> bool:
+        """Whether another JobManager leads."""
+        return await self._leader.superseded(self._peer)
+
     async def close(self) -> None:
+        """End the connection."""
         await self._peer.close()
 
 
@@ -118,29 +126,21 @@ async def run_driver(spec: DriverSpec) -> int:
     spark = await asyncio.to_thread(find_spark_runtime)
     service = RpcService(identity)
 
-    async def dial() -> _DialedPeer:
-        peer = await service.connect(
-            spec.jobmanager_host, spec.jobmanager_port, role=Role.JOBMANAGER, name=spec.jobmanager_name
-        )
-        return _DialedPeer(peer, spec)
+    leader = spec.leader.finder(service)
+
+    async def dial() -> DialedPeer:
+        return DialedPeer(await leader.dial(), spec, leader)
 
     async def fetch(assignment: DriverAssignment, ref: BlobRef, target: Path) -> None:
-        await fetch_blob(
-            identity,
-            assignment.blob_host,
-            assignment.blob_port,
-            spec.job_id,
-            ref,
-            target,
-            jobmanager=spec.jobmanager_name,
-        )
+        host, port, name = assignment.blob_host, assignment.blob_port, assignment.jobmanager
+        await fetch_blob(identity, host, port, spec.job_id, ref, target, jobmanager=name)
 
     temp_dir = make_temp_dir()
     link = JobMasterLink(
         dial,
         attempt=spec.attempt,
         pid=os.getpid(),
-        patience_seconds=spec.reconnect_seconds,
+        patience_seconds=max(spec.reconnect_seconds, spec.lease_seconds),
         lease=DriverLease(spec.lease_seconds),
     )
     agent = DriverAgent(spec, spark, link, fetch, temp_dir)

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from sluice.core import read_secret, write_secret
+from sluice.runtime.node import LeaderPlace
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.jvm import DriverShape
 
@@ -27,8 +28,7 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         attempt: number of this attempt, from 1.
         name: what the job is called (``spark.app.name``).
         trust_domain: of the cluster.
-        jobmanager_name: the name in the JobManager's certificate.
-        jobmanager_host, jobmanager_port: its RPC listener.
+        leader: where to look for the JobManager that leads.
         jobmaster_token: fencing token of the JobMaster, in hexadecimal.
         identity_dir: identity directory of the driver, with a ``peers`` file (``spiffe://<td>/job/<job-id>/*``).
         work_dir: private directory of this attempt, in which the job may write.
@@ -48,9 +48,7 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     attempt: int
     name: str
     trust_domain: str
-    jobmanager_name: str
-    jobmanager_host: str
-    jobmanager_port: int
+    leader: LeaderPlace
     jobmaster_token: str
     identity_dir: str
     work_dir: str

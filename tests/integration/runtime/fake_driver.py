@@ -16,20 +16,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 from sluice.core.errors import SluiceError
-from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.blob.client import fetch_blob
-from sluice.runtime.gateways import (
-    DRIVER,
-    DriverGateway,
-    JobMasterGateway,
-    jobmaster_endpoint,
-)
+from sluice.runtime.gateways import DRIVER, DriverGateway
 from sluice.runtime.messages import (
     DriverExit,
     Evidence,
@@ -44,7 +37,9 @@ from sluice.runtime.messages import (
     UiRequest,
 )
 from sluice.runtime.rpc import RpcEndpoint, RpcService
+from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink
 from sluice.runtime.spark.driver.lease import DriverLease
+from sluice.runtime.spark.driver.main import DialedPeer
 from sluice.runtime.spark.driver.spec import DriverSpec
 
 POLL_SECONDS = 0.02
@@ -91,43 +86,46 @@ class FakeDriver(RpcEndpoint):
 
 
 async def run(spec: DriverSpec) -> None:
-    """One attempt."""
+    """One attempt; it follows its leader as a real driver does."""
     identity = TlsIdentity(Path(spec.identity_dir))
     service = RpcService(identity)
     endpoint = FakeDriver(spec.job_id)
     await service.start(endpoint)
-    peer = await service.connect(
-        spec.jobmanager_host, spec.jobmanager_port, role=Role.JOBMANAGER, name=spec.jobmanager_name
+    leader = spec.leader.finder(service)
+
+    async def dial() -> DialedPeer:
+        return DialedPeer(await leader.dial(), spec, leader)
+
+    link = JobMasterLink(
+        dial,
+        attempt=spec.attempt,
+        pid=os.getpid(),
+        patience_seconds=max(spec.reconnect_seconds, spec.lease_seconds),
+        lease=DriverLease(spec.lease_seconds),
     )
-    master = peer.gateway(JobMasterGateway, jobmaster_endpoint(spec.job_id), token=spec.token)
-    lease = DriverLease(spec.lease_seconds)
-    assignment = await master.register_driver(spec.attempt, os.getpid())
-    guards = [
-        asyncio.create_task(_die_after(lease.over())),
-        asyncio.create_task(_die_after(lease.keep(lambda: master.renew_lease(spec.attempt)))),
-    ]
+    guards = [asyncio.create_task(link.run()), asyncio.create_task(_die_after(link.lost))]
+    assignment = await link.assignment
     target = Path(spec.work_dir) / "pipeline.json"
     await fetch_blob(identity, assignment.blob_host, assignment.blob_port, spec.job_id, assignment.pipeline, target)
     script = json.loads(target.read_bytes())
     print(f"args {list(assignment.args)}", flush=True)  # noqa: T201
     if "alone" in script:
         be_alone(Path(script["alone"]), spec.attempt)
-    await _start_spark(master, spec, script.get("executors", 0))
+    _start_spark(link, spec, script.get("executors", 0))
     print(f"shuffle {assignment.shuffle}", flush=True)  # noqa: T201
     for shuffle_id in range(script.get("shuffles", 0)):
-        await _register_shuffle(master, shuffle_id)
+        await _register_shuffle(link, shuffle_id)
     if "stream" in script:
-        await _stream(master, assignment.checkpoints, script["stream"], spec.attempt)
-    await _end(master, endpoint, script, spec)
+        await _stream(link, assignment.checkpoints, script["stream"], spec.attempt)
+    await _end(link, endpoint, script, spec)
     for guard in guards:
         guard.cancel()
     await service.close()
 
 
-async def _die_after(end: Awaitable[None]) -> None:
+async def _die_after(lost: asyncio.Future[str]) -> None:
     """As a real driver does: nothing is left of it when its lease is over or refused."""
-    with contextlib.suppress(SluiceError):
-        await end
+    print(f"lost: {await lost}", file=sys.stderr, flush=True)  # noqa: T201
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -142,8 +140,8 @@ def be_alone(place: Path, attempt: int) -> None:
         file.write(f"{attempt}\n")
 
 
-async def _start_spark(master: JobMasterGateway, spec: DriverSpec, executors: int) -> None:
-    await master.spark_started(
+def _start_spark(link: JobMasterLink, spec: DriverSpec, executors: int) -> None:
+    link.spark_started(
         SparkRegistration(
             app_id=f"app-{spec.attempt}",
             driver_url="spark://fake",
@@ -156,13 +154,13 @@ async def _start_spark(master: JobMasterGateway, spec: DriverSpec, executors: in
     target = ExecutorTarget(
         resource_profile_id=0, total=executors, cores=spec.executor_cores, memory_mb=spec.executor_memory_mb
     )
-    await master.set_executor_targets(ExecutorTargets(version=1, targets=(target,)))
-    await master.report_progress(JobProgress(tasks_total=10, tasks_finished=3))
+    link.set_targets(ExecutorTargets(version=1, targets=(target,)))
+    link.report_progress(JobProgress(tasks_total=10, tasks_finished=3))
 
 
-async def _register_shuffle(master: JobMasterGateway, shuffle_id: int) -> None:
+async def _register_shuffle(link: JobMasterLink, shuffle_id: int) -> None:
     try:
-        allocation = await master.register_shuffle(shuffle_id, 10)
+        allocation = await link.register_shuffle(shuffle_id, 10)
     except SluiceError as error:
         print(f"shuffle {shuffle_id} has no place: {error}", flush=True)  # noqa: T201
         return
@@ -170,7 +168,7 @@ async def _register_shuffle(master: JobMasterGateway, shuffle_id: int) -> None:
     print(f"shuffle {shuffle_id} is {allocation.shuffle_number} on {names}", flush=True)  # noqa: T201
 
 
-async def _stream(master: JobMasterGateway, checkpoints: str, batches: list[int], attempt: int) -> None:
+async def _stream(link: JobMasterLink, checkpoints: str, batches: list[int], attempt: int) -> None:
     """Commit batches as Spark does, one after the other: in the log of the checkpoint, then tell."""
     commits = Path(checkpoints.removeprefix("file://")) / "rows" / "commits"
     commits.mkdir(parents=True, exist_ok=True)
@@ -183,17 +181,17 @@ async def _stream(master: JobMasterGateway, checkpoints: str, batches: list[int]
         query = StreamingQuery(
             id="q", run_id=str(attempt), name="rows", location=location, state="RUNNING", batch=batch
         )
-        await master.report_streaming(StreamingState(queries=(query,)))
+        link.report_streaming(StreamingState(queries=(query,)))
 
 
-async def _end(master: JobMasterGateway, endpoint: FakeDriver, script: dict[str, Any], spec: DriverSpec) -> None:
+async def _end(link: JobMasterLink, endpoint: FakeDriver, script: dict[str, Any], spec: DriverSpec) -> None:
     match script["end"]:
         case "fail":
-            await master.driver_finished(
+            await link.finish(
                 DriverExit(succeeded=False, exit_code=1, error="KeyError: 'x'", traceback="Traceback …\nKeyError: 'x'")
             )
         case "fail-first" if spec.attempt <= script["failures"]:
-            await master.driver_finished(
+            await link.finish(
                 DriverExit(succeeded=False, exit_code=1, error=f"ValueError: {spec.attempt}", traceback="Traceback …")
             )
         case "crash-first" if spec.attempt <= script["failures"]:
@@ -206,7 +204,7 @@ async def _end(master: JobMasterGateway, endpoint: FakeDriver, script: dict[str,
             await asyncio.sleep(600)
         case _:
             done = await endpoint.until_flag(Path(script["flag"]))
-            await master.driver_finished(DriverExit(succeeded=done, exit_code=0 if done else 1))
+            await link.finish(DriverExit(succeeded=done, exit_code=0 if done else 1))
 
 
 def main() -> None:

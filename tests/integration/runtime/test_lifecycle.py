@@ -240,7 +240,7 @@ async def test_a_jobmaster_listens_to_the_driver_of_its_job_with_its_token_only(
     with pytest.raises(FencingTokenMismatch if job == "own" else CallNotPermitted):
         await master.driver_finished(DriverExit(succeeded=True, exit_code=0))
     with pytest.raises(FencingTokenMismatch if job == "own" else CallNotPermitted):
-        await master.register_driver(1, 1)
+        await master.register_driver(1, 1, None)
     assert (await cluster.job(job_id))["state"] == "RUNNING"
     await service.close()
 
@@ -250,7 +250,7 @@ async def test_an_attempt_that_is_not_the_current_one_gets_no_work(cluster: Clus
     service, peer = await connect(cluster, SpiffeId.driver(TRUST_DOMAIN, job_id))
     master = peer.gateway(JobMasterGateway, jobmaster_endpoint(job_id), token=token)
     with pytest.raises(PeerRefused, match="attempt 2"):
-        await master.register_driver(2, 1)
+        await master.register_driver(2, 1, None)
     await service.close()
 
 

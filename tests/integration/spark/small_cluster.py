@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from sluice.core.files import make_private_directory
+from sluice.core.home import Home
 from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
@@ -39,6 +40,7 @@ from sluice.runtime.messages import (
     ExecutorTargets,
     JobProgress,
     OutputLocation,
+    RunningDriver,
     ShuffleAllocation,
     SlotOffer,
     SparkRegistration,
@@ -46,7 +48,9 @@ from sluice.runtime.messages import (
     StreamingState,
     TaskFailure,
 )
+from sluice.runtime.node.addresses import JobManagerAddress, publish_jobmanager
 from sluice.runtime.node.child_process import ChildProcess
+from sluice.runtime.node.leader_finder import LeaderPlace
 from sluice.runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcService
 from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
 from sluice.runtime.spark.driver.spec import DriverSpec
@@ -107,7 +111,7 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         self.finished: asyncio.Future[DriverExit] = asyncio.get_running_loop().create_future()
         self.changed = asyncio.Event()
 
-    async def register_driver(self, attempt: int, pid: int) -> DriverAssignment:
+    async def register_driver(self, attempt: int, pid: int, running: RunningDriver | None) -> DriverAssignment:
         assert attempt == 1
         assert pid > 1
         self.driver = self.caller.peer
@@ -314,7 +318,9 @@ async def running_job(
     )
     master = OneJobMaster(issue or issue_by_pki, directory, spark, assignment)
     await service.start(master)
-    host, port = await service.listen(HOST, 0)
+    home = Home.at(make_private_directory(directory / "home"))
+    rpc = await service.listen(HOST, 0)
+    publish_jobmanager(home, JobManagerAddress(name=name, rpc=rpc, blob=(blob_host, blob_port), rest="", pid=1))
     identity_dir = pki.directory(SpiffeId.driver(TRUST_DOMAIN, JOB_ID), accept=ACCEPT)
     assert master.fencing_token is not None
     spec = DriverSpec(
@@ -322,9 +328,7 @@ async def running_job(
         attempt=1,
         name="test job",
         trust_domain=TRUST_DOMAIN,
-        jobmanager_name=name,
-        jobmanager_host=host,
-        jobmanager_port=port,
+        leader=LeaderPlace(home=str(home.root)),
         jobmaster_token=master.fencing_token.hex(),
         identity_dir=str(identity_dir),
         work_dir=str(make_private_directory(directory / "work")),

@@ -18,6 +18,7 @@ import pytest
 from sluice.core.errors import SluiceError, StoreError
 from sluice.runtime.messages import ConnectionEvidence, Evidence
 from sluice.runtime.node.evidence import MAX_EVIDENCE_ENTRIES, merge
+from sluice.runtime.node.leader_finder import LeaderPlace
 from sluice.runtime.spark.driver.agent import safe_name
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.errors import DriverFailed, SparkError
@@ -32,8 +33,8 @@ from sluice.runtime.spark.jvm.tempdir import MAX_TEMP_DIRECTORY_BYTES, make_temp
 
 TOKEN = b"\x01\x02fencing"
 SPEC = DriverSpec(
-    job_id="0" * 32, attempt=1, name="n", trust_domain="td", jobmanager_name="jm", jobmanager_host="h",
-    jobmanager_port=1, jobmaster_token=TOKEN.hex(), identity_dir="/i", work_dir="/w", reports_dir="/r", log_dir="/l",
+    job_id="0" * 32, attempt=1, name="n", trust_domain="td", leader=LeaderPlace(home="/h"),
+    jobmaster_token=TOKEN.hex(), identity_dir="/i", work_dir="/w", reports_dir="/r", log_dir="/l",
 )  # fmt: skip
 LINE = (
     b'{"channel":"data","local":"spiffe://td/a","peer":"spiffe://td/b","direction":"dialed",'

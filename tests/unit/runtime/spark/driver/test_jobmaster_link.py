@@ -11,6 +11,7 @@ import pytest
 
 from sluice.core.errors import PeerRefused
 from sluice.runtime.gateways import JobMasterGateway
+from sluice.runtime.ha import LeadershipLost
 from sluice.runtime.messages import (
     BlobRef,
     DriverAssignment,
@@ -18,12 +19,16 @@ from sluice.runtime.messages import (
     ExecutorTarget,
     ExecutorTargets,
     JobProgress,
+    KnownShuffle,
     OutputLocation,
+    RunningDriver,
     ShuffleAllocation,
     SparkRegistration,
     StageTable,
+    StreamingQuery,
+    StreamingState,
 )
-from sluice.runtime.rpc import FencingTokenMismatch, MailboxFull, PeerUnreachable
+from sluice.runtime.rpc import EndpointNotFound, EndpointStopped, FencingTokenMismatch, MailboxFull, PeerUnreachable
 from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, JobMasterPeer
 from sluice.runtime.spark.driver.lease import DriverLease
@@ -31,7 +36,7 @@ from sluice.runtime.spark.driver.main import run_linked
 from sluice.runtime.spark.errors import DriverFailed
 from tests.waiting import until
 
-SECRET = b"secret"
+SECRET = bytes(32)
 ASSIGNMENT = DriverAssignment(
     pipeline=BlobRef(sha256="0" * 64, name="p.py", size=1), files=(), args=(), spark_conf={},
     spark_auth_secret=SECRET.hex(), blob_host="h", blob_port=1,
@@ -51,9 +56,11 @@ def targets(version: int, total: int = 2) -> ExecutorTargets:
 class Peer:
     """One connection to a JobMaster that writes down what it hears."""
 
-    def __init__(self, heard: list[object], errors: list[Exception]) -> None:
+    def __init__(self, heard: list[object], errors: list[Exception], running: list[RunningDriver | None]) -> None:
         self.heard = heard
         self.errors = errors
+        self.running = running
+        self.replaced = False
         self.gone = asyncio.Event()
         self.answering = asyncio.Event()
         self.answering.set()
@@ -77,9 +84,19 @@ class Peer:
             raise PeerUnreachable("the connection is gone")
         self.heard.append(message)
 
-    async def register_driver(self, attempt: int, pid: int) -> DriverAssignment:
+    async def superseded(self) -> bool:
+        return self.replaced
+
+    async def register_driver(self, attempt: int, pid: int, running: RunningDriver | None) -> DriverAssignment:
+        self.running.append(running)
         await self._hear(("driver", attempt, pid))
         return ASSIGNMENT
+
+    async def renew_lease(self, attempt: int) -> None:
+        await self.answering.wait()
+
+    async def report_streaming(self, state: StreamingState) -> None:
+        await self._hear(state)
 
     async def spark_started(self, registration: SparkRegistration) -> None:
         await self._hear(registration)
@@ -122,13 +139,14 @@ class Network:
     def __init__(self) -> None:
         self.heard: list[object] = []
         self.errors: list[Exception] = []
+        self.running: list[RunningDriver | None] = []
         self.dial_error: Exception | None = None
         self.peers: list[Peer] = []
 
     async def dial(self) -> JobMasterPeer:
         if self.dial_error is not None:
             raise self.dial_error
-        self.peers.append(Peer(self.heard, self.errors))
+        self.peers.append(Peer(self.heard, self.errors, self.running))
         return self.peers[-1]
 
 
@@ -241,11 +259,98 @@ async def test_jobmanager_that_stays_away_ends_the_link() -> None:
         assert "no JobManager" in str(await soon(link.lost))
 
 
-async def test_impostor_in_the_place_of_the_jobmanager_ends_the_link() -> None:
+async def test_impostor_in_the_place_of_the_jobmanager_is_never_spoken_to() -> None:
+    """The leader may come back elsewhere: it is looked for until the patience is over."""
     network = Network()
     network.dial_error = PeerRefused("not the jobmanager")
-    async with linked(network) as link:
+    async with linked(network, patience=0.05) as link:
         assert "not the jobmanager" in str(await soon(link.lost))
+    assert network.heard == []
+
+
+@pytest.mark.parametrize(
+    "error", [EndpointNotFound("not there yet"), LeadershipLost("it stands by"), EndpointStopped("over")]
+)
+async def test_a_leader_that_does_not_know_the_job_yet_is_asked_again(error: Exception) -> None:
+    network = Network()
+    network.errors.append(error)
+    async with linked(network) as link:
+        await soon(link.finish(DONE))
+    assert network.heard == [("driver", 1, 42), DONE]
+    assert len(network.peers) == 2
+
+
+async def test_tells_a_new_leader_what_nobody_else_knows() -> None:
+    network = Network()
+    async with linked(network) as link:
+        await soon(link.assignment)
+        link.spark_started(REGISTRATION)
+        link.set_targets(targets(1))
+        network.peers[0].allocating.set()
+        for shuffle_id in (3, 4):
+            await soon(link.register_shuffle(shuffle_id, 200))
+        link.unregister_shuffle(4)
+        link.kill_executors((1, 2))
+        link.executor_exited(1)
+        link.report_stages(StageTable(left_out=7))
+        await until(lambda: StageTable(left_out=7) in network.heard)
+        network.heard.clear()
+        network.peers[0].gone.set()
+        await soon(link.finish(DONE))
+    assert network.heard == [("driver", 1, 42), REGISTRATION, targets(1), (2,), StageTable(left_out=7), DONE]
+    known = KnownShuffle(shuffle_id=3, number=5, partitions=200)
+    assert network.running == [
+        None,
+        RunningDriver(spark_auth_secret=SECRET.hex(), app_id="a", shuffles=(known,), shuffles_asked=2),
+    ]
+    assert SECRET.hex() not in repr(network.running)
+
+
+async def test_says_that_only_its_own_leader_knows_of_the_savepoint_for_which_it_stops() -> None:
+    network = Network()
+    async with linked(network) as link:
+        await soon(link.assignment)
+        link.stops_streaming()
+        network.peers[0].gone.set()
+        await soon(link.finish(DONE))
+    assert network.running[1] is not None
+    assert "savepoint" in network.running[1].bound
+
+
+async def test_an_older_state_of_streaming_never_comes_after_a_newer_one() -> None:
+    """What waited when the leader went would be taken for a lost checkpoint."""
+    network = Network()
+    async with linked(network) as link:
+        await soon(link.assignment)
+        link.spark_started(REGISTRATION)
+        await until(lambda: REGISTRATION in network.heard)
+        network.heard.clear()
+        network.peers[0].answering.clear()
+        for batch in (1, 2, 3):
+            link.report_streaming(committed(batch))
+        network.peers[0].gone.set()
+        await soon(link.finish(DONE))
+    assert [each for each in network.heard if isinstance(each, StreamingState)] == [committed(3)]
+
+
+def committed(batch: int) -> StreamingState:
+    query = StreamingQuery(id="q", run_id="r", name="rows", location="l", state="RUNNING", batch=batch)
+    return StreamingState(queries=(query,))
+
+
+async def test_a_leader_that_does_not_answer_is_left_when_another_one_leads() -> None:
+    """It is paused: its connections stay, and nobody answers."""
+    network = Network()
+    link = JobMasterLink(network.dial, attempt=1, pid=42, patience_seconds=30, lease=DriverLease(5.0))
+    running = asyncio.create_task(link.run())
+    await soon(link.assignment)
+    network.peers[0].replaced = True
+    network.peers[0].answering.clear()
+    await until(lambda: len(network.peers) == 2)
+    assert network.peers[0].gone.is_set()
+    await soon(link.finish(DONE))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_nothing_waits_for_the_place_of_a_shuffle_but_who_asked() -> None:
@@ -278,7 +383,7 @@ async def test_the_place_of_a_shuffle_is_asked_for_again_after_a_reconnection() 
 
 async def test_who_asked_hears_why_a_shuffle_has_no_place() -> None:
     network = Network()
-    async with linked(network) as link:
+    async with linked(network, patience=0.2) as link:
         asked = asyncio.ensure_future(link.register_shuffle(-1, 200))
         await until(lambda: bool(network.peers))
         network.peers[0].allocating.set()
@@ -309,7 +414,10 @@ class BrokenLease(DriverLease):
         super().__init__(0)
         self.when = when
 
-    async def keep(self, question: Callable[[], Awaitable[None]]) -> None:
+    async def keep(
+        self, question: Callable[[], Awaitable[None]], superseded: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
+        del superseded
         if self.when == "keeping":
             raise ZeroDivisionError(self.when)
         await super().keep(question)
