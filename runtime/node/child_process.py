@@ -39,8 +39,12 @@ def allow_many_files() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def _before_exec(parent: int, ignored: Sequence[signal.Signals]) -> Callable[[], None]:
+def _before_exec(
+    parent: int, ignored: Sequence[signal.Signals], enter: Callable[[], None] | None
+) -> Callable[[], None]:
     def prepare() -> None:
+        if enter is not None:
+            enter()
         for number in ignored:
             signal.signal(number, signal.SIG_IGN)
         die_with_parent(parent)
@@ -81,6 +85,7 @@ class ChildProcess:
         stderr: IO[bytes] | int,
         stdin: int = asyncio.subprocess.DEVNULL,
         box: Box | None = None,
+        enter: Callable[[], None] | None = None,
     ) -> ChildProcess:
         """Start ``argv`` in its own session; nothing of the parent's environment is inherited.
 
@@ -92,6 +97,7 @@ class ChildProcess:
             stderr: where its errors go.
             stdin: where its input comes from.
             box: what the process and all that it starts live in; None: a process of Sluice's own.
+            enter: called in the new process first of all; see :meth:`sluice.runtime.sandbox.bounds.Guard.enter`.
         """
         with contextlib.ExitStack() as stack:
             launch = stack.enter_context(box.launch(argv, env=env, cwd=cwd)) if box else Launch(tuple(argv), env)
@@ -104,7 +110,7 @@ class ChildProcess:
                 stderr=stderr,
                 start_new_session=True,
                 pass_fds=launch.pass_fds,
-                preexec_fn=_before_exec(os.getpid(), launch.ignored_signals),
+                preexec_fn=_before_exec(os.getpid(), launch.ignored_signals, enter),
             )
         return cls(process, box)
 

@@ -17,9 +17,11 @@ class Limits:
     """Open files of each process."""
     disk_mb: int = 0
     """MiB of files below its writable paths."""
+    files: int = 0
+    """Files, directories and links below its writable paths."""
     log_mb: int = 0
     """MiB of each of its logs."""
     tmp_mb: int = 0
     """MiB of its ``/tmp``, and of its ``/dev/shm``."""
     cores: int = 0
-    """Processors."""
+    """Processors: its share of them, relative to other boxes."""

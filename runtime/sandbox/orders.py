@@ -41,7 +41,7 @@ class Orders:
             yield "uid", str(self.uid)
         if self.parent is not None:
             yield "parent", str(self.parent)
-        for number, limit in rlimits(self.limits).items():
+        for number, limit in rlimits(self.limits, shared=self.uid is not None).items():
             yield "rlimit", f"{number}:{limit}"
         yield "cwd", str(self.cwd)
         for name, value in self.env.items():
@@ -50,10 +50,20 @@ class Orders:
             yield "arg", argument
 
 
-def rlimits(limits: Limits) -> dict[int, int]:
-    """Those of ``limits`` that the kernel keeps for a process, by resource; no core dumps in any case."""
+BOXES_OF_A_JOB = 16
+"""So many boxes of a job may each have as many processes as they may, on one machine and with one uid."""
+
+
+def rlimits(limits: Limits, *, shared: bool) -> dict[int, int]:
+    """Those of ``limits`` that the kernel keeps for a process, by resource; no core dumps in any case.
+
+    Args:
+        limits: of one box.
+        shared: the kernel counts the processes of all boxes of the job together, because they have one uid. Then its
+            limit is only a last resort, and the box is kept within its own by control group or watcher.
+    """
     wanted = {
-        resource.RLIMIT_NPROC: limits.processes,
+        resource.RLIMIT_NPROC: limits.processes * (BOXES_OF_A_JOB if shared else 1),
         resource.RLIMIT_NOFILE: limits.open_files,
         resource.RLIMIT_FSIZE: limits.disk_mb * MIB,
     }

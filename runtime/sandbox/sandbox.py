@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import IO
 
+from sluice.runtime.sandbox.bounds import (
+    ControlGroups,
+    Guard,
+    Subject,
+    driver_jvm_memory_mb,
+    executor_memory_mb,
+)
 from sluice.runtime.sandbox.box import Box, Walls
 from sluice.runtime.sandbox.config import IsolationConfig, IsolationLevel
 from sluice.runtime.sandbox.limits import Limits
@@ -25,6 +33,7 @@ class Sandbox:
         self._walls = walls
         self._own_uids = own_uids
         self._private = tuple(private)
+        self._groups: ControlGroups | None = None
 
     @classmethod
     def prepare(cls, config: IsolationConfig, *, private: Sequence[Path] = ()) -> Sandbox:
@@ -38,12 +47,21 @@ class Sandbox:
             SandboxUnavailable: this machine cannot give it; says why, and what to do.
         """
         walls, own_uids = find_walls(config)
-        return cls(config, walls, own_uids=own_uids, private=private)
+        sandbox = cls(config, walls, own_uids=own_uids, private=private)
+        sandbox._groups = ControlGroups.find()
+        if sandbox._groups is not None:
+            sandbox._groups.remove_stale()
+        return sandbox
 
     @property
     def level(self) -> IsolationLevel:
         """The level that every box has."""
         return self.config.level
+
+    @property
+    def has_control_groups(self) -> bool:
+        """Whether the kernel bounds memory and processes of each box; else they are watched."""
+        return self._groups is not None
 
     def __str__(self) -> str:
         if self._walls is None:
@@ -74,10 +92,29 @@ class Sandbox:
             processes=config.max_processes,
             open_files=config.max_open_files,
             disk_mb=config.disk_mb,
+            files=config.max_files,
             log_mb=config.log_mb,
             tmp_mb=config.tmp_mb,
             cores=cores,
         )
+
+    def executor_limits(self, *, heap_mb: int, cores: int) -> Limits:
+        """The limits of an executor of ``cores`` with a heap of ``heap_mb`` MiB."""
+        return self.limits(memory_mb=executor_memory_mb(self.config, heap_mb, cores), cores=cores)
+
+    def driver_jvm_limits(self, *, heap_mb: int) -> Limits:
+        """The limits of a driver's JVM with a heap of ``heap_mb`` MiB."""
+        return self.limits(memory_mb=driver_jvm_memory_mb(self.config, heap_mb), cores=1)
+
+    def driver_python_limits(self) -> Limits:
+        """The limits of a driver's Python process."""
+        return self.limits(memory_mb=self.config.driver_python_memory_mb, cores=1)
+
+    def guard(
+        self, limits: Limits, subject: Subject, *, directories: Sequence[Path] = (), logs: Sequence[IO[bytes]] = ()
+    ) -> Guard:
+        """What keeps a process of a job within ``limits``, at every level; see :class:`Guard`."""
+        return Guard(limits, subject, directories=directories, logs=logs, groups=self._groups)
 
     def box(self, view: View, limits: Limits) -> Box:
         """The box of one process.

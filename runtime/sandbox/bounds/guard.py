@@ -1,0 +1,171 @@
+"""The guard of one box: puts it into its control group where there are any, and watches what nobody else bounds.
+
+guard = Guard(limits, Subject("the executor"), directories=[work], logs=[stdout, stderr])
+child = await ChildProcess.start(…, enter=guard.enter)
+reason = await guard.exceeded(child.pid)     # until it exceeds a bound, or for ever
+…                                            # the caller ends the box, and says the reason
+guard.close()                                # when the box has ended
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+from sluice.runtime.sandbox.bounds.cgroups import BoxGroup, ControlGroups, Events
+from sluice.runtime.sandbox.bounds.directories import devices_of, measure_directories
+from sluice.runtime.sandbox.bounds.excess import MIB, Subject, Usage, excess
+from sluice.runtime.sandbox.bounds.processes import SharedTable, has_swap, memory_bytes, unlinked_bytes
+from sluice.runtime.sandbox.limits import Limits
+
+ROUND_SECONDS = 0.5
+"""How often processes, memory and logs are measured at most."""
+DISK_ROUND_SECONDS = 2.0
+"""How often directories are walked through at most."""
+SHARE_OF_TIME = 0.05
+"""The part of the time that measuring one thing may take."""
+UNBOUNDED_FILES = 1_000_000
+"""How many files are walked through at most where their number is not bounded."""
+
+_LOG = logging.getLogger(__name__)
+_TABLE = SharedTable()
+_THREADS = ThreadPoolExecutor(2, thread_name_prefix="bounds")
+"""Of their own: walks through the directories of jobs must keep nobody else waiting."""
+
+
+async def first_excess(
+    measure: Callable[[], Awaitable[Usage]],
+    judge: Callable[[Usage], str],
+    *,
+    pause: float,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> str:
+    """Measure again and again until ``judge`` has something to say; returns that.
+
+    Between two rounds are at least ``pause`` seconds, and so much more that measuring takes :data:`SHARE_OF_TIME`.
+    """
+    while True:
+        began = clock()
+        said = judge(await measure())
+        if said:
+            return said
+        await sleep(max(pause, (clock() - began) / SHARE_OF_TIME))
+
+
+def _made(groups: ControlGroups | None, limits: Limits) -> BoxGroup | None:
+    """A group for a box; None where there are none, or no more: then the box is watched."""
+    try:
+        return groups.make(limits) if groups is not None else None
+    except OSError as error:
+        _LOG.warning("no control group for a box, which is watched instead: %s", error)
+        return None
+
+
+class Guard:
+    """Bounds of one box.
+
+    Args:
+        limits: what it may use.
+        subject: whose bounds they are, for what is said.
+        directories: what the box can fill; it cannot replace these themselves.
+        logs: files that it prints to.
+        groups: where control groups can be made; None: nowhere, so memory and processes are watched too.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        subject: Subject,
+        *,
+        directories: Sequence[Path] = (),
+        logs: Sequence[IO[bytes]] = (),
+        groups: ControlGroups | None = None,
+    ) -> None:
+        self.limits = limits
+        self.subject = subject
+        self.reason = ""
+        """Why the box is to be ended; empty: it is not, for all that is known."""
+        self._directories = tuple(directories)
+        self._devices = devices_of(directories)
+        self._logs = [os.dup(log.fileno()) for log in logs]
+        self._swaps = has_swap()
+        self._unlinked_memory = 0
+        self._group = _made(groups, limits)
+
+    def enter(self) -> None:
+        """Called in the process of the box, between fork and exec: nothing but writes."""
+        if self._group is not None:
+            self._group.enter()
+
+    async def exceeded(self, pid: int) -> str:
+        """Wait until the box, whose first process is ``pid``, exceeds a bound; returns :attr:`reason`."""
+        loop = asyncio.get_running_loop()
+
+        def repeat(measure: Callable[[int], Usage], pause: float) -> asyncio.Future[str]:
+            measured = first_excess(lambda: loop.run_in_executor(_THREADS, measure, pid), self._judge, pause=pause)
+            return asyncio.ensure_future(measured)
+
+        rounds = (repeat(self.measure, ROUND_SECONDS), repeat(self.measure_files, DISK_ROUND_SECONDS))
+        try:
+            done, _ = await asyncio.wait(rounds, return_when=asyncio.FIRST_COMPLETED)
+            self.reason = self.reason or self._said(next(iter(done)))
+            return self.reason
+        finally:
+            for each in rounds:
+                each.cancel()
+
+    def _said(self, done: asyncio.Future[str]) -> str:
+        error = done.exception()
+        if error is None:
+            return done.result()
+        _LOG.error("%s cannot be measured", self.subject.name, exc_info=error)
+        return f"{self.subject.name} cannot be measured any more, so it was ended: {error}"
+
+    def measure(self, pid: int) -> Usage:
+        """Processes, memory and logs now."""
+        if self._group is not None:
+            return self._events(log_bytes=self._log_bytes())
+        processes = _TABLE.read().below(pid)
+        return Usage(
+            memory_bytes=memory_bytes(processes, self.limits.memory_mb * MIB, swaps=self._swaps)
+            + self._unlinked_memory,
+            tasks=sum(each.tasks for each in processes),
+            log_bytes=self._log_bytes(),
+        )
+
+    def measure_files(self, pid: int) -> Usage:
+        """What the directories hold, and files that have no name any more."""
+        found = measure_directories(self._directories, max_entries=self.limits.files or UNBOUNDED_FILES)
+        on_disk, self._unlinked_memory = unlinked_bytes(_TABLE.read().below(pid), self._devices)
+        return Usage(disk_bytes=found.bytes + on_disk, entries=found.entries, hidden=found.hidden)
+
+    def _events(self, *, log_bytes: int = 0) -> Usage:
+        events = self._group.events() if self._group is not None else Events()
+        return Usage(memory_kills=events.memory_kills, tasks_refused=events.tasks_refused, log_bytes=log_bytes)
+
+    def _log_bytes(self) -> int:
+        return max((os.fstat(log).st_size for log in self._logs), default=0)
+
+    def _judge(self, usage: Usage) -> str:
+        return excess(usage, self.limits, self.subject)
+
+    def ended(self) -> str:
+        """The first process of the box has ended; returns :attr:`reason`, which may only be known now."""
+        self.reason = self.reason or self._judge(self._events())
+        return self.reason
+
+    def close(self) -> None:
+        """Nothing of the box is needed any more: ends what is left in its group, and removes that. Takes a moment."""
+        if self._group is not None:
+            self._group.remove()
+        while self._logs:
+            with contextlib.suppress(OSError):
+                os.close(self._logs.pop())

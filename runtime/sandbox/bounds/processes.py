@@ -1,0 +1,172 @@
+"""What the processes of a box hold: tasks and memory, measured from outside in ``/proc``.
+
+A box is the process that was started and all its descendants. In a process namespace none of them can leave this tree,
+since orphans go to the first process of the namespace.
+
+Everything here is bounded, and believes nothing that a job writes: names of processes may hold any bytes, a process may
+end at any time or hide its memory map.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import stat
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+MAX_PROCESSES = 1 << 16
+"""Most processes of the machine that are looked at in one round."""
+MAX_DESCRIPTORS = 1 << 16
+"""Most open files of one box that are looked at in one round."""
+SHARED_SECONDS = 0.25
+"""How long boxes share one reading of all processes."""
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_MAX_FILE_BYTES = 16 << 10
+_BLOCK = 512
+"""The unit of ``st_blocks``, whatever the file system."""
+_MAPPED = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
+_RESIDENT = ("RssAnon:", "RssShmem:", "VmSwap:")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process; ``resident`` in bytes, with what it shares with others."""
+
+    pid: int
+    parent: int
+    tasks: int
+    resident: int
+
+
+class ProcessTable:
+    """All processes of this machine at one time."""
+
+    def __init__(self, processes: Mapping[int, Process]) -> None:
+        self._processes = processes
+        self._children: dict[int, list[int]] = {}
+        for each in processes.values():
+            self._children.setdefault(each.parent, []).append(each.pid)
+
+    @classmethod
+    def read(cls, proc: Path = PROC) -> ProcessTable:
+        """Read it; processes that end meanwhile are left out."""
+        with os.scandir(proc) as entries:
+            pids = itertools.islice((int(each.name) for each in entries if each.name.isdecimal()), MAX_PROCESSES)
+            found = (_process(proc, pid) for pid in pids)
+            return cls({each.pid: each for each in found if each is not None})
+
+    def below(self, pid: int) -> list[Process]:
+        """The process ``pid`` and all its descendants; nothing when it has ended."""
+        if pid not in self._processes:
+            return []
+        found, waiting = [], [pid]
+        while waiting:
+            current = waiting.pop()
+            found.append(self._processes[current])
+            waiting += self._children.get(current, ())
+        return found
+
+
+class SharedTable:
+    """One reading of all processes for all boxes of this process: it costs the same for one box as for a hundred."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._table = ProcessTable({})
+        self._read_at = float("-inf")
+
+    def read(self) -> ProcessTable:
+        """A table that is no older than :data:`SHARED_SECONDS`."""
+        with self._lock:
+            if time.monotonic() - self._read_at > SHARED_SECONDS:
+                self._table = ProcessTable.read()
+                self._read_at = time.monotonic()
+            return self._table
+
+
+def memory_bytes(processes: Collection[Process], bound: int, *, swaps: bool, proc: Path = PROC) -> int:
+    """Memory that ``processes`` hold together, in bytes: their own, and their part of what they share (PSS).
+
+    What the kernel can take back at once, pages of files, does not count. That costs a walk through page tables, so it
+    is only measured when the pages that are mapped, which are never fewer, exceed ``bound``, or on a machine that
+    ``swaps``; else the number of these is returned.
+    """
+    resident = sum(each.resident for each in processes)
+    if resident <= bound and not swaps:
+        return resident
+    return sum(_own_bytes(proc, each.pid) for each in processes)
+
+
+def unlinked_bytes(processes: Collection[Process], disks: Collection[int], proc: Path = PROC) -> tuple[int, int]:
+    """Bytes of files that have no name but are open: on the devices ``disks``, and in memory (``memfd_create``)."""
+    on_disk = in_memory = 0
+    seen: set[tuple[int, int]] = set()
+    left = MAX_DESCRIPTORS
+    for process in processes:
+        for info in _open_files(proc / str(process.pid) / "fd", left):
+            left -= 1
+            if not stat.S_ISREG(info.st_mode) or info.st_nlink or (info.st_dev, info.st_ino) in seen:
+                continue
+            seen.add((info.st_dev, info.st_ino))
+            if info.st_dev in disks:
+                on_disk += info.st_blocks * _BLOCK
+            else:
+                in_memory += info.st_blocks * _BLOCK
+    return on_disk, in_memory
+
+
+def has_swap(proc: Path = PROC) -> bool:
+    """Whether memory of processes may be somewhere else than in memory."""
+    return _kilobytes(_read(proc / "meminfo"), ("SwapTotal:",)) > 0
+
+
+def _process(proc: Path, pid: int) -> Process | None:
+    # proc_pid_stat(5): the name may hold spaces and brackets, so what follows begins behind the last one
+    fields = _read(proc / str(pid) / "stat").rpartition(")")[2].split()
+    try:
+        return Process(pid, parent=int(fields[1]), tasks=int(fields[17]), resident=int(fields[21]) * _PAGE)
+    except (IndexError, ValueError):
+        return None  # it has ended
+
+
+def _own_bytes(proc: Path, pid: int) -> int:
+    """A process that keeps others from its memory map (``PR_SET_DUMPABLE``) is charged with all that it shares."""
+    shared_out = _read(proc / str(pid) / "smaps_rollup")
+    if shared_out:
+        return _kilobytes(shared_out, _MAPPED) << 10
+    return _kilobytes(_read(proc / str(pid) / "status"), _RESIDENT) << 10
+
+
+def _kilobytes(text: str, names: Sequence[str]) -> int:
+    total = 0
+    for line in text.splitlines():
+        name, _, rest = line.partition(" ")
+        name, _, rest = (name, "", rest) if name in names else line.partition("\t")
+        if name in names:
+            number = rest.split()[0] if rest.split() else ""
+            total += int(number) if number.isdecimal() else 0
+    return total
+
+
+def _open_files(directory: Path, limit: int) -> list[os.stat_result]:
+    found = []
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for each in itertools.islice(entries, limit):
+            with contextlib.suppress(OSError):
+                found.append(each.stat())
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_FILE_BYTES).decode(errors="replace")
+    except OSError:
+        return ""

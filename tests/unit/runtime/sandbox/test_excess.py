@@ -1,0 +1,132 @@
+"""What exceeds a bound, and what is said of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.runtime.sandbox import Limits
+from sluice.runtime.sandbox.bounds import Subject, Usage, excess
+from sluice.runtime.sandbox.bounds.guard import SHARE_OF_TIME, first_excess
+
+MIB = 1 << 20
+LIMITS = Limits(memory_mb=512, processes=64, disk_mb=50, files=1000, log_mb=20)
+SUBJECT = Subject("the executor", "--executor-memory, or memory_overhead_mb in [isolation]")
+
+WITHIN = (
+    Usage(),
+    Usage(memory_bytes=512 * MIB, tasks=63, disk_bytes=50 * MIB, entries=1000, log_bytes=20 * MIB),
+)
+EXCESSES = (
+    (
+        Usage(memory_bytes=512 * MIB + 1),
+        (
+            "out of memory: the executor and what it started use 513 MiB and may use 512 MiB; "
+            "raise --executor-memory, or memory_overhead_mb in [isolation]"
+        ),
+    ),
+    (
+        Usage(memory_kills=1),
+        (
+            "out of memory: the executor and what it started wanted more than the 512 MiB that they may use, "
+            "so the kernel ended one of these processes; "
+            "raise --executor-memory, or memory_overhead_mb in [isolation]"
+        ),
+    ),
+    (
+        Usage(tasks=64),
+        (
+            "too many processes: the executor has used up the 64 processes and threads that it may have; "
+            "raise max_processes in [isolation]"
+        ),
+    ),
+    (
+        Usage(tasks=3, tasks_refused=1),
+        (
+            "too many processes: the executor has used up the 64 processes and threads that it may have; "
+            "raise max_processes in [isolation]"
+        ),
+    ),
+    (
+        Usage(log_bytes=20 * MIB + 1),
+        (
+            "too much output: a log of the executor has 21 MiB and may have 20 MiB; "
+            "print less, or raise log_mb in [isolation]"
+        ),
+    ),
+    (
+        Usage(disk_bytes=61 * MIB),
+        "too much disk: the directories of the executor hold 61 MiB and may hold 50 MiB; raise disk_mb in [isolation]",
+    ),
+    (
+        Usage(entries=1001),
+        (
+            "too many files: the directories of the executor hold more than 1000 files, which is what they may hold; "
+            "raise max_files in [isolation]"
+        ),
+    ),
+    (
+        Usage(hidden="a directory in it cannot be opened"),
+        (
+            "the directories of the executor cannot be measured: a directory in it cannot be opened; "
+            "have the job make no such directory"
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize("usage", WITHIN)
+def test_what_is_within_its_bounds_goes_on(usage: Usage) -> None:
+    assert not excess(usage, LIMITS, SUBJECT)
+
+
+@pytest.mark.parametrize(("usage", "said"), EXCESSES)
+def test_an_excess_names_bound_amount_and_setting(usage: Usage, said: str) -> None:
+    assert excess(usage, LIMITS, SUBJECT) == said
+
+
+def test_nothing_is_bounded_by_limits_of_zero() -> None:
+    everything = Usage(memory_bytes=1 << 50, tasks=1 << 20, disk_bytes=1 << 50, entries=1 << 30, log_bytes=1 << 50)
+    assert not excess(everything, Limits(), SUBJECT)
+
+
+class Clock:
+    """Time that passes while something is measured, and while somebody sleeps."""
+
+    def __init__(self, costs: list[float]) -> None:
+        self.now = 0.0
+        self.costs = costs
+        self.slept: list[float] = []
+        self.measured = 0
+
+    async def measure(self) -> Usage:
+        self.now += self.costs[self.measured]
+        self.measured += 1
+        return Usage(tasks=self.measured)
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+async def test_measuring_goes_on_until_something_is_to_be_said() -> None:
+    clock = Clock([0.0, 0.0, 0.0])
+    said = await first_excess(
+        clock.measure,
+        lambda usage: "enough" if usage.tasks == 3 else "",
+        pause=0.5,
+        sleep=clock.sleep,
+        clock=lambda: clock.now,
+    )
+    assert (said, clock.slept) == ("enough", [0.5, 0.5])
+
+
+async def test_what_takes_long_to_measure_is_measured_less_often() -> None:
+    clock = Clock([3.0, 0.001, 0.0])
+    await first_excess(
+        clock.measure,
+        lambda usage: "enough" if usage.tasks == 3 else "",
+        pause=0.5,
+        sleep=clock.sleep,
+        clock=lambda: clock.now,
+    )
+    assert clock.slept == [pytest.approx(3.0 / SHARE_OF_TIME), 0.5]
