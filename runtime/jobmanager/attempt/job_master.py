@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -51,8 +50,6 @@ _LOG = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-TOKEN_BYTES = 16
-
 
 class JobMaster(PermanentlyFencedRpcEndpoint):
     """One attempt of a job, from its beginning to the job's end or to the decision to try again.
@@ -61,11 +58,12 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         before: the job, and what its earlier attempts have left.
         services: of the process.
         attempt: the number of this attempt.
+        token: its fencing token, the same under each leader.
     """
 
-    def __init__(self, before: JobRecord, services: JobServices, *, attempt: int) -> None:
+    def __init__(self, before: JobRecord, services: JobServices, *, attempt: int, token: bytes) -> None:
         job_id, submission = before.detail.id, before.submission
-        self.token = secrets.token_bytes(TOKEN_BYTES)
+        self.token = token
         super().__init__(jobmaster_endpoint(job_id), JobMasterInternalGateway, self.token, job_id=job_id)
         self._submission = submission
         self._services = services

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.core import SluiceError
-from sluice.runtime.messages import OutputLocation, ShuffleAllocation
+from sluice.runtime.messages import OutputLocation, RunningDriver, ShuffleAllocation
 from sluice.runtime.shuffle.control_plane import NoShuffleService, ShuffleManagerLink
 
 _LOG = logging.getLogger(__name__)
@@ -30,7 +30,9 @@ _ATTEMPTS = 1 << (32 - ATTEMPT_SHIFT)
 @dataclass(slots=True)
 class _Shuffle:
     number: int
-    allocation: asyncio.Task[ShuffleAllocation]
+    partitions: int
+    allocation: asyncio.Task[ShuffleAllocation] | None = None
+    """None: an earlier leader had it; the service still knows."""
 
 
 class ShuffleRelay:
@@ -69,6 +71,23 @@ class ShuffleRelay:
         first = self._number()
         return self._release_before(self._link, first) if first >= FIRST_NUMBER_OF_A_LATER_CONTEXT else None
 
+    def resume(self, attempt: int, running: RunningDriver) -> None:
+        """Go on with the shuffles of a driver that another leader has served, before its :meth:`begin`.
+
+        What it says concerns this job alone: the service is asked anew where its shuffles are.
+        """
+        if self._link is None:
+            return
+        self._attempt, self._context = attempt, (attempt, running.app_id)
+        mine = (attempt % _ATTEMPTS) << ATTEMPT_SHIFT
+        for each in running.shuffles:
+            if each.number >> ATTEMPT_SHIFT == mine >> ATTEMPT_SHIFT:
+                self._shuffles[each.shuffle_id] = _Shuffle(each.number, each.partitions)
+                self._count = max(self._count, each.number - mine + 1)
+        self._count = max(self._count, running.shuffles_asked)  # each question may have taken a number
+        if running.shuffles_asked:
+            self._link.keep(self._job_id)
+
     async def register(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
         """Where the shuffle that Spark calls ``shuffle_id`` is kept; the same as long as it is not unregistered."""
         link = self._link
@@ -77,18 +96,22 @@ class ShuffleRelay:
                 f"job {self._job_id} does not use the shuffle service", "it is ending" if self._over else ""
             )
         known = self._shuffles.get(shuffle_id)
-        if known is None or (known.allocation.done() and _failed(known.allocation)):
-            number = self._next_number()
-            task = asyncio.ensure_future(link.allocate(self._job_id, number, partitions))
-            known = self._shuffles[shuffle_id] = _Shuffle(number, task)
-        return await asyncio.shield(known.allocation)
+        if known is None or _failed(known.allocation):
+            known = self._shuffles[shuffle_id] = _Shuffle(self._next_number(), partitions)
+        return await self._allocation(link, known)
+
+    async def _allocation(self, link: ShuffleManagerLink, shuffle: _Shuffle) -> ShuffleAllocation:
+        if shuffle.allocation is None:
+            asked = link.allocate(self._job_id, shuffle.number, shuffle.partitions)
+            shuffle.allocation = asyncio.ensure_future(asked)
+        return await asyncio.shield(shuffle.allocation)
 
     async def locate(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
         """Where the outputs of a registered shuffle are now: at its workers, or at those that took over from them."""
         shuffle = self._shuffles.get(shuffle_id)
         if self._link is None or shuffle is None:
             raise NoShuffleService(f"shuffle {shuffle_id} of job {self._job_id} is not registered")
-        allocation = await asyncio.shield(shuffle.allocation)
+        allocation = await self._allocation(self._link, shuffle)
         names = [worker.name for worker in allocation.workers]
         return await self._link.locate(self._job_id, shuffle.number, names)
 
@@ -101,9 +124,12 @@ class ShuffleRelay:
     async def workers_lost(self, shuffle_id: int, workers: Collection[str]) -> None:
         """The job cannot reach these workers of the shuffle; names that are not its are ignored."""
         shuffle = self._shuffles.get(shuffle_id)
-        if self._link is None or shuffle is None or not shuffle.allocation.done() or _failed(shuffle.allocation):
+        if self._link is None or shuffle is None:
             return
-        named = {worker.name for worker in shuffle.allocation.result().workers} & set(workers)
+        if shuffle.allocation is not None and (not shuffle.allocation.done() or _failed(shuffle.allocation)):
+            return
+        allocation = await self._allocation(self._link, shuffle)
+        named = {worker.name for worker in allocation.workers} & set(workers)
         if named:
             await self._link.workers_lost(self._job_id, sorted(named))
 
@@ -117,7 +143,8 @@ class ShuffleRelay:
     def close(self) -> None:
         """Wait for nothing any more, and leave the service as it is: another leader goes on with the job."""
         for shuffle in self._shuffles.values():
-            shuffle.allocation.cancel()
+            if shuffle.allocation is not None:
+                shuffle.allocation.cancel()
         self._shuffles.clear()
 
     def _number(self) -> int:
@@ -137,7 +164,8 @@ class ShuffleRelay:
             _LOG.info("earlier shuffles of job %s go with the job: %s", self._job_id, error)
 
     async def _release(self, shuffle: _Shuffle) -> None:
-        shuffle.allocation.cancel()
+        if shuffle.allocation is not None:
+            shuffle.allocation.cancel()
         if self._link is None:
             return
         try:
@@ -146,5 +174,7 @@ class ShuffleRelay:
             _LOG.info("shuffle %d of job %s goes with the job: %s", shuffle.number, self._job_id, error)
 
 
-def _failed(allocation: asyncio.Task[ShuffleAllocation]) -> bool:
+def _failed(allocation: asyncio.Task[ShuffleAllocation] | None) -> bool:
+    if allocation is None or not allocation.done():
+        return False
     return allocation.cancelled() or allocation.exception() is not None

@@ -35,6 +35,10 @@ ATTEMPTS_WITH_LOGS = 5
 """Latest attempts of a job whose logs are kept: a streaming job may be restarted for ever."""
 
 
+class AttemptUnknown(SluiceError):
+    """A JobMaster is to be started for an attempt that was not written down."""
+
+
 class ActionRunner:
     """The Dispatcher's hands: the store, the files and processes of jobs, and their JobMasters.
 
@@ -117,7 +121,7 @@ class ActionRunner:
             case actions.BeginAttempt():
                 self._launch(job_id, self._begin_attempt(job_id))
             case actions.StartMaster():
-                self._launch(job_id, self._start_master(job_id, action.attempt))
+                self._launch(job_id, self._start_master(job_id))
             case actions.EndAttempt():
                 self._launch(job_id, self._end_attempt(job_id))
             case actions.StartDelay():
@@ -267,15 +271,19 @@ class ActionRunner:
 
     async def _begin_attempt(self, job_id: str) -> None:
         attempt = await self._persistently(lambda: self._store.begin_attempt(job_id), "its attempt")
-        self._machine.attempt_begun(job_id, attempt)
+        self._jobs[job_id].attempt = attempt
+        self._machine.attempt_begun(job_id, attempt.number)
         self.run_actions()
 
-    async def _start_master(self, job_id: str, attempt: int) -> None:
+    async def _start_master(self, job_id: str) -> None:
         job = self._jobs[job_id]
-        forgotten = attempt_directory(self._directory, job_id, max(0, attempt - ATTEMPTS_WITH_LOGS))
+        attempt = job.attempt
+        if attempt is None:
+            raise AttemptUnknown(f"no attempt of job {job_id} has begun")
+        forgotten = attempt_directory(self._directory, job_id, max(0, attempt.number - ATTEMPTS_WITH_LOGS))
         await asyncio.to_thread(remove_untrusted, forgotten.parent, forgotten.name)
         self._term.check()
-        master = job.master = JobMaster(job.record, self._services, attempt=attempt)
+        master = job.master = JobMaster(job.record, self._services, attempt=attempt.number, token=attempt.fencing_token)
         try:
             await self._endpoint.service.start(master)
         except SluiceError:

@@ -8,19 +8,23 @@ from dataclasses import dataclass, field
 from sluice.runtime.jobmanager.attempt import JobMaster
 from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.jobmanager.gateways import JobMasterInternalGateway
-from sluice.runtime.jobmanager.store import JobHistory
+from sluice.runtime.jobmanager.store import Attempt, JobHistory
 from sluice.runtime.jobmanager.views import JobRecord
 from sluice.runtime.rpc import Host
 
 
 @dataclass(slots=True)
 class RegisteredJob:
-    """``record`` is how the job is shown; ``accepting`` is what makes it durable, None once it is."""
+    """``record`` is how the job is shown; ``accepting`` is what makes it durable, None once it is.
+
+    ``attempt`` is the latest one, as it is written down.
+    """
 
     record: JobRecord
     master: JobMaster | None = None
     history: JobHistory = field(default_factory=JobHistory)
     accepting: asyncio.Task[None] | None = None
+    attempt: Attempt | None = None
 
     @property
     def terminal(self) -> bool:

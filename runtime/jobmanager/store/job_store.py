@@ -47,6 +47,8 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 CHANGE_TRIES = 5
 NAMED_AT_MOST = 5
 """Jobs that are named when pointers to them are missing."""
+TOKEN_BYTES = 16
+"""Of the fencing token of an attempt."""
 _OF_A_JOB = ("attempts", "checkpoints", "history", "jobs")
 """Folders of pointers that go when a job is over, the one that says that it is there last."""
 
@@ -62,15 +64,31 @@ class _JobPointer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """The latest attempt of a job: ``running`` until its driver is known to be gone.
+    """The latest attempt of a job.
 
-    ``epoch`` is of the leadership that began it, ``origin`` of the home in which its driver runs.
+    Attributes:
+        number: from 1.
+        epoch: of the leadership that began it.
+        origin: of the home of that leader.
+        token: the fencing token of its JobMasters, in hexadecimal: under a later leader it is the same.
+        taskmanager: where its driver was about to be launched; empty: it never was.
+        running: until its driver is known to be gone.
     """
 
     number: int
     epoch: int
     origin: str
+    token: str = ""
+    taskmanager: str = ""
     running: bool = True
+
+    @property
+    def fencing_token(self) -> bytes:
+        """The token as it goes on the wire."""
+        return bytes.fromhex(self.token)
+
+    def __repr__(self) -> str:
+        return f"<Attempt {self.number} on {self.taskmanager or 'no TaskManager'}>"  # never the token
 
 
 class _ResultPointer(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,17 +192,23 @@ class JobStore:
 
     # --- attempts -----------------------------------------------------------------------------------------
 
-    async def begin_attempt(self, job_id: str) -> int:
-        """The number of a new attempt, from 1; noted before its driver starts, so that no two have the same."""
+    async def begin_attempt(self, job_id: str) -> Attempt:
+        """A new attempt, numbered from 1; noted before its driver starts, so that no two have the same number."""
         present = await self._pointers.get("attempts", job_id)
+        number = 1 if present is None else _decode(f"attempts/{job_id}", present.value, Attempt).number + 1
+        token = secrets.token_hex(TOKEN_BYTES)
+        attempt = Attempt(number=number, epoch=self._epoch, origin=self.origin, token=token)
         if present is None:
-            attempt = Attempt(number=1, epoch=self._epoch, origin=self.origin)
             await self._pointers.create("attempts", job_id, msgspec.json.encode(attempt))
-            return 1
-        number = _decode(f"attempts/{job_id}", present.value, Attempt).number + 1
-        attempt = Attempt(number=number, epoch=self._epoch, origin=self.origin)
-        await self._pointers.replace("attempts", job_id, msgspec.json.encode(attempt), present.version)
-        return number
+        else:
+            await self._pointers.replace("attempts", job_id, msgspec.json.encode(attempt), present.version)
+        return attempt
+
+    async def place_attempt(self, job_id: str, taskmanager: str) -> None:
+        """Note where the driver of the latest attempt is about to be launched: the next leader looks for it there."""
+        await self._change(
+            "attempts", job_id, Attempt, lambda attempt: msgspec.structs.replace(attempt, taskmanager=taskmanager)
+        )
 
     async def end_attempt(self, job_id: str) -> None:
         """Note that the driver of the latest attempt is gone: whoever leads next need not wait for it."""

@@ -128,6 +128,11 @@ class ShuffleManagerLink:
         self._known.add(job_id)
         return allocation
 
+    def keep(self, job_id: str) -> None:
+        """Renew the lease of a job whose shuffles were allocated under an earlier leader."""
+        self._jobs.add(job_id)
+        self._known.add(job_id)
+
     async def release_shuffle(self, job_id: str, shuffle_number: int) -> None:
         """A shuffle is over. What is not released goes with its job."""
         await self._call(lambda manager: manager.release_shuffle(job_id, shuffle_number), RELEASE_SECONDS)

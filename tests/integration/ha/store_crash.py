@@ -54,7 +54,7 @@ async def live(directory: Path, confirm: int) -> None:
     store = JobStore(leadership.pointers, LocalStorage(directory / "storage"), epoch=leadership.epoch, origin="o")
     await store.accept(JOB, wanted, 1, lambda digest: blobs.path(JOB, digest))
     os.write(confirm, b"accepted\n")
-    number = await store.begin_attempt(JOB)
+    number = (await store.begin_attempt(JOB)).number
     os.write(confirm, b"attempt %d\n" % number)
     await store.put_result(result(wanted))
     os.write(confirm, b"ended\n")
@@ -98,7 +98,7 @@ async def look(directory: Path) -> dict[str, object]:
     found = await store.recover()
     submissions = [job.submission for job in found.accepted if job.submission is not None]
     blobs = [b"".join(store.blob_chunks(JOB, each.pipeline)) == CONTENT for each in submissions]
-    attempts = [await store.begin_attempt(job.job_id) for job in found.accepted]
+    attempts = [(await store.begin_attempt(job.job_id)).number for job in found.accepted]
     for ended in found.ended:
         await store.clean(ended.summary.id)
     left = storage.names("jobs")

@@ -274,7 +274,7 @@ class Leadership(RuleBasedStateMachine):
         if candidate.store is None:
             return
         try:
-            attempt = self.runner.run(candidate.store.begin_attempt(job_id))
+            attempt = self.runner.run(candidate.store.begin_attempt(job_id)).number
         except HaError:
             self._step_down(candidate)
             return

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from sluice.runtime.jobmanager.attempt.shuffle_relay import ATTEMPT_SHIFT, ShuffleRelay
-from sluice.runtime.messages import OutputLocation, ShuffleAllocation, WorkerAddress
+from sluice.runtime.messages import KnownShuffle, OutputLocation, RunningDriver, ShuffleAllocation, WorkerAddress
 from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
 from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
 
@@ -32,6 +32,9 @@ class Link:
             raise self.errors.pop()
         worker = WorkerAddress(name="w-1", host="h", port=1)
         return ShuffleAllocation(shuffle_number=shuffle_number, workers=(worker,), replicas=1, integrity_key=b"0" * 8)
+
+    def keep(self, job_id: str) -> None:
+        self.heard.append(("keep", job_id))
 
     async def release_shuffle(self, job_id: str, shuffle_number: int) -> None:
         if self.errors:
@@ -175,3 +178,47 @@ async def test_the_workers_of_a_shuffle_are_located_by_its_number_on_the_data_pl
     assert found == (OutputLocation(pushed_to="w-1", address=WorkerAddress("w-2", "h", 2)),)
     with pytest.raises(NoShuffleService, match="not registered"):
         await relay.locate(1)
+
+
+def told(*shuffles: tuple[int, int], asked: int, app_id: str = "a") -> RunningDriver:
+    known = tuple(KnownShuffle(shuffle_id=spark, number=number, partitions=4) for spark, number in shuffles)
+    return RunningDriver(spark_auth_secret="0" * 64, app_id=app_id, shuffles=known, shuffles_asked=asked)
+
+
+async def test_another_leaders_relay_goes_on_with_the_shuffles_of_a_running_driver() -> None:
+    link = Link()
+    relay = relay_of(link)
+    first = 2 << ATTEMPT_SHIFT
+    relay.resume(2, told((7, first + 1), (8, first + 2), asked=5))
+    assert link.heard == [("keep", JOB)]
+    link.heard.clear()
+    await begin(relay, 2, "a")
+    assert link.heard == []  # the same SparkContext: nothing is over
+    assert (await relay.register(7, 4)).shuffle_number == first + 1
+    await relay.locate(8)
+    await relay.workers_lost(8, ["w-1", "w-9"])
+    assert link.heard == [
+        ("allocate", first + 1, 4), ("allocate", first + 2, 4), ("locate", first + 2, ["w-1"]), ("lost", ["w-1"]),
+    ]  # fmt: skip
+    await relay.unregister(7)
+    assert link.heard[-1] == ("release", first + 1)
+    assert (await relay.register(9, 4)).shuffle_number == first + 5  # what was asked may have used all before it
+
+
+async def test_numbers_of_another_attempt_are_not_believed() -> None:
+    link = Link()
+    relay = relay_of(link)
+    relay.resume(2, told((7, (1 << ATTEMPT_SHIFT) + 3), asked=0))
+    await begin(relay, 2, "a")
+    assert (await relay.register(7, 4)).shuffle_number == 2 << ATTEMPT_SHIFT
+
+
+async def test_a_later_context_of_a_resumed_driver_ends_its_shuffles() -> None:
+    link = Link()
+    relay = relay_of(link)
+    first = 1 << ATTEMPT_SHIFT
+    relay.resume(1, told((0, first), asked=1))
+    await begin(relay, 1, "b")
+    assert link.heard[-1] == ("before", first + 1)
+    with pytest.raises(NoShuffleService):
+        await relay.locate(0)

@@ -12,7 +12,7 @@ from typing import Any
 from sluice.runtime.blob.store import BlobStore, BlobWriter
 from sluice.runtime.jobmanager.dispatcher.endpoint import Dispatcher
 from sluice.runtime.jobmanager.store.job_history import JobHistory
-from sluice.runtime.jobmanager.store.job_store import AcceptedJob, Recovered
+from sluice.runtime.jobmanager.store.job_store import AcceptedJob, Attempt, Recovered
 from sluice.runtime.messages import BlobRef, JobSubmission
 from sluice.runtime.restart_config import RestartConfig
 
@@ -42,7 +42,7 @@ class Store:
         assert ref == PIPELINE
         yield CONTENT
 
-    async def begin_attempt(self, job_id: str) -> int:
+    async def begin_attempt(self, job_id: str) -> Attempt:
         assert job_id in JOBS
         await asyncio.Event().wait()
         raise AssertionError

@@ -124,10 +124,17 @@ async def test_a_cancelled_job_stays_cancelled(world: World) -> None:
 
 async def test_attempts_are_counted_and_their_end_is_noted(world: World) -> None:
     await world.accept(ONE)
-    assert [await world.store.begin_attempt(ONE) for _ in range(3)] == [1, 2, 3]
+    begun = [await world.store.begin_attempt(ONE) for _ in range(3)]
+    assert [each.number for each in begun] == [1, 2, 3]
+    assert len({each.token for each in begun}) == 3
+    (job,) = (await world.store.recover()).accepted
+    assert job.attempt == begun[-1]
+    assert (job.attempt.running, job.attempt.origin, job.attempt.taskmanager) == (True, "here", "")
+    assert job.attempt.token not in repr(job)
+    await world.store.place_attempt(ONE, "tm-1")
     (job,) = (await world.store.recover()).accepted
     assert job.attempt is not None
-    assert (job.attempt.number, job.attempt.running, job.attempt.origin) == (3, True, "here")
+    assert (job.attempt.taskmanager, job.attempt.fencing_token) == ("tm-1", begun[-1].fencing_token)
     await world.store.end_attempt(ONE)
     (job,) = (await world.store.recover()).accepted
     assert job.attempt is not None
