@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.runtime.sandbox import bwrap
 from sluice.runtime.sandbox.limits import Limits
-from sluice.runtime.sandbox.mounts import Mount
+from sluice.runtime.sandbox.mounts import Mount, MountKind
 from sluice.runtime.sandbox.orders import ENTRY, Orders
 from sluice.runtime.sandbox.view import View
 
@@ -23,6 +23,14 @@ _FATAL = frozenset(
     }
 )
 """Signals whose 128+N means that they ended the program. With 143 a JVM exits by itself, after SIGTERM."""
+
+
+_OWN = ("/tmp", "/dev", "/proc")  # noqa: S108 - its own
+"""What a box may write besides its view, as far as modes allow."""
+_SHARED = ("/proc", *(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty")))
+"""The same without namespaces."""
+_USERS = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf")
+"""What a box has of its own, and reads from the machine without namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,8 @@ class Walls:
     """Path of bubblewrap; empty: no namespaces."""
     mounts: tuple[Mount, ...] = ()
     """The machine's part of the view."""
+    filter: bytes = b""
+    """The filter of system calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +80,31 @@ class Box:
             yield Launch(tuple(argv), dict(env))
             return
         with contextlib.ExitStack() as stack:
-            orders = Orders(
-                argv,
-                env,
-                cwd,
-                uid=self.uid,
-                parent=None if self.walls.bwrap else os.getpid(),
-                limits=self.limits,
-            )
-            fds = [_memory_file(stack, "orders", orders.encoded())]
+            fds = [_memory_file(stack, "filter", self.walls.filter)]
+            writable = _paths(self.mounts, MountKind.WRITABLE)
+            if self.walls.bwrap:
+                orders = Orders(argv, env, cwd, self.limits, uid=self.uid, read=("/",), write=(*_OWN, *writable))
+            else:
+                orders = Orders(
+                    argv,
+                    env,
+                    cwd,
+                    self.limits,
+                    uid=self.uid,
+                    parent=os.getpid(),
+                    filter_fd=fds[0],
+                    read=(*_USERS, *_paths((*self.walls.mounts, *self.mounts), MountKind.READ_ONLY)),
+                    write=(*_SHARED, *writable),
+                )
+            fds.append(_memory_file(stack, "orders", orders.encoded()))
             if self.walls.bwrap:
                 command = self._bwrap_command(self.walls, stack, fds)
             else:
-                command = (self.walls.python, "-I", "-S", str(ENTRY), str(fds[0]), self.view.job_id)
+                command = (self.walls.python, "-I", "-S", str(ENTRY), str(fds[1]), self.view.job_id)
             yield Launch(command, {}, tuple(fds), (signal.SIGTERM,))
 
     def _bwrap_command(self, walls: Walls, stack: contextlib.ExitStack, fds: list[int]) -> tuple[str, ...]:
+        filter_fd, orders_fd = fds
         home = self.view.home or next(iter(self.view.writable), Path("/tmp"))  # noqa: S108 - the box's own
         uid = bwrap.INNER_UID if self.uid is None else self.uid
         files = []
@@ -95,10 +114,10 @@ class Box:
         options = (
             *bwrap.namespace_options(self.uid),
             *bwrap.mount_options(walls.mounts, self.mounts, files, tmp_mb=self.limits.tmp_mb),
-            *("--chdir", "/"),
+            *("--seccomp", str(filter_fd), "--chdir", "/"),
         )
         fds.append(_memory_file(stack, "options", os.fsencode("".join(f"{option}\0" for option in options))))
-        inner = (walls.python, "-I", "-S", bwrap.ENTRY_PATH, str(fds[0]), self.view.job_id)
+        inner = (walls.python, "-I", "-S", bwrap.ENTRY_PATH, str(orders_fd), self.view.job_id)
         return (walls.bwrap, "--args", str(fds[-1]), "--", *inner)
 
     def exit_code(self, code: int) -> int:
@@ -106,6 +125,10 @@ class Box:
         if self.walls is not None and self.walls.bwrap and code - _SIGNAL_EXIT_BASE in _FATAL:
             return _SIGNAL_EXIT_BASE - code
         return code
+
+
+def _paths(mounts: Iterable[Mount], kind: MountKind) -> tuple[str, ...]:
+    return tuple(str(mount.path) for mount in mounts if mount.kind is kind)
 
 
 def _memory_file(stack: contextlib.ExitStack, name: str, content: bytes) -> int:

@@ -12,6 +12,7 @@ from sluice.runtime.sandbox.errors import SandboxRefused
 from sluice.runtime.sandbox.limits import Limits
 
 MIB = 1 << 20
+BOXES_OF_A_UID = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,14 @@ class Orders:
     argv: Sequence[str]
     env: Mapping[str, str] = field(repr=False)
     cwd: Path
+    limits: Limits
     uid: int | None = None
     parent: int | None = None
-    limits: Limits = field(default_factory=Limits)
+    filter_fd: int | None = None
+    """Where the filter of system calls is, if the entry program is to install it."""
+    read: tuple[str, ...] = ()
+    """For Landlock: what may be read and run."""
+    write: tuple[str, ...] = ()
 
     def encoded(self) -> bytes:
         """NUL-separated ``key=value``.
@@ -43,6 +49,10 @@ class Orders:
             yield "parent", str(self.parent)
         for number, limit in rlimits(self.limits, shared=self.uid is not None).items():
             yield "rlimit", f"{number}:{limit}"
+        yield from (("read", path) for path in self.read)
+        yield from (("write", path) for path in self.write)
+        if self.filter_fd is not None:
+            yield "filter", str(self.filter_fd)
         yield "cwd", str(self.cwd)
         for name, value in self.env.items():
             yield "env", f"{name}={value}"

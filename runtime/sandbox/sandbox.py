@@ -124,8 +124,7 @@ class Sandbox:
         """
         if self._walls is None:
             return Box(view, limits)
-        mounts = self._mounts(view) if self._walls.bwrap else ()
-        return Box(view, limits, self._walls, self.uid(view.job_id), tuple(mounts))
+        return Box(view, limits, self._walls, self.uid(view.job_id), tuple(self._mounts(view)))
 
     def _mounts(self, view: View) -> list[Mount]:
         readable = [*python_paths(), *view.read_only, *map(Path, self.config.read_only)]

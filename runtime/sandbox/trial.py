@@ -15,6 +15,7 @@ from sluice.runtime.sandbox.config import IsolationConfig, IsolationLevel
 from sluice.runtime.sandbox.errors import SandboxUnavailable
 from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, in_order
+from sluice.runtime.sandbox.seccomp import seccomp_filter
 from sluice.runtime.sandbox.system_view import python_paths, system_mounts
 from sluice.runtime.sandbox.uids import job_uid
 from sluice.runtime.sandbox.view import View
@@ -34,15 +35,16 @@ def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
         raise SandboxUnavailable(f"there is no sandbox on {sys.platform}", 'use Linux, or set isolation.level = "none"')
     own_uids = os.geteuid() == 0
     python = os.path.realpath(sys.executable)
+    program = seccomp_filter()
     if config.level is IsolationLevel.UID:
         if not own_uids:
             raise SandboxUnavailable('isolation.level = "uid" needs root', 'run as root, or set level = "sandbox"')
-        walls = Walls(python)
+        walls = Walls(python, mounts=tuple(system_mounts()), filter=program)
         _try(walls, own_uids=True)
         return walls, True
     failures: list[SandboxUnavailable] = []
-    for program in programs(config):
-        walls = Walls(python, program, tuple(system_mounts()))
+    for bwrap in programs(config):
+        walls = Walls(python, bwrap, tuple(system_mounts()), program)
         try:
             _try(walls, own_uids=own_uids)
         except SandboxUnavailable as error:

@@ -1,0 +1,119 @@
+"""The filter of system calls: a program for the kernel's BPF machine (seccomp(2)).
+
+It is made here, as a list of instructions, because there is little to it: compare a number, look at an argument,
+return. What it refuses fails with an error that a program can handle. A call with a foreign ABI ends the process,
+because its numbers mean something else.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import socket
+import struct
+from collections.abc import Sequence
+
+from sluice.runtime.sandbox.errors import SandboxUnavailable
+from sluice.runtime.sandbox.syscalls import ARCHITECTURES, NEWEST_KNOWN, Architecture
+
+Instruction = tuple[int, int, int, int]
+"""``code, jt, jf, k`` of ``struct sock_filter``."""
+
+LOAD, AND, JUMP_EQUAL, JUMP_GREATER, JUMP_AT_LEAST, JUMP_SET, RETURN = 0x20, 0x54, 0x15, 0x25, 0x35, 0x45, 0x06
+ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+NUMBER_OFFSET, ARCHITECTURE_OFFSET = 0, 4
+
+NEW_NAMESPACES = 0x7E020000
+"""CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET."""
+TERMINAL_INPUT = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX: typing into the terminal of somebody else."""
+PERSONALITIES = (0, 0xFFFFFFFF)
+"""Linux's own, and the question which it is; others switch protections off."""
+_SOCKET_TYPE = 0xF
+"""The rest of the argument are flags (SOCK_CLOEXEC, SOCK_NONBLOCK)."""
+_ROUTING = 0
+"""NETLINK_ROUTE: which addresses this machine has; needed for host names."""
+
+
+def seccomp_filter(machine: str | None = None) -> bytes:
+    """The filter as an array of ``struct sock_filter``.
+
+    Raises:
+        SandboxUnavailable: nobody has written down the numbers of this processor's system calls.
+    """
+    machine = machine or platform.machine()
+    architecture = ARCHITECTURES.get(machine)
+    if architecture is None:
+        raise SandboxUnavailable(
+            f"there is no filter of system calls for {machine}", f"use {' or '.join(ARCHITECTURES)}"
+        )
+    return b"".join(struct.pack("=HBBI", *each) for each in instructions(architecture))
+
+
+def instructions(architecture: Architecture) -> list[Instruction]:
+    """The filter as a list."""
+    arch = architecture
+    return [
+        (LOAD, 0, 0, ARCHITECTURE_OFFSET),
+        (JUMP_EQUAL, 1, 0, arch.audit),
+        (RETURN, 0, 0, KILL_PROCESS),
+        (LOAD, 0, 0, NUMBER_OFFSET),
+        *([(JUMP_AT_LEAST, 0, 1, arch.foreign_abi_bit), (RETURN, 0, 0, KILL_PROCESS)] if arch.foreign_abi_bit else []),
+        (JUMP_GREATER, 0, 1, NEWEST_KNOWN),
+        _refuse(errno.ENOSYS),
+        *(step for number in sorted(arch.denied.values()) for step in _equals(number, [_refuse(errno.EPERM)])),
+        # Its flags are in memory, which a filter cannot see; without it libc uses clone.
+        *_equals(arch.clone3, [_refuse(errno.ENOSYS)]),
+        *_equals(arch.clone, [_argument(0), (JUMP_SET, 0, 1, NEW_NAMESPACES), _refuse(errno.EPERM), _ALLOWED]),
+        *_equals(arch.ioctl, [_argument(1), *_refuse_values(TERMINAL_INPUT), _ALLOWED]),
+        *_equals(arch.personality, [_argument(0), *_allow_values(PERSONALITIES), _refuse(errno.EPERM)]),
+        *_equals(arch.socketpair, [_argument(0), *_allow_values([socket.AF_UNIX]), _refuse(errno.EAFNOSUPPORT)]),
+        *_equals(arch.socket, _socket()),
+        _ALLOWED,
+    ]
+
+
+def _socket() -> list[Instruction]:
+    """Unix sockets, TCP, UDP and the list of addresses; no raw packets, and no protocol that few people look after."""
+    refused = _refuse(errno.EPROTONOSUPPORT)
+    internet = [
+        _argument(1),
+        (AND, 0, 0, _SOCKET_TYPE),
+        *_equals(socket.SOCK_STREAM, [_argument(2), *_allow_values([0, socket.IPPROTO_TCP]), refused]),
+        *_equals(socket.SOCK_DGRAM, [_argument(2), *_allow_values([0, socket.IPPROTO_UDP]), refused]),
+        refused,
+    ]
+    return [
+        _argument(0),
+        *_allow_values([socket.AF_UNIX]),
+        *_equals(socket.AF_INET, internet),
+        *_equals(socket.AF_INET6, internet),
+        *_equals(_AF_NETLINK, [_argument(2), *_allow_values([_ROUTING]), refused]),
+        _refuse(errno.EAFNOSUPPORT),
+    ]
+
+
+_AF_NETLINK = 16
+_ALLOWED: Instruction = (RETURN, 0, 0, ALLOW)
+
+
+def _argument(index: int) -> Instruction:
+    """Load the lower half of an argument; the kernel looks at no more of those that are compared here."""
+    return (LOAD, 0, 0, 16 + 8 * index)
+
+
+def _refuse(error: int) -> Instruction:
+    return (RETURN, 0, 0, ERRNO | error)
+
+
+def _equals(value: int, then: Sequence[Instruction]) -> list[Instruction]:
+    """What is done if the loaded value is ``value``."""
+    return [(JUMP_EQUAL, 0, len(then), value), *then]
+
+
+def _allow_values(values: Sequence[int]) -> list[Instruction]:
+    return [step for value in values for step in _equals(value, [_ALLOWED])]
+
+
+def _refuse_values(values: Sequence[int]) -> list[Instruction]:
+    return [step for value in values for step in _equals(value, [_refuse(errno.EPERM)])]

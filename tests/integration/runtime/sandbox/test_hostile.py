@@ -1,0 +1,95 @@
+"""A program that tries to get out of a real box: every attempt is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
+from tests.integration.runtime.sandbox.conftest import Boxes
+
+MARKER = "sluice-marker-of-a-process-outside"
+PROGRAM = Path(__file__).with_name("hostile_program.py")
+
+HARMLESS = (
+    "read a key",
+    "list the directory of another job",
+    "connect to a unix socket by its path",
+    "connect to an abstract unix socket",
+    "see a process outside",
+    "read the environment of another process",
+    "signal a process outside",
+    "read the memory of another process",
+    "take a descriptor of another process",
+    "write what it may only read",
+)
+
+
+@pytest.fixture
+def targets(tmp_path: Path) -> Iterator[dict[str, object]]:
+    """What is outside: a key, another job, sockets that listen, a process with a secret in its environment."""
+    key, other, shown = tmp_path / "pki" / "ca.key", tmp_path / "other", tmp_path / "shown"
+    for directory in (key.parent, other, shown):
+        directory.mkdir(mode=0o755)
+    key.write_text("secret", encoding="utf-8")
+    key.chmod(0o644)  # what protects it is the box alone
+    shutil.copy(PROGRAM, shown)
+    path = tmp_path / "rest.sock"
+    outside = subprocess.Popen(
+        [sys.executable, "-c", "input()", MARKER],
+        env={"SECRET": MARKER},
+        stdin=subprocess.PIPE,
+    )
+    with socket.socket(socket.AF_UNIX) as by_path, socket.socket(socket.AF_UNIX) as abstract:
+        by_path.bind(str(path))
+        abstract.bind(f"\0sluice-test-{os.getpid()}")
+        for each in (by_path, abstract):
+            each.listen()
+        path.chmod(0o777)
+        yield {
+            "key": str(key),
+            "other_job": str(other),
+            "read_only": str(shown),
+            "unix_socket": str(path),
+            "abstract_socket": f"sluice-test-{os.getpid()}",
+            "marker": MARKER,
+            "pid": outside.pid,
+            "environment": sys.prefix,
+        }
+    outside.kill()
+    outside.communicate()
+
+
+async def _results(boxes: Boxes, targets: dict[str, object], *attempts: str) -> dict[str, str]:
+    shown = Path(str(targets["read_only"]))
+    (shown / "targets.json").write_text(json.dumps(targets), encoding="utf-8")
+    box = boxes.box(read_only=[shown])
+    program = (sys.executable, str(shown / PROGRAM.name), str(shown / "targets.json"))
+    ended = await boxes.run(*program, *attempts, box=box)
+    assert ended.exit.code == 0, ended.err
+    results: dict[str, str] = json.loads(ended.out)
+    return results
+
+
+async def test_every_attempt_is_refused(boxes: Boxes, targets: dict[str, object]) -> None:
+    results = await _results(boxes, targets)
+
+    assert {name: result for name, result in results.items() if not result.startswith("refused")} == {}
+    assert len(results) >= 50
+    assert not [name for name, result in results.items() if "NameError" in result or "TypeError" in result]
+
+
+async def test_without_isolation_they_succeed(boxes: Boxes, targets: dict[str, object]) -> None:
+    """So it is the box that refuses them, not a mistake in the program. Only what changes nothing on the machine."""
+    boxes.sandbox = Sandbox.prepare(IsolationConfig(level=IsolationLevel.NONE))
+    results = await _results(boxes, targets, *HARMLESS)
+
+    assert results == dict.fromkeys(HARMLESS, "SUCCEEDED")
