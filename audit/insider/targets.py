@@ -11,9 +11,11 @@ from pathlib import Path
 
 import psutil
 
-from sluice.audit.discovery import declared, processes_of
+from sluice.audit.discovery import declared, find, processes_of
+from sluice.audit.errors import AuditError
 from sluice.audit.insider.payload import PATTERNS, Target, load
-from sluice.audit.model import Listener
+from sluice.audit.model import Kind, Listener
+from sluice.audit.wire import speaks_tls
 from sluice.core import Home
 
 MAX_TARGETS_OF_A_KIND = 16
@@ -23,7 +25,12 @@ MAX_TARGETS = 600
 def targets_of(home: Home, victim: str, own: str = "") -> tuple[Target, ...]:
     """Everything of the cluster in ``home`` that the job ``own`` must not reach; ``victim`` is the other job."""
     load()
-    found = [*_files(home, victim, own), *_listeners(declared(home)), *_processes(home, victim)]
+    found = [
+        *_files(home, victim, own),
+        *_listeners(declared(home)),
+        *_listeners_of_jobs(home, victim),
+        *_processes(home, victim),
+    ]
     return tuple(found[:MAX_TARGETS])
 
 
@@ -47,6 +54,16 @@ def _listeners(listeners: Iterable[Listener]) -> Iterator[Target]:
             yield Target("unix socket", each.path, each.name)
         else:
             yield Target("port", f"{each.host}:{each.port}", each.name)
+
+
+def _listeners_of_jobs(home: Home, victim: str) -> Iterator[Target]:
+    """Those of the victim's JVMs and its driver's agent, which no registry names."""
+    with contextlib.suppress(AuditError):
+        for each in find(home, speaks_tls).listeners:
+            if each.path and each.name.startswith("bridge"):
+                yield Target("socket of another job", each.path, each.name)
+            elif each.port and victim and each.job_id == victim and each.kind in {Kind.MUTUAL, Kind.LOCAL}:
+                yield Target("port of another job", f"{each.host}:{each.port}", each.name)
 
 
 def _processes(home: Home, victim: str) -> Iterator[Target]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-MODULES = ("secrets", "jobs")
+MODULES = ("secrets", "jobs", "jvm")
 """In the order in which their attempts run."""
 
 
