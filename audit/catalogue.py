@@ -8,6 +8,7 @@ from sluice.audit.checks import (
     edge,
     exhaustion,
     home,
+    isolation,
     listening,
     names,
     peers,
@@ -27,6 +28,7 @@ CHECKS: tuple[Check, ...] = (
     *peers.CHECKS,
     *edge.CHECKS,
     *home.CHECKS,
+    *isolation.CHECKS,
 )
 
 

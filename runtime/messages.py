@@ -14,6 +14,7 @@ import msgspec
 from sluice.core import TraceParent
 from sluice.pki.tls import PeerCertificate
 from sluice.runtime.restart_config import RestartWish
+from sluice.runtime.sandbox import IsolationLevel
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,7 +154,8 @@ class SlotCount(Message, frozen=True):
 class TaskManagerRegistration(Message, frozen=True):
     """A TaskManager introduces itself, its default slots (all of one profile), and what it has in all.
 
-    Slots of other sizes are carved out of ``total``; None: what the default slots have together.
+    Slots of other sizes are carved out of ``total``; None: what the default slots have together. ``isolation`` is what
+    it keeps the processes of jobs in.
     """
 
     name: str
@@ -163,6 +165,7 @@ class TaskManagerRegistration(Message, frozen=True):
     python: str
     version: str
     total: SlotProfile | None = None
+    isolation: IsolationLevel = IsolationLevel.NONE
 
 
 class RegistrationAccepted(Message, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -66,6 +66,7 @@ from sluice.runtime.rest.cluster import Cluster, ClusterFacts, Term
 from sluice.runtime.rest.stream_validity import check_nothing
 from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest.trust_facts import Anchor, TrustFacts
+from sluice.runtime.sandbox import IsolationLevel
 from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
 from sluice.runtime.shuffle.control_plane.messages import (
     NOTHING_MEASURED,
@@ -467,9 +468,18 @@ class SimulatedShuffle:
 class SimulatedResourceManager:
     """Knows ``count`` TaskManagers with ``slots`` each, and what they are connected to."""
 
-    def __init__(self, count: int, slots: int = 4, *, busy: Sequence[str] = (), now: float | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        slots: int = 4,
+        *,
+        busy: Sequence[str] = (),
+        now: float | None = None,
+        without_isolation: Collection[int] = (),
+    ) -> None:
         self.now = time.time() if now is None else now
         self.count, self.slots, self.busy = count, slots, tuple(busy)
+        self.without_isolation = without_isolation
 
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         return tuple(self._view(number) for number in range(1, self.count + 1))
@@ -489,6 +499,7 @@ class SimulatedResourceManager:
             slots_free=sum(each.state is SlotState.FREE for each in slots),
             slots=tuple(slots),
             last_heartbeat=int((time.time() - number % 9) * 1000),
+            isolation=IsolationLevel.NONE if number in self.without_isolation else IsolationLevel.SANDBOX,
         )
 
     async def connections(self) -> Evidence:

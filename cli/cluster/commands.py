@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import psutil
 import typer
 from rich.console import Console
@@ -30,7 +31,9 @@ from sluice.cli.options import (
     JsonOption,
     load_configuration,
 )
-from sluice.core import Home
+from sluice.core import Home, SluiceError, read_bounded
+from sluice.runtime.node import Registration
+from sluice.runtime.sandbox import IsolationLevel
 
 DETACH_TIMEOUT_SECONDS = 150.0
 DOWN_TIMEOUT_SECONDS = 60.0
@@ -48,7 +51,9 @@ def up(
 ) -> None:
     """Start the cluster: CA, Envoy, auth service, JobManager, TaskManagers, each with its own certificate.
 
-    In the foreground it stops with Ctrl-C; with --detach use `sluice down`.
+    In the foreground it stops with Ctrl-C; with --detach use `sluice down`. Jobs run in sandboxes: where this machine
+    cannot make any, the cluster does not start, and the message says what to do. [isolation] level = "none" in
+    sluice.toml goes without.
     """
     from sluice.cli.cluster.launcher import Launcher, run_until_signal
     from sluice.cli.config import find_config_file
@@ -87,6 +92,8 @@ def _say_ready(home: Home, console: Console, *, as_json: bool) -> None:
     console.print(
         f"ready after {seconds:.1f} s: https://{address['host']}:{address['port']}", highlight=False, soft_wrap=True
     )
+    if IsolationLevel.NONE in _isolation(home).values():
+        console.print("warning: jobs run without a sandbox: they can do whatever their TaskManager can", style="red")
     if not (home.root / "token").exists():
         console.print(
             f"make a token:  sluice token create {os.environ.get('USER', 'me')} --role submitter "
@@ -161,12 +168,14 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     with contextlib.suppress(OSError, ValueError):
         address = json.loads((located.run / "endpoints" / "envoy.json").read_text())
         gateway = f"https://{address['host']}:{address['port']}"
+    isolation = _isolation(located) if alive else {}
     document = {
         "home": str(located.root),
         "running": alive,
         "ready": bool(alive and record and record.ready),
         "gateway": gateway if alive else None,
         "startup_seconds": record.ready_at - record.started_at if alive and record and record.ready else None,
+        "isolation": isolation,
         "processes": [
             {"name": entry.name, "pid": entry.pid, "running": process is not None} for entry, process in members
         ],
@@ -178,9 +187,24 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     else:
         print(f"cluster in {located.root}: {'ready' if document['ready'] else 'starting'}")
         print(f"gateway: {gateway or 'not up yet'}")
+        levels = sorted(set(isolation.values()))
+        if levels:
+            print(f"isolation of jobs: {', '.join(levels)}")
+        for name in sorted(name for name, level in isolation.items() if level == IsolationLevel.NONE):
+            print(f"  warning: jobs on {name} run without a sandbox")
         for entry, process in members:
             print(f"  {entry.name:<16} pid {entry.pid:<8} {'running' if process else 'gone'}")
     raise typer.Exit(0 if document["ready"] else EXIT_NO)
+
+
+def _isolation(home: Home) -> dict[str, str]:
+    """What the TaskManagers that are registered keep jobs in, by their names."""
+    found = {}
+    for path in sorted((home.run / "endpoints").glob("taskmanager-*.json")):
+        with contextlib.suppress(SluiceError, msgspec.MsgspecError):
+            each = msgspec.json.decode(read_bounded(path), type=Registration)
+            found[each.name] = each.isolation.value
+    return found
 
 
 def stop_quietly(home: Path) -> None:

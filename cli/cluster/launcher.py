@@ -52,6 +52,7 @@ from sluice.gateway.service import auth_announcement
 from sluice.pki.tls import no_tickets_environment
 from sluice.runtime import Provider
 from sluice.runtime.node import ChildProcess
+from sluice.runtime.sandbox import Sandbox
 
 _LOG = logging.getLogger(__name__)
 
@@ -128,6 +129,8 @@ class Launcher:
         from sluice.runtime.spark import ensure_plugin, find_java
 
         find_java()
+        # Before anything else, because without it no TaskManager would start; and here its remedy is seen.
+        await asyncio.to_thread(Sandbox.prepare, self.configuration.isolation)
         for line in prepare_authorities(self.home, self.configuration):
             self.report(line)
         ca = Member("ca", ("ca",))

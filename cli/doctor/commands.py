@@ -24,7 +24,7 @@ _MEBIBYTE = 1 << 20
 
 
 def doctor(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Examine this machine before the first start: Java, Spark, Envoy, ports, memory, disk, permissions, limits, clock.
+    """Examine this machine before the first start: Java, Spark, Envoy, sandbox, ports, memory, disk, limits, clock.
 
     Each finding says what is wrong, why that matters, and what to do. Nothing is changed, nothing leaves the machine.
     Exit code 0: a cluster can be started (there may be warnings); 1: it cannot. Of a home and its certificates:
@@ -34,7 +34,7 @@ def doctor(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None, as_json
     record = read_record(located)
     running = record is not None and record.launcher.find() is not None
     configuration = configuration.embedded()
-    facts = read_machine(located.root, _ports(configuration), cluster_running=running)
+    facts = read_machine(located.root, _ports(configuration), configuration.isolation, cluster_running=running)
     problems = machine_problems(facts, _demand(configuration))
     fit = not any(each.severity is Severity.ERROR for each in problems)
     if as_json:
@@ -83,7 +83,7 @@ def _demand(configuration: Configuration) -> Demand:
 
 
 def _found(facts: MachineFacts) -> dict[str, str]:
-    programs = {"java": facts.java, "spark": facts.spark, "envoy": facts.envoy}
+    programs = {"java": facts.java, "spark": facts.spark, "envoy": facts.envoy, "sandbox": facts.sandbox}
     return {
         "python": ".".join(map(str, facts.python)),
         **{name: program.found for name, program in programs.items() if program.found},

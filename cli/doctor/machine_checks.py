@@ -54,6 +54,8 @@ def machine_problems(facts: MachineFacts, demand: Demand) -> list[Problem]:
             *_program("java", facts.java),
             *_program("spark", facts.spark),
             *_program("envoy", facts.envoy),
+            *_program("sandbox", facts.sandbox),
+            *_isolation(facts),
             *_directory("home", facts.home),
             *_directory("temporary", facts.temporary),
             *_private(facts.home),
@@ -87,6 +89,21 @@ def _platform(facts: MachineFacts) -> list[Problem]:
 
 def _program(name: str, program: Program) -> list[Problem]:
     return [_error(name, name, program.error, "", program.remedy)] if program.error else []
+
+
+def _isolation(facts: MachineFacts) -> list[Problem]:
+    if facts.isolated:
+        return []
+    return [
+        _problem(
+            Severity.WARNING,
+            "isolation-none",
+            "isolation.level",
+            "jobs run without a sandbox",
+            "a job can do whatever its TaskManager can: read its keys, and the data of other jobs",
+            'set isolation.level = "sandbox"',
+        )
+    ]
 
 
 def _directory(name: str, directory: Directory) -> list[Problem]:

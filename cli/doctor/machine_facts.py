@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from sluice.core import SluiceError
+from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
 
 _STA_UNSYNC = 0x0040
 _TIMEX_BYTES = 208
@@ -72,6 +73,7 @@ class MachineFacts:
     java: Program
     spark: Program
     envoy: Program
+    sandbox: Program
     home: Directory
     temporary: Directory
     ports: tuple[Port, ...]
@@ -87,9 +89,13 @@ class MachineFacts:
     """When the newest file of this installation was written: no true clock is before it."""
     localhost: tuple[str, ...]
     cluster_running: bool = False
+    isolated: bool = True
+    """Whether jobs are to be isolated at all."""
 
 
-def read_machine(home: Path, ports: Iterable[tuple[str, str, int]], *, cluster_running: bool) -> MachineFacts:
+def read_machine(
+    home: Path, ports: Iterable[tuple[str, str, int]], isolation: IsolationConfig, *, cluster_running: bool
+) -> MachineFacts:
     """Look at this machine for a cluster in ``home`` with the ``(setting, host, port)`` that it is to listen on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     memory = psutil.virtual_memory()
@@ -99,6 +105,7 @@ def read_machine(home: Path, ports: Iterable[tuple[str, str, int]], *, cluster_r
         java=_java(),
         spark=_spark(),
         envoy=_envoy(),
+        sandbox=_sandbox(isolation),
         home=_directory(home),
         temporary=_directory(Path(tempfile.gettempdir())),
         ports=tuple(_port(*each) for each in ports),
@@ -112,6 +119,7 @@ def read_machine(home: Path, ports: Iterable[tuple[str, str, int]], *, cluster_r
         newest_source=_newest_source(),
         localhost=_addresses("localhost"),
         cluster_running=cluster_running,
+        isolated=isolation.level is not IsolationLevel.NONE,
     )
 
 
@@ -130,6 +138,13 @@ def _spark() -> Program:
 
     try:
         return Program(found=f"Spark {find_spark().version}")
+    except SluiceError as error:
+        return Program(error=error.what, remedy=error.remedy)
+
+
+def _sandbox(isolation: IsolationConfig) -> Program:
+    try:
+        return Program(found=str(Sandbox.prepare(isolation)))
     except SluiceError as error:
         return Program(error=error.what, remedy=error.remedy)
 

@@ -20,6 +20,7 @@ from sluice.runtime.messages import (
     SlotState,
     StageTable,
 )
+from sluice.runtime.sandbox import IsolationLevel
 
 
 class Failure(Message, frozen=True):
@@ -169,7 +170,8 @@ class TaskManagerView(Message, frozen=True):
     """A registered TaskManager; ``identity`` is the SPIFFE ID of its certificate.
 
     ``slots_total`` and ``slots_free`` count default slots; ``total`` and ``free`` are what slots of any size are
-    made of. ``draining``: it takes no more slots, and leaves when none is held.
+    made of. ``draining``: it takes no more slots, and leaves when none is held. ``isolation``: what it keeps the
+    processes of jobs in; with ``none`` a job can do what the TaskManager can.
     """
 
     id: str
@@ -182,10 +184,11 @@ class TaskManagerView(Message, frozen=True):
     total: SlotProfile | None = None
     free: SlotProfile | None = None
     draining: bool = False
+    isolation: IsolationLevel = IsolationLevel.NONE
 
 
 class Overview(Message, frozen=True):
-    """The cluster in numbers."""
+    """The cluster in numbers; ``isolation`` says how many TaskManagers keep jobs in which sandbox."""
 
     taskmanagers: int
     slots_total: int
@@ -198,3 +201,4 @@ class Overview(Message, frozen=True):
     spark_version: str
     jobmanager: str
     trust_domain: str
+    isolation: dict[IsolationLevel, int]

@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from sluice.core import Home, SluiceError, make_private_directory, read_bounded, write_public
+from sluice.runtime.sandbox import IsolationLevel
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -148,10 +149,11 @@ def _read(home: Home, name: str, kind: type[_T], called: str) -> _T:
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """A TaskManager of this home that is registered: its name, and who took it (a SPIFFE ID)."""
+    """A TaskManager of this home that is registered: its name, who took it (a SPIFFE ID), and how it isolates jobs."""
 
     name: str
     jobmanager: str
+    isolation: IsolationLevel = IsolationLevel.NONE
 
 
 class ShuffleRegistration(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from sluice.runtime.node import (
     withdraw_registration,
 )
 from sluice.runtime.rpc import RpcService
+from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.taskmanager import (
     ExecutorLauncher,
     RegisteringTaskManager,
@@ -49,6 +50,7 @@ async def run_taskmanager(home: Home, config: RuntimeConfig, name: str, *, jobma
     Raises:
         StoreError: there is no usable identity.
         JavaNotFound: there is no Java that executors could run on.
+        SandboxUnavailable: this machine cannot give jobs the configured isolation.
         AddressUnusable: others could not connect to ``config.taskmanager.host``.
     """
     async with taskmanager(home, config, name, jobmanagers=jobmanagers) as link:
@@ -78,6 +80,7 @@ async def taskmanager(
     total = settings.total
     spark = launcher or SparkExecutorLauncher()
     await asyncio.to_thread(spark.prepare)
+    sandbox = await asyncio.to_thread(Sandbox.prepare, config.isolation, private=[home.root])
     connections = ConnectionLog()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(reporting(identity, "taskmanager"))
@@ -103,7 +106,8 @@ async def taskmanager(
             if jobmanager_id is None:
                 withdraw_registration(home, name)
             else:
-                publish_registration(home, Registration(name=name, jobmanager=str(jobmanager_id)))
+                registration = Registration(name=name, jobmanager=str(jobmanager_id), isolation=sandbox.level)
+                publish_registration(home, registration)
 
         stack.callback(withdraw_registration, home, name)
         slots_changed = asyncio.Event()
@@ -118,6 +122,7 @@ async def taskmanager(
                 python=sys.executable,
                 version=importlib.metadata.version("sluice"),
                 total=total,
+                isolation=sandbox.level,
             ),
             fence_after=config.jobmanager.heartbeat_timeout,
         )
@@ -126,7 +131,7 @@ async def taskmanager(
         await service.start(Diagnostics(f"taskmanager/{name}", stack.enter_context(kept())))
         linked = asyncio.create_task(_until_left(link, executor), name="jobmanager link")
         stack.push_async_callback(end_tasks, linked)
-        _LOG.info("TaskManager %s offers %d slots", identity.spiffe_id, settings.slots)
+        _LOG.info("TaskManager %s offers %d slots; isolation: %s", identity.spiffe_id, settings.slots, sandbox)
         yield linked
         _LOG.info("TaskManager %s stops", identity.spiffe_id)
 

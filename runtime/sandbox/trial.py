@@ -15,6 +15,7 @@ from sluice.runtime.sandbox.config import IsolationConfig, IsolationLevel
 from sluice.runtime.sandbox.errors import SandboxUnavailable
 from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, in_order
+from sluice.runtime.sandbox.remedies import WITHOUT, Restrictions, remedy
 from sluice.runtime.sandbox.seccomp import seccomp_filter
 from sluice.runtime.sandbox.system_view import python_paths, system_mounts
 from sluice.runtime.sandbox.uids import job_uid
@@ -53,7 +54,7 @@ def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
             return walls, own_uids
     if failures:
         raise failures[0]
-    raise SandboxUnavailable("there is no bubblewrap (bwrap)", "install it: apt-get install bubblewrap")
+    raise SandboxUnavailable("there is no bubblewrap (bwrap)", f"install it: apt-get install bubblewrap, {WITHOUT}")
 
 
 def programs(config: IsolationConfig) -> Iterator[str]:
@@ -90,6 +91,10 @@ def _try(walls: Walls, *, own_uids: bool) -> None:
                 check=False,
             )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SandboxUnavailable(f"the sandbox cannot be started: {error}") from error
+        raise SandboxUnavailable(
+            f"the sandbox cannot be started: {error}", f"check isolation.bwrap, {WITHOUT}"
+        ) from error
     if run.returncode != 0 or _WORD not in run.stdout:
-        raise SandboxUnavailable(f"the sandbox does not work: {run.stderr.strip()[-MAX_COMPLAINT_CHARACTERS:]}")
+        said = run.stderr.strip()[-MAX_COMPLAINT_CHARACTERS:]
+        why = said or f"exit code {run.returncode}"
+        raise SandboxUnavailable(f"the sandbox does not work: {why}", remedy(said, Restrictions.read()))

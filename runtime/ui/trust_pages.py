@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from sluice.runtime.rest import (
     visible_jobs,
 )
 from sluice.runtime.rest.resources import connections_seen
+from sluice.runtime.sandbox import IsolationLevel
 from sluice.runtime.ui.page import page, render
 from sluice.runtime.ui.trust_map import TrustMap, trust_map
 from sluice.runtime.ui.trust_members import (
@@ -38,6 +40,7 @@ from sluice.runtime.ui.trust_warnings import trust_warnings
 
 MAX_JOBS_ON_THE_MAP = 6
 REST_CHANNEL = "rest"
+WEAKEST_FIRST = (IsolationLevel.NONE, IsolationLevel.UID, IsolationLevel.SANDBOX)
 
 
 @page
@@ -53,6 +56,8 @@ async def show_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
         facts=found.facts,
         anchors=[(each, anchor_tone(each, found.now)) for each in found.facts.anchors],
         omitted=found.omitted,
+        isolation=found.isolation,
+        weakest=next((each for each in WEAKEST_FIRST if found.isolation.get(each)), None),
     )
 
 
@@ -60,7 +65,7 @@ async def show_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 async def show_concerns(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of the overview: what of all that somebody should look at."""
     found = await _of_cluster(cluster, call)
-    concerns = trust_warnings(found.map, found.facts, found.now)
+    concerns = trust_warnings(found.map, found.facts, found.now, found.isolation)
     processes = len(found.map.processes)
     return await render(call, "part_concerns.html", concerns=concerns, processes=processes, facts=found.facts)
 
@@ -87,17 +92,22 @@ async def show_job_trust_part(cluster: Cluster, call: Call[NoQuery]) -> web.Resp
 
 @dataclass(frozen=True, slots=True)
 class ClusterMap:
-    """The map of the cluster itself, what the JobManager trusts, and how many ended processes are left out."""
+    """The map of the cluster itself, what the JobManager trusts, how many ended processes are left out, and how many
+    TaskManagers keep jobs in which sandbox."""
 
     map: TrustMap
     facts: TrustFacts
     now: float
     omitted: int
+    isolation: Mapping[IsolationLevel, int]
 
 
 async def _of_cluster(cluster: Cluster, call: Call[NoQuery]) -> ClusterMap:
-    evidence, jobs, workers = await asyncio.gather(
-        connections_seen(cluster, call), cluster.dispatcher.jobs(), shuffle_workers(cluster)
+    evidence, jobs, workers, taskmanagers = await asyncio.gather(
+        connections_seen(cluster, call),
+        cluster.dispatcher.jobs(),
+        shuffle_workers(cluster),
+        cluster.resource_manager.taskmanagers(),
     )
     connections, left_out = of_living_jobs(evidence.connections, jobs)
     facts, now = await asyncio.to_thread(cluster.trust), time.time()
@@ -106,7 +116,7 @@ async def _of_cluster(cluster: Cluster, call: Call[NoQuery]) -> ClusterMap:
     gateway = f"spiffe://{cluster.facts.trust_domain}/gateway/envoy"
     local = [(REST_CHANNEL, gateway, leader)]
     found = await asyncio.to_thread(_map, connections, facts, now, local=local, registered=workers)
-    return ClusterMap(found, facts, now, left_out)
+    return ClusterMap(found, facts, now, left_out, Counter(each.isolation for each in taskmanagers))
 
 
 async def _of_job(cluster: Cluster, call: Call[Any], template: str) -> web.Response:

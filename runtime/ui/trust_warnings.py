@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from sluice.core.pages import Tone, left
 from sluice.runtime.rest import TrustFacts, anchor_tone
+from sluice.runtime.sandbox import IsolationLevel
 from sluice.runtime.ui.trust_map import TrustMap
 
 MAX_CONCERNS = 6
+NOTHING_KNOWN: Mapping[IsolationLevel, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +23,14 @@ class Concern:
     text: str
 
 
-def trust_warnings(found: TrustMap, facts: TrustFacts, now: float) -> tuple[Concern, ...]:
-    """The worst first; nothing when everything is in order."""
+def trust_warnings(
+    found: TrustMap, facts: TrustFacts, now: float, isolation: Mapping[IsolationLevel, int] = NOTHING_KNOWN
+) -> tuple[Concern, ...]:
+    """The worst first; nothing when everything is in order. ``isolation``: TaskManagers by what they keep jobs in."""
     concerns: dict[str, Concern] = {}
+    if without := isolation.get(IsolationLevel.NONE):
+        who = "A TaskManager runs" if without == 1 else f"{without} TaskManagers run"
+        concerns["isolation"] = Concern("bad", f"{who} jobs without a sandbox.")
     for text in facts.superseded:
         concerns[text] = Concern("bad", f"{text[0].upper()}{text[1:]}. See the guide to a stolen key.")
     for link in found.links:

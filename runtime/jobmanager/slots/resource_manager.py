@@ -55,6 +55,7 @@ from sluice.runtime.rpc import (
     HeartbeatMonitor,
     RemotePeer,
 )
+from sluice.runtime.sandbox import IsolationLevel
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class _Registered:
     """Whether it is to be drained; None: nobody said anything since it registered, so what it says itself counts."""
     leaving: bool = False
     """It has been told to leave."""
+    isolation: IsolationLevel = IsolationLevel.NONE
 
 
 class ResourceManager(FencedRpcEndpoint):
@@ -140,7 +142,12 @@ class ResourceManager(FencedRpcEndpoint):
         earlier = self._registered.get(name)
         if earlier is not None and earlier.peer is not peer:
             self.hand_off(earlier.peer.close("registered again"), failed=self.note_failure)
-        self._registered[name] = _Registered(peer, peer.gateway(TaskExecutorGateway, TASK_EXECUTOR), self._now_ms())
+        self._registered[name] = _Registered(
+            peer,
+            peer.gateway(TaskExecutorGateway, TASK_EXECUTOR),
+            self._now_ms(),
+            isolation=registration.isolation,
+        )
         size = (registration.slots, registration.profile, registration.total)
         self._tell_lost(name, self._slots.register(name, registration.host, *size))
         self._monitor.beat(name)
@@ -389,6 +396,7 @@ class ResourceManager(FencedRpcEndpoint):
                 total=each.total,
                 free=each.free_total,
                 draining=each.draining,
+                isolation=self._registered[each.name].isolation,
             )
             for each in self._slots.taskmanagers
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 from sluice.runtime.jobmanager import Overview, ServiceCounts
@@ -41,6 +42,7 @@ async def overview_of(cluster: Cluster) -> Overview:
         spark_version=cluster.facts.spark_version,
         jobmanager=cluster.facts.jobmanager,
         trust_domain=cluster.facts.trust_domain,
+        isolation=Counter(each.isolation for each in taskmanagers),
     )
 
 

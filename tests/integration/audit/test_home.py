@@ -73,6 +73,26 @@ def _damaged_list(home: Home) -> None:
     (home.identity(Role.TASKMANAGER, "tm-1") / "crl.pem").write_bytes(b"damaged")
 
 
+def _announce(home: Home, name: str, **said: str) -> None:
+    endpoints = make_private_directory(home.run / "endpoints")
+    (endpoints / f"taskmanager-{name}.json").write_text(json.dumps({"name": name, "jobmanager": "jm", **said}))
+
+
+def _not_isolated(home: Home) -> None:
+    _announce(home, "tm-1", isolation="sandbox")
+    _announce(home, "tm-2", isolation="none")
+
+
+def _says_nothing(home: Home) -> None:
+    _announce(home, "tm-1")
+
+
+def test_isolated_jobs_are_no_finding(home: Home) -> None:
+    _announce(home, "tm-1", isolation="sandbox")
+    _announce(home, "tm-2", isolation="uid")
+    assert findings(home) == set()
+
+
 def _fails_open(home: Home) -> None:
     _bootstrap(home, allow=True)
 
@@ -85,6 +105,8 @@ def _fails_open(home: Home) -> None:
         pytest.param(_no_list, {"HOM-03"}, id="no revocation list"),
         pytest.param(_damaged_list, {"HOM-03"}, id="damaged revocation list"),
         pytest.param(_fails_open, {"HOM-04"}, id="gateway fails open"),
+        pytest.param(_not_isolated, {"ISO-01"}, id="a TaskManager without a sandbox"),
+        pytest.param(_says_nothing, {"ISO-01"}, id="a TaskManager that does not say"),
     ],
 )
 def test_what_is_wrong_in_a_home_gives_its_finding(

@@ -20,6 +20,7 @@ from sluice.cli.doctor.machine_facts import (
 )
 from sluice.cli.main import app
 from sluice.pki.inspect.problems import Severity
+from sluice.runtime.sandbox import IsolationConfig, IsolationLevel
 
 NOON = 1_800_000_000.0
 DEMAND = Demand(processes=8, slots=4, slot_memory=768 * MEBIBYTE, driver_memory=768 * MEBIBYTE, slot_cores=1)
@@ -29,6 +30,7 @@ FIT = MachineFacts(
     java=Program("Java 17"),
     spark=Program("Spark 4.3.0"),
     envoy=Program("Envoy 1.40.0"),
+    sandbox=Program("sandbox: bubblewrap (/usr/bin/bwrap), user namespaces"),
     home=Directory(Path("/srv/cluster"), 100_000 * MEBIBYTE, 1_000_000, writable=True, mode=0o700),
     temporary=Directory(Path("/scratch"), 100_000 * MEBIBYTE, 1_000_000, writable=True, mode=0o1777),
     ports=(Port("gateway.port", "127.0.0.1", 8443),),
@@ -48,6 +50,8 @@ BROKEN = [
     ("java", Severity.ERROR, {"java": Program(error="there is no java command", remedy="install one")}),
     ("spark", Severity.ERROR, {"spark": Program(error="pyspark is not installed", remedy="pip install sluice")}),
     ("envoy", Severity.ERROR, {"envoy": Program(error="Envoy does not run", remedy="install again")}),
+    ("sandbox", Severity.ERROR, {"sandbox": Program(error="the sandbox does not work", remedy="ask the kernel")}),
+    ("isolation-none", Severity.WARNING, {"isolated": False}),
     ("home-not-writable", Severity.ERROR, {"home": replace(FIT.home, writable=False)}),
     ("home-disk", Severity.ERROR, {"home": replace(FIT.home, free_bytes=511 * MEBIBYTE)}),
     ("home-disk", Severity.WARNING, {"home": replace(FIT.home, free_bytes=513 * MEBIBYTE)}),
@@ -100,13 +104,25 @@ def test_ports_and_memory_of_a_running_cluster_are_its_own() -> None:
 def test_reading_changes_nothing_and_finds_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
-        facts = read_machine(tmp_path / "not" / "there", [("gateway.port", "127.0.0.1", taken)], cluster_running=False)
+        ports = [("gateway.port", "127.0.0.1", taken)]
+        facts = read_machine(tmp_path / "not" / "there", ports, IsolationConfig(), cluster_running=False)
     assert [(each.port, each.error) for each in facts.ports] == [(taken, "in use")]
     assert facts.home.writable
     assert facts.home.mode == 0
     assert facts.envoy.found.startswith("Envoy 1.")
     assert facts.java.found.startswith("Java ")
+    assert facts.sandbox.found.startswith("sandbox: bubblewrap (/")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_sandbox_that_cannot_be_made_is_found_with_its_remedy(tmp_path: Path) -> None:
+    missing = IsolationConfig(bwrap=str(tmp_path / "bwrap"))
+    facts = read_machine(tmp_path, [], missing, cluster_running=False)
+    (problem,) = (each for each in machine_problems(facts, DEMAND) if each.code == "sandbox")
+    assert problem.severity is Severity.ERROR
+    assert str(tmp_path / "bwrap") in problem.what
+    free = read_machine(tmp_path, [], IsolationConfig(level=IsolationLevel.NONE), cluster_running=False)
+    assert "isolation-none" in [each.code for each in machine_problems(free, DEMAND)]
 
 
 def test_the_command_says_no_when_a_port_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -412,6 +412,7 @@ async def test_overview(rest: Rest) -> None:
             "spark_version": "4.3",
             "jobmanager": "spiffe://td/jobmanager/jm",
             "trust_domain": "td",
+            "isolation": {"none": 1},
         },
     )
 

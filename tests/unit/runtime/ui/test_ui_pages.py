@@ -41,6 +41,7 @@ class Browser:
     dispatcher: SimulatedDispatcher
     session: aiohttp.ClientSession
     gateway: AssertingGateway
+    without_isolation: set[int]
 
     async def see(self, path: str) -> tuple[int, str, aiohttp.ClientResponse]:
         headers = self.gateway.headers("GET", path, "ada", "viewer")
@@ -57,7 +58,8 @@ class Browser:
 @pytest.fixture
 async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
     dispatcher = SimulatedDispatcher(3, 120)
-    manager = SimulatedResourceManager(5, busy=list(dispatcher.details)[:3])
+    without_isolation: set[int] = set()
+    manager = SimulatedResourceManager(5, busy=list(dispatcher.details)[:3], without_isolation=without_isolation)
     election = Election()
     cluster = dataclasses.replace(simulated(dispatcher, manager, tmp_path), standbys=election.standbys)
     home = Home.at(tmp_path / "home").create()
@@ -65,7 +67,7 @@ async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
     server = RestServer(make_application(lambda route: handler_of(route, cluster), keys), tmp_path / "s" / "rest.sock")
     await server.start()
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(server.path))) as session:
-        yield Browser(election, dispatcher, session, AssertingGateway(home))
+        yield Browser(election, dispatcher, session, AssertingGateway(home), without_isolation)
     await server.close()
 
 
@@ -104,6 +106,23 @@ async def test_the_overview_counts(browser: Browser) -> None:
     # What has another operation is not in it: the gateway decides about each part by itself.
     assert "cert_inventory.py" not in text
     assert "tm-1" not in text
+
+
+async def test_taskmanagers_without_a_sandbox_are_told_on_every_page_about_the_cluster(browser: Browser) -> None:
+    for path in ("/ui", "/ui/parts/concerns", "/ui/trust"):
+        assert "without a sandbox" not in await browser.page(path)
+        assert "no sandbox" not in await browser.page(path)
+    assert "Every process of a job is in a sandbox." in await browser.page("/ui/trust")
+    assert (await browser.page("/ui/taskmanagers")).count('<span class="badge ok">sandbox</span>') == 5
+
+    browser.without_isolation |= {2, 4}
+
+    assert "2 TaskManagers run jobs without a sandbox" in await browser.page("/ui")
+    assert '<li class="bad">2 TaskManagers run jobs without a sandbox.</li>' in await browser.page("/ui/parts/concerns")
+    assert "2 TaskManagers have no sandbox for it" in await browser.page("/ui/trust")
+    text = await browser.page("/ui/taskmanagers")
+    badges = re.findall(r'<span class="badge (ok|bad)">(sandbox|none)</span>', text)
+    assert badges == [("ok", "sandbox"), ("bad", "none"), ("ok", "sandbox"), ("bad", "none"), ("ok", "sandbox")]
 
 
 async def test_who_leads_and_who_stands_by_are_a_part_of_the_overview(browser: Browser) -> None:

@@ -1,0 +1,32 @@
+"""What is advised where no sandbox can be made."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.runtime.sandbox.remedies import WITHOUT, Restrictions, remedy
+
+NO_PROC = "bwrap: Can't mount proc on /newroot/proc: Operation not permitted"
+NO_NAMESPACE = "bwrap: No permissions to create new namespace"
+
+
+@pytest.mark.parametrize(
+    ("complaint", "found", "advice"),
+    [
+        (
+            "bwrap: Can't mount proc on /newroot/proc: Operation not permitted",
+            Restrictions(container=True),
+            "all of /proc",
+        ),
+        (NO_NAMESPACE, Restrictions(container=True), "compose/seccomp.json"),
+        (NO_NAMESPACE, Restrictions(container=True, none_left=True), "user.max_user_namespaces=15000"),
+        (NO_NAMESPACE, Restrictions(no_unprivileged=True), "kernel.unprivileged_userns_clone=1"),
+        ("bwrap: setting up uid map: Permission denied", Restrictions(apparmor=True), "AppArmor profile"),
+        (NO_NAMESPACE, Restrictions(), "a kernel with user namespaces"),
+    ],
+)
+def test_the_likeliest_cause_decides_and_it_is_one_line(complaint: str, found: Restrictions, advice: str) -> None:
+    told = remedy(complaint, found)
+    assert advice in told
+    assert told.endswith(WITHOUT)
+    assert "\n" not in told
