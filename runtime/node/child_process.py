@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from sluice.runtime.sandbox import Box, Launch
+from sluice.runtime.sandbox import Box, Guard, Launch
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -69,10 +69,13 @@ class Exit:
 class ChildProcess:
     """A running child: wait for it, or end it and its whole process group."""
 
-    def __init__(self, process: asyncio.subprocess.Process, box: Box | None = None) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, box: Box | None = None, guard: Guard | None = None) -> None:
         self._process = process
         self._box = box
         self.pid = process.pid
+        self.excess = ""
+        """Which bound it has exceeded and therefore was killed; known when it has ended, empty otherwise."""
+        self._guarding = asyncio.create_task(self._keep_within(guard)) if guard is not None else None
 
     @classmethod
     async def start(
@@ -85,7 +88,7 @@ class ChildProcess:
         stderr: IO[bytes] | int,
         stdin: int = asyncio.subprocess.DEVNULL,
         box: Box | None = None,
-        enter: Callable[[], None] | None = None,
+        guard: Guard | None = None,
     ) -> ChildProcess:
         """Start ``argv`` in its own session; nothing of the parent's environment is inherited.
 
@@ -97,9 +100,14 @@ class ChildProcess:
             stderr: where its errors go.
             stdin: where its input comes from.
             box: what the process and all that it starts live in; None: a process of Sluice's own.
-            enter: called in the new process first of all; see :meth:`sluice.runtime.sandbox.bounds.Guard.enter`.
+            guard: keeps the process and all that it starts within bounds, and is closed when the process has ended;
+                what exceeds one is killed, see :attr:`excess`.
         """
+        enter = guard.enter if guard is not None else None
         with contextlib.ExitStack() as stack:
+            if guard is not None:
+                closed = stack.enter_context(contextlib.ExitStack())
+                closed.callback(guard.close)
             launch = stack.enter_context(box.launch(argv, env=env, cwd=cwd)) if box else Launch(tuple(argv), env)
             process = await asyncio.create_subprocess_exec(
                 *launch.argv,
@@ -112,7 +120,9 @@ class ChildProcess:
                 pass_fds=launch.pass_fds,
                 preexec_fn=_before_exec(os.getpid(), launch.ignored_signals, enter),
             )
-        return cls(process, box)
+            if guard is not None:
+                closed.pop_all()
+        return cls(process, box, guard)
 
     @property
     def stdin(self) -> asyncio.StreamWriter | None:
@@ -127,7 +137,25 @@ class ChildProcess:
     async def wait(self) -> Exit:
         """Wait until the child ends."""
         code = await self._process.wait()
+        if self._guarding is not None:
+            await asyncio.shield(self._guarding)
         return Exit(code if self._box is None else self._box.exit_code(code))
+
+    async def _keep_within(self, guard: Guard) -> None:
+        """Watch the process until it has ended or exceeds a bound; then it is killed."""
+        ending = asyncio.create_task(self._process.wait())
+        watching = asyncio.create_task(guard.exceeded(self.pid))
+        try:
+            await asyncio.wait((ending, watching), return_when=asyncio.FIRST_COMPLETED)
+            if not ending.done():
+                self.signal_group(signal.SIGKILL)
+                guard.kill()
+                await ending
+            self.excess = guard.ended()
+        finally:
+            ending.cancel()
+            watching.cancel()
+            await asyncio.to_thread(guard.close)
 
     def signal_group(self, number: signal.Signals) -> None:
         """Send ``number`` to the child and everything it started in its session."""

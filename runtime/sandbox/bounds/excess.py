@@ -36,10 +36,17 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whose bounds they are: ``name`` as in "the executor", and what its user or operator raises for more memory."""
+    """Whose bounds they are.
+
+    Attributes:
+        name: of the process, as in "the executor".
+        memory_setting: what its user or operator raises for more memory.
+        owner: whose directories it works in, when that is somebody else.
+    """
 
     name: str
     memory_setting: str = "memory_overhead_mb in [isolation]"
+    owner: str = ""
 
 
 def excess(usage: Usage, limits: Limits, subject: Subject) -> str:
@@ -51,7 +58,7 @@ def excess(usage: Usage, limits: Limits, subject: Subject) -> str:
 
 
 def _excesses(usage: Usage, limits: Limits, subject: Subject) -> Iterator[str]:
-    name = subject.name
+    name, owner = subject.name, subject.owner or subject.name
     if usage.memory_kills:
         yield (
             f"out of memory: {name} and what it started wanted more than the {limits.memory_mb} MiB that they may use, "
@@ -75,16 +82,16 @@ def _excesses(usage: Usage, limits: Limits, subject: Subject) -> Iterator[str]:
         )
     if _over(usage.disk_bytes, limits.disk_mb):
         yield (
-            f"too much disk: the directories of {name} hold {_mib(usage.disk_bytes)} MiB and may hold "
+            f"too much disk: the directories of {owner} hold {_mib(usage.disk_bytes)} MiB and may hold "
             f"{limits.disk_mb} MiB; raise disk_mb in [isolation]"
         )
     if limits.files and usage.entries > limits.files:
         yield (
-            f"too many files: the directories of {name} hold more than {limits.files} files, "
+            f"too many files: the directories of {owner} hold more than {limits.files} files, "
             "which is what they may hold; raise max_files in [isolation]"
         )
     if usage.hidden and (limits.disk_mb or limits.files):
-        yield f"the directories of {name} cannot be measured: {usage.hidden}; have the job make no such directory"
+        yield f"the directories of {owner} cannot be measured: {usage.hidden}; have the job make no such directory"
 
 
 def _over(amount: int, limit_mb: int) -> bool:

@@ -1,10 +1,11 @@
 """The guard of one box: puts it into its control group where there are any, and watches what nobody else bounds.
 
-guard = Guard(limits, Subject("the executor"), directories=[work], logs=[stdout, stderr])
-child = await ChildProcess.start(…, enter=guard.enter)
-reason = await guard.exceeded(child.pid)     # until it exceeds a bound, or for ever
-…                                            # the caller ends the box, and says the reason
-guard.close()                                # when the box has ended
+How it is used::
+
+    guard = Guard(limits, Subject("the executor"), directories=[work], logs=[stdout, stderr])
+    child = await ChildProcess.start(…, guard=guard)
+    await child.wait()
+    child.excess  # why it was killed, if it exceeded a bound
 """
 
 from __future__ import annotations
@@ -156,6 +157,11 @@ class Guard:
 
     def _judge(self, usage: Usage) -> str:
         return excess(usage, self.limits, self.subject)
+
+    def kill(self) -> None:
+        """SIGKILL to everything in its control group, if there is one."""
+        if self._group is not None:
+            self._group.kill()
 
     def ended(self) -> str:
         """The first process of the box has ended; returns :attr:`reason`, which may only be known now."""
