@@ -1,4 +1,6 @@
+from .canaries import Canaries as Canaries, canaries as canaries
 from .catalogue import CHECKS as CHECKS
+from .outside import Seen as Seen, judge as judge
 from .package import Packed as Packed, packed as packed
 from .payload.attempt import Place as Place
 from .payload.world import World as World

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from sluice.audit.check import Check
 from sluice.audit.insider.catalogue import CHECKS
+from sluice.audit.insider.outside import Seen, judge
 from sluice.audit.insider.payload import ATTEMPTS, Outcome as Tried, Place
 from sluice.audit.insider.results import Row
-from sluice.audit.model import Evidence, Kind, Listener, ListenerReport, Outcome, Report, Result
+from sluice.audit.model import Evidence, Kind, Listener, ListenerReport, Outcome, Report, Result, not_examined
 
 NAMES = {
     Place.DRIVER: "driver's Python",
@@ -21,7 +22,14 @@ _OUTCOMES = {Tried.REACHED: Outcome.FINDING, Tried.REFUSED: Outcome.PASSED, Trie
 
 
 def report_of(
-    subject: str, started_at: dt.datetime, seconds: float, rows: Iterable[Row], *, job_id: str, missing: str
+    subject: str,
+    started_at: dt.datetime,
+    seconds: float,
+    rows: Iterable[Row],
+    *,
+    job_id: str,
+    missing: str,
+    seen: Seen | None = None,
 ) -> Report:
     """Put the rows into a report.
 
@@ -32,6 +40,7 @@ def report_of(
         rows: what the job told.
         job_id: of the hostile job.
         missing: why an attempt that the job told nothing of was not examined.
+        seen: what was seen from outside afterwards; None: nobody looked.
     """
     told = {(row.id, row.place): row for row in rows}
     listeners = {place: Listener(name=place, kind=Kind.CODE, path=NAMES[place], job_id=job_id) for place in Place}
@@ -39,7 +48,7 @@ def report_of(
     for check in CHECKS:
         for place in ATTEMPTS[check.id].places:
             row = told.get((check.id, place))
-            evidence = Evidence(Outcome.NOT_EXAMINED, "", missing) if row is None else _evidence(row)
+            evidence = Evidence(Outcome.NOT_EXAMINED, "", missing) if row is None else _evidence(row, seen)
             results.append(_result(check, listeners[place], evidence, 0.0 if row is None else row.seconds))
     used = {result.listener for result in results}
     return Report(
@@ -51,7 +60,9 @@ def report_of(
     )
 
 
-def _evidence(row: Row) -> Evidence:
+def _evidence(row: Row, seen: Seen | None) -> Evidence:
+    if row.outcome is Tried.PLANTED:
+        return not_examined(f"{row.done}: nobody looked at it from outside") if seen is None else judge(row, seen)
     return Evidence(_OUTCOMES[row.outcome], row.done, row.seen)
 
 

@@ -61,7 +61,7 @@ def _row(text: str) -> Row | None:
 
 def _badness(row: Row) -> int:
     """A job cannot make a finding a pass, nor what was not tried: only the worst is believed."""
-    return [Outcome.REFUSED, Outcome.UNTRIED, Outcome.REACHED].index(row.outcome)
+    return [Outcome.REFUSED, Outcome.UNTRIED, Outcome.PLANTED, Outcome.REACHED].index(row.outcome)
 
 
 def _printable(text: str) -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sluice.audit import Report
-from sluice.audit.insider import Packed, World, packed, read_rows, report_of, targets_of
+from sluice.audit.insider import Packed, World, canaries, packed, read_rows, report_of, targets_of
+from sluice.cli.audit.aftermath import look
 from sluice.cli.gateway_options import GatewayOptions
 from sluice.client import (
     POLL_SECONDS,
@@ -62,19 +63,21 @@ async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Report:
     home = _local_home(gateway)
     started_at, started = dt.datetime.now(dt.UTC), time.monotonic()
     nonce = secrets.token_hex(8)
-    with tempfile.TemporaryDirectory(prefix="sluice-insider-") as directory:
+    with tempfile.TemporaryDirectory(prefix="sluice-insider-") as directory, canaries(nonce) as put_out:
         async with gateway_client(access) as client:
             files = packed(World(), Path(directory))
             async with _victim(access, home, files, wanted=options.victim) as victim:
                 world = World(nonce=nonce, victim=victim)
                 if home is not None:
-                    world = replace(world, home=str(home.root), targets=targets_of(home, victim))
+                    targets = (*put_out.targets, *targets_of(home, victim))
+                    world = replace(world, home=str(home.root), targets=targets, canary=str(put_out.file))
                 job_id = await _submit(client, packed(world, Path(directory)))
                 job, output = await _follow(client, job_id, options.limit)
+                seen = await look(client, job_id, home, nonce, put_out)
     rows, ended = read_rows(output.splitlines(), nonce)
     missing = "the job ended before it told of this" if ended else f"the job did not come to its end: {_why(job)}"
     subject = f"what a job reaches on {access.url}"
-    return report_of(subject, started_at, time.monotonic() - started, rows, job_id=job_id, missing=missing)
+    return report_of(subject, started_at, time.monotonic() - started, rows, job_id=job_id, missing=missing, seen=seen)
 
 
 def _local_home(gateway: GatewayOptions) -> Home | None:

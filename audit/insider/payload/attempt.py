@@ -19,6 +19,8 @@ class Outcome(enum.StrEnum):
     REACHED = "reached"
     REFUSED = "refused"
     UNTRIED = "untried"
+    PLANTED = "planted"
+    """It has laid something out for those outside who read it; the audit looks at what they make of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,11 @@ def refused(done: str, seen: str) -> Tried:
 def untried(why: str) -> Tried:
     """There was no target, or no means to try; never a pass."""
     return Tried(Outcome.UNTRIED, "", why)
+
+
+def planted(done: str, seen: str) -> Tried:
+    """Something lies where somebody outside reads it; only from outside can be seen what comes of it."""
+    return Tried(Outcome.PLANTED, done, seen)
 
 
 @dataclass(frozen=True, slots=True)

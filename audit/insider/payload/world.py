@@ -88,9 +88,12 @@ class World:
     place: Place = Place.DRIVER
     spark: Any = None
 
-    def of(self, *kinds: str) -> list[Target]:
-        """Targets of these kinds: what is known, else what can be found; at most :data:`MAX_FOUND`."""
-        known = [target for target in self.targets if target.kind in kinds]
+    def of(self, *kinds: str, named: str | tuple[str, ...] = "") -> list[Target]:
+        """Targets of these kinds: what is known, else what can be found; at most :data:`MAX_FOUND`.
+
+        With ``named`` only those whose names begin so.
+        """
+        known = [each for each in self.targets if each.kind in kinds and each.name.startswith(named)]
         found = known or [target for kind in kinds for target in self._look_for(kind)]
         return found[:MAX_FOUND]
 

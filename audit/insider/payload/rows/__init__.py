@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-MODULES = ("secrets", "jobs", "jvm")
+MODULES = ("secrets", "jobs", "processes", "sockets", "writing", "escape", "privileges", "jvm", "links", "usage")
 """In the order in which their attempts run."""
 
 

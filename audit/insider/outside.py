@@ -1,0 +1,70 @@
+"""What is seen from outside after the job has ended: what readers made of the links and FIFOs that it had laid out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.audit.insider.payload import Place
+from sluice.audit.insider.results import Row
+from sluice.audit.model import Evidence, finding, not_examined, passed
+
+_READERS = frozenset({"LNK-01", "LNK-02", "LNK-03", "LNK-04", "LNK-05", "LNK-06"})
+_REMOVERS = frozenset({"LNK-08", "LNK-09"})
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen.
+
+    Attributes:
+        read: how many logs and documents of the job were read through the gateway.
+        leaked: those in which the canary's content came back.
+        hung: those that were not answered in time.
+        canary_gone: whether something of the audit's own was removed.
+        left: paths of what the job had left, and nobody removed; None when the audit cannot look.
+        running: places whose process still runs; None when the audit cannot look.
+    """
+
+    read: int = 0
+    leaked: tuple[str, ...] = ()
+    hung: tuple[str, ...] = ()
+    canary_gone: bool = False
+    left: tuple[str, ...] | None = None
+    running: frozenset[Place] | None = None
+
+
+def judge(row: Row, seen: Seen) -> Evidence:
+    """What came of something that the job had laid out."""
+    if row.id in _READERS:
+        return _read(row, seen)
+    if row.id == "LNK-07":
+        done = f"{row.done}; then looked at that directory when the job had ended"
+        return finding(done, "it was removed") if seen.canary_gone else passed(done, "nothing in it was removed")
+    if row.id in _REMOVERS:
+        return _removed(row, seen)
+    if row.id == "USE-07":
+        return _ended(row, seen)
+    return not_examined(f"{row.done}: nobody looked at it from outside")
+
+
+def _read(row: Row, seen: Seen) -> Evidence:
+    done = f"{row.done}; then read {seen.read} logs and documents of the job through the gateway"
+    if seen.leaked:
+        return finding(done, f"the content of a file outside came back in {', '.join(seen.leaked)}")
+    if seen.hung:
+        return finding(done, f"no answer in time to {', '.join(seen.hung)}")
+    return passed(done, "no content of another file, and every answer in time")
+
+
+def _removed(row: Row, seen: Seen) -> Evidence:
+    if seen.left is None:
+        return not_examined("the audit does not run beside the cluster and cannot look")
+    done = f"{row.done}; then looked for it when the job had ended"
+    return finding(done, f"still there: {', '.join(seen.left[:2])}") if seen.left else passed(done, "it was removed")
+
+
+def _ended(row: Row, seen: Seen) -> Evidence:
+    if seen.running is None:
+        return not_examined("the audit does not run beside the cluster and cannot look")
+    done = f"{row.done}; then looked for it when the job had ended"
+    return finding(done, "it still ran") if row.place in seen.running else passed(done, "it had ended, too")

@@ -1,0 +1,122 @@
+"""Looking from outside at what the insider audit's job has left: through the gateway, and in the home."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from sluice.audit.insider import Canaries, Place, Seen
+from sluice.client import ClientError, GatewayClient, JobLog
+from sluice.core import Home
+
+READ_SECONDS = 20.0
+"""How long the gateway has for one log or document of the job."""
+REMOVAL_SECONDS = 20.0
+"""How long the cluster has to remove what an ended job has left."""
+MAX_LOGS = 16
+MAX_LOG_CHARACTERS = 4 << 20
+MAX_WALKED = 20_000
+
+
+async def look(client: GatewayClient, job_id: str, home: Home | None, nonce: str, put_out: Canaries) -> Seen:
+    """Read everything that the cluster tells of the job, and look for what is left of it."""
+    names, leaked, hung = await _read_all(client, job_id, put_out.content)
+    left = None if home is None else await _until_empty(lambda: _left(home, job_id))
+    running = None if home is None else await _until_empty(lambda: _running(nonce))
+    return Seen(
+        read=len(names),
+        leaked=leaked,
+        hung=hung,
+        canary_gone=not all(target.path.exists() for target in put_out.targets if target.place.startswith("/")),
+        left=None if left is None else tuple(left),
+        running=None if running is None else frozenset(Place(each) for each in running),
+    )
+
+
+async def _read_all(
+    client: GatewayClient, job_id: str, content: str
+) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
+    """Names of what was read; those with the canary's content; those that were not answered in time."""
+    names = ["the job", "its connections", "its logs"]
+    texts: dict[str, str | None] = {}
+    for name, below in zip(names, ("", "/connections", "/logs"), strict=True):
+        texts[name] = await _in_time(_document(client, f"/v1/jobs/{job_id}{below}"))
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        for name in json.loads(texts["its logs"] or "")["logs"][:MAX_LOGS]:
+            names.append(str(name))
+            texts[str(name)] = await _in_time(_log(client, job_id, str(name)))
+    leaked = tuple(name for name, text in texts.items() if text is not None and content in text)
+    return names, leaked, tuple(name for name, text in texts.items() if text is None)
+
+
+async def _in_time(reading: Coroutine[Any, Any, str]) -> str | None:
+    """What was read; empty when it was refused, None when there was no answer in time."""
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            return await reading
+    except TimeoutError:
+        return None
+    except ClientError as error:
+        return f"refused: {error.what}"
+
+
+async def _document(client: GatewayClient, path: str) -> str:
+    return json.dumps(await client.get(path))
+
+
+async def _log(client: GatewayClient, job_id: str, name: str) -> str:
+    pieces: list[str] = []
+    async for piece in JobLog(client, job_id, name).pieces():
+        pieces.append(piece)
+        if sum(map(len, pieces)) > MAX_LOG_CHARACTERS:
+            break
+    return "".join(pieces)
+
+
+async def _until_empty(probe: Callable[[], list[str]]) -> list[str]:
+    deadline = time.monotonic() + REMOVAL_SECONDS
+    while True:
+        found = probe()
+        if not found or time.monotonic() > deadline:
+            return found
+        await asyncio.sleep(0.5)
+
+
+def _left(home: Home, job_id: str) -> list[str]:
+    """What the job's attempts named ``insider-…`` below the directories of the job."""
+    return [str(path) for root in _of_job(home, job_id) for path in _walk(root) if path.name.startswith("insider-")][:8]
+
+
+def _of_job(home: Home, job_id: str) -> Iterator[Path]:
+    for pattern in (f"jobs/{job_id}", f"work/*/jobs/{job_id}"):
+        yield from home.root.glob(pattern)
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """Everything below ``root`` down to what the attempts have left, without following links."""
+    walked = 0
+    for folder, folders, files in os.walk(root):
+        for name in (*folders, *files):
+            walked += 1
+            yield Path(folder) / name
+        folders[:] = [name for name in folders if not name.startswith("insider-")]
+        if walked > MAX_WALKED:
+            return
+
+
+def _running(nonce: str) -> list[str]:
+    """Places of which the process that was to stay still runs."""
+    start = f"sluice-insider-left-{nonce}-"
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            found += [each.removeprefix(start) for each in process.cmdline() if each.startswith(start)]
+    return [each for each in found if each in set(Place)]
