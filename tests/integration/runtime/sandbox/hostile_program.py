@@ -39,7 +39,9 @@ def attempt(name: str) -> Callable[[Callable[[], object]], Callable[[], object]]
 
 def call(number_x86: int, number_arm: int, *arguments: object) -> int:
     """Make a system call; raises OSError if it fails."""
-    result = int(LIBC.syscall(ctypes.c_long(number_x86 if X86 else number_arm), *arguments))
+    number = ctypes.c_long(number_x86 if X86 else number_arm)
+    given = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    result = int(LIBC.syscall(number, *given))
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result

@@ -1,0 +1,182 @@
+"""The filter of system calls, run by a small BPF machine: what it says of each call."""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from sluice.runtime.sandbox.errors import SandboxUnavailable
+from sluice.runtime.sandbox.seccomp import (
+    ALLOW,
+    AND,
+    ERRNO,
+    JUMP_AT_LEAST,
+    JUMP_EQUAL,
+    JUMP_GREATER,
+    JUMP_SET,
+    KILL_PROCESS,
+    LOAD,
+    RETURN,
+    seccomp_filter,
+)
+from sluice.runtime.sandbox.syscalls import ARCHITECTURES, NEWEST_KNOWN
+
+MAX_INSTRUCTIONS = 4096
+"""BPF_MAXINSNS."""
+X86 = ARCHITECTURES["x86_64"]
+HEADERS = {
+    "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
+    "aarch64": Path("/usr/include/asm-generic/unistd.h"),
+}
+"""The kernel's own tables, where they are installed."""
+
+
+def judge(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
+    """What the filter returns for a call."""
+    program = list(struct.iter_unpack("=HBBI", seccomp_filter(machine)))
+    given = [*arguments, 0, 0, 0, 0, 0, 0][:6]
+    data = struct.pack("<IIQ6Q", number, audit or ARCHITECTURES[machine].audit, 0, *given)
+    accumulator = position = 0
+    while True:
+        code, when_true, when_false, k = program[position]
+        position += 1
+        match code:
+            case _ if code == LOAD:
+                (accumulator,) = struct.unpack_from("<I", data, k)
+            case _ if code == AND:
+                accumulator &= k
+            case _ if code == RETURN:
+                return int(k)
+            case _:
+                test = {
+                    JUMP_EQUAL: accumulator == k,
+                    JUMP_GREATER: accumulator > k,
+                    JUMP_AT_LEAST: accumulator >= k,
+                    JUMP_SET: bool(accumulator & k),
+                }[code]
+                position += when_true if test else when_false
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_every_denied_call_is_refused_and_its_neighbours_are_not(machine: str) -> None:
+    architecture = ARCHITECTURES[machine]
+    denied = set(architecture.denied.values())
+
+    assert {judge(machine, number) for number in denied} == {ERRNO | errno.EPERM}
+    special = {architecture.clone3, architecture.socket, architecture.socketpair}
+    others = set(range(NEWEST_KNOWN + 1)) - denied - special
+    assert {judge(machine, number) for number in others} == {ALLOW}
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_the_program_is_one_that_the_kernel_takes(machine: str) -> None:
+    program = list(struct.iter_unpack("=HBBI", seccomp_filter(machine)))
+
+    assert len(program) < MAX_INSTRUCTIONS
+    for position, (code, when_true, when_false, _) in enumerate(program):
+        assert code in {LOAD, AND, RETURN, JUMP_EQUAL, JUMP_GREATER, JUMP_AT_LEAST, JUMP_SET}
+        assert position + max(when_true, when_false) < len(program)
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_foreign_interfaces_of_the_kernel_end_the_process(machine: str) -> None:
+    assert judge(machine, 0, audit=0x40000003) == KILL_PROCESS  # i386
+    assert judge(machine, NEWEST_KNOWN + 1) == ERRNO | errno.ENOSYS
+    if machine == "x86_64":
+        assert judge(machine, 0x40000000) == KILL_PROCESS  # x32
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_clone_makes_threads_and_processes_but_no_namespaces(machine: str) -> None:
+    clone = ARCHITECTURES[machine].clone
+    thread = 0x003D0F00
+    """What glibc's pthread_create asks for."""
+
+    assert judge(machine, clone, thread) == ALLOW
+    assert judge(machine, clone, 17) == ALLOW  # SIGCHLD: fork
+    for bit in (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
+        assert judge(machine, clone, bit | 17) == ERRNO | errno.EPERM
+    assert judge(machine, ARCHITECTURES[machine].clone3) == ERRNO | errno.ENOSYS
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "protocol"),
+    [
+        (socket.AF_UNIX, socket.SOCK_STREAM, 0),
+        (socket.AF_UNIX, socket.SOCK_SEQPACKET | 0o2000000, 0),
+        (socket.AF_INET, socket.SOCK_STREAM | 0o2004000, 0),
+        (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP),
+        (socket.AF_INET, socket.SOCK_DGRAM, 0),
+        (socket.AF_INET6, socket.SOCK_DGRAM | 0o2000000, socket.IPPROTO_UDP),
+        (16, socket.SOCK_RAW | 0o2000000, 0),
+    ],
+)
+def test_sockets_that_jobs_need(family: int, kind: int, protocol: int) -> None:
+    assert judge("x86_64", X86.socket, family, kind, protocol) == ALLOW
+    assert judge("aarch64", ARCHITECTURES["aarch64"].socket, family, kind, protocol) == ALLOW
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "protocol"),
+    [
+        (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
+        (socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP),
+        (socket.AF_INET6, socket.SOCK_RAW, 255),
+        (socket.AF_INET, socket.SOCK_STREAM, 262),  # MPTCP
+        (socket.AF_INET, socket.SOCK_STREAM, 132),  # SCTP
+        (socket.AF_INET, socket.SOCK_STREAM, 2),
+        (socket.AF_INET, socket.SOCK_DGRAM, 33),  # DCCP
+        (17, socket.SOCK_RAW, 0),  # AF_PACKET
+        (38, socket.SOCK_SEQPACKET, 0),  # AF_ALG
+        (40, socket.SOCK_STREAM, 0),  # AF_VSOCK
+        (44, socket.SOCK_RAW, 0),  # AF_XDP
+        (16, socket.SOCK_RAW, 12),  # NETLINK_NETFILTER
+        (socket.AF_INET | 1 << 31, socket.SOCK_STREAM, 0),
+    ],
+)
+def test_sockets_that_jobs_do_not_get(family: int, kind: int, protocol: int) -> None:
+    told = judge("x86_64", X86.socket, family, kind, protocol)
+
+    assert told in {ERRNO | errno.EPROTONOSUPPORT, ERRNO | errno.EAFNOSUPPORT}
+
+
+def test_pairs_of_sockets_are_unix_sockets() -> None:
+    assert judge("x86_64", X86.socketpair, socket.AF_UNIX, socket.SOCK_STREAM) == ALLOW
+    assert judge("x86_64", X86.socketpair, 30, socket.SOCK_STREAM) == ERRNO | errno.EAFNOSUPPORT  # AF_TIPC
+
+
+def test_nobody_types_into_a_terminal() -> None:
+    assert judge("x86_64", X86.ioctl, 0, 0x5412) == ERRNO | errno.EPERM
+    assert judge("x86_64", X86.ioctl, 0, 0x5412 | 1 << 40) == ERRNO | errno.EPERM  # the kernel looks at 32 bits
+    assert judge("x86_64", X86.ioctl, 0, 0x5413) == ALLOW  # TIOCGWINSZ
+
+
+def test_personality_can_be_asked_but_not_changed() -> None:
+    assert judge("x86_64", X86.personality, 0xFFFFFFFF) == ALLOW
+    assert judge("x86_64", X86.personality, 0x0040000) == ERRNO | errno.EPERM  # ADDR_NO_RANDOMIZE
+
+
+def test_an_unknown_processor_has_no_filter() -> None:
+    with pytest.raises(SandboxUnavailable, match="riscv64"):
+        seccomp_filter("riscv64")
+
+
+def test_numbers_are_those_of_the_kernels_headers() -> None:
+    """Where headers are installed; those of the common table are checked by both."""
+    for machine, header in HEADERS.items():
+        if not header.exists():
+            continue
+        found = re.findall(r"#define\s+__NR(?:3264)?_(\w+)\s+(\d+)", header.read_text(encoding="utf-8"))
+        numbers = {name: int(number) for name, number in found}
+        architecture = ARCHITECTURES[machine]
+        ours = {
+            **architecture.denied,
+            **{name: getattr(architecture, name) for name in ("clone", "clone3", "socket", "socketpair", "ioctl")},
+        }
+        assert {name: number for name, number in ours.items() if numbers.get(name, number) != number} == {}
+    assert X86.denied.keys() > ARCHITECTURES["aarch64"].denied.keys()
