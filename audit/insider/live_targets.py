@@ -27,6 +27,7 @@ def live_targets(home: Home, victim: str) -> Iterator[Target]:
         with contextlib.suppress(psutil.Error, OSError):
             kind = "process of another job" if pid in of_victim else "process of the cluster"
             yield Target(kind, str(pid), name or process.name(), start_ticks(pid))
+    yield from _temporary_directories(processes[pid][1] for pid in of_victim if pid in processes)
     yield from _listeners(declared(home))
     for each in kernel_sockets(home)[0]:
         if each.pid in of_victim and each.path:
@@ -51,6 +52,16 @@ def _of_job(processes: Iterable[psutil.Process], job_id: str) -> frozenset[int]:
             if job_id and any(job_id in argument for argument in process.cmdline()):
                 found |= {process.pid, *(child.pid for child in process.children(recursive=True))}
     return frozenset(found)
+
+
+def _temporary_directories(processes: Iterable[psutil.Process]) -> Iterator[Target]:
+    found: dict[str, None] = {}
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found[process.environ().get("TMPDIR", "")] = None
+    for directory in filter(None, found):
+        if Path(directory).is_dir():
+            yield Target("job temporary directory", directory)
 
 
 def _listeners(listeners: Iterable[Listener]) -> Iterator[Target]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sluice.audit.insider.live_targets import live_targets
-from sluice.audit.insider.payload import PATTERNS, Target, load
+from sluice.audit.insider.payload import KERNEL_PATH, KERNEL_PATHS, PATTERNS, Target, load
 from sluice.core import Home
 
 MAX_TARGETS_OF_A_KIND = 16
@@ -89,7 +89,11 @@ def _machine() -> Iterator[Target]:
     for kind in ("pid", "mnt", "ipc", "uts"):
         with contextlib.suppress(OSError):
             yield Target("namespace", f"/proc/self/ns/{kind}", kind, str(Path(f"/proc/self/ns/{kind}").stat().st_ino))
-    for path in _SOCKETS:
+    for pattern in dict.fromkeys(KERNEL_PATHS):
+        for path in sorted(Path("/").glob(pattern.lstrip("/"))) if "*" in pattern else [Path(pattern)]:
+            if os.path.lexists(path):
+                yield Target(KERNEL_PATH, str(path))
+    for socket in map(Path, _SOCKETS):
         with contextlib.suppress(OSError):
-            if Path(path).is_socket():
-                yield Target("socket of the machine", path, Path(path).name)
+            if socket.is_socket():
+                yield Target("socket of the machine", str(socket), socket.name)

@@ -160,7 +160,8 @@ def audit(
     try:
         if insider:
             report = examine_inside(
-                GatewayOptions(home, server, ca, token_file), InsiderOptions(insider_limit, victim=victim)
+                GatewayOptions(home, server, ca, token_file),
+                InsiderOptions(insider_limit, victim=victim, config=config),
             )
         elif compose is not None:
             report = examine_project(compose, project, options)

@@ -17,6 +17,7 @@ from sluice.audit import Report
 from sluice.audit.insider import Packed, World, canaries, packed, read_rows, report_of, targets_of
 from sluice.cli.audit.aftermath import look
 from sluice.cli.gateway_options import GatewayOptions
+from sluice.cli.options import load_configuration
 from sluice.client import (
     POLL_SECONDS,
     TERMINAL,
@@ -29,6 +30,7 @@ from sluice.client import (
     gateway_client,
 )
 from sluice.core import Home, StoreError
+from sluice.runtime.sandbox import IsolationLevel
 
 MAX_OUTPUT_CHARACTERS = 16 << 20
 """Of the hostile job's output that are read."""
@@ -47,6 +49,7 @@ class InsiderOptions:
 
     limit: float
     victim: bool = True
+    config: Path | None = None
 
 
 def examine_inside(gateway: GatewayOptions, options: InsiderOptions) -> Report:
@@ -56,6 +59,14 @@ def examine_inside(gateway: GatewayOptions, options: InsiderOptions) -> Report:
         ClientError: the gateway is not to be had, or refuses the job.
     """
     return asyncio.run(_examine(gateway, options))
+
+
+def _bounds(home: Home, config: Path | None) -> dict[str, int]:
+    """What a job of this cluster may use, as its configuration says."""
+    isolation = load_configuration(home.root, config)[1].runtime.isolation
+    if isolation.level is IsolationLevel.NONE:
+        return {}
+    return {"max_processes": isolation.max_processes, "max_open_files": isolation.max_open_files}
 
 
 async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Report:
@@ -70,7 +81,13 @@ async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Report:
                 world = World(nonce=nonce, victim=victim)
                 if home is not None:
                     targets = (*put_out.targets, *targets_of(home, victim))
-                    world = replace(world, home=str(home.root), targets=targets, canary=str(put_out.file))
+                    world = replace(
+                        world,
+                        home=str(home.root),
+                        targets=targets,
+                        canary=str(put_out.file),
+                        bounds=_bounds(home, options.config),
+                    )
                 job_id = await _submit(client, packed(world, Path(directory)))
                 job, output = await _follow(client, job_id, options.limit)
                 seen = await look(client, job_id, home, nonce, put_out)

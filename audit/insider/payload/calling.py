@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 
 from .attempt import Group, Run, Tried, reached, refused, untried
 from .kernel import NoSuchCall
@@ -20,6 +21,7 @@ ESCAPE = Group(
 )
 _ALLOWED_BUT_WRONG = frozenset({errno.EINVAL, errno.ENOENT, errno.EFAULT, errno.EBADF, errno.EBUSY, errno.ENOEXEC,
                                 errno.ENOTDIR, errno.ENOTBLK, errno.EOPNOTSUPP, errno.ENODEV})  # fmt: skip
+MAX_PATHS = 12
 _ABSENT = frozenset({errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT})
 
 
@@ -57,18 +59,30 @@ def asking(what: str, act: Callable[[], object]) -> Run:
     return run
 
 
-def opening(flags: int, *paths: str) -> Run:
-    """An attempt to open one of these without reading or writing."""
+KERNEL_PATHS: list[str] = []
+"""What attempts open; the audit tells which of it is there outside."""
+KERNEL_PATH = "kernel path"
 
-    def run(_: World) -> Tried:
+
+def opening(flags: int, *paths: str) -> Run:
+    """An attempt to open one of these without reading or writing; a ``*`` stands for names in a directory."""
+    KERNEL_PATHS.extend(paths)
+
+    def run(world: World) -> Tried:
+        known = [each.place for each in world.targets if each.kind == KERNEL_PATH]
+        there = [path for path in known if any(fnmatchcase(path, pattern) for pattern in paths)]
+        if world.home and not there:
+            return untried(f"none of {', '.join(paths)} exists on this machine")
         errors: dict[str, str] = {}
-        for path in paths:
+        for path in there[:MAX_PATHS] or [each for each in paths if "*" not in each]:
             try:
                 os.close(os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY))
             except OSError as error:
                 errors[path] = error_of(error)
             else:
                 return reached(f"opened {path}", "opened, neither read nor written")
-        return refused(f"opened {', '.join(paths)}", ", ".join(f"{p}: {e}" for p, e in errors.items()))
+        if not there and set(errors.values()) == {"ENOENT"}:
+            return untried(f"none of {', '.join(paths)} is in sight, and whether one exists outside is not known")
+        return refused(f"opened {', '.join(errors)}", ", ".join(f"{path}: {seen}" for path, seen in errors.items()))
 
     return run

@@ -7,8 +7,10 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from typing import Any
 import pytest
 
 from sluice.audit.catalogue import by_id
-from sluice.audit.insider import CHECKS, Place, Row, World, packed, read_rows, report_of
+from sluice.audit.insider import CHECKS, Place, Row, Seen, World, canaries, judge, packed, read_rows, report_of
+from sluice.audit.insider.live_targets import start_ticks
 from sluice.audit.insider.payload import ATTEMPTS, Attempt, Group, Outcome, Target, encode
 from sluice.audit.insider.payload.attempt import reached, refused
 from sluice.audit.insider.payload.bounded import tried
@@ -213,3 +216,116 @@ def test_a_target_that_is_gone_inside_is_refused_and_no_target_is_no_pass(tmp_pa
     gone = Target("key", str(tmp_path / "gone"))
     assert read_any(World(targets=(gone,)), "key").outcome is Outcome.REFUSED
     assert read_any(World(), "nothing of the kind").outcome is Outcome.UNTRIED
+
+
+def _row(id_: str, place: Place = Place.DRIVER) -> Row:
+    return Row(id=id_, place=place, outcome=Outcome.PLANTED, done="laid it out", seen="it is there")
+
+
+@pytest.mark.parametrize(
+    ("id_", "seen", "verdict"),
+    [
+        ("LNK-01", Seen(read=3), Verdict.PASSED),
+        ("LNK-01", Seen(read=3, leaked=("driver.stderr",)), Verdict.FINDING),
+        ("LNK-02", Seen(read=3, hung=("driver.jvm.log",)), Verdict.FINDING),
+        ("LNK-07", Seen(canary_gone=True), Verdict.FINDING),
+        ("LNK-07", Seen(), Verdict.PASSED),
+        ("LNK-08", Seen(), Verdict.NOT_EXAMINED),
+        ("LNK-08", Seen(left=()), Verdict.PASSED),
+        ("LNK-09", Seen(left=("/a/insider-1",)), Verdict.FINDING),
+        ("USE-07", Seen(), Verdict.NOT_EXAMINED),
+        ("USE-07", Seen(running=frozenset()), Verdict.PASSED),
+        ("USE-07", Seen(running=frozenset({Place.DRIVER})), Verdict.FINDING),
+        ("USE-07", Seen(running=frozenset({Place.UDF})), Verdict.PASSED),
+        ("KEY-01", Seen(), Verdict.NOT_EXAMINED),
+    ],
+)
+def test_what_a_job_lays_out_is_judged_from_outside(id_: str, seen: Seen, verdict: Verdict) -> None:
+    assert judge(_row(id_), seen).outcome is verdict
+
+
+def test_every_attempt_that_only_lays_out_is_judged() -> None:
+    """Those of links, and processes that stay."""
+    everything = Seen(left=(), running=frozenset())
+    laid_out = [each for each in ATTEMPTS if each.startswith("LNK-") or each == "USE-07"]
+    assert all(judge(_row(each), everything).outcome is Verdict.PASSED for each in laid_out)
+
+
+def test_what_was_laid_out_and_nobody_looked_at_is_no_pass() -> None:
+    report = _report((_row("LNK-01"),))
+    (result,) = [each for each in report.results if each.check == "LNK-01"]
+    assert result.outcome is Verdict.NOT_EXAMINED
+
+
+def test_canaries_are_there_and_then_gone() -> None:
+    with canaries(NONCE) as put_out:
+        assert put_out.content in put_out.file.read_text()
+        assert put_out.content not in repr(put_out)
+        assert put_out.content not in str(put_out.targets)
+        assert read_any(World(targets=put_out.targets), "marker").outcome is Outcome.REACHED
+        (name,) = [each.place for each in put_out.targets if each.kind == "abstract socket"]
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect("\0" + name)
+        directories = [each for each in put_out.targets if each.kind == "open directory"]
+        assert {each.mark for each in directories} == {
+            f"{each.path.stat().st_dev}:{each.path.stat().st_ino}" for each in directories
+        }
+    assert not any(each.path.exists() for each in directories)
+
+
+def test_writing_is_tried_without_leaving_a_file(tmp_path: Path) -> None:
+    status = tmp_path.stat()
+    real = Target("open directory", str(tmp_path), "shared", f"{status.st_dev}:{status.st_ino}")
+    attempt = ATTEMPTS["WRT-24"]
+    assert tried(attempt, World(nonce=NONCE, targets=(real,))).outcome is Outcome.REACHED
+    assert not list(tmp_path.iterdir())
+    other = Target("open directory", str(tmp_path), "shared", "1:1")
+    assert tried(attempt, World(nonce=NONCE, targets=(other,))).outcome is Outcome.REFUSED
+
+
+def test_a_process_that_only_has_the_number_of_the_target_is_not_it() -> None:
+    kind = "process of the cluster"
+    mine = Target(kind, str(os.getpid()), "this", start_ticks(os.getpid()))
+    another = Target(kind, str(os.getpid()), "this", "1")
+    environment = ATTEMPTS["PRC-01"]
+    assert tried(environment, World(targets=(mine,))).outcome is Outcome.REACHED
+    assert tried(environment, World(targets=(another,))).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("id_", "outcome"), [("PRC-05", Outcome.REACHED), ("PRC-20", Outcome.REACHED), ("PRC-22", Outcome.REACHED)]
+)
+def test_the_memory_and_files_of_a_process_of_ones_own_are_reached(id_: str, outcome: Outcome) -> None:
+    """So that a refusal means something."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        target = Target("process of the cluster", str(process.pid), "child", start_ticks(process.pid))
+        said = tried(ATTEMPTS[id_], World(targets=(target,)))
+    assert said.outcome is outcome, said
+
+
+def test_a_socket_that_serves_anybody_is_reached(tmp_path: Path) -> None:
+    path = tmp_path / "rest.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        there = World(targets=(Target("unix socket", str(path), "rest"),))
+        assert tried(ATTEMPTS["SOC-01"], there).outcome is Outcome.REACHED
+    gone = World(targets=(Target("unix socket", str(tmp_path / "gone"), "rest"),))
+    assert tried(ATTEMPTS["SOC-01"], gone).outcome is Outcome.REFUSED
+
+
+def test_plaintext_is_reached_where_it_is_served() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+
+        def serve() -> None:
+            client, _ = listening.accept()
+            with client:
+                client.recv(4096)
+                client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        said = tried(ATTEMPTS["NET-07"], World(targets=(Target("port", f"127.0.0.1:{port}", "rpc"),)))
+        thread.join()
+    assert said.outcome is Outcome.REACHED, said

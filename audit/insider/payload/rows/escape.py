@@ -130,19 +130,19 @@ add("ESC-30", "write into /sys", ESCAPE,
              "/sys/power/state", "/sys/fs/cgroup/cgroup.procs"), severity="critical")  # fmt: skip
 
 
-@attempt("ESC-31", "set a program that cgroups start when they are empty", ESCAPE, severity="critical")
-def _release_agent(_: World) -> Tried:
-    paths = [str(path) for path in sorted(Path("/sys/fs/cgroup").glob("*/release_agent"))]
-    paths = paths or ["/sys/fs/cgroup/release_agent"]
-    return opening(os.O_WRONLY, *paths[:4])(World())
-
-
-@attempt("ESC-32", "move itself out of its cgroup", ESCAPE, severity="high")
-def _cgroups(_: World) -> Tried:
-    paths = [str(path) for path in sorted(Path("/sys/fs/cgroup").glob("*/cgroup.procs"))]
-    return opening(os.O_WRONLY, "/sys/fs/cgroup/cgroup.procs", *paths[:8])(World())
-
-
+add(
+    "ESC-31",
+    "set a program that cgroups start when they are empty",
+    ESCAPE,
+    opening(os.O_WRONLY, "/sys/fs/cgroup/release_agent", "/sys/fs/cgroup/*/release_agent"),
+    severity="critical",
+)
+add(
+    "ESC-32",
+    "move itself out of its cgroup",
+    ESCAPE,
+    opening(os.O_WRONLY, "/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/*/cgroup.procs"),
+)
 add(
     "ESC-33",
     "load programs into the kernel (bpf)",

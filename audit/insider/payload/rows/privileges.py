@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -93,7 +94,10 @@ def _higher_limit() -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard + 1))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard + 1))
+    except ValueError as error:  # what Python makes of EPERM
+        raise PermissionError(errno.EPERM, str(error)) from error
 
 
 add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -35,12 +36,19 @@ def _is_it(target: Target) -> bool:
     return not target.mark or target.mark == f"{status.st_dev}:{status.st_ino}"
 
 
-def leave_marker(directory: Path, nonce: str) -> None:
-    """Make a file and remove it; raises OSError when that is refused."""
+def make_file(directory: Path, nonce: str) -> str:
+    """Make a file without a name, or where there is no such thing one that is removed at once; says which."""
+    try:
+        os.close(os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        if error.errno not in {errno.EOPNOTSUPP, errno.EISDIR}:
+            raise
+    else:
+        return "made without a name, so that nothing stays"
     marker = directory / f".sluice-insider-{nonce}-{os.getpid()}"
-    descriptor = os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    os.close(descriptor)
-    os.unlink(marker)  # noqa: PTH108  as it was made
+    os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    marker.unlink()
+    return "made, and removed again"
 
 
 def _into(name: str, kind: str = "directory") -> Run:
@@ -56,11 +64,11 @@ def _into(name: str, kind: str = "directory") -> Run:
                 if not _is_it(target):
                     errors.append("another directory is there")
                     continue
-                leave_marker(target.path, world.nonce)
+                made = make_file(target.path, world.nonce)
             except OSError as error:
                 errors.append(error_of(error))
             else:
-                return reached(f"made a file in {target}", "made, and removed again")
+                return reached(f"made a file in {target}", made)
         return refused(f"made a file in {names(targets)}", ", ".join(sorted(set(errors))))
 
     return run
