@@ -1,4 +1,4 @@
-from .bounds import Guard as Guard, Subject as Subject
+from .bounds import Guard as Guard, Subject as Subject, hint as hint
 from .box import Box as Box, Launch as Launch
 from .config import IsolationConfig as IsolationConfig, IsolationLevel as IsolationLevel
 from .errors import SandboxRefused as SandboxRefused, SandboxUnavailable as SandboxUnavailable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
@@ -21,6 +22,8 @@ from sluice.runtime.sandbox.system_view import python_paths
 from sluice.runtime.sandbox.trial import find_walls
 from sluice.runtime.sandbox.uids import give, job_uid
 from sluice.runtime.sandbox.view import View
+
+_LOG = logging.getLogger(__name__)
 
 
 class Sandbox:
@@ -51,6 +54,7 @@ class Sandbox:
         sandbox._groups = ControlGroups.find()
         if sandbox._groups is not None:
             sandbox._groups.remove_stale()
+        _LOG.info("isolation of jobs: %s; %s", sandbox, sandbox.bounds)
         return sandbox
 
     @property
@@ -59,9 +63,11 @@ class Sandbox:
         return self.config.level
 
     @property
-    def has_control_groups(self) -> bool:
-        """Whether the kernel bounds memory and processes of each box; else they are watched."""
-        return self._groups is not None
+    def bounds(self) -> str:
+        """What keeps a box within its limits, in words."""
+        if self._groups is None:
+            return "memory and processes are watched: there are no control groups for this process"
+        return f"memory and processes are bounded by control groups, version {2 if self._groups.unified else 1}"
 
     def __str__(self) -> str:
         if self._walls is None:

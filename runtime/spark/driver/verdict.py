@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sluice.runtime.messages import DriverExit
 from sluice.runtime.node import Exit
 from sluice.runtime.out_of_memory import end_of
+from sluice.runtime.sandbox import Limits, hint
 from sluice.runtime.spark.causes import cause, last_line, last_traceback
 
 MAX_TRACEBACK_CHARACTERS = 32_768
@@ -20,6 +21,7 @@ UNCAUGHT = 1
 """The exit code of Python after an exception, and after ``sys.exit("why")``."""
 SAID_WHY = frozenset({UNCAUGHT, 2})
 """Exit codes before which a program says why on its last line: ``sys.exit("why")``, and argparse's."""
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Ending:
         stderr_tail: the end of the pipeline's standard error.
         memory_mb: heap of the driver's JVM, in MiB.
         kernel_killed: whether the kernel has killed a process for want of memory meanwhile.
+        excess: which bound JVM or pipeline has exceeded and therefore was killed.
+        limits: of the pipeline's process, where the kernel keeps them.
     """
 
     python: Exit | None
@@ -47,6 +51,8 @@ class Ending:
     stderr_tail: str = ""
     memory_mb: int = 0
     kernel_killed: bool = False
+    excess: str = ""
+    limits: Limits = NO_LIMITS
 
 
 def judge(ending: Ending) -> DriverExit:
@@ -58,6 +64,8 @@ def judge(ending: Ending) -> DriverExit:
         error = "the driver was cancelled"
     elif ending.fenced:
         error = "the driver lost its JobMaster and stopped itself"
+    elif ending.excess:
+        error, traceback = ending.excess, ""
     elif ending.failure:
         error = ending.failure
     elif ending.jvm_died is not None:
@@ -66,6 +74,8 @@ def judge(ending: Ending) -> DriverExit:
         error = "the pipeline was never started"
     elif code != 0:
         error = _error_of(ending.python, ending.stderr_tail, kernel_killed=ending.kernel_killed)
+        refused = hint(error, ending.limits)
+        error += f" ({refused})" if refused else ""
     elif ending.spark_lost:
         error = "Spark was lost while the pipeline ran"
     else:

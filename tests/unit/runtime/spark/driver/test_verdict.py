@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from sluice.runtime.node.child_process import Exit
+from sluice.runtime.sandbox import Limits
 from sluice.runtime.spark.causes import MAX_CAUSE_CHARACTERS, last_traceback
 from sluice.runtime.spark.driver.verdict import MAX_TRACEBACK_CHARACTERS, Ending, judge
 
@@ -108,6 +109,21 @@ def test_traceback_is_bounded() -> None:
             "out of memory: the kernel killed the pipeline's Python process (killed by SIGKILL); collect less into it, "
             "or give the machine or container more memory",
             id="pipeline killed by the kernel",
+        ),
+        pytest.param(
+            Ending(Exit(-9), kernel_killed=True, excess="too much output: raise log_mb", stderr_tail="xxx"),
+            "too much output: raise log_mb",
+            id="exceeded a bound",
+        ),
+        pytest.param(
+            Ending(
+                Exit(1),
+                stderr_tail="Traceback (most recent call last):\nOSError: [Errno 28] No space left on device: '/tmp/x'",
+                limits=Limits(tmp_mb=40),
+            ),
+            "OSError: [Errno 28] No space left on device: '/tmp/x' (/tmp and /dev/shm of a job hold 40 MiB each; "
+            "raise tmp_mb in [isolation])",
+            id="full",
         ),
         pytest.param(Ending(Exit(-9), memory_mb=768), "the pipeline was killed by SIGKILL", id="killed by somebody"),
     ],
