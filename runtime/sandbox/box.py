@@ -12,7 +12,8 @@ from pathlib import Path
 from sluice.runtime.sandbox import bwrap
 from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, MountKind
-from sluice.runtime.sandbox.orders import ENTRY, Orders
+from sluice.runtime.sandbox.orders import ENTRY, Orders, compiled_entry
+from sluice.runtime.sandbox.system_view import content_of
 from sluice.runtime.sandbox.view import View
 
 _SIGNAL_EXIT_BASE = 128
@@ -54,6 +55,8 @@ class Walls:
     """Path of bubblewrap; empty: no namespaces."""
     mounts: tuple[Mount, ...] = ()
     """The machine's part of the view."""
+    files: tuple[Path, ...] = ()
+    """Small files of the machine, of which each box gets copies."""
     filter: bytes = b""
     """The filter of system calls."""
 
@@ -82,6 +85,7 @@ class Box:
         with contextlib.ExitStack() as stack:
             fds = [_memory_file(stack, "filter", self.walls.filter)]
             writable = _paths(self.mounts, MountKind.WRITABLE)
+            readable = _paths((*self.walls.mounts, *self.mounts), MountKind.READ_ONLY)
             if self.walls.bwrap:
                 orders = Orders(argv, env, cwd, self.limits, uid=self.uid, read=("/",), write=(*_OWN, *writable))
             else:
@@ -93,7 +97,7 @@ class Box:
                     uid=self.uid,
                     parent=os.getpid(),
                     filter_fd=fds[0],
-                    read=(*_USERS, *_paths((*self.walls.mounts, *self.mounts), MountKind.READ_ONLY)),
+                    read=(*_USERS, *map(str, self.walls.files), *readable),
                     write=(*_SHARED, *writable),
                 )
             fds.append(_memory_file(stack, "orders", orders.encoded()))
@@ -108,7 +112,8 @@ class Box:
         home = self.view.home or next(iter(self.view.writable), Path("/tmp"))  # noqa: S108 - the box's own
         uid = bwrap.INNER_UID if self.uid is None else self.uid
         files = []
-        for file in bwrap.box_files(uid, home, ENTRY.read_bytes()):
+        copies = (bwrap.BoxFile(str(path), content_of(path)) for path in walls.files)
+        for file in (*bwrap.box_files(uid, home, compiled_entry()), *copies):
             fds.append(_memory_file(stack, "file", file.content))
             files.append((fds[-1], file.path))
         options = (

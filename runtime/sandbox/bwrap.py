@@ -11,7 +11,7 @@ from sluice.runtime.sandbox.mounts import Mount, parents
 MIB = 1 << 20
 INNER_UID = 1000
 """The uid of a job in its own user namespace; outside it is the uid of the process that started it."""
-ENTRY_PATH = "/run/sluice/entry.py"
+ENTRY_PATH = "/run/sluice/entry.pyc"
 MINIMUM_TMP_MB = 16
 
 _ROOTS_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")

@@ -7,10 +7,10 @@ the standard library: bubblewrap copies this one file into the box. FD has NUL-s
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # signal imports enum and re, as long as starting Python takes
 import ctypes
 import os
 import resource
-import signal
 import struct
 import sys
 
@@ -74,7 +74,7 @@ def _restrict(orders: dict[str, list[str]]) -> None:
     for uid in map(int, orders.get("uid", ())):
         _become(uid)
     for parent in map(int, orders.get("parent", ())):
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(EXIT_CODE)
     for each in orders.get("rlimit", ()):
@@ -158,8 +158,8 @@ def _prctl(option: int, argument: int) -> None:
 
 def _run(orders: dict[str, list[str]]) -> None:
     # Python ignores SIGPIPE and SIGXFSZ, and SIGTERM was ignored so that bubblewrap survives it.
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGTERM):
+        _signal.signal(number, _signal.SIG_DFL)
     environment = dict(each.partition("=")[::2] for each in orders.get("env", ()))
     argv = orders["arg"]
     os.closerange(3, MAX_DESCRIPTORS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import marshal
 import os
 import resource
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,3 +84,11 @@ def rlimits(limits: Limits, *, shared: bool) -> dict[int, int]:
 
 
 ENTRY = Path(__file__).with_name("entry.py")
+"""The entry program."""
+
+
+@functools.cache
+def compiled_entry() -> bytes:
+    """The entry program as a ``.pyc`` of the running Python: compiling it each time would take milliseconds."""
+    code = compile(ENTRY.read_bytes(), ENTRY.name, "exec", dont_inherit=True, optimize=2)
+    return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)

@@ -35,22 +35,32 @@ class Restrictions:
         )
 
 
+_BY_COMPLAINT = {
+    "nknown option": "install bubblewrap 0.8 or newer, or leave isolation.bwrap empty",
+    "Permission denied: '": "install Python and Sluice where every user may read and run them (not below /root)",
+    "mount proc": f"show the container all of /proc (systempaths=unconfined, see {CONTAINERS})",
+}
+
+
 def remedy(complaint: str, found: Restrictions) -> str:
     """What to do when bubblewrap has said ``complaint``; one line, the likeliest cause first."""
-    if "mount proc" in complaint:
-        return f"show the container all of /proc (systempaths=unconfined, see {CONTAINERS}), {WITHOUT}"
+    known = next((what for text, what in _BY_COMPLAINT.items() if text in complaint), "")
+    return f"{known or _by_settings(found)}, {WITHOUT}"
+
+
+def _by_settings(found: Restrictions) -> str:
     if found.none_left:
-        return f"sysctl -w user.max_user_namespaces=15000, {WITHOUT}"
+        return "sysctl -w user.max_user_namespaces=15000"
     if found.no_unprivileged:
-        return f"sysctl -w kernel.unprivileged_userns_clone=1, {WITHOUT}"
+        return "sysctl -w kernel.unprivileged_userns_clone=1"
     if found.container:
-        return f"give the container compose/seccomp.json and systempaths=unconfined (see {CONTAINERS}), {WITHOUT}"
+        return f"give the container compose/seccomp.json and systempaths=unconfined (see {CONTAINERS})"
     if found.apparmor:
         return (
             "give bwrap an AppArmor profile that allows user namespaces, or "
-            f"sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, {WITHOUT}"
+            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
         )
-    return f"it needs a kernel with user namespaces; install the distribution's bubblewrap, {WITHOUT}"
+    return "it needs a kernel with user namespaces; install the distribution's bubblewrap"
 
 
 def _setting(name: str) -> str:

@@ -12,22 +12,27 @@ from sluice.runtime.sandbox.mounts import Mount
 _USR_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Directories that most distributions keep in /usr, with a link here."""
 _STORES = ("/nix/store", "/gnu/store")
-_ETC = (
-    *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d"),
-    *("localtime", "timezone", "locale.alias", "locale.conf", "os-release", "terminfo"),
-    *("host.conf", "gai.conf", "services", "protocols", "networks", "ethertypes", "rpc"),
-    *("ssl/certs", "ssl/openssl.cnf", "ca-certificates", "ca-certificates.conf"),
-    *("pki/tls/certs", "pki/tls/openssl.cnf", "pki/ca-trust", "pki/java", "crypto-policies"),
-    *("mime.types", "magic", "fonts", "python3"),
+_ETC_DIRECTORIES = (
+    "alternatives",
+    "ssl/certs",
+    "pki/tls/certs",
+    "pki/ca-trust",
+    "pki/java",
+    "fonts",
+    "crypto-policies",
 )
-"""Nothing here is secret; keys (``ssl/private``), users and services are left out."""
-_ETC_PATTERNS = ("java*", "python3.*")
-_RESOLVED = ("resolv.conf", "hosts")
-"""Often links to /run, or files mounted by a container runtime."""
+"""Nothing here is secret; keys (``ssl/private``) are left out."""
+_ETC_PATTERNS = ("java*",)
+_ETC_FILES = (
+    *("ld.so.cache", "localtime", "timezone", "locale.alias", "locale.conf", "os-release"),
+    *("hosts", "resolv.conf", "host.conf", "gai.conf", "services", "protocols", "networks"),
+    *("ssl/openssl.cnf", "pki/tls/openssl.cnf", "mime.types"),
+)
+MAX_FILE_BYTES = 1 << 20
 
 
 def system_mounts(etc: Path = Path("/etc")) -> Iterator[Mount]:
-    """The machine's programs and their settings, read-only."""
+    """The machine's programs, and directories with their settings, read-only."""
     yield Mount.read_only(Path("/usr"))
     for name in _USR_LINKS:
         path = Path(name)
@@ -36,16 +41,28 @@ def system_mounts(etc: Path = Path("/etc")) -> Iterator[Mount]:
         elif path.is_dir():
             yield Mount.read_only(path)
     yield from (Mount.read_only(Path(store)) for store in _STORES if Path(store).is_dir())
-    found = dict.fromkeys(
-        (*(etc / name for name in _ETC), *(p for each in _ETC_PATTERNS for p in sorted(etc.glob(each))))
-    )
-    for path in found:
-        if path.exists():
+    found = (*(etc / name for name in _ETC_DIRECTORIES), *(path for each in _ETC_PATTERNS for path in etc.glob(each)))
+    for path in sorted(found):
+        if path.is_dir():
             yield Mount.read_only(path, source=path.resolve())
-    for name in _RESOLVED:
-        source = (etc / name).resolve()
-        if source.is_file():
-            yield Mount.read_only(etc / name, source=source)
+
+
+def system_files(etc: Path = Path("/etc")) -> tuple[Path, ...]:
+    """Small files with settings of the machine. A box gets copies: a mount of each would take milliseconds.
+
+    Some are links to /run, or mounted by a container runtime.
+    """
+    return tuple(etc / name for name in _ETC_FILES if (etc / name).is_file())
+
+
+def content_of(file: Path) -> bytes:
+    """What a box gets of ``file``; nothing if it has gone or is no small file."""
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_FILE_BYTES + 1)
+    except OSError:
+        return b""
+    return content if len(content) <= MAX_FILE_BYTES else b""
 
 
 def python_paths() -> tuple[Path, ...]:

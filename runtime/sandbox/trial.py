@@ -17,7 +17,7 @@ from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, in_order
 from sluice.runtime.sandbox.remedies import WITHOUT, Restrictions, remedy
 from sluice.runtime.sandbox.seccomp import seccomp_filter
-from sluice.runtime.sandbox.system_view import python_paths, system_mounts
+from sluice.runtime.sandbox.system_view import python_paths, system_files, system_mounts
 from sluice.runtime.sandbox.uids import job_uid
 from sluice.runtime.sandbox.view import View
 
@@ -25,7 +25,21 @@ TRIAL_SECONDS = 30.0
 SYSTEM_PATH = "/usr/bin:/usr/local/bin:/bin"
 MAX_COMPLAINT_CHARACTERS = 400
 _TRIAL_JOB = "0" * 32
-_WORD = "sluice-sandbox-works"
+_PROGRAM = """
+import os, ssl
+with open("/proc/self/status") as file:
+    status = {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
+print("uid", os.getuid(), "groups", len(os.getgroups()), "pids", sum(name.isdigit() for name in os.listdir("/proc")))
+print(*(word for name in ("Seccomp", "NoNewPrivs", "CapPrm", "CapBnd") for word in (name, status[name])))
+"""
+"""Says what it is like in the box; imports what is not in Python itself but in libraries of the machine."""
+MAX_PIDS = 4
+"""In a box: bubblewrap and the program."""
+_NO_CAPABILITY = "0" * 16
+ROOTS_RIGHTS = {"chown": 0, "dac_override": 1, "kill": 5, "setgid": 6, "setuid": 7, "setpcap": 8}
+"""Numbers of the capabilities (capabilities(7)) without which nobody can keep jobs with uids of their own."""
+NAMESPACE_RIGHTS = {"sys_admin": 21}
+"""Those for namespaces without a user namespace."""
 
 
 def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
@@ -34,18 +48,22 @@ def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
         return None, False
     if sys.platform != "linux":
         raise SandboxUnavailable(f"there is no sandbox on {sys.platform}", 'use Linux, or set isolation.level = "none"')
-    own_uids = os.geteuid() == 0
+    rights = _rights()
     python = os.path.realpath(sys.executable)
     program = seccomp_filter()
     if config.level is IsolationLevel.UID:
-        if not own_uids:
-            raise SandboxUnavailable('isolation.level = "uid" needs root', 'run as root, or set level = "sandbox"')
-        walls = Walls(python, mounts=tuple(system_mounts()), filter=program)
+        if missing := [name for name, number in ROOTS_RIGHTS.items() if not rights >> number & 1]:
+            raise SandboxUnavailable(
+                f'isolation.level = "uid" needs root, with the capabilities {", ".join(missing)}',
+                'run as root, or set level = "sandbox"',
+            )
+        walls = Walls(python, "", tuple(system_mounts()), system_files(), program)
         _try(walls, own_uids=True)
         return walls, True
+    own_uids = all(rights >> number & 1 for number in (ROOTS_RIGHTS | NAMESPACE_RIGHTS).values())
     failures: list[SandboxUnavailable] = []
     for bwrap in programs(config):
-        walls = Walls(python, bwrap, tuple(system_mounts()), program)
+        walls = Walls(python, bwrap, tuple(system_mounts()), system_files(), program)
         try:
             _try(walls, own_uids=own_uids)
         except SandboxUnavailable as error:
@@ -75,7 +93,7 @@ def programs(config: IsolationConfig) -> Iterator[str]:
 def _try(walls: Walls, *, own_uids: bool) -> None:
     mounts = in_order(Mount.read_only(path) for path in python_paths())
     box = Box(View(_TRIAL_JOB), Limits(), walls, job_uid(_TRIAL_JOB) if own_uids else None, tuple(mounts))
-    argv = (sys.executable, "-c", f"import os, ssl; print({_WORD!r})")
+    argv = (sys.executable, "-I", "-c", _PROGRAM)
     try:
         with box.launch(argv, env={"LANG": "C.UTF-8"}, cwd=Path("/")) as launch:
             run = subprocess.run(
@@ -94,7 +112,32 @@ def _try(walls: Walls, *, own_uids: bool) -> None:
         raise SandboxUnavailable(
             f"the sandbox cannot be started: {error}", f"check isolation.bwrap, {WITHOUT}"
         ) from error
-    if run.returncode != 0 or _WORD not in run.stdout:
+    if run.returncode != 0:
         said = run.stderr.strip()[-MAX_COMPLAINT_CHARACTERS:]
         why = said or f"exit code {run.returncode}"
         raise SandboxUnavailable(f"the sandbox does not work: {why}", remedy(said, Restrictions.read()))
+    if leak := _leak(run.stdout, box):
+        raise SandboxUnavailable(f"the sandbox does not hold: {leak}", f"check isolation.bwrap, {WITHOUT}")
+
+
+def _leak(told: str, box: Box) -> str:
+    """What a program in ``box`` has that it should not have, from what it says; empty if there is nothing."""
+    words = told.split()
+    seen = dict(zip(words[::2], words[1::2], strict=False))
+    wanted = {"NoNewPrivs": "1", "Seccomp": "2", "CapPrm": _NO_CAPABILITY, "CapBnd": _NO_CAPABILITY}
+    if box.uid is not None:
+        wanted |= {"uid": str(box.uid), "groups": "0"}
+    for name, value in wanted.items():
+        if seen.get(name) != value:
+            return f"{name} is {seen.get(name, 'not told')[:40]}, not {value}"
+    if box.walls is not None and box.walls.bwrap and int(seen["pids"]) > MAX_PIDS:
+        return f"it shows {seen['pids'][:10]} processes"
+    return ""
+
+
+def _rights() -> int:
+    """The effective capabilities of this process, as bits."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0

@@ -20,7 +20,7 @@ from sluice.runtime.sandbox.trial import programs
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
 NOBODY = 65534
-FILES = ("test_box.py", "test_end_of_box.py", "test_hostile.py", "test_limits.py")
+FILES = ("test_box.py", "test_prepare.py", "test_end_of_box.py", "test_hostile.py", "test_limits.py")
 BECOME = """
 import os, sys
 os.setgroups([])

@@ -23,6 +23,8 @@ NO_NAMESPACE = "bwrap: No permissions to create new namespace"
         (NO_NAMESPACE, Restrictions(no_unprivileged=True), "kernel.unprivileged_userns_clone=1"),
         ("bwrap: setting up uid map: Permission denied", Restrictions(apparmor=True), "AppArmor profile"),
         (NO_NAMESPACE, Restrictions(), "a kernel with user namespaces"),
+        ("bwrap: Unknown option --disable-userns", Restrictions(), "bubblewrap 0.8 or newer"),
+        ("[Errno 13] Permission denied: '/root/venv/bin/python'", Restrictions(container=True), "not below /root"),
     ],
 )
 def test_the_likeliest_cause_decides_and_it_is_one_line(complaint: str, found: Restrictions, advice: str) -> None:

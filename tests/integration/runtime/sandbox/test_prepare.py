@@ -1,0 +1,98 @@
+"""Whether a machine can make a sandbox is tried; what it cannot is told with a remedy."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox, SandboxUnavailable
+from sluice.runtime.sandbox.trial import ROOTS_RIGHTS, programs
+from sluice.runtime.sandbox.uids import is_job_uid
+from tests.integration.runtime.sandbox.conftest import JOB
+
+
+def _stand_in(tmp_path: Path, script: str) -> IsolationConfig:
+    """A program in bubblewrap's place."""
+    program = tmp_path / "bwrap"
+    program.write_text(f"#!{sys.executable}\n{script}", encoding="utf-8")
+    program.chmod(0o755)
+    return IsolationConfig(bwrap=str(program))
+
+
+def test_this_machine_can(sandbox: Sandbox) -> None:
+    assert sandbox.level is IsolationLevel.SANDBOX
+    assert str(sandbox).startswith("sandbox: bubblewrap (/")
+    uid = sandbox.uid(JOB)
+    assert is_job_uid(uid) if uid is not None else os.geteuid() != 0
+
+
+def test_nothing_is_tried_without_isolation() -> None:
+    sandbox = Sandbox.prepare(IsolationConfig(level=IsolationLevel.NONE, bwrap="/does/not/exist"))
+
+    assert str(sandbox).startswith("none")
+
+
+@pytest.mark.parametrize(
+    ("complaint", "advice"),
+    [
+        ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "systempaths=unconfined"),
+        ("bwrap: Unknown option --disable-userns", "bubblewrap 0.8 or newer"),
+    ],
+)
+def test_a_bubblewrap_that_fails_is_told_with_a_remedy(tmp_path: Path, complaint: str, advice: str) -> None:
+    config = _stand_in(tmp_path, f"import sys; sys.exit({complaint!r})")
+
+    with pytest.raises(SandboxUnavailable) as raised:
+        Sandbox.prepare(config)
+    assert complaint in raised.value.what
+    assert advice in raised.value.remedy
+
+
+def test_a_bubblewrap_that_is_missing_or_cannot_run_is_told(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing", tmp_path):
+        with pytest.raises(SandboxUnavailable, match=r"cannot be started.*check isolation.bwrap"):
+            Sandbox.prepare(IsolationConfig(bwrap=str(path)))
+
+
+def test_a_bubblewrap_that_makes_no_box_is_found_out(tmp_path: Path) -> None:
+    """It says that all is well, without a filter and with everything in sight."""
+    lie = 'print("uid 1 groups 0 pids 400\\nSeccomp 0 NoNewPrivs 0 CapPrm 0 CapBnd 0")'
+
+    with pytest.raises(SandboxUnavailable, match="the sandbox does not hold: NoNewPrivs is 0"):
+        Sandbox.prepare(_stand_in(tmp_path, lie))
+
+
+def test_a_weaker_bubblewrap_is_found_out(tmp_path: Path) -> None:
+    """One that leaves the filter of system calls out."""
+    real = next(programs(IsolationConfig()))
+    script = f"""
+import os, sys
+fd = int(sys.argv[2])
+options = os.read(fd, 1 << 20).split(b"\\0")
+at = options.index(b"--seccomp")
+del options[at:at + 2]
+copy = os.memfd_create("options", 0)
+os.write(copy, b"\\0".join(options))
+os.lseek(copy, 0, os.SEEK_SET)
+os.set_inheritable(copy, True)
+os.execv({real!r}, [{real!r}, "--args", str(copy), *sys.argv[3:]])
+"""
+    with pytest.raises(SandboxUnavailable, match="the sandbox does not hold: Seccomp is 0, not 2"):
+        Sandbox.prepare(_stand_in(tmp_path, script))
+
+
+def test_only_root_can_give_uids() -> None:
+    config = IsolationConfig(level=IsolationLevel.UID)
+    if os.geteuid() == 0:
+        try:
+            sandbox = Sandbox.prepare(config)
+        except SandboxUnavailable as error:
+            assert "not below /root" in error.remedy  # noqa: PT017 - where the tests' own Python is
+        else:
+            assert is_job_uid(sandbox.uid(JOB) or 0)
+    else:
+        with pytest.raises(SandboxUnavailable, match=f"needs root, with the capabilities {', '.join(ROOTS_RIGHTS)}"):
+            Sandbox.prepare(config)
