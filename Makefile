@@ -38,6 +38,10 @@ format: $(VENV) ## rewrite the code in the house style
 test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
 	.venv/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+.PHONY: test-insider
+test-insider: $(VENV) java ## a hostile job tries everything from inside, with and without a sandbox, as root and as an ordinary user
+	.venv/bin/pytest tests/insider
+
 .PHONY: class-archive
 class-archive: $(VENV) java ## an archive of Spark's classes, with which its JVMs start faster (once, a minute or two)
 	@.venv/bin/python -P -m sluice.runtime.spark.jvm.class_archive

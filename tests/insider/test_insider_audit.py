@@ -1,0 +1,48 @@
+"""The insider audit against real clusters: without isolation it finds plenty, in a sandbox nothing."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from sluice.audit.insider import Place
+from tests.insider.conftest import StartCluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+
+LEAST_ATTEMPTS = 60
+LEAST_FINDINGS = 20
+USERS = [False, True] if os.geteuid() == 0 else [True]
+"""Whether as an ordinary user."""
+
+
+def _counts(report: Any, outcome: str) -> Counter[str]:
+    return Counter(each["listener"] for each in report["results"] if each["outcome"] == outcome)
+
+
+def _told(report: Any, outcome: str) -> str:
+    rows = [each for each in report["results"] if each["outcome"] == outcome]
+    return "\n".join(f"{each['check']} {each['listener']}: {each['done']}: {each['seen']}" for each in rows)
+
+
+def test_without_isolation_dozens_of_attempts_succeed(start_cluster: StartCluster) -> None:
+    """So it is proven that the rows can fail."""
+    cluster = start_cluster("none")
+    code, report = cluster.audit()
+    assert code == 1
+    findings = _counts(report, "finding")
+    assert all(findings[place] >= LEAST_FINDINGS for place in Place), _told(report, "not examined")
+
+
+@pytest.mark.parametrize("ordinary", USERS, ids=lambda ordinary: "ordinary user" if ordinary else "root")
+def test_in_the_sandbox_no_attempt_succeeds(start_cluster: StartCluster, ordinary: bool) -> None:
+    cluster = start_cluster("sandbox", ordinary=ordinary)
+    code, report = cluster.audit()
+    assert not _told(report, "finding")
+    assert code == 0
+    passed = _counts(report, "passed")
+    assert all(passed[place] >= LEAST_ATTEMPTS for place in Place), _told(report, "not examined")
+    assert not any("broke" in each["seen"] or "made wrongly" in each["seen"] for each in report["results"])
