@@ -554,6 +554,11 @@ public class Insider {
     throw new Untried("this JVM has no identity");
   }
 
+  /** A file of this JVM's own identity. */
+  public static String ownFile(String name) throws Exception {
+    return new String(Files.readAllBytes(path(identityDirectory() + "/" + name)));
+  }
+
   static KeyManager[] ownKeys() throws Exception {
     String directory = identityDirectory();
     String pem = new String(Files.readAllBytes(path(directory + "/key.pem")));

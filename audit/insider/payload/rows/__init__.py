@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import importlib
 
-MODULES = ("secrets", "jobs", "processes", "sockets", "writing", "escape", "privileges", "jvm", "links", "usage")
+MODULES = (
+    "secrets",
+    "jobs",
+    "processes",
+    "sockets",
+    "writing",
+    "escape",
+    "privileges",
+    "jvm",
+    "links",
+    "usage",
+    "forging",
+)
 """In the order in which their attempts run."""
 
 

@@ -1,0 +1,67 @@
+"""The job's own identity, which its code may use, and connections made with it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import ssl
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from .jvm import insider
+from .world import World
+
+SECONDS = 10.0
+_FILES = ("key.pem", "chain.pem")
+
+
+class NoIdentity(Exception):
+    """The job's code sees no identity, not even its own."""
+
+
+def read_own(world: World) -> tuple[bytes, bytes]:
+    """Key and certificates of this driver or executor, as files or as its JVM sees them; raises :class:`NoIdentity`."""
+    for directory in (Path.cwd(), *Path.cwd().parents):
+        with contextlib.suppress(OSError):
+            key, chain = ((directory / "identity" / name).read_bytes() for name in _FILES)
+            return key, chain
+    if world.spark is None:
+        raise NoIdentity("no identity is in sight")
+    compiled = insider(world.spark)
+    try:
+        key, chain = (str(compiled.ownFile(name)).encode() for name in _FILES)
+    except Exception as error:
+        raise NoIdentity(f"the JVM sees no identity: {type(error).__name__}") from error
+    return key, chain
+
+
+@contextlib.contextmanager
+def connected(world: World, address: tuple[str, int], *alpn: str, own: bool = True) -> Iterator[ssl.SSLSocket]:
+    """A TLS connection, with the job's own certificate or with none; who answers is believed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(list(alpn))
+    if own:
+        with tempfile.TemporaryDirectory() as directory:
+            paths = [Path(directory, name) for name in _FILES]
+            for path, content in zip(paths, read_own(world), strict=True):
+                path.touch(0o600)
+                path.write_bytes(content)
+            context.load_cert_chain(paths[1], paths[0])
+    with socket.create_connection(address, SECONDS) as raw, context.wrap_socket(raw) as secure:
+        yield secure
+
+
+def asked(
+    secure: ssl.SSLSocket, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
+) -> tuple[int, bytes]:
+    """Status and the beginning of the body of an answer over HTTP/1.1; OSError or HTTPException when there is none."""
+    fields = {"Host": "localhost", "Connection": "close", "Content-Length": str(len(body)), **(headers or {})}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    secure.sendall(f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
+    response = http.client.HTTPResponse(secure, method=method)
+    response.begin()
+    return response.status, response.read(4096)
