@@ -54,8 +54,9 @@ JOINING = Anchored(
     "joining",
     {**ENVIRONMENT, "SLUICE_CA_ADDRESS": f"ca:{CA_PORT}", "SLUICE_JOIN_TOKEN_FILE": f"{JOIN}/token"},
 )
-HEALTH = Anchored("health", {"interval": "5s", "timeout": "5s", "retries": 3, "start_period": "60s"})
-"""Each check starts a process: a shorter interval loads a small machine more than it tells."""
+HEALTH = Anchored("health", {"interval": "5s", "timeout": "5s", "retries": 3, "start_period": "180s"})
+"""Each check starts a process: a shorter interval loads a small machine more than it tells. All start at once, which
+takes a small machine that does other things minutes; one that is ready is healthy at once."""
 AFTER_CA = Anchored("after-ca", {"ca": {"condition": "service_healthy"}})
 IN_MEMORY = Anchored(
     "join",

@@ -107,11 +107,13 @@ class Stack:
             "envoy",
         )
 
-    def compose(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def compose(
+        self, *arguments: str, check: bool = True, timeout: float = COMMAND_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
         """Run compose on this project."""
         place = ("--project-directory", str(self.directory), "--file", str(self.directory / "compose.yaml"))
         command = (str(ROOT / "scripts" / "compose"), *place, "--project-name", self.name, *arguments)
-        return run(*command, check=check)
+        return run(*command, check=check, timeout=timeout)
 
     def container(self, service: str) -> str:
         """The id of a service's container."""
@@ -163,7 +165,7 @@ class Stack:
 
     def up(self) -> None:
         """Start it, and wait until everything is healthy."""
-        self.compose("up", "-d")
+        self.compose("up", "-d", timeout=HEALTHY_SECONDS)
         for service in self.services:
             eventually(partial(self.healthy, service), f"{service} is healthy")
 
