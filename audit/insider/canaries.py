@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from sluice.audit.insider.payload import Target
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a directory of the audit's own is made in it
 CONTENT_BYTES = 32
+KEPT = "open/kept"
+"""Beside a canary: a file in a directory in which everybody may write; nobody has a reason to remove it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,47 +26,84 @@ class Canaries:
 
     Attributes:
         targets: for the job.
-        file: one readable only by this user, whose content must come back nowhere.
-        content: of that file.
+        file: one readable only by the cluster's user, whose content must come back nowhere, as a job would name it.
+        content: of the files.
+        files: all of them, as the audit sees them.
     """
 
     targets: tuple[Target, ...]
-    file: Path
+    file: str
     content: str
+    files: tuple[Path, ...]
 
     def __repr__(self) -> str:
         return f"Canaries({self.file})"
 
 
+@dataclass(frozen=True, slots=True)
+class Perch:
+    """A file system with directories that everybody shares: that of this machine, or of a container.
+
+    Attributes:
+        root: where it is for the audit.
+        owner: whom the canary's file is to belong to; None: this user.
+    """
+
+    root: Path = Path("/")
+    owner: int | None = None
+
+    def directories(self) -> Iterator[Path]:
+        """Those for temporary files, as far as this process can write there."""
+        own = [Path(tempfile.gettempdir())] if self.root == Path("/") else []
+        for parent in dict.fromkeys((*own, self.root / "tmp", self.root / SHARED_MEMORY.relative_to("/"))):
+            if os.access(parent, os.W_OK):
+                yield parent
+
+    def inside(self, path: Path) -> str:
+        """How a job would name ``path``."""
+        return str(path) if self.root == Path("/") else f"/{path.relative_to(self.root)}"
+
+
+HERE = (Perch(),)
+
+
 @contextlib.contextmanager
-def canaries(nonce: str) -> Iterator[Canaries]:
+def canaries(nonce: str, perches: Iterable[Perch] = HERE) -> Iterator[Canaries]:
     """Files and directories in the temporary directories that everybody shares, and an abstract socket; then gone."""
     content = secrets.token_hex(CONTENT_BYTES)
     with contextlib.ExitStack() as stack:
         targets: list[Target] = []
-        files: list[Path] = []
-        for parent in dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"), SHARED_MEMORY)):  # noqa: S108
-            if not os.access(parent, os.W_OK):
-                continue
-            made = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"sluice-canary-{nonce}-", dir=parent))
-            directory = Path(made)
-            file = directory / "canary"
-            file.touch(mode=0o600)
-            file.write_text(f"canary:{content}\n", encoding="ascii")
-            open_to_all = directory / "open"
-            open_to_all.mkdir()
-            open_to_all.chmod(0o1777)
-            directory.chmod(0o755)
-            files.append(file)
-            status = open_to_all.stat()
-            targets += [
-                Target("marker", str(file), f"canary in {parent}", hashlib.sha256(file.read_bytes()).hexdigest()),
-                Target("open directory", str(open_to_all), str(parent), f"{status.st_dev}:{status.st_ino}"),
-            ]
+        files: list[tuple[Path, str]] = []
+        for perch in perches:
+            for parent in perch.directories():
+                made = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"sluice-canary-{nonce}-", dir=parent))
+                directory = Path(made)
+                file = directory / "canary"
+                file.touch(mode=0o600)
+                file.write_text(f"canary:{content}\n", encoding="ascii")
+                open_to_all = directory / "open"
+                open_to_all.mkdir()
+                open_to_all.chmod(0o1777)
+                (directory / KEPT).touch()
+                directory.chmod(0o755)
+                if perch.owner is not None:
+                    os.chown(file, perch.owner, -1)
+                files.append((file, perch.inside(file)))
+                status = open_to_all.stat()
+                digest = hashlib.sha256(file.read_bytes()).hexdigest()
+                targets += [
+                    Target("marker", perch.inside(file), f"canary in {perch.inside(parent)}", digest),
+                    Target(
+                        "open directory",
+                        perch.inside(open_to_all),
+                        perch.inside(parent),
+                        f"{status.st_dev}:{status.st_ino}",
+                    ),
+                ]
         listening = stack.enter_context(socket.socket(socket.AF_UNIX))
         with contextlib.suppress(OSError):
             name = f"sluice-canary-{nonce}"
             listening.bind(f"\0{name}")
             listening.listen(64)
             targets.append(Target("abstract socket", name, "socket of the audit"))
-        yield Canaries(tuple(targets), files[0], content)
+        yield Canaries(tuple(targets), files[0][1] if files else "", content, tuple(file for file, _ in files))

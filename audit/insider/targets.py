@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from sluice.audit.insider.live_targets import live_targets
 from sluice.audit.insider.payload import KERNEL_PATH, KERNEL_PATHS, PATTERNS, Target, load
+from sluice.audit.insider.surroundings import Surroundings
 from sluice.core import Home
 
 MAX_TARGETS_OF_A_KIND = 16
@@ -41,26 +41,28 @@ _SOCKETS = (
 def targets_of(home: Home, victim: str) -> tuple[Target, ...]:
     """Everything of the cluster in ``home`` that a job must not reach; ``victim`` is the other job, or empty."""
     load()
-    found = [*_files(home, victim), *live_targets(home, victim), *_directories(home), *_machine()]
+    around = Surroundings.of_home(home)
+    found = [*files(around, victim), *live_targets(home, victim), *directories(around), *machine(around)]
     return tuple(found[:MAX_TARGETS])
 
 
-def _files(home: Home, victim: str) -> Iterator[Target]:
+def files(around: Surroundings, victim: str) -> Iterator[Target]:
+    """Files of the cluster and of other jobs."""
     for kind, patterns in PATTERNS.items():
         paths: dict[Path, None] = {}
         for pattern in patterns:
             with contextlib.suppress(OSError):
-                paths |= dict.fromkeys(sorted(home.root.glob(pattern)))
+                paths |= dict.fromkeys(sorted(around.home.root.glob(pattern)))
         # Those of the victim first: they are there for the whole time.
         ordered = sorted(paths, key=lambda path: not victim or victim not in path.parts)
         for path in ordered[:MAX_TARGETS_OF_A_KIND]:
-            yield Target(kind, str(path))
+            yield Target(kind, around.inside(path))
 
 
-def _directories(home: Home) -> Iterator[Target]:
+def directories(around: Surroundings) -> Iterator[Target]:
     """Where an intruder would leave something that others run, load or believe."""
-    user = Path.home()
-    named = [
+    home, cache = around.home, Path(os.environ.get("XDG_CACHE_HOME", around.user / ".cache"))
+    of_home = [
         ("home of the cluster", home.root),
         ("keys", home.pki),
         ("gateway", home.gateway),
@@ -70,30 +72,34 @@ def _directories(home: Home) -> Iterator[Target]:
         ("sockets", home.sockets),
         ("checkpoints", home.root / "checkpoints"),
         ("election", home.root / "ha"),
-        ("home of the operator", user),
-        ("ssh", user / ".ssh"),
-        ("plugin cache", Path(os.environ.get("XDG_CACHE_HOME", user / ".cache")) / "sluice"),
-        ("Python environment", Path(sys.prefix) / "bin"),
-        ("Python modules", Path(sys.prefix) / "lib"),
-        ("Python installation", Path(sys.base_prefix) / "lib"),
+    ]
+    named = [
+        ("home of the operator", around.user),
+        ("ssh", around.user / ".ssh"),
+        ("plugin cache", cache / "sluice"),
+        ("Python environment", around.prefix / "bin"),
+        ("Python modules", around.prefix / "lib"),
+        ("Python installation", around.base / "lib"),
         *((name, Path(path)) for name, path in _SYSTEM),
     ]
-    spark = next(iter(sorted(Path(sys.prefix).glob("lib/python3*/site-packages/pyspark/jars"))), None)
-    for name, path in [*named, *([] if spark is None else [("Spark", spark)])]:
+    spark = sorted(around.seen(around.prefix).glob("lib/python3*/site-packages/pyspark/jars"))[:1]
+    seen = [*of_home, *((name, around.seen(path)) for name, path in named), *(("Spark", path) for path in spark)]
+    for name, path in seen:
         with contextlib.suppress(OSError):
             status = path.stat()
-            yield Target(WRITABLE, str(path), name, f"{status.st_dev}:{status.st_ino}")
+            yield Target(WRITABLE, around.inside(path), name, f"{status.st_dev}:{status.st_ino}")
 
 
-def _machine() -> Iterator[Target]:
+def machine(around: Surroundings) -> Iterator[Target]:
+    """Namespaces, files of the kernel, and sockets of services."""
     for kind in ("pid", "mnt", "ipc", "uts"):
         with contextlib.suppress(OSError):
-            yield Target("namespace", f"/proc/self/ns/{kind}", kind, str(Path(f"/proc/self/ns/{kind}").stat().st_ino))
+            namespace = Path(f"/proc/{around.process}/ns/{kind}")
+            yield Target("namespace", str(namespace), kind, str(namespace.stat().st_ino))
     for pattern in dict.fromkeys(KERNEL_PATHS):
-        for path in sorted(Path("/").glob(pattern.lstrip("/"))) if "*" in pattern else [Path(pattern)]:
-            if os.path.lexists(path):
-                yield Target(KERNEL_PATH, str(path))
-    for socket in map(Path, _SOCKETS):
+        for path in sorted(around.seen("/").glob(pattern.lstrip("/"))):
+            yield Target(KERNEL_PATH, around.inside(path))
+    for socket in map(around.seen, _SOCKETS):
         with contextlib.suppress(OSError):
             if socket.is_socket():
-                yield Target("socket of the machine", str(socket), socket.name)
+                yield Target("socket of the machine", around.inside(socket), socket.name)

@@ -7,13 +7,13 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from sluice.audit.insider import Canaries, Place, Seen
+from sluice.audit.insider import KEPT, Canaries, Place, Seen
 from sluice.client import ClientError, GatewayClient, JobLog
 from sluice.core import Home
 
@@ -26,16 +26,16 @@ MAX_LOG_CHARACTERS = 4 << 20
 MAX_WALKED = 20_000
 
 
-async def look(client: GatewayClient, job_id: str, home: Home | None, nonce: str, put_out: Canaries) -> Seen:
+async def look(client: GatewayClient, job_id: str, homes: Sequence[Home], nonce: str, put_out: Canaries) -> Seen:
     """Read everything that the cluster tells of the job, and look for what is left of it."""
     names, leaked, hung = await _read_all(client, job_id, put_out.content)
-    left = None if home is None else await _until_empty(lambda: _left(home, job_id))
-    running = None if home is None else await _until_empty(lambda: _running(nonce))
+    left = await _until_empty(lambda: [path for home in homes for path in _left(home, job_id)]) if homes else None
+    running = await _until_empty(lambda: _running(nonce)) if homes else None
     return Seen(
         read=len(names),
         leaked=leaked,
         hung=hung,
-        canary_gone=not all(target.path.exists() for target in put_out.targets if target.place.startswith("/")),
+        canary_gone=not all(file.exists() and (file.parent / KEPT).exists() for file in put_out.files),
         left=None if left is None else tuple(left),
         running=None if running is None else frozenset(Place(each) for each in running),
     )

@@ -161,7 +161,7 @@ def audit(
         if insider:
             report = examine_inside(
                 GatewayOptions(home, server, ca, token_file),
-                InsiderOptions(insider_limit, victim=victim, config=config),
+                InsiderOptions(insider_limit, victim, config, compose, project),
             )
         elif compose is not None:
             report = examine_project(compose, project, options)

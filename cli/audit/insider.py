@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sluice.audit import Report
-from sluice.audit.insider import Packed, World, canaries, packed, read_rows, report_of, targets_of
+from sluice.audit.insider import Packed, World, canaries, packed, read_rows, report_of
 from sluice.cli.audit.aftermath import look
+from sluice.cli.audit.vantage import BesideContainers, BesideHome, Vantage
 from sluice.cli.gateway_options import GatewayOptions
-from sluice.cli.options import load_configuration
 from sluice.client import (
     POLL_SECONDS,
     TERMINAL,
@@ -30,7 +30,6 @@ from sluice.client import (
     gateway_client,
 )
 from sluice.core import Home, StoreError
-from sluice.runtime.sandbox import IsolationLevel
 
 MAX_OUTPUT_CHARACTERS = 16 << 20
 """Of the hostile job's output that are read."""
@@ -45,11 +44,21 @@ _STAYS = "the victim stays"
 
 @dataclass(frozen=True, slots=True)
 class InsiderOptions:
-    """How long the hostile job may take in seconds, and whether another job runs meanwhile as a victim."""
+    """How the cluster is examined from inside.
+
+    Attributes:
+        limit: how long the hostile job may take, in seconds.
+        victim: whether another job runs meanwhile.
+        config: configuration of the local cluster, if it is not where it is looked for.
+        compose: directory of the compose file whose containers the cluster runs in.
+        project: of these containers, when several run from there.
+    """
 
     limit: float
     victim: bool = True
     config: Path | None = None
+    compose: Path | None = None
+    project: str = ""
 
 
 def examine_inside(gateway: GatewayOptions, options: InsiderOptions) -> Report:
@@ -57,44 +66,45 @@ def examine_inside(gateway: GatewayOptions, options: InsiderOptions) -> Report:
 
     Raises:
         ClientError: the gateway is not to be had, or refuses the job.
+        AuditError: there are no such containers.
     """
     return asyncio.run(_examine(gateway, options))
 
 
-def _bounds(home: Home, config: Path | None) -> dict[str, int]:
-    """What a job of this cluster may use, as its configuration says."""
-    isolation = load_configuration(home.root, config)[1].runtime.isolation
-    if isolation.level is IsolationLevel.NONE:
-        return {}
-    return {"max_processes": isolation.max_processes, "max_open_files": isolation.max_open_files}
-
-
 async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Report:
     access = gateway.access()
-    home = _local_home(gateway)
+    home = None if options.compose is not None else _local_home(gateway)
+    vantage = _vantage(home, options)
     started_at, started = dt.datetime.now(dt.UTC), time.monotonic()
     nonce = secrets.token_hex(8)
-    with tempfile.TemporaryDirectory(prefix="sluice-insider-") as directory, canaries(nonce) as put_out:
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-insider-") as directory,
+        canaries(nonce, vantage.perches) as put_out,
+    ):
         async with gateway_client(access) as client:
             files = packed(World(), Path(directory))
             async with _victim(access, home, files, wanted=options.victim) as victim:
-                world = World(nonce=nonce, victim=victim)
-                if home is not None:
-                    targets = (*put_out.targets, *targets_of(home, victim))
-                    world = replace(
-                        world,
-                        home=str(home.root),
-                        targets=targets,
-                        canary=str(put_out.file),
-                        bounds=_bounds(home, options.config),
-                    )
+                world = World(
+                    nonce=nonce,
+                    victim=victim,
+                    home=vantage.shown,
+                    targets=(*put_out.targets, *vantage.targets(victim)),
+                    canary=put_out.file,
+                    bounds=vantage.bounds,
+                )
                 job_id = await _submit(client, packed(world, Path(directory)))
                 job, output = await _follow(client, job_id, options.limit)
-                seen = await look(client, job_id, home, nonce, put_out)
+                seen = await look(client, job_id, vantage.homes, nonce, put_out)
     rows, ended = read_rows(output.splitlines(), nonce)
     missing = "the job ended before it told of this" if ended else f"the job did not come to its end: {_why(job)}"
     subject = f"what a job reaches on {access.url}"
     return report_of(subject, started_at, time.monotonic() - started, rows, job_id=job_id, missing=missing, seen=seen)
+
+
+def _vantage(home: Home | None, options: InsiderOptions) -> Vantage:
+    if options.compose is not None:
+        return BesideContainers.of(options.compose, options.project)
+    return Vantage() if home is None else BesideHome.of(home, options.config)
 
 
 def _local_home(gateway: GatewayOptions) -> Home | None:

@@ -259,7 +259,7 @@ def test_what_was_laid_out_and_nobody_looked_at_is_no_pass() -> None:
 
 def test_canaries_are_there_and_then_gone() -> None:
     with canaries(NONCE) as put_out:
-        assert put_out.content in put_out.file.read_text()
+        assert put_out.content in Path(put_out.file).read_text()
         assert put_out.content not in repr(put_out)
         assert put_out.content not in str(put_out.targets)
         assert read_any(World(targets=put_out.targets), "marker").outcome is Outcome.REACHED

@@ -1,0 +1,75 @@
+"""What the insider audit knows from outside: beside a home, beside containers, or nothing of a cluster elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sluice.audit import Container, containers_of
+from sluice.audit.insider import HERE, Perch, Target, container_targets, runners_of, targets_of
+from sluice.cli.options import load_configuration
+from sluice.core import Home
+from sluice.runtime.sandbox import IsolationLevel
+
+
+@dataclass(frozen=True)
+class Vantage:
+    """Nothing is known: the cluster is elsewhere.
+
+    Attributes:
+        homes: of the cluster, as the audit sees them; empty where it sees none.
+        perches: where canaries are put out.
+        shown: the home, as a job would name it; else empty.
+        bounds: what a job may use, by name.
+    """
+
+    homes: tuple[Home, ...] = ()
+    perches: tuple[Perch, ...] = ()
+    shown: str = ""
+    bounds: dict[str, int] = field(default_factory=dict)
+
+    def targets(self, victim: str) -> tuple[Target, ...]:
+        """What a job must not reach."""
+        del victim
+        return ()
+
+
+@dataclass(frozen=True)
+class BesideHome(Vantage):
+    """The cluster runs on this machine."""
+
+    @classmethod
+    def of(cls, home: Home, config: Path | None) -> BesideHome:
+        """With the bounds of its configuration."""
+        isolation = load_configuration(home.root, config)[1].runtime.isolation
+        bounded = isolation.level is not IsolationLevel.NONE
+        bounds = {"max_processes": isolation.max_processes, "max_open_files": isolation.max_open_files}
+        return cls((home,), HERE, str(home.root), bounds if bounded else {})
+
+    def targets(self, victim: str) -> tuple[Target, ...]:
+        """What is in the home and on the machine."""
+        return targets_of(self.homes[0], victim)
+
+
+@dataclass(frozen=True)
+class BesideContainers(Vantage):
+    """The cluster runs in containers of this machine, and the audit as root."""
+
+    containers: tuple[Container, ...] = ()
+
+    @classmethod
+    def of(cls, directory: Path, project: str) -> BesideContainers:
+        """The containers of a compose project.
+
+        Raises:
+            AuditError: none runs, or docker cannot be asked.
+        """
+        containers = containers_of(directory, project)
+        runners = runners_of(containers)
+        perches = tuple(Perch(each.root, (each.root / each.home.lstrip("/")).stat().st_uid) for each in runners)
+        homes = tuple(each.files for each in runners)
+        return cls(homes, perches, runners[0].home if runners else "", {}, containers)
+
+    def targets(self, victim: str) -> tuple[Target, ...]:
+        """What is in the TaskManagers' containers, and what others listen on."""
+        return container_targets(self.containers, victim)
