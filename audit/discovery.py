@@ -21,7 +21,7 @@ import psutil
 from sluice.audit.errors import AuditError
 from sluice.audit.model import Kind, Listener
 from sluice.audit.sockets import KernelSocket
-from sluice.core import Home, StoreError, read_bounded, socket_of
+from sluice.core import Home, StoreError, read_bounded, read_untrusted, socket_of
 from sluice.pki import Channel
 from sluice.pki.ca import CaAddress
 
@@ -64,8 +64,16 @@ class _ZooKeeperRecord(msgspec.Struct, frozen=True):
     election: tuple[str, int]
 
 
-class _AddressRecord(msgspec.Struct, frozen=True):
+class _HostPort(msgspec.Struct, frozen=True):
     host: str
+    port: int
+
+
+class _SpecRecord(msgspec.Struct, frozen=True):
+    host: str
+
+
+class _PortRecord(msgspec.Struct, frozen=True):
     port: int
 
 
@@ -119,11 +127,11 @@ def declared(home: Home) -> tuple[Listener, ...]:
             ),
         ]
     found += _jobmanagers(home, endpoints)
-    edge = _read(endpoints / "envoy.json", _AddressRecord)
+    edge = _read(endpoints / "envoy.json", _HostPort)
     if edge is not None:
         found.append(Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=edge.host, port=edge.port))
     sockets = ["sds", "connect", "envoy-admin"]
-    auth = _read(endpoints / "auth.json", _AddressRecord)
+    auth = _read(endpoints / "auth.json", _HostPort)
     if auth is None:
         sockets = ["auth", "xds", *sockets]
     else:
@@ -188,17 +196,28 @@ def _shuffle_service(endpoints: Path) -> Iterable[Listener]:
 
 def _sessions(home: Home) -> Iterable[Listener]:
     """The Spark Connect servers of sessions, where their drivers announce them."""
-    for path in sorted(home.jobs.glob("*/attempt-*/work/connect.json")):
-        job_id, address = path.parents[2].name, _read(path, _AddressRecord)
-        if address is not None:
+    for path in sorted(home.root.glob("work/*/jobs/*/driver-*/work/connect.json")):
+        job_id, driver = path.parents[2].name, path.parents[1]
+        spec, port = _read(driver / "driver.json", _SpecRecord), _session_port(driver / "work")
+        if spec is not None and port:
             yield Listener(
                 name=f"connect-{job_id[:8]}",
                 kind=Kind.MUTUAL,
                 channel=Channel.CONNECT,
-                host=address.host,
-                port=address.port,
+                host=spec.host,
+                port=port,
                 job_id=job_id,
             )
+
+
+def _session_port(work: Path) -> int:
+    """What the session has written into a directory where it could put anything; 0: nothing that can be used."""
+    try:
+        data = read_untrusted(work, "connect.json", limit=MAX_REGISTRY_BYTES)
+        port = msgspec.json.decode(data, type=_PortRecord).port
+    except (FileNotFoundError, StoreError, msgspec.DecodeError, UnicodeDecodeError):
+        return 0
+    return port if 0 < port < 65536 else 0
 
 
 def _below(home: Home, path: str) -> str:

@@ -50,11 +50,6 @@ class Home:
         """Content-addressed artifacts."""
         return self.root / "blobs"
 
-    @property
-    def jobs(self) -> Path:
-        """Per-job working directories and logs of the JobManager."""
-        return self.root / "jobs"
-
     def work(self, name: str) -> Path:
         """Working directory of TaskManager ``name``."""
         return self.root / "work" / name
@@ -101,7 +96,6 @@ class Home:
             self.gateway,
             self.logs,
             self.blobs,
-            self.jobs,
             self.run,
             self.sockets,
         ):

@@ -56,7 +56,10 @@ class TaskManagerConfig(_Section, frozen=True):
     """Total cores, for slots of any size; 0: the sum of the default slots."""
     memory_mb: int = 0
     """Total heap of executors, in MiB; 0: the sum of the default slots."""
+    driver_slots: int = 8
+    """Drivers that run here at a time, besides the executors in slots; each takes ``[spark] driver_memory_mb``."""
     host: str = "127.0.0.1"
+    """Drivers and executors listen here, and tell each other this host."""
 
     @property
     def profile(self) -> SlotProfile:
@@ -76,6 +79,11 @@ class SparkConfig(_Section, frozen=True):
     driver_memory_mb: int = 768
     executors: int = 2
     conf: dict[str, str] = {}
+
+    @property
+    def driver_profile(self) -> SlotProfile:
+        """The size of a slot for a driver."""
+        return SlotProfile(cores=1, memory_mb=self.driver_memory_mb)
 
 
 class JobsConfig(_Section, frozen=True):

@@ -13,7 +13,10 @@ from sluice.pki.issuing import SignedChain
 from sluice.runtime.messages import (
     CsrToSign,
     DriverAssignment,
+    DriverCsr,
     DriverExit,
+    DriverLaunch,
+    DriverProcessEnd,
     Evidence,
     ExecutorExit,
     ExecutorLaunch,
@@ -96,9 +99,29 @@ class TaskExecutorGateway(Protocol):
         """End an executor: SIGTERM, then SIGKILL."""
         ...
 
+    @rpc(allow={Role.JOBMANAGER}, timeout=60.0)
+    async def launch_driver(self, launch: DriverLaunch) -> None:
+        """Start the driver of an attempt in an allocated slot for drivers; returns when its process runs."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def stop_driver(self, job_id: str, attempt: int, grace_seconds: float) -> None:
+        """End a driver: SIGTERM, and SIGKILL after the grace; one that is not known has ended already."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def driver_logs(self, job_id: str, attempt: int) -> tuple[str, ...]:
+        """Which of ``DRIVER_LOGS`` the driver of an attempt has left here so far."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def read_driver_log(self, job_id: str, attempt: int, name: str, offset: int, limit: int) -> LogChunk:
+        """A piece of a driver's log, while it runs and afterwards."""
+        ...
+
     @rpc(allow={Role.JOBMANAGER})
     async def release_job(self, job_id: str) -> None:
-        """The job is over: end its executors, free its slots, keep only its logs."""
+        """The job is over: end its driver and executors, free its slots, keep only its logs."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
@@ -108,7 +131,7 @@ class TaskExecutorGateway(Protocol):
 
     @rpc(allow={Role.JOBMANAGER})
     async def connections(self, job_id: str) -> Evidence:
-        """Mutual TLS connections seen by this process (``job_id`` empty) or by that job's executors here."""
+        """Mutual TLS connections seen by this process (``job_id`` empty) or by that job's driver and executors here."""
         ...
 
 
@@ -128,6 +151,16 @@ class JobMasterGateway(Protocol):
     @rpc(allow={Role.TASKMANAGER})
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
         """An executor's process has ended."""
+        ...
+
+    @rpc(allow={Role.TASKMANAGER})
+    async def sign_driver_identity(self, request: DriverCsr) -> SignedChain:
+        """Sign the CSR of the driver that this TaskManager was told to launch; anything else is refused."""
+        ...
+
+    @rpc(allow={Role.TASKMANAGER})
+    async def driver_process_ended(self, end: DriverProcessEnd) -> None:
+        """The process of the driver has ended on this TaskManager."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
@@ -237,6 +270,11 @@ class DriverGateway(Protocol):
     @rpc(allow={Role.JOBMANAGER})
     async def connections(self) -> Evidence:
         """Mutual TLS connections that the driver's JVM made or accepted."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def connect_port(self) -> int:
+        """Where the Spark Connect server of this session listens, on the driver's host; 0: not yet."""
         ...
 
     @rpc(allow={Role.JOBMANAGER}, timeout=15.0)

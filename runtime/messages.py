@@ -60,6 +60,13 @@ class SlotState(enum.StrEnum):
     RELEASING = "RELEASING"
 
 
+class SlotKind(enum.StrEnum):
+    """What a slot is for. Each kind is a pool of its own: drivers never take what executors need, nor the reverse."""
+
+    EXECUTOR = "EXECUTOR"
+    DRIVER = "DRIVER"
+
+
 class BlobRef(Message, frozen=True):
     """An artifact in the blob server: lower-case SHA-256 of its content, its file name and size in bytes."""
 
@@ -155,7 +162,7 @@ class TaskManagerRegistration(Message, frozen=True):
     """A TaskManager introduces itself, its default slots (all of one profile), and what it has in all.
 
     Slots of other sizes are carved out of ``total``; None: what the default slots have together. ``isolation`` is what
-    it keeps the processes of jobs in.
+    it keeps the processes of jobs in. ``driver_slots`` of ``driver_profile`` are for drivers, apart from those.
     """
 
     name: str
@@ -166,6 +173,8 @@ class TaskManagerRegistration(Message, frozen=True):
     version: str
     total: SlotProfile | None = None
     isolation: IsolationLevel = IsolationLevel.NONE
+    driver_slots: int = 0
+    driver_profile: SlotProfile = NO_RESOURCES
 
 
 class RegistrationAccepted(Message, frozen=True):
@@ -189,10 +198,18 @@ class SlotStatus(Message, frozen=True):
 
 
 class SlotReport(Message, frozen=True):
-    """All default slots of one TaskManager, and the carved ones that are held; ``draining``: it takes no more."""
+    """All default slots of one TaskManager, and the carved ones that are held; ``draining``: it takes no more.
+
+    ``driver_slots`` are those for drivers, under numbers of their own.
+    """
 
     slots: tuple[SlotStatus, ...]
     draining: bool = False
+    driver_slots: tuple[SlotStatus, ...] = ()
+
+    def of(self, kind: SlotKind) -> tuple[SlotStatus, ...]:
+        """The slots of one kind."""
+        return self.driver_slots if kind is SlotKind.DRIVER else self.slots
 
 
 # --- ResourceManager / JobMaster -> TaskManager ---------------------------------------------------
@@ -210,6 +227,10 @@ class SlotRequest(Message, frozen=True):
     jobmaster_endpoint: str
     jobmaster_token: bytes
     profile: SlotProfile
+    kind: SlotKind = SlotKind.EXECUTOR
+
+    def __repr__(self) -> str:
+        return f"<SlotRequest of {self.job_id}: {self.kind} slot {self.slot}, {self.profile}>"  # never the token
 
 
 class SlotOffer(Message, frozen=True):
@@ -220,6 +241,7 @@ class SlotOffer(Message, frozen=True):
     slot: int
     allocation_id: str
     profile: SlotProfile
+    kind: SlotKind = SlotKind.EXECUTOR
 
 
 class ExecutorLaunch(Message, frozen=True):
@@ -260,6 +282,53 @@ class CsrToSign(Message, frozen=True):
 
     executor_id: int
     csr_pem: bytes
+
+
+DRIVER_LOGS = ("driver.stdout", "driver.stderr", "driver.jvm", "driver.agent")
+"""What a driver may leave, by the names under which users ask for it."""
+MAX_CSR_BYTES = 16 << 10
+"""Largest certificate request that is looked at."""
+MAX_DRIVER_END_CHARACTERS = 500
+"""Longest sentence that a TaskManager says about the end of a driver."""
+
+
+class DriverLaunch(Message, frozen=True):
+    """Everything a TaskManager needs to start the driver of one attempt in a slot for drivers.
+
+    The fencing token of its JobMaster is not in it: the TaskManager has it from the :class:`SlotRequest`. What the
+    driver is to run it asks its JobMaster for, with its own identity. Sizes are MiB, times seconds.
+    """
+
+    job_id: str
+    attempt: int
+    allocation_id: str
+    name: str
+    executors: int
+    executor_cores: int
+    executor_memory_mb: int
+    driver_memory_mb: int
+    stop_grace: float
+    start_timeout: float
+    lease: float
+    allow_conf: tuple[str, ...] = ()
+    trace: TraceParent = ""
+
+
+class DriverCsr(Message, frozen=True):
+    """A certificate request (PEM) for the driver of an attempt; its key never leaves the TaskManager."""
+
+    attempt: int
+    csr_pem: Annotated[bytes, msgspec.Meta(max_length=MAX_CSR_BYTES)]
+
+
+class DriverProcessEnd(Message, frozen=True):
+    """The process of a driver has ended, and nothing of it runs any more; ``how`` is for people.
+
+    What the driver has achieved it reports itself.
+    """
+
+    attempt: int
+    how: Annotated[str, msgspec.Meta(max_length=MAX_DRIVER_END_CHARACTERS)]
 
 
 class LogChunk(Message, frozen=True):

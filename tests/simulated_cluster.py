@@ -26,7 +26,13 @@ from sluice.runtime.jobmanager.errors import (
     UiNotFound,
 )
 from sluice.runtime.jobmanager.exceptions import with_outcomes
-from sluice.runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
+from sluice.runtime.jobmanager.gateways import (
+    ConnectAddress,
+    DriverLogRequest,
+    ExecutorLogRequest,
+    ServiceCounts,
+    SlotRequirement,
+)
 from sluice.runtime.jobmanager.store.job_history import JobHistory
 from sluice.runtime.jobmanager.views import (
     AttemptView,
@@ -232,7 +238,7 @@ def simulated(dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager
         manager,
         store,
         ClusterFacts("0.1.0", "4.3.0", spiffe("jobmanager/jm-1"), TRUST_DOMAIN),
-        ConnectSessions(dispatcher, store, directory / "jobs", ConnectConfig()),
+        ConnectSessions(dispatcher, store, ConnectConfig()),
         default_executors=2,
         leader=Term("jm-1", 3, int((time.time() - 3 * HOUR) * 1000)),
         config=RuntimeConfig(),
@@ -385,6 +391,9 @@ class SimulatedDispatcher:
             exceptions=self._exceptions(found),
         )
 
+    async def connect_address(self, job_id: str) -> ConnectAddress:
+        raise NotImplementedError
+
     async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
         raise UiNotFound(f"job {job_id} has no Spark", request.path)
 
@@ -499,6 +508,9 @@ class SimulatedResourceManager:
             slots_free=sum(each.state is SlotState.FREE for each in slots),
             slots=tuple(slots),
             last_heartbeat=int((time.time() - number % 9) * 1000),
+            driver_slots_total=8,
+            driver_slots_free=7,
+            drivers=(self.busy[0],) if self.busy else (),
             isolation=IsolationLevel.NONE if number in self.without_isolation else IsolationLevel.SANDBOX,
         )
 
@@ -539,6 +551,12 @@ class SimulatedResourceManager:
 
     async def service_counts(self) -> ServiceCounts:
         return ServiceCounts(self.count)
+
+    async def driver_logs(self, taskmanager: str, job_id: str, attempt: int) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    async def read_driver_log(self, request: DriverLogRequest) -> LogChunk:
+        raise NotImplementedError
 
     async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
         raise NotImplementedError

@@ -29,8 +29,8 @@ def drain(
     """Take a TaskManager out of service.
 
     It gets no new slots; its executors finish their tasks and hand their blocks on while others take their place
-    (after `resources.drain_timeout` they are ended); then the TaskManager leaves. Exit code 1 when it has not left in
-    time.
+    (after `resources.drain_timeout` they are ended). Drivers on it go on to the end of their jobs: cancel a job that
+    does not end, or stop it with a savepoint. Then the TaskManager leaves. Exit code 1 when it has not left in time.
     """
     seconds = timeout if wait else 0.0
     left = gateway.call(lambda client: _drain(client, taskmanager, seconds))
@@ -58,20 +58,22 @@ async def _drain(client: GatewayClient, taskmanager: str, seconds: float) -> boo
     await client.post(f"/v1/taskmanagers/{taskmanager}/drain")
     console = Console(stderr=True)
     deadline = asyncio.get_running_loop().time() + seconds
-    said = -1
+    said: tuple[int, int] | None = None
     while asyncio.get_running_loop().time() < deadline:
         held = await _held(client, taskmanager)
         if held is None:
             return True
         if held != said:
             said = held
-            console.print(f"{taskmanager} holds {held} slots", highlight=False)
+            console.print(f"{taskmanager} holds {held[0]} slots and {held[1]} drivers", highlight=False)
         await asyncio.sleep(POLL_SECONDS)
     return False
 
 
-async def _held(client: GatewayClient, taskmanager: str) -> int | None:
-    """How many slots are held there; None when it has left."""
+async def _held(client: GatewayClient, taskmanager: str) -> tuple[int, int] | None:
+    """How many slots are held there, and how many drivers run; None when it has left."""
     document = await client.get("/v1/taskmanagers", limit=1000)
-    slots = [each["slots"] for each in document["taskmanagers"] if each["id"] == taskmanager]
-    return sum(slot["state"] != "FREE" for slot in slots[0]) if slots else None
+    found = next((each for each in document["taskmanagers"] if each["id"] == taskmanager), None)
+    if found is None:
+        return None
+    return sum(slot["state"] != "FREE" for slot in found["slots"]), len(found["drivers"])

@@ -47,7 +47,7 @@ COMPLETE_LISTS_FILE = "complete-lists"
 
 _DELTA_ROLES = frozenset({Role.JOBMANAGER, Role.TASKMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER, Role.CA})
 PROCESS_IDENTITIES = ("pki/identities/*/*",)
-JOB_IDENTITIES = ("jobs/*/attempt-*/identity", "work/*/jobs/*/executor-*/identity")
+JOB_IDENTITIES = ("work/*/jobs/*/driver-*/identity", "work/*/jobs/*/executor-*/identity")
 """Where identity directories are below a home: of processes; of drivers and executors."""
 
 

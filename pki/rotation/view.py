@@ -159,7 +159,8 @@ def _ended(home: Home, identity: str) -> bool:
         return False
     if spiffe_id.role is Role.EXECUTOR and any(home.root.glob(f"work/*/jobs/{job}/executor-{spiffe_id.name}")):
         return True
-    return (home.jobs / job).is_dir() and not any((home.jobs / job).glob("attempt-*/identity/chain.pem"))
+    drivers = tuple(home.root.glob(f"work/*/jobs/{job}/driver-*"))
+    return bool(drivers) and not any((driver / "identity" / "chain.pem").exists() for driver in drivers)
 
 
 def _place(home: Home, directory: Path) -> str:

@@ -64,6 +64,11 @@ class UiNotFound(JobManagerError):
 
 
 @remotable
+class DriverUnknown(JobManagerError):
+    """The JobMaster did not ask this TaskManager to launch that driver."""
+
+
+@remotable
 class ExecutorUnknown(JobManagerError):
     """The JobMaster did not ask this TaskManager to launch that executor."""
 

@@ -24,6 +24,7 @@ from sluice.runtime.messages import (
     LogChunk,
     Message,
     SlotCount,
+    SlotKind,
     SlotProfile,
     UiPage,
     UiRequest,
@@ -45,9 +46,10 @@ class SlotRequirement(Message, frozen=True):
     jobmaster_endpoint: str
     jobmaster_token: bytes
     owner: str = ""
+    kind: SlotKind = SlotKind.EXECUTOR
 
     def __repr__(self) -> str:
-        return f"<SlotRequirement of {self.job_id}: {self.wanted}>"  # never the token
+        return f"<SlotRequirement of {self.job_id}: {self.kind} {self.wanted}>"  # never the token
 
     @property
     def count(self) -> int:
@@ -64,6 +66,24 @@ class ExecutorLogRequest(Message, frozen=True):
     stream: str
     offset: int
     limit: int
+
+
+class DriverLogRequest(Message, frozen=True):
+    """A piece of the log ``name`` of the driver of an attempt."""
+
+    taskmanager: str
+    job_id: str
+    attempt: int
+    name: str
+    offset: int
+    limit: int
+
+
+class ConnectAddress(Message, frozen=True):
+    """Where the Spark Connect server of a session listens; port 0: nowhere yet."""
+
+    host: str
+    port: int
 
 
 class ServiceCounts(Message, frozen=True):
@@ -128,6 +148,16 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
         """A piece of an executor's log, from its TaskManager; raises ``LogNotFound``."""
         ...
 
+    @rpc(local=True, timeout=20.0)
+    async def driver_logs(self, taskmanager: str, job_id: str, attempt: int) -> tuple[str, ...]:
+        """Which logs the driver of an attempt has; all that it could have when its TaskManager is not there."""
+        ...
+
+    @rpc(local=True, timeout=20.0)
+    async def read_driver_log(self, request: DriverLogRequest) -> LogChunk:
+        """A piece of a driver's log, from its TaskManager; raises ``LogNotFound``."""
+        ...
+
 
 class JobMasterInternalGateway(JobMasterGateway, Protocol):
     """What Dispatcher and ResourceManager ask of a JobMaster."""
@@ -165,6 +195,11 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
     @rpc(local=True, timeout=20.0)
     async def ui(self, request: UiRequest) -> UiPage:
         """A page of the UI of the job's Spark; raises ``UiNotFound``."""
+        ...
+
+    @rpc(local=True, timeout=20.0)
+    async def connect_address(self) -> ConnectAddress:
+        """Where the Spark Connect server of this session listens."""
         ...
 
 
@@ -225,6 +260,11 @@ class DispatcherGateway(Protocol):
     @rpc(local=True, timeout=30.0)
     async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
         """A page of the UI of a running job's Spark; raises ``UiNotFound``."""
+        ...
+
+    @rpc(local=True, timeout=30.0)
+    async def connect_address(self, job_id: str) -> ConnectAddress:
+        """Where the Spark Connect server of a session listens; port 0 while there is none. Raises ``JobNotFound``."""
         ...
 
     @rpc(local=True, oneway=True)

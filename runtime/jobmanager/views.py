@@ -31,13 +31,17 @@ class Failure(Message, frozen=True):
 
 
 class AttemptView(Message, frozen=True):
-    """One attempt of a job's driver; ``outcome`` is empty while it runs, ``error`` unless it failed."""
+    """One attempt of a job's driver; ``outcome`` is empty while it runs, ``error`` unless it failed.
+
+    ``taskmanager`` is where the driver ran, and where its logs are; empty while it waits for a slot.
+    """
 
     number: int
     started_at: int
     ended_at: int | None = None
     outcome: str = ""
     error: str = ""
+    taskmanager: str = ""
 
 
 class ExceptionEntry(Message, frozen=True):
@@ -171,7 +175,9 @@ class TaskManagerView(Message, frozen=True):
 
     ``slots_total`` and ``slots_free`` count default slots; ``total`` and ``free`` are what slots of any size are
     made of. ``draining``: it takes no more slots, and leaves when none is held. ``isolation``: what it keeps the
-    processes of jobs in; with ``none`` a job can do what the TaskManager can.
+    processes of jobs in; with ``none`` a job can do what the TaskManager can. Drivers have slots of their own:
+    ``driver_slots_total`` and ``driver_slots_free`` count those, ``drivers`` are the jobs whose drivers run here, empty
+    for one that the caller may not see.
     """
 
     id: str
@@ -185,6 +191,9 @@ class TaskManagerView(Message, frozen=True):
     free: SlotProfile | None = None
     draining: bool = False
     isolation: IsolationLevel = IsolationLevel.NONE
+    driver_slots_total: int = 0
+    driver_slots_free: int = 0
+    drivers: tuple[str, ...] = ()
 
 
 class Overview(Message, frozen=True):

@@ -34,6 +34,7 @@ from .leader_finder import (
     LeaderPlace as LeaderPlace,
 )
 from .leader_link import Leader as Leader, LeaderLink as LeaderLink
+from .left_over_processes import OrphansRemain as OrphansRemain, kill_below as kill_below
 from .log_files import (
     MAX_CHUNK_BYTES as MAX_CHUNK_BYTES,
     LogUnreadable as LogUnreadable,

@@ -6,13 +6,11 @@ import asyncio
 import importlib.metadata
 import logging
 import os
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import NoReturn
 
 from sluice.core import Home, MetricsRegistry, PkiError, SluiceError, collecting, end_tasks, utc_now
@@ -39,11 +37,10 @@ from sluice.runtime.ha import (
 )
 from sluice.runtime.ha.terms import terms
 from sluice.runtime.jobmanager import DISPATCHER
-from sluice.runtime.jobmanager.attempt import DriverArgv, DriverHost
+from sluice.runtime.jobmanager.attempt import JobIdentities, RemoteDrivers
 from sluice.runtime.jobmanager.dispatcher import ConnectSessions, Observation
 from sluice.runtime.node import (
     JobManagerAddress,
-    LeaderPlace,
     listening_jobmanager,
     publish_jobmanager,
     require_reachable,
@@ -75,11 +72,6 @@ ESSENTIAL_ENDPOINTS = frozenset({DISPATCHER, RESOURCE_MANAGER})
 """Whose failure ends the process: the next leader, or the same process started again, begins from what is durable."""
 AGENT_SHARE_OF_GRACE = 0.8
 """A driver agent gives its JVM and Python this share of the grace, to be done itself before it is killed."""
-
-
-def driver_argv(spec: Path) -> Sequence[str]:
-    """The real driver agent; ``-P`` keeps a job's files off its module path."""
-    return (sys.executable, "-P", "-m", "sluice.runtime.spark.driver.main", str(spec))
 
 
 async def run_jobmanager(
@@ -120,7 +112,6 @@ async def jobmanager(
     issuer: Issuer | None = None,
     locate_ca: Callable[[], CaAddress] | None = None,
     auth: tuple[str, int] | None = None,
-    argv: DriverArgv = driver_argv,
     election: LeaderElection | None = None,
     check_streams: CheckHolders | None = None,
 ) -> AsyncIterator[JobManagerNode]:
@@ -130,7 +121,6 @@ async def jobmanager(
         issuer: who signs the identities of jobs; by default the online authority.
         locate_ca: where that is; by default as announced in ``home``.
         auth: where the gateway's public keys are asked for; None: an auth service of ``home`` writes them there.
-        argv: the command of a driver agent.
         election: by default the one of ``config.ha``.
         check_streams: whose streams of events may stay open; by default as the auth service of another machine says, or
             those of whoever was let in, where there is none.
@@ -156,21 +146,18 @@ async def jobmanager(
         stack.push_async_callback(service.close)
         rpc_address = await service.listen(settings.host, settings.rpc_port)
         await service.start(LeaderEndpoint(elected_by.leader))
-        lease = config.ha.lease if elected_by.across_machines else 0.0
-        driver_host = DriverHost(
-            jobs=home.jobs,
-            issuer=issuer or OnlineIssuer(identity, locate_ca or (lambda: read_ca(home)), algorithm=pki.key_algorithm),
-            trust_domain=config.trust_domain,
-            identity_lifetime=timedelta(hours=pki.job_hours),
-            leader=LeaderPlace(addresses=(rpc_address,), jobmanagers=(name,)),
-            host=settings.host,
+        identities = JobIdentities(
+            issuer or OnlineIssuer(identity, locate_ca or (lambda: read_ca(home)), algorithm=pki.key_algorithm),
+            config.trust_domain,
+            timedelta(hours=pki.job_hours),
+        )
+        drivers = RemoteDrivers(
             executor_cores=config.taskmanager.slot_cores,
             executor_memory_mb=config.taskmanager.slot_memory_mb,
             driver_memory_mb=config.spark.driver_memory_mb,
             start_timeout=settings.driver_start_timeout,
             stop_grace=settings.cancel_grace * AGENT_SHARE_OF_GRACE,
-            argv=argv,
-            lease=lease,
+            lease=config.ha.lease,
             allow_conf=config.jobs.allow_conf,
         )
         process = ProcessServices(
@@ -179,11 +166,10 @@ async def jobmanager(
             blobs=store,
             blob_address=blob_address,
             connections=connections,
-            driver_host=driver_host,
+            drivers=drivers,
+            identities=identities,
             storage=storage,
             origin=origin_of(home),
-            jobs=home.jobs,
-            lease=lease,
             places=CheckpointPlaces.of(config.streaming, home.root),
             find_shuffle_manager=shuffle_manager_finder(service, home, config.shuffle)
             if config.shuffle.enabled
@@ -275,7 +261,7 @@ class JobManagerNode:
             gateways.resource_manager,
             self.process.blobs,
             self.facts,
-            ConnectSessions(gateways.dispatcher, self.process.blobs, self.process.driver_host.jobs, config.connect),
+            ConnectSessions(gateways.dispatcher, self.process.blobs, config.connect),
             default_executors=config.spark.executors,
             leader=Term(self.address.name, leadership.epoch, int(time.time() * 1000)),
             config=config,

@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from sluice.core import end_tasks
 from sluice.pki.tls import ConnectionLog
@@ -17,7 +16,7 @@ from sluice.runtime.config import LimitsConfig, Provider, RuntimeConfig
 from sluice.runtime.gateways import RESOURCE_MANAGER
 from sluice.runtime.ha import HaStorage, Leadership, check_storage
 from sluice.runtime.jobmanager import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
-from sluice.runtime.jobmanager.attempt import AttemptSettings, DriverHost, JobServices
+from sluice.runtime.jobmanager.attempt import AttemptSettings, JobIdentities, JobServices, RemoteDrivers
 from sluice.runtime.jobmanager.dispatcher import Dispatcher, JobFeed, JobLimits
 from sluice.runtime.jobmanager.slots import ProvisionLimits, ResourceManager
 from sluice.runtime.jobmanager.store import CheckpointStore, HistoryStore, JobStore
@@ -30,21 +29,17 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProcessServices:
-    """What a JobManager has whether it leads or not.
-
-    ``lease`` is of its drivers in seconds, 0 where no JobManager of another machine could take over.
-    """
+    """What a JobManager has whether it leads or not."""
 
     config: RuntimeConfig
     service: RpcService
     blobs: BlobStore
     blob_address: tuple[str, int]
     connections: ConnectionLog
-    driver_host: DriverHost
+    drivers: RemoteDrivers
+    identities: JobIdentities
     storage: HaStorage
     origin: str
-    jobs: Path
-    lease: float
     places: CheckpointPlaces
     find_shuffle_manager: ShuffleLeader | None = None
 
@@ -92,11 +87,10 @@ async def leading(process: ProcessServices, leadership: Leadership) -> AsyncIter
             history=HistoryStore(leadership.pointers, process.storage),
             term=leadership,
             blobs=process.blobs,
-            jobs=process.jobs,
             resource_manager=slots,
             services=_services(process, slots, dispatcher_gateway, leadership, shuffle),
             finished_jobs_kept=settings.finished_jobs_kept,
-            lease=process.lease,
+            lease=process.config.ha.lease,
             limits=_limits(process.config.limits),
             feed=feed,
             restart=process.config.restart,
@@ -137,7 +131,11 @@ def _provision(config: RuntimeConfig) -> ProvisionLimits | None:
         return None
     size = config.taskmanager.total
     return ProvisionLimits(
-        resources.min_taskmanagers, resources.max_taskmanagers, resources.taskmanager_idle_timeout, size
+        resources.min_taskmanagers,
+        resources.max_taskmanagers,
+        resources.taskmanager_idle_timeout,
+        size,
+        config.spark.driver_profile.multiplied(config.taskmanager.driver_slots),
     )
 
 
@@ -166,9 +164,10 @@ def _services(
             slot_idle_timeout=process.config.resources.slot_idle_timeout,
             drain_timeout=process.config.resources.drain_timeout,
             spark_conf=dict(process.config.spark.conf),
+            lease=process.config.ha.lease,
         ),
-        driver_host=process.driver_host,
-        drivers=process.driver_host,
+        drivers=process.drivers,
+        identities=process.identities,
         resource_manager=slots,
         dispatcher=dispatcher,
         blob_address=process.blob_address,

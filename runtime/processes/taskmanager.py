@@ -1,4 +1,4 @@
-"""The TaskManager process: slots, and the executors in them."""
+"""The TaskManager process: slots, and the drivers and executors in them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ from sluice.runtime.node import (
 from sluice.runtime.rpc import RpcService
 from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.taskmanager import (
+    DriverArgv,
     ExecutorLauncher,
     RegisteringTaskManager,
     SparkExecutorLauncher,
     TaskExecutor,
     TaskManagerShape,
+    driver_argv,
 )
 
 _LOG = logging.getLogger(__name__)
 
 
 async def run_taskmanager(home: Home, config: RuntimeConfig, name: str, *, jobmanagers: Sequence[Address] = ()) -> bool:
-    """Run a TaskManager until it is cancelled, or drained and told to leave; then end its executors and stop.
+    """Run a TaskManager until it is cancelled, or drained and told to leave; then end what runs in its slots and stop.
 
     Returns True when it was told to leave.
 
@@ -49,7 +51,7 @@ async def run_taskmanager(home: Home, config: RuntimeConfig, name: str, *, jobma
 
     Raises:
         StoreError: there is no usable identity.
-        JavaNotFound: there is no Java that executors could run on.
+        JavaNotFound: there is no Java that drivers and executors could run on.
         SandboxUnavailable: this machine cannot give jobs the configured isolation.
         AddressUnusable: others could not connect to ``config.taskmanager.host``.
     """
@@ -66,12 +68,14 @@ async def taskmanager(
     *,
     jobmanagers: Sequence[Address] = (),
     launcher: ExecutorLauncher | None = None,
+    argv: DriverArgv = driver_argv,
 ) -> AsyncIterator[asyncio.Task[None]]:
     """A running TaskManager; yields the task that keeps it connected, which ends when it leaves, or with an error.
 
     Args:
         jobmanagers: where JobManagers listen; by default where the leader is published in ``home``.
         launcher: composes the commands of executors; by default Spark's.
+        argv: the command of a driver agent.
     """
     settings = config.taskmanager
     require_reachable(settings.host, "taskmanager.host")
@@ -88,6 +92,7 @@ async def taskmanager(
         stack.enter_context(collecting(metrics))
         service = RpcService(identity, connections=connections, metrics=metrics)
         stack.push_async_callback(service.close)
+        place = LeaderPlace(addresses=tuple(jobmanagers), jobmanagers=config.ha.jobmanagers, home=str(home.root))
         shape = TaskManagerShape(
             name=name,
             host=settings.host,
@@ -96,10 +101,11 @@ async def taskmanager(
             slots=settings.slots,
             profile=profile,
             total=total,
+            driver_slots=settings.driver_slots,
+            driver_profile=config.spark.driver_profile,
             work=make_private_directory(home.work(name)),
+            leader=place,
         )
-
-        place = LeaderPlace(addresses=tuple(jobmanagers), jobmanagers=config.ha.jobmanagers, home=str(home.root))
         leader = place.finder(service)
 
         def registered(jobmanager_id: SpiffeId | None) -> None:
@@ -111,7 +117,7 @@ async def taskmanager(
 
         stack.callback(withdraw_registration, home, name)
         slots_changed = asyncio.Event()
-        executor = TaskExecutor(shape, spark, connections, slots_changed.set)
+        executor = TaskExecutor(shape, spark, connections, slots_changed.set, argv=argv)
         registrant = RegisteringTaskManager(
             executor,
             TaskManagerRegistration(
@@ -123,6 +129,8 @@ async def taskmanager(
                 version=importlib.metadata.version("sluice"),
                 total=total,
                 isolation=sandbox.level,
+                driver_slots=settings.driver_slots,
+                driver_profile=config.spark.driver_profile,
             ),
             fence_after=config.jobmanager.heartbeat_timeout,
         )
@@ -131,7 +139,8 @@ async def taskmanager(
         await service.start(Diagnostics(f"taskmanager/{name}", stack.enter_context(kept())))
         linked = asyncio.create_task(_until_left(link, executor), name="jobmanager link")
         stack.push_async_callback(end_tasks, linked)
-        _LOG.info("TaskManager %s offers %d slots; isolation: %s", identity.spiffe_id, settings.slots, sandbox)
+        offered = (settings.slots, settings.driver_slots, sandbox)
+        _LOG.info("TaskManager %s offers %d slots, and %d for drivers; isolation: %s", identity.spiffe_id, *offered)
         yield linked
         _LOG.info("TaskManager %s stops", identity.spiffe_id)
 

@@ -19,7 +19,7 @@ _OF_JOB = re.compile(r"spiffe://[^/]+/job/([^/]+)/")
 def visible_taskmanagers(
     taskmanagers: Iterable[TaskManagerView], seen: AbstractSet[str] | None
 ) -> tuple[TaskManagerView, ...]:
-    """All TaskManagers; slots held by jobs that are not ``seen`` are shown as held, without the job's id."""
+    """All TaskManagers; what is held by jobs that are not ``seen`` is shown as held, without the job's id."""
     if seen is None:
         return tuple(taskmanagers)
     return tuple(
@@ -28,6 +28,7 @@ def visible_taskmanagers(
             slots=tuple(
                 slot if slot.job_id in seen else msgspec.structs.replace(slot, job_id="") for slot in each.slots
             ),
+            drivers=tuple(job_id if job_id in seen else "" for job_id in each.drivers),
         )
         for each in taskmanagers
     )

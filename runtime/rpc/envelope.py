@@ -19,7 +19,7 @@ from sluice.runtime.rpc.errors import (
     ProtocolViolation,
 )
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Version of this wire format; peers of another version are turned away."""
 
 MAX_ENVELOPE_BYTES = 4 << 20

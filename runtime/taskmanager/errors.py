@@ -28,5 +28,10 @@ class AllocationUnknown(TaskManagerError):
 
 
 @remotable
+class DriverNotStarted(TaskManagerError):
+    """The process of a driver could not be started."""
+
+
+@remotable
 class ExecutorNotStarted(TaskManagerError):
     """An executor's process could not be started."""

@@ -1,4 +1,4 @@
-"""The slots of one TaskManager: who holds each, and in which state. Decisions only; no I/O.
+"""The slots of one kind of a TaskManager: who holds each, and in which state. Decisions only; no I/O.
 
 The first are default slots, all of one size. A slot of any other size is carved out of what is free when it is
 requested, under a number beyond theirs, and is gone when it is freed (Flink's dynamic slots, FLIP-56). Default slots
@@ -49,7 +49,7 @@ class TaskSlot:
 
 
 class SlotTable:
-    """All slots of a TaskManager.
+    """All slots of one kind.
 
     Args:
         count, profile: its default slots.

@@ -1,4 +1,4 @@
-"""The TaskExecutor: reserves and offers slots, launches and watches executors in them, cleans up after each job."""
+"""The TaskExecutor: reserves and offers slots, launches and watches what runs in them, cleans up after each job."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from sluice.runtime.blob import check_job_id
 from sluice.runtime.gateways import TASK_EXECUTOR, JobMasterGateway, TaskExecutorGateway
 from sluice.runtime.messages import (
     CsrToSign,
+    DriverLaunch,
     Evidence,
     ExecutorLaunch,
     LogChunk,
+    SlotKind,
     SlotOffer,
     SlotProfile,
     SlotReport,
     SlotRequest,
 )
-from sluice.runtime.node import ChildProcess, Exit, from_log, merge, read_log
+from sluice.runtime.node import ChildProcess, Exit, LeaderPlace, from_log, kill_below, merge, read_log
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint
+from sluice.runtime.taskmanager.driver import DriverArgv, DriverHome, clean_driver_directory, driver_argv
+from sluice.runtime.taskmanager.drivers import Drivers
 from sluice.runtime.taskmanager.errors import AllocationUnknown, ExecutorNotStarted, SlotNotAvailable
 from sluice.runtime.taskmanager.executor import (
     STREAMS,
@@ -37,13 +41,16 @@ from sluice.runtime.taskmanager.executor import (
 )
 from sluice.runtime.taskmanager.launcher import ExecutorLauncher
 from sluice.runtime.taskmanager.slot_table import SlotTable
+from sluice.runtime.taskmanager.slot_tables import SlotTables
 
 _LOG = logging.getLogger(__name__)
 
 KEPT_EXECUTORS = 100
 """Latest executors of one job whose logs are kept here: a job may be restarted for ever."""
-KEPT_JOBS = 50
-"""Of how many ended jobs the logs of executors are kept."""
+KEPT_DRIVERS = 5
+"""Latest drivers of one job whose logs are kept here: a streaming job may be restarted for ever."""
+KEPT_JOBS = 100
+"""Of how many ended jobs logs are kept."""
 
 
 @dataclass(slots=True)
@@ -65,17 +72,21 @@ class TaskManagerShape:
     slots: int
     profile: SlotProfile
     total: SlotProfile
+    driver_slots: int
+    driver_profile: SlotProfile
     work: Path
+    leader: LeaderPlace
 
 
 class TaskExecutor(RpcEndpoint):
-    """The endpoint of a TaskManager: its slots, and the executors in them.
+    """The endpoint of a TaskManager: its slots, and the drivers and executors in them.
 
     Args:
         shape: name, address and size.
         launcher: composes the commands of executors.
         connections: what this process has seen.
         slots_changed: called on the main thread after each change, so that the ResourceManager hears of it soon.
+        argv: the command of a driver agent.
     """
 
     def __init__(
@@ -84,30 +95,39 @@ class TaskExecutor(RpcEndpoint):
         launcher: ExecutorLauncher,
         connections: ConnectionLog,
         slots_changed: Callable[[], None],
+        *,
+        argv: DriverArgv = driver_argv,
     ) -> None:
         super().__init__(TASK_EXECUTOR, TaskExecutorGateway)
         self._shape = shape
         self._launcher = launcher
         self._connections = connections
         self._slots_changed = slots_changed
-        self._slots = SlotTable(shape.slots, shape.profile, shape.total)
+        self._slots = SlotTables(
+            SlotTable(shape.slots, shape.profile, shape.total), SlotTable(shape.driver_slots, shape.driver_profile)
+        )
         self.left = asyncio.Event()
         """Set when this process is to end, because it is drained."""
         self._jobs: dict[str, _Job] = {}
         self._jobmanager: RemotePeer | None = None
         self._directory = make_private_directory(shape.work / "jobs")
+        home = DriverHome(self._directory, shape.host, shape.trust_domain, shape.leader, argv)
+        self._drivers = Drivers(self, home, self._jobmaster)
 
     async def on_start(self) -> None:
-        """Remove what an earlier process of this name left behind."""
+        """Remove what an earlier process of this name left behind; raises ``OrphansRemain``."""
         await asyncio.to_thread(self._clean_up)
 
     def _clean_up(self) -> None:
+        kill_below(self._directory)
         for directory in self._directory.glob("*/executor-*"):
             clean_executor_directory(directory)
+        for directory in self._directory.glob("*/driver-*"):
+            clean_driver_directory(directory)
         self._trim_logs()
 
     async def on_stop(self) -> None:
-        """End all executors."""
+        """End all drivers and executors."""
         await self._stop_all()
 
     # --- connection to the JobManager ---------------------------------------------------------------------
@@ -121,7 +141,7 @@ class TaskExecutor(RpcEndpoint):
         return self._slots.report()
 
     async def reset(self) -> None:
-        """End all executors and free all slots: the JobManager knows nothing of them (any more).
+        """End all drivers and executors and free all slots: the JobManager knows nothing of them (any more).
 
         Called while there is no JobManager that could call.
         """
@@ -132,7 +152,7 @@ class TaskExecutor(RpcEndpoint):
 
     async def _stop_all(self) -> None:
         running = [each for job in self._jobs.values() for each in job.executors.values()]
-        await asyncio.gather(*(each.stop() for each in running))
+        await asyncio.gather(self._drivers.stop_all(), *(each.stop() for each in running))
         for each in running:
             await asyncio.to_thread(each.clean_up)
 
@@ -153,7 +173,9 @@ class TaskExecutor(RpcEndpoint):
                 self._activate(request.allocation_id)
 
         def failed(error: BaseException) -> None:
-            _LOG.warning("slot %d cannot be offered to job %s: %s", request.slot, request.job_id, error)
+            _LOG.warning(
+                "%s slot %d cannot be offered to job %s: %s", request.kind, request.slot, request.job_id, error
+            )
             self._free(request.allocation_id)
 
         offer = SlotOffer(
@@ -162,6 +184,7 @@ class TaskExecutor(RpcEndpoint):
             slot=request.slot,
             allocation_id=request.allocation_id,
             profile=request.profile,
+            kind=request.kind,
         )
         self.hand_off(self._jobmaster(request).offer_slot(offer), then=answered, failed=failed)
 
@@ -187,6 +210,7 @@ class TaskExecutor(RpcEndpoint):
         slot = self._slots.release(allocation_id)
         if slot is None or slot.request is None:
             return
+        await self._drivers.end_slot(allocation_id)
         job = self._jobs.get(slot.request.job_id)
         if job is not None:
             inside = [e for e in job.executors.values() if e.launch.allocation_id == allocation_id]
@@ -213,8 +237,8 @@ class TaskExecutor(RpcEndpoint):
         """
         slot = self._slots.activate(launch.allocation_id)
         request = slot.request
-        if request is None or request.job_id != launch.job_id:
-            raise AllocationUnknown(f"allocation {launch.allocation_id} is not of job {launch.job_id}")
+        if request is None or request.job_id != launch.job_id or request.kind is not SlotKind.EXECUTOR:
+            raise AllocationUnknown(f"allocation {launch.allocation_id} is not for an executor of job {launch.job_id}")
         if not slot.profile.fits(SlotProfile(cores=launch.cores, memory_mb=launch.memory_mb)):
             raise SlotNotAvailable(
                 f"slot {slot.index} has {slot.profile}, too little for executor {launch.executor_id}"
@@ -276,13 +300,36 @@ class TaskExecutor(RpcEndpoint):
         if executor is not None:
             self.hand_off(executor.stop())
 
+    # --- drivers --------------------------------------------------------------------------------------------
+
+    async def launch_driver(self, launch: DriverLaunch) -> None:
+        """Start a driver in an allocated slot; answers when its process runs.
+
+        Raises ``AllocationUnknown``, ``SlotNotAvailable`` or ``DriverNotStarted``.
+        """
+        check_job_id(launch.job_id)
+        return self.deferred(self._drivers.launch(launch, self._slots.activate(launch.allocation_id)))
+
+    async def stop_driver(self, job_id: str, attempt: int, grace_seconds: float) -> None:
+        """End a driver; answers when nothing of it runs any more."""
+        return self.deferred(self._drivers.stop(job_id, attempt, grace_seconds))
+
+    async def driver_logs(self, job_id: str, attempt: int) -> tuple[str, ...]:
+        """Which logs the driver of an attempt has left here."""
+        return self.deferred(self._drivers.logs(job_id, attempt))
+
+    async def read_driver_log(self, job_id: str, attempt: int, name: str, offset: int, limit: int) -> LogChunk:
+        """A piece of a driver's log; raises ``AllocationUnknown``."""
+        return self.deferred(self._drivers.read_log(job_id, attempt, name, offset, limit))
+
     async def release_job(self, job_id: str) -> None:
-        """The job is over: end its executors, free its slots, keep only its logs."""
+        """The job is over: end its driver and executors, free its slots, keep only its logs."""
         return self.deferred(self._release(job_id))
 
     async def _release(self, job_id: str) -> None:
         await asyncio.gather(*(self._end_slot(request.allocation_id) for request in self._slots.of_job(job_id)))
         self._jobs.pop(job_id, None)
+        self._drivers.release_job(job_id)
         await asyncio.to_thread(self._trim_logs)
 
     # --- queries ----------------------------------------------------------------------------------------------
@@ -295,16 +342,14 @@ class TaskExecutor(RpcEndpoint):
         return self.deferred(asyncio.to_thread(read_log, path, offset, limit))
 
     async def connections(self, job_id: str) -> Evidence:
-        """Mutual TLS connections seen by this process (``job_id`` empty) or by that job's executors here."""
+        """Mutual TLS connections seen by this process (``job_id`` empty) or by that job's driver and executors here."""
         if not job_id:
             return from_log(self._connections)
-        job = self._jobs.get(job_id)
-        if job is None:
-            return Evidence()
+        job = self._jobs.get(job_id, _Job())
         running = tuple(job.executors.values())
 
         def read() -> Evidence:
-            return merge(job.evidence, *(each.connections() for each in running))
+            return merge(job.evidence, self._drivers.connections(job_id), *(each.connections() for each in running))
 
         return self.deferred(asyncio.to_thread(read))
 
@@ -323,11 +368,19 @@ class TaskExecutor(RpcEndpoint):
 
     def _trim_logs(self) -> None:
         """Keep the logs of the latest jobs only."""
-        ended = [path for path in self._directory.iterdir() if path.is_dir() and path.name not in self._jobs]
+        kept = self._jobs.keys() | self._drivers.jobs
+        ended = [path for path in self._directory.iterdir() if path.is_dir() and path.name not in kept]
         ended.sort(key=lambda path: path.stat().st_mtime)
         for path in ended[: max(0, len(ended) - KEPT_JOBS)]:
             remove_untrusted(self._directory, path.name)
         for job in ended[max(0, len(ended) - KEPT_JOBS) :]:
-            numbers = sorted(int(path.name.removeprefix("executor-")) for path in job.glob("executor-*"))
-            for number in numbers[: max(0, len(numbers) - KEPT_EXECUTORS)]:
-                remove_untrusted(job, f"executor-{number}")
+            _trim(job, "executor-", KEPT_EXECUTORS)
+        for job in self._directory.iterdir():
+            _trim(job, "driver-", KEPT_DRIVERS)
+
+
+def _trim(job: Path, prefix: str, kept: int) -> None:
+    """Of the directories of a job that begin with ``prefix`` and end with a number, keep the last ``kept``."""
+    numbers = sorted(int(path.name.removeprefix(prefix)) for path in job.glob(f"{prefix}*"))
+    for number in numbers[: max(0, len(numbers) - kept)]:
+        remove_untrusted(job, f"{prefix}{number}")

@@ -1,12 +1,8 @@
-from .driver import DRIVER_LOGS as DRIVER_LOGS, DriverLauncher as DriverLauncher
+from .driver import DriverLauncher as DriverLauncher
 from .executor_pool import ExecutorState as ExecutorState
 from .history_log import MAX_EXECUTORS_KEPT as MAX_EXECUTORS_KEPT, HistoryLog as HistoryLog
+from .job_identities import JobIdentities as JobIdentities
 from .job_master import JobMaster as JobMaster
-from .local_driver import (
-    DriverArgv as DriverArgv,
-    DriverHost as DriverHost,
-    attempt_directory as attempt_directory,
-    clean_attempt_directory as clean_attempt_directory,
-)
+from .remote_driver import RemoteDrivers as RemoteDrivers
 from .services import JobServices as JobServices
-from .state_machine import AttemptSettings as AttemptSettings
+from .state_machine import LEASE_MARGIN_SECONDS as LEASE_MARGIN_SECONDS, AttemptSettings as AttemptSettings

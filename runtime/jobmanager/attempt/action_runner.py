@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import sys
@@ -20,7 +21,7 @@ from sluice.runtime.jobmanager.attempt.shuffle_relay import ShuffleRelay
 from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.gateways import SlotRequirement
 from sluice.runtime.jobmanager.views import JobRecord
-from sluice.runtime.messages import Evidence, ExecutorLaunch, JobState
+from sluice.runtime.messages import Evidence, ExecutorLaunch, JobState, SlotCount, SlotKind
 from sluice.runtime.node import from_log, merge
 from sluice.runtime.rpc import (
     EndpointNotFound,
@@ -82,9 +83,7 @@ class ActionRunner:
         self._machine = machine
         self._event = event
         self._hand_off = endpoint.hand_off
-        self._driver = services.drivers.driver(
-            endpoint.job_id, machine.number, machine.submission, endpoint.fencing_token or b""
-        )
+        self._driver = services.drivers.driver(endpoint.job_id, machine.number, machine.submission)
         self._agent: DriverGateway | None = None
         self._agent_peer: RemotePeer | None = None
         self._recorder = CheckpointRecorder(endpoint.job_id, services.checkpoints, services.places)
@@ -98,14 +97,18 @@ class ActionRunner:
         """The driver's agent is there, for the first time or again."""
         self._agent_peer, self._agent = peer, agent
 
+    def driver_process_ended(self, how: str) -> None:
+        """The driver's TaskManager says that it has ended."""
+        self._driver.process_ended(how)
+
     async def close(self) -> None:
         """End the driver if it still runs, and keep nothing of the attempt but its logs."""
         self._shuffle.close()
         if self._driver.running:
-            await self._driver.stop(self._last_grace())
+            with contextlib.suppress(SluiceError):  # its TaskManager may be lost, and ends it by itself
+                await self._driver.stop(self._last_grace())
             await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
         await self._recorder.flush()
-        await self._driver.clean_up()
 
     def _last_grace(self) -> float:
         """What the driver gets to end in order: nothing when another leader may start the job at any moment."""
@@ -118,7 +121,7 @@ class ActionRunner:
     async def collect_connections(self) -> Evidence:
         """Mutual TLS connections of the job's driver and executors, of those who answer in time."""
         answers = await self._ask_taskmanagers(lambda gateway: gateway.connections(self.job_id))
-        return merge(from_log(self._services.connections, self.job_id), await self._driver.connections(), *answers)
+        return merge(from_log(self._services.connections, self.job_id), *answers)
 
     def log(self, what: str) -> Callable[[BaseException], None]:
         """For calls whose failure changes nothing: it is logged, unless it is an error of our own."""
@@ -152,7 +155,7 @@ class ActionRunner:
                 if gateway is not None:
                     killed = gateway.kill_executor(self.job_id, executor_id)
                     self._hand_off(killed, failed=self.log("ending an executor"))
-            case actions.RequireSlots() | actions.ReleaseSlot():
+            case actions.RequireSlots() | actions.RequireDriverSlot() | actions.ReleaseSlot():
                 self._to_resource_manager(action)
             case _:
                 self._keep_records(action)
@@ -162,8 +165,9 @@ class ActionRunner:
     ) -> None:
         agent = self.agent
         match action:
-            case actions.StartDriver():
-                self._hand_off(self._driver.start(), then=self._driver_started, failed=self._driver_not_started)
+            case actions.StartDriver(slot):
+                starting = self._driver.start(slot, self.taskmanagers[slot.taskmanager])  # known since it offered it
+                self._hand_off(starting, then=self._driver_started, failed=self._driver_not_started)
             case actions.EndDriver(grace) if agent is not None:
                 self._hand_off(agent.cancel(grace), failed=lambda _: self._stop_driver(grace))
             case actions.EndDriver(grace) | actions.StopDriver(grace):
@@ -189,7 +193,7 @@ class ActionRunner:
 
     def _stop_driver(self, grace: float) -> None:
         if self._driver.running:
-            self._hand_off(self._driver.stop(grace))
+            self._hand_off(self._driver.stop(grace), failed=self.log("ending the driver"))
 
     def _to_agent(self, action: actions.ReportExecutorExit | actions.DecommissionExecutors) -> None:
         """Tell the driver's agent, if it can be reached: Spark then notices by itself."""
@@ -235,24 +239,33 @@ class ActionRunner:
             failed=failed,
         )
 
-    def _to_resource_manager(self, action: actions.RequireSlots | actions.ReleaseSlot) -> None:
+    def _to_resource_manager(
+        self, action: actions.RequireSlots | actions.RequireDriverSlot | actions.ReleaseSlot
+    ) -> None:
         match action:
             case actions.RequireSlots(wanted):
-                requirement = SlotRequirement(
-                    job_id=self.job_id,
-                    wanted=wanted,
-                    jobmaster_endpoint=self._endpoint.name,
-                    jobmaster_token=self._endpoint.fencing_token or b"",
-                    owner=self._submission.owner,
-                )
-                self._hand_off(
-                    self._services.resource_manager.require_slots(requirement),
-                    then=lambda reason: self._event(self._machine.executors.slots_required, reason),
-                    failed=self.log("asking for slots"),
-                )
+                self._require(SlotKind.EXECUTOR, wanted, self._machine.executors.slots_required)
+            case actions.RequireDriverSlot():
+                wanted = (SlotCount(profile=self._services.drivers.driver_size, count=1),)
+                self._require(SlotKind.DRIVER, wanted, self._machine.placement.required)
             case actions.ReleaseSlot(allocation_id):
                 released = self._services.resource_manager.release_slot(allocation_id)
                 self._hand_off(released, failed=self.log("releasing a slot"))
+
+    def _require(self, kind: SlotKind, wanted: tuple[SlotCount, ...], answered: Callable[[str], None]) -> None:
+        requirement = SlotRequirement(
+            job_id=self.job_id,
+            wanted=wanted,
+            jobmaster_endpoint=self._endpoint.name,
+            jobmaster_token=self._endpoint.fencing_token or b"",
+            owner=self._submission.owner,
+            kind=kind,
+        )
+        self._hand_off(
+            self._services.resource_manager.require_slots(requirement),
+            then=lambda reason: self._event(answered, reason),
+            failed=self.log("asking for slots"),
+        )
 
     def _keep_records(self, action: actions.Action) -> None:
         match action:

@@ -27,6 +27,12 @@ class Timer(enum.Enum):
     """Compare wanted and running executors again."""
     REQUIREMENT = enum.auto()
     """State an unmet slot requirement again."""
+    DRIVER_REQUIREMENT = enum.auto()
+    """State again that a slot for the driver is wanted."""
+    DRIVER_PLACED = enum.auto()
+    """The offer of the driver's slot is answered."""
+    DRIVER_GONE = enum.auto()
+    """A driver that was lost must have ended by itself."""
     HISTORY = enum.auto()
     """Write the changed history down."""
 
@@ -48,8 +54,15 @@ class RestoreCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class RequireDriverSlot:
+    """State to the ResourceManager that the job wants a slot for its driver."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartDriver:
-    """Start the driver's process."""
+    """Start the driver's process in ``slot``."""
+
+    slot: SlotOffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +155,7 @@ class SettleCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class CollectConnections:
-    """Ask the driver's directory and the TaskManagers for evidence of the attempt's TLS connections."""
+    """Ask the TaskManagers for evidence of the attempt's TLS connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +195,7 @@ class HandOver:
 Action = (
     StartTimer
     | RestoreCheckpoint
+    | RequireDriverSlot
     | StartDriver
     | EndDriver
     | StopDriver

@@ -61,7 +61,7 @@ class ExecutorControl:
         self._wanted: tuple[SlotCount, ...] | None = None
 
     def begin(self) -> None:
-        """Ask for slots before the driver says what it wants, so that they are there when it does."""
+        """Ask for slots as soon as the driver has its own, before it says what it wants."""
         self._outbox.add(StartTimer(Timer.REQUIREMENT, REQUIREMENT_REPEAT_SECONDS))
         self.reconcile()
 

@@ -60,6 +60,12 @@ class HistoryLog:
         """Attempt ``number`` begins."""
         self.attempts = (*self.attempts, AttemptView(number=number, started_at=now))[-MAX_ATTEMPTS_KEPT:]
 
+    def placed(self, taskmanager: str) -> None:
+        """The driver of the present attempt runs on ``taskmanager``."""
+        if self.attempts:
+            present = msgspec.structs.replace(self.attempts[-1], taskmanager=taskmanager)
+            self.attempts = (*self.attempts[:-1], present)
+
     def end(self, outcome: str, now: int, error: str = "") -> None:
         """The present attempt is over."""
         if self.attempts and not self.attempts[-1].outcome:

@@ -8,13 +8,11 @@ long as the attempt, so that nothing of an earlier attempt reaches a later one (
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from sluice.core import TRACING, PeerRefused, SluiceError
-from sluice.pki import SpiffeId
 from sluice.pki.issuing import SignedChain
 from sluice.runtime.gateways import DRIVER, TASK_EXECUTOR, DriverGateway, TaskExecutorGateway, jobmaster_endpoint
 from sluice.runtime.jobmanager.attempt.action_runner import ActionRunner
@@ -22,12 +20,14 @@ from sluice.runtime.jobmanager.attempt.services import JobServices
 from sluice.runtime.jobmanager.attempt.shuffle_relay import ShuffleRelay
 from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.errors import UiNotFound
-from sluice.runtime.jobmanager.gateways import JobMasterInternalGateway
+from sluice.runtime.jobmanager.gateways import ConnectAddress, JobMasterInternalGateway
 from sluice.runtime.jobmanager.views import JobRecord
 from sluice.runtime.messages import (
     CsrToSign,
     DriverAssignment,
+    DriverCsr,
     DriverExit,
+    DriverProcessEnd,
     Evidence,
     ExecutorExit,
     ExecutorTargets,
@@ -36,6 +36,7 @@ from sluice.runtime.messages import (
     OutputLocation,
     RunningDriver,
     ShuffleAllocation,
+    SlotKind,
     SlotOffer,
     SparkRegistration,
     StageTable,
@@ -68,12 +69,11 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._submission = submission
         self._services = services
         self._number = attempt
-        host = services.driver_host
         self._machine = AttemptStateMachine(
             before,
             services.settings,
             number=attempt,
-            executor_size=host.executor_size(submission),
+            executor_size=services.drivers.executor_size(submission),
             clock=services.clock,
         )
         self._shuffle = ShuffleRelay(services.shuffle, job_id)
@@ -200,7 +200,10 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         peer, identity = self.caller.peer, self.caller.identity
         if peer is None or identity.name != offer.taskmanager:
             raise PeerRefused(f"{identity} speaks for TaskManager {offer.taskmanager!r}", "it speaks for itself only")
-        accepted = self._event(self._machine.executors.offer_slot, offer)
+        driver = offer.kind is SlotKind.DRIVER
+        accepted = self._event(
+            self._machine.driver_slot_offered if driver else self._machine.executors.offer_slot, offer
+        )
         if accepted:
             self._runner.taskmanagers[offer.taskmanager] = peer.gateway(TaskExecutorGateway, TASK_EXECUTOR)
         return accepted
@@ -208,15 +211,18 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
     async def sign_executor_identity(self, request: CsrToSign) -> SignedChain:
         """Sign the CSR of an executor that the caller was told to launch; raises ``ExecutorUnknown`` for any other."""
         self._machine.executors.check_launched(request.executor_id, self.caller.identity.name)
-        host = self._services.driver_host
-        spiffe_id = SpiffeId.executor(host.trust_domain, self.job_id, request.executor_id)
+        return self.deferred(self._services.identities.sign_executor(self.job_id, request.executor_id, request.csr_pem))
 
-        async def sign() -> SignedChain:
-            return await asyncio.to_thread(
-                host.issuer.sign_csr, request.csr_pem, spiffe_id, lifetime=host.identity_lifetime
-            )
+    async def sign_driver_identity(self, request: DriverCsr) -> SignedChain:
+        """Sign the CSR of the driver that the caller was told to launch; raises ``DriverUnknown`` for any other."""
+        self._machine.check_driver(request.attempt, self.caller.identity.name)
+        self._machine.check_current(request.attempt)
+        return self.deferred(self._services.identities.sign_driver(self.job_id, request.csr_pem))
 
-        return self.deferred(sign())
+    async def driver_process_ended(self, end: DriverProcessEnd) -> None:
+        """The driver's process has ended; raises ``DriverUnknown`` when it did not run on the caller."""
+        self._machine.check_driver(end.attempt, self.caller.identity.name)
+        self._runner.driver_process_ended(end.how)
 
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
         """An executor's process has ended; raises ``ExecutorUnknown`` when it did not run on the caller."""
@@ -224,7 +230,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     async def slots_lost(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
         """These slots and what ran in them are gone."""
-        self._event(self._machine.executors.slots_lost, allocation_ids, taskmanager)
+        self._event(self._machine.slots_lost, allocation_ids, taskmanager)
 
     async def slots_draining(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
         """These slots are to be given back soon: what runs in them is moved to others."""
@@ -245,6 +251,17 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
     async def connections(self) -> Evidence:
         """Mutual TLS connections of the job's driver and executors."""
         return self.deferred(self._runner.collect_connections())
+
+    async def connect_address(self) -> ConnectAddress:
+        """Where the Spark Connect server of this session listens; port 0: nowhere yet."""
+        agent, slot = self._runner.agent, self._machine.placement.slot
+        if agent is None or slot is None:
+            return ConnectAddress(host="", port=0)
+
+        async def ask() -> ConnectAddress:
+            return ConnectAddress(host=slot.host, port=await agent.connect_port())
+
+        return self.deferred(ask())
 
     async def ui(self, request: UiRequest) -> UiPage:
         """A page of the UI of the driver's Spark; raises ``UiNotFound``."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sluice.pki.tls import ConnectionLog
 from sluice.runtime.checkpoint import CheckpointPlaces
 from sluice.runtime.jobmanager.attempt.driver import DriverLauncher
-from sluice.runtime.jobmanager.attempt.local_driver import DriverHost
+from sluice.runtime.jobmanager.attempt.job_identities import JobIdentities
 from sluice.runtime.jobmanager.attempt.state_machine import AttemptSettings
 from sluice.runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
 from sluice.runtime.jobmanager.store import CheckpointStore
@@ -21,8 +21,8 @@ class JobServices:
     """What every JobMaster of a process uses."""
 
     settings: AttemptSettings
-    driver_host: DriverHost
     drivers: DriverLauncher
+    identities: JobIdentities
     resource_manager: ResourceManagerInternalGateway
     dispatcher: DispatcherGateway
     blob_address: tuple[str, int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sluice.core import PeerRefused
@@ -32,11 +32,12 @@ from sluice.runtime.jobmanager.attempt.actions import (
     TakeSavepoint,
     Timer,
 )
+from sluice.runtime.jobmanager.attempt.driver_placement import DriverPlacement
 from sluice.runtime.jobmanager.attempt.executor_control import ExecutorControl
 from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorPool, FailureBudget
 from sluice.runtime.jobmanager.attempt.history_log import HistoryLog
 from sluice.runtime.jobmanager.attempt.job_status import JobStatus
-from sluice.runtime.jobmanager.errors import JobAlreadyTerminal
+from sluice.runtime.jobmanager.errors import DriverUnknown, JobAlreadyTerminal
 from sluice.runtime.jobmanager.job_state import ENDING, Verdict, judge_attempt
 from sluice.runtime.jobmanager.views import Failure, JobDetail, JobRecord
 from sluice.runtime.messages import (
@@ -44,6 +45,7 @@ from sluice.runtime.messages import (
     Evidence,
     JobProgress,
     JobState,
+    SlotOffer,
     SlotProfile,
     StageTable,
     StreamingState,
@@ -58,6 +60,8 @@ KILL_GRACE_SECONDS = 2.0
 """What a driver whose time is over gets between SIGTERM and SIGKILL."""
 DRIVER_EXIT_GRACE_SECONDS = 20.0
 """How long a driver agent may live on after it has reported the end of its work."""
+LEASE_MARGIN_SECONDS = 5.0
+"""What a driver whose lease is over may need to end its processes (see sluice.runtime.spark.driver.agent)."""
 STOP_STREAMING_SECONDS = 30.0
 """How long a pipeline may go on after its streaming queries were stopped for a savepoint."""
 
@@ -76,6 +80,8 @@ class AttemptSettings:
     """How long executors may take to end in order when their TaskManager is drained."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     """Spark settings of all jobs; a job's own go before them."""
+    lease: float = 0.0
+    """How long a driver goes on without an answer of its JobMaster."""
 
 
 class _Phase(enum.Enum):
@@ -83,8 +89,10 @@ class _Phase(enum.Enum):
 
     RESTORING = enum.auto()
     """The checkpoint that it goes on from is looked for."""
+    PLACING = enum.auto()
+    """A slot for the driver is waited for."""
     STARTING = enum.auto()
-    """The driver is being started."""
+    """The driver is being started in its slot."""
     RUNNING = enum.auto()
     """The driver's process runs."""
     SETTLING = enum.auto()
@@ -98,7 +106,7 @@ class _Phase(enum.Enum):
     OVER = enum.auto()
 
 
-_BEFORE_DRIVER = frozenset({_Phase.RESTORING, _Phase.STARTING})
+_BEFORE_DRIVER = frozenset({_Phase.RESTORING, _Phase.PLACING, _Phase.STARTING})
 _CONCLUDING = frozenset({_Phase.SETTLING, _Phase.SAVING, _Phase.COLLECTING})
 
 
@@ -136,6 +144,7 @@ class AttemptStateMachine:
         )
         self._pool = pool
         self._status = JobStatus(before, number, pool, self._outbox, clock)
+        self.placement = DriverPlacement(self._status, self._outbox)
         self.executors = ExecutorControl(
             self._status, pool, self._outbox, clock, drain_timeout=settings.drain_timeout, fail=self.fail
         )
@@ -160,19 +169,24 @@ class AttemptStateMachine:
         return None if self._status.state.terminal else self._status.detail()
 
     def check_current(self, number: int) -> None:
-        """Raise :class:`PeerRefused` unless ``number`` is this attempt and it goes on."""
-        if number != self.number or self._status.state.terminal:
+        """Raise :class:`PeerRefused` unless ``number`` is this attempt, and its driver may go on."""
+        if number != self.number or self._status.state.terminal or self.placement.given_up:
             raise PeerRefused(f"attempt {number} of job {self._status.job_id} is not the current one", "it must end")
+
+    def check_driver(self, number: int, taskmanager: str) -> None:
+        """Raise :class:`DriverUnknown` unless ``taskmanager`` was told to launch driver ``number``, and it goes on."""
+        self.placement.check_on(taskmanager)
+        if number != self.number or self._phase not in {_Phase.STARTING, _Phase.RUNNING}:
+            raise DriverUnknown(f"driver {number} of job {self._status.job_id} is not the current one, or has ended")
 
     # --- the driver -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start the driver, and ask for slots meanwhile."""
+        """Begin: a checkpoint to go on from, a slot for the driver, its process; then it asks for executors."""
         self._status.enter(JobState.CREATED)
         self._status.history.begin(self.number, self._status.now_ms)
         self._status.keep_history()
         self._outbox.add(RestoreCheckpoint(self.submission.savepoint))
-        self.executors.begin()
 
     def checkpoint_restored(self, checkpoint: Checkpoint | None) -> None:
         """The attempt goes on from ``checkpoint``; None: from the beginning."""
@@ -182,8 +196,25 @@ class AttemptStateMachine:
         if self._status.state in ENDING:
             self.driver_ended("it was never started")
         else:
-            self._phase = _Phase.STARTING
-            self._outbox.add(StartDriver())
+            self._phase = _Phase.PLACING
+            self.placement.require()
+
+    def driver_slot_offered(self, offer: SlotOffer) -> bool:
+        """A TaskManager offers a slot for the driver; False when it is not wanted (any more)."""
+        if self._phase is not _Phase.PLACING:
+            return self._phase in {_Phase.STARTING, _Phase.RUNNING} and self.placement.holds(offer.allocation_id)
+        self._phase = _Phase.STARTING
+        self.placement.take(offer)
+        self.executors.begin()  # so that they have slots when Spark is there to use them
+        return True
+
+    def _driver_placed(self) -> None:
+        if self._phase is not _Phase.STARTING or self.placement.slot is None:
+            return
+        if self._status.state in ENDING:
+            self.driver_ended("it was never started")
+        else:
+            self._outbox.add(StartDriver(self.placement.slot))
 
     def driver_started(self) -> None:
         """The driver's process runs."""
@@ -191,16 +222,48 @@ class AttemptStateMachine:
             return
         self._phase = _Phase.RUNNING
         self._outbox.add(StartTimer(Timer.DRIVER_REGISTRATION, self._settings.driver_start_timeout))
-        if self._status.state in ENDING:
+        if self.placement.given_up:
+            self._await_lost_driver()
+        elif self._status.state in ENDING:
             self._outbox.add(StopDriver(self._settings.cancel_grace))
 
     def driver_not_started(self, error: str, *, permanent: bool) -> None:
-        """The driver's process cannot be started; ``permanent``: nor could that of a further attempt."""
+        """The driver's process cannot be started; ``permanent``: nor could that of a further attempt.
+
+        It may run all the same, where the answer was lost: then it may not register, and ends with its slot.
+        """
         if self._phase not in _BEFORE_DRIVER:
             return
         self._restart_useless = permanent
+        self.placement.given_up = self.placement.given_up or "it was given up while it was started"
         self.fail(f"the driver cannot be started: {error}")
-        self.driver_ended("it was never started")
+        if self._registered:  # it does run
+            self._phase = _Phase.RUNNING
+            self._await_lost_driver()
+        else:
+            self.driver_ended("it was never started")
+
+    def slots_lost(self, allocation_ids: Collection[str], taskmanager: str) -> None:
+        """Slots are gone, and what ran in them; a driver may go on unseen until its lease is over."""
+        if self.placement.is_among(allocation_ids) and not self.placement.given_up:
+            self._driver_lost(f"TaskManager {taskmanager}, on which the driver ran, is lost")
+        self.executors.slots_lost(allocation_ids, taskmanager)
+
+    def _driver_lost(self, why: str) -> None:
+        if self._phase not in {_Phase.STARTING, _Phase.RUNNING}:
+            return  # it has ended
+        self.placement.given_up = why
+        if self._result is not None:  # it had nothing left to do but to end
+            self.driver_ended(why)
+            return
+        self.fail(why)
+        if self._phase is _Phase.RUNNING:
+            self._await_lost_driver()
+
+    def _await_lost_driver(self) -> None:
+        """One that never registered has no work, and gets none."""
+        seconds = self._settings.lease + LEASE_MARGIN_SECONDS if self._registered else 0.0
+        self._outbox.add(StartTimer(Timer.DRIVER_GONE, seconds))
 
     def driver_registered(self, number: int) -> None:
         """The driver of attempt ``number`` wants its work; raises :class:`PeerRefused`."""
@@ -353,12 +416,6 @@ class AttemptStateMachine:
     def timer_fired(self, timer: Timer, executor_ids: Iterable[int] = ()) -> None:
         """The time of a :class:`StartTimer` is over."""
         match timer:
-            case Timer.DRIVER_REGISTRATION:
-                if not self._registered:
-                    self.fail(f"the driver did not register within {self._settings.driver_start_timeout:g} s")
-            case Timer.DRIVER_EXIT:
-                if self._phase is _Phase.RUNNING:
-                    self._outbox.add(StopDriver(KILL_GRACE_SECONDS))
             case Timer.STREAMING_STOPPED:
                 if self._status.savepoints.stopping and self._status.state is JobState.RUNNING:
                     self._pipeline_stopped = True  # its queries have ended, and it has nothing to go on with
@@ -371,12 +428,29 @@ class AttemptStateMachine:
                 self.executors.repeat_requirement()
             case Timer.HISTORY:
                 self._status.keep_history()
+            case _:
+                self._driver_timer_fired(timer)
+
+    def _driver_timer_fired(self, timer: Timer) -> None:
+        match timer:
+            case Timer.DRIVER_REQUIREMENT if self._phase is _Phase.PLACING:
+                self.placement.require()
+            case Timer.DRIVER_PLACED:
+                self._driver_placed()
+            case Timer.DRIVER_REGISTRATION if not self._registered:
+                self.fail(f"the driver did not register within {self._settings.driver_start_timeout:g} s")
+            case Timer.DRIVER_EXIT if self._phase is _Phase.RUNNING:
+                self._outbox.add(StopDriver(KILL_GRACE_SECONDS))
+            case Timer.DRIVER_GONE:
+                self.driver_ended(self.placement.given_up)
 
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _end_driver(self) -> None:
         """Ask the driver to end, and see to it that it does."""
-        if self._phase is _Phase.RUNNING:  # one that is being started is ended as soon as it runs
+        if self._phase is _Phase.PLACING:
+            self.driver_ended("it was never started")
+        elif self._phase is _Phase.RUNNING:  # one that is being started is ended as soon as it runs
             grace = self._settings.cancel_grace
             self._outbox.add(EndDriver(grace), StartTimer(Timer.DRIVER_EXIT, grace + CANCEL_MARGIN_SECONDS))
 

@@ -6,19 +6,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from sluice.core import TRACING, SluiceError, remove_untrusted
+from sluice.core import TRACING, SluiceError
 from sluice.runtime.blob import BlobError, BlobStore
 from sluice.runtime.ha import EntryMissing, Leadership, LeadershipLost, OutcomeUnknown, PointersFull
-from sluice.runtime.jobmanager.attempt import JobMaster, JobServices, attempt_directory
+from sluice.runtime.jobmanager.attempt import JobMaster, JobServices
 from sluice.runtime.jobmanager.dispatcher import actions
 from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently, unwritten
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
-from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import kill_orphans_below, seconds_until_gone
+from sluice.runtime.jobmanager.dispatcher.orphaned_drivers import seconds_until_gone
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJobs
 from sluice.runtime.jobmanager.dispatcher.state_machine import DispatcherStateMachine
 from sluice.runtime.jobmanager.errors import SubmissionRejected
@@ -31,16 +30,13 @@ from sluice.runtime.rpc import RpcEndpoint
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-ATTEMPTS_WITH_LOGS = 5
-"""Latest attempts of a job whose logs are kept: a streaming job may be restarted for ever."""
-
 
 class AttemptUnknown(SluiceError):
     """A JobMaster is to be started for an attempt that was not written down."""
 
 
 class ActionRunner:
-    """The Dispatcher's hands: the store, the files and processes of jobs, and their JobMasters.
+    """The Dispatcher's hands: the store, the files of jobs, and their JobMasters.
 
     Args:
         endpoint: the Dispatcher.
@@ -50,10 +46,9 @@ class ActionRunner:
         keeper: writes their past down.
         term: the leadership under which it works.
         blobs: whose job folders are removed when a job is over.
-        directory: with the working directories and logs of jobs.
         resource_manager: knows which executors are too large.
         services: what JobMasters get.
-        lease: of drivers, in seconds (see :mod:`sluice.runtime.jobmanager.dispatcher.orphan_cleanup`).
+        lease: of drivers, in seconds (see :mod:`sluice.runtime.jobmanager.dispatcher.orphaned_drivers`).
         feed: told of every change of a job.
         clock: epoch seconds.
     """
@@ -68,7 +63,6 @@ class ActionRunner:
         keeper: HistoryKeeper,
         term: Leadership,
         blobs: BlobStore,
-        directory: Path,
         resource_manager: ResourceManagerInternalGateway,
         services: JobServices,
         lease: float,
@@ -82,7 +76,6 @@ class ActionRunner:
         self._keeper = keeper
         self._term = term
         self._blobs = blobs
-        self._directory = directory
         self._resource_manager = resource_manager
         self._services = services
         self._lease = lease
@@ -178,7 +171,7 @@ class ActionRunner:
 
     async def _check_size(self, submission: JobSubmission) -> None:
         """Raise :class:`SubmissionRejected` when its executors would fit nowhere; without TaskManagers it waits."""
-        why = await self._resource_manager.too_large(self._services.driver_host.executor_size(submission))
+        why = await self._resource_manager.too_large(self._services.drivers.executor_size(submission))
         if why:
             raise SubmissionRejected(
                 f"its executors are too large: {why}", "lower --executor-memory or --executor-cores, or the defaults"
@@ -242,7 +235,6 @@ class ActionRunner:
         await asyncio.sleep(
             seconds_until_gone(
                 accepted.attempt,
-                origin=self._store.origin,
                 granted_at=self._term.granted_at,
                 lease=self._lease,
                 now=time.monotonic(),
@@ -280,8 +272,6 @@ class ActionRunner:
         attempt = job.attempt
         if attempt is None:
             raise AttemptUnknown(f"no attempt of job {job_id} has begun")
-        forgotten = attempt_directory(self._directory, job_id, max(0, attempt.number - ATTEMPTS_WITH_LOGS))
-        await asyncio.to_thread(remove_untrusted, forgotten.parent, forgotten.name)
         self._term.check()
         master = job.master = JobMaster(job.record, self._services, attempt=attempt.number, token=attempt.fencing_token)
         try:
@@ -301,7 +291,6 @@ class ActionRunner:
     async def _end_attempt(self, job_id: str) -> None:
         """The next attempt begins when nothing of the last one runs, however long that takes."""
         await self._stop_master(job_id)
-        await asyncio.to_thread(kill_orphans_below, self._directory / job_id)
         await self._persistently(lambda: self._store.end_attempt(job_id), "the end of its attempt")
         self._machine.attempt_over(job_id)
         self.run_actions()
@@ -407,7 +396,6 @@ class ActionRunner:
 
     async def _forget(self, job_id: str) -> None:
         self._keeper.forget(job_id)
-        await asyncio.to_thread(remove_untrusted, self._directory, job_id)
         await self._persistently(lambda: self._store.forget(job_id), "its removal")
 
     async def _persistently(self, work: Callable[[], Awaitable[_T]], what: str) -> _T:

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import secrets
 import weakref
-from pathlib import Path
 
-import msgspec
-
-from sluice.core import SluiceError, read_untrusted
+from sluice.core import SluiceError
 from sluice.runtime.blob import BlobStore
 from sluice.runtime.config import ConnectConfig
-from sluice.runtime.jobmanager.attempt import attempt_directory
 from sluice.runtime.jobmanager.dispatcher.submitting import submit_with_blobs
 from sluice.runtime.jobmanager.errors import TooManyJobs
-from sluice.runtime.jobmanager.gateways import DispatcherGateway
+from sluice.runtime.jobmanager.gateways import ConnectAddress, DispatcherGateway
 from sluice.runtime.jobmanager.views import JobDetail, JobSummary
 from sluice.runtime.messages import (
     BlobRef,
@@ -31,10 +28,10 @@ from sluice.runtime.messages import (
 )
 from sluice.runtime.spark.driver import connect_session
 
+_LOG = logging.getLogger(__name__)
+
 PROGRAM_NAME = "connect_session.py"
 SESSION_NAME = "Spark Connect"
-MAX_ADDRESS_BYTES = 4096
-MAX_ADDRESS_CHARACTERS = 255
 _ENDING = frozenset({JobState.CANCELLING, JobState.FAILING})
 
 
@@ -49,25 +46,18 @@ class ConnectSession(Message, frozen=True):
     pending_reason: str = ""
 
 
-class _Address(msgspec.Struct, frozen=True):
-    host: str
-    port: int
-
-
 class ConnectSessions:
     """Finds and starts sessions.
 
     Args:
         dispatcher: accepts the jobs.
         store: takes their program.
-        jobs: directory with the working directories of jobs.
         config: size, number and life of sessions.
     """
 
-    def __init__(self, dispatcher: DispatcherGateway, store: BlobStore, jobs: Path, config: ConnectConfig) -> None:
+    def __init__(self, dispatcher: DispatcherGateway, store: BlobStore, config: ConnectConfig) -> None:
         self._dispatcher = dispatcher
         self._store = store
-        self._jobs = jobs
         self._config = config
         self._program = inspect.getsource(connect_session).encode()
         self._submitting: set[str] = set()
@@ -79,7 +69,7 @@ class ConnectSessions:
         async with lock:  # the same owner's next call finds what this one has started
             job_id = await self._find_or_submit(owner)
         detail = await self._dispatcher.job(job_id)
-        return await asyncio.to_thread(self._view, detail)
+        return await self._view(detail)
 
     async def _find_or_submit(self, owner: str) -> str:
         # Of two owners at once the later one sees the earlier one: as submitting, or among the jobs that it asks for
@@ -117,8 +107,8 @@ class ConnectSessions:
             writer.write(self._program)
             return writer.commit()
 
-    def _view(self, detail: JobDetail) -> ConnectSession:
-        address = self._address(detail)
+    async def _view(self, detail: JobDetail) -> ConnectSession:
+        address = await self._address(detail)
         return ConnectSession(
             job_id=detail.id,
             owner=detail.owner,
@@ -128,19 +118,15 @@ class ConnectSessions:
             pending_reason=detail.pending_reason,
         )
 
-    def _address(self, detail: JobDetail) -> _Address:
-        """What the session has written; it proves nothing: whoever dials it wants the driver's certificate."""
-        directory = attempt_directory(self._jobs, detail.id, detail.attempt) / "work"
-        none = _Address("", 0)
+    async def _address(self, detail: JobDetail) -> ConnectAddress:
+        """What its driver says; it proves nothing: whoever dials it wants the driver's certificate."""
         if detail.state is not JobState.RUNNING:
-            return none
+            return ConnectAddress(host="", port=0)
         try:
-            data = read_untrusted(directory, connect_session.ADDRESS_FILE, limit=MAX_ADDRESS_BYTES)
-            address = msgspec.json.decode(data, type=_Address)
-        except (FileNotFoundError, SluiceError, msgspec.MsgspecError, UnicodeDecodeError):
-            return none
-        usable = 0 < address.port < 65536 and 0 < len(address.host) <= MAX_ADDRESS_CHARACTERS
-        return address if usable else none
+            return await self._dispatcher.connect_address(detail.id)
+        except SluiceError as error:  # its driver is busy or away; it is asked for again
+            _LOG.info("the session %s does not tell where it listens: %s", detail.id, error)
+            return ConnectAddress(host="", port=0)
 
 
 def is_live_session(job: JobSummary) -> bool:

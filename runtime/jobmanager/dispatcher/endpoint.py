@@ -11,12 +11,11 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from sluice.core import SluiceError, remove_untrusted
+from sluice.core import SluiceError
 from sluice.runtime.blob import BlobStore
 from sluice.runtime.checkpoint import Savepoint
 from sluice.runtime.ha import Leadership, LeadershipLost
@@ -27,11 +26,15 @@ from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
 from sluice.runtime.jobmanager.dispatcher.job_queries import JobQueries
 from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits
 from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail, ended_record, interrupted_record
-from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import kill_orphans
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJob, RegisteredJobs
 from sluice.runtime.jobmanager.dispatcher.state_machine import DispatcherStateMachine
 from sluice.runtime.jobmanager.dispatcher.submission_checks import check_submission
-from sluice.runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
+from sluice.runtime.jobmanager.gateways import (
+    DISPATCHER,
+    ConnectAddress,
+    DispatcherGateway,
+    ResourceManagerInternalGateway,
+)
 from sluice.runtime.jobmanager.restart_strategies import NoRestart, RestartBackoff, restart_backoff
 from sluice.runtime.jobmanager.store import HistoryKeeper, HistoryStore, JobHistory, JobStore
 from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary
@@ -50,11 +53,10 @@ class Dispatcher(RpcEndpoint):
         history: where their past is.
         term: the leadership under which it works.
         blobs: whose job folders are removed when a job is over.
-        jobs: directory with the working directories and logs of jobs.
-        resource_manager: for the logs of executors.
+        resource_manager: for the logs of drivers and executors.
         services: what JobMasters get; ``services.dispatcher`` must be a proxy of this endpoint.
-        finished_jobs_kept: how many ended jobs, with their logs, are remembered.
-        lease: of drivers, in seconds (see :mod:`sluice.runtime.jobmanager.dispatcher.orphan_cleanup`).
+        finished_jobs_kept: how many ended jobs are remembered.
+        lease: of drivers, in seconds (see :mod:`sluice.runtime.jobmanager.dispatcher.orphaned_drivers`).
         limits: how many jobs run and wait.
         feed: told of every change of a job.
         blob_quota: bytes that the files of one owner's unfinished jobs may have together; 0: any number.
@@ -70,7 +72,6 @@ class Dispatcher(RpcEndpoint):
         history: HistoryStore,
         term: Leadership,
         blobs: BlobStore,
-        jobs: Path,
         resource_manager: ResourceManagerInternalGateway,
         services: JobServices,
         finished_jobs_kept: int,
@@ -95,15 +96,12 @@ class Dispatcher(RpcEndpoint):
         self._restart = restart
         self._chance = chance
         self._blobs = blobs
-        self._directory = jobs
-        self._kept = finished_jobs_kept
         self._clock = clock
         self._queries = JobQueries(
             self,
             self._jobs,
             pending_reason=self._machine.pending_reason,
             resource_manager=resource_manager,
-            drivers=services.drivers,
             savepoints=lambda: services.places.savepoints,
             clock=clock,
         )
@@ -115,7 +113,6 @@ class Dispatcher(RpcEndpoint):
             keeper=self._keeper,
             term=self._term,
             blobs=self._blobs,
-            directory=self._directory,
             resource_manager=resource_manager,
             services=services,
             lease=lease,
@@ -127,7 +124,6 @@ class Dispatcher(RpcEndpoint):
         """Read what there is; jobs that an earlier leader left unfinished start again when nothing of them runs."""
         recovered = await self._store.recover()
         histories = {each.job_id: await self._histories.get(each.job_id) for each in recovered.accepted}
-        await asyncio.to_thread(kill_orphans, self._directory)
         for ended in recovered.ended:
             job_id = ended.summary.id
             self._jobs[job_id] = RegisteredJob(ended_record(ended))
@@ -142,20 +138,12 @@ class Dispatcher(RpcEndpoint):
             files = _files(job.record.submission)
             self._machine.recovered(job_id, accepted.owner, files, self._restarts(job), cancelled=accepted.cancelled)
         self._runner.run_actions()
-        await asyncio.to_thread(self._trim_directories, frozenset(self._jobs))
         self._machine.trim()
         self._runner.run_actions()
 
     def _remove_blobs(self) -> None:
         for job_id in self._blobs.jobs():
             self._blobs.remove_job(job_id)
-
-    def _trim_directories(self, known: AbstractSet[str]) -> None:
-        """Of jobs that this home has run and nobody knows any more, keep no more logs than of those that are known."""
-        unknown = [path for path in self._directory.iterdir() if path.is_dir() and path.name not in known]
-        unknown.sort(key=lambda path: path.stat().st_mtime)
-        for path in unknown[: max(0, len(unknown) - self._kept)]:
-            remove_untrusted(self._directory, path.name)
 
     async def on_stop(self) -> None:
         """End all running jobs, at the same time; whoever leads next goes on with them."""
@@ -239,6 +227,10 @@ class Dispatcher(RpcEndpoint):
     async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
         """A page of Spark's UI."""
         return self.deferred(self._queries.ui(job_id, request))
+
+    async def connect_address(self, job_id: str) -> ConnectAddress:
+        """Where the Spark Connect server of a session listens."""
+        return self.deferred(self._queries.connect_address(job_id))
 
     async def job_record(self, job_id: str) -> JobRecord:
         """All that is known of a job now, or was at its end."""

@@ -10,17 +10,18 @@ from typing import TypeVar
 import msgspec
 
 from sluice.runtime.checkpoint import Savepoint, SavepointFailed, Savepoints, new_savepoint_id
-from sluice.runtime.jobmanager.attempt import DRIVER_LOGS, DriverLauncher
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJob, RegisteredJobs
 from sluice.runtime.jobmanager.errors import LogNotFound, UiNotFound
 from sluice.runtime.jobmanager.exceptions import with_outcomes
 from sluice.runtime.jobmanager.gateways import (
+    ConnectAddress,
+    DriverLogRequest,
     ExecutorLogRequest,
     JobMasterInternalGateway,
     ResourceManagerInternalGateway,
 )
 from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary
-from sluice.runtime.messages import Evidence, LogChunk, UiPage, UiRequest
+from sluice.runtime.messages import DRIVER_LOGS, Evidence, LogChunk, UiPage, UiRequest
 from sluice.runtime.rpc import EndpointNotFound, EndpointStopped, RpcEndpoint
 
 _T = TypeVar("_T")
@@ -35,8 +36,7 @@ class JobQueries:
         endpoint: the Dispatcher.
         jobs: what is known of each job.
         pending_reason: why a job waits for its turn; empty when it does not.
-        resource_manager: reads the logs of executors.
-        drivers: read the logs of drivers.
+        resource_manager: reads logs of drivers and executors where they ran.
         savepoints: those that exist; asked for when they are needed.
         clock: epoch seconds.
     """
@@ -48,7 +48,6 @@ class JobQueries:
         *,
         pending_reason: Callable[[str], str],
         resource_manager: ResourceManagerInternalGateway,
-        drivers: DriverLauncher,
         savepoints: Callable[[], Savepoints],
         clock: Callable[[], float],
     ) -> None:
@@ -56,7 +55,6 @@ class JobQueries:
         self._jobs = jobs
         self._pending_reason = pending_reason
         self._resource_manager = resource_manager
-        self._drivers = drivers
         self._savepoints = savepoints
         self._clock = clock
 
@@ -98,11 +96,18 @@ class JobQueries:
         detail = self._jobs[job_id].record.detail
         executors = [each.id for each in detail.executors if each.state != "LAUNCHING"]
         earlier = [each.number for each in detail.attempts if each.number != detail.attempt]
-        return (
-            *await self._drivers.logs(job_id, detail.attempt),
-            *(f"executor-{each}.{stream}" for each in executors for stream in ("stdout", "stderr")),
-            *[f"attempt-{number}.{name}" for number in earlier for name in await self._drivers.logs(job_id, number)],
+        latest, *others = await asyncio.gather(
+            self._driver_logs(detail, detail.attempt), *(self._driver_logs(detail, number) for number in earlier)
         )
+        return (
+            *latest,
+            *(f"executor-{each}.{stream}" for each in executors for stream in ("stdout", "stderr")),
+            *(f"attempt-{number}.{name}" for number, names in zip(earlier, others, strict=True) for name in names),
+        )
+
+    async def _driver_logs(self, detail: JobDetail, attempt: int) -> tuple[str, ...]:
+        taskmanager = _driver_on(detail, attempt)
+        return await self._resource_manager.driver_logs(taskmanager, detail.id, attempt) if taskmanager else ()
 
     async def read_log(self, job_id: str, source: str, offset: int, limit: int) -> LogChunk:
         """A piece of one of :meth:`logs`; raises ``LogNotFound``."""
@@ -110,7 +115,13 @@ class JobQueries:
         earlier = _EARLIER_LOG.fullmatch(source)
         attempt, name = (int(earlier[1]), earlier[2]) if earlier else (detail.attempt, source)
         if name in DRIVER_LOGS:
-            return await self._drivers.read_log(job_id, attempt, name, offset, limit)
+            taskmanager = _driver_on(detail, attempt)
+            if not taskmanager:  # it waits for a slot, or never had one: nothing was written yet
+                return LogChunk(data="", offset=offset, next_offset=offset, end=True)
+            wanted = DriverLogRequest(
+                taskmanager=taskmanager, job_id=job_id, attempt=attempt, name=name, offset=offset, limit=limit
+            )
+            return await self._resource_manager.read_driver_log(wanted)
         match = _EXECUTOR_LOG.fullmatch(source)
         executor = next((each for each in detail.executors if match and each.id == int(match[1])), None)
         if match is None or executor is None:
@@ -141,6 +152,12 @@ class JobQueries:
             except (EndpointNotFound, EndpointStopped):
                 pass
         raise UiNotFound(f"job {job_id} does not run", "its UI is there while it runs")
+
+    async def connect_address(self, job_id: str) -> ConnectAddress:
+        """Where the Spark Connect server of a session listens; port 0 while there is none."""
+        _, master = self._running(job_id)
+        none = ConnectAddress(host="", port=0)
+        return none if master is None else await answer_or_record(master.connect_address(), lambda: none)
 
     async def record(self, job_id: str) -> JobRecord:
         """All that is known of a job now, or was at its end."""
@@ -185,6 +202,11 @@ class JobQueries:
         """A job and its JobMaster, None when that does not run."""
         job = self._jobs[job_id]
         return job, None if job.terminal else job.master_gateway(self._endpoint.service)
+
+
+def _driver_on(detail: JobDetail, attempt: int) -> str:
+    """The TaskManager on which the driver of an attempt ran; empty when it never had a slot, or nobody knows."""
+    return next((each.taskmanager for each in detail.attempts if each.number == attempt), "")
 
 
 async def answer_or_record(question: Awaitable[_T], otherwise: Callable[[], _T]) -> _T:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sluice.runtime.jobmanager.slots.slot_ledger import TaskManagerSlots
-from sluice.runtime.messages import SlotProfile
+from sluice.runtime.messages import NO_RESOURCES, SlotProfile
 from sluice.runtime.placement import missing_taskmanagers
 
 
@@ -22,12 +22,22 @@ class ProvisionLimits:
     Attributes:
         least, most: how many TaskManagers there are at any time.
         idle_timeout: seconds for which one holds nothing before it goes.
-        size: what each of them has.
+        size, drivers: what each of them has for executors, and for drivers.
     """
 
     least: int
     most: int
     idle_timeout: float
+    size: SlotProfile
+    drivers: SlotProfile = NO_RESOURCES
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What jobs lack of one kind of slots, the TaskManagers by what they have of it, and what a new one has."""
+
+    taskmanagers: Sequence[TaskManagerSlots]
+    unmet: Iterable[tuple[SlotProfile, int]]
     size: SlotProfile
 
 
@@ -46,20 +56,24 @@ class Provision:
     limits: ProvisionLimits
     _idle_since: dict[str, float] = field(default_factory=dict)
 
-    def decide(
-        self, taskmanagers: Sequence[TaskManagerSlots], unmet: Iterable[tuple[SlotProfile, int]], now: float
-    ) -> Provided:
-        """Compare what jobs lack (``unmet``) with what there is."""
+    def decide(self, demands: Sequence[Demand], now: float) -> Provided:
+        """Compare what jobs lack with what there is, for each kind of slots."""
         limits = self.limits
-        serving = [each for each in taskmanagers if not each.draining]
-        lacking = missing_taskmanagers(unmet, [each.free_total for each in serving], limits.size, limits.most)
-        idle = [each.name for each in serving if each.empty_of_slots]
+        serving = [each.name for each in demands[0].taskmanagers if not each.draining]
+        lacking = max(_lacking(each, limits.most) for each in demands)
+        busy = {each.name for demand in demands for each in demand.taskmanagers if not each.empty_of_slots}
+        idle = [name for name in serving if name not in busy]
         self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
         if lacking:
             return Provided(max(limits.least, min(limits.most, len(serving) + lacking)), ())
         over = [name for name in idle if now - self._idle_since[name] >= limits.idle_timeout]
         drain = tuple(sorted(over, key=_newest_first)[: max(0, len(serving) - limits.least)])
         return Provided(max(limits.least, len(serving) - len(drain)), drain)
+
+
+def _lacking(demand: Demand, most: int) -> int:
+    free = [each.free_total for each in demand.taskmanagers if not each.draining]
+    return missing_taskmanagers(demand.unmet, free, demand.size, most)
 
 
 def _newest_first(name: str) -> tuple[int, str]:

@@ -25,6 +25,7 @@ from sluice.runtime.jobmanager.errors import (
     TaskManagerNotFound,
 )
 from sluice.runtime.jobmanager.gateways import (
+    DriverLogRequest,
     ExecutorLogRequest,
     JobMasterInternalGateway,
     ResourceManagerInternalGateway,
@@ -33,14 +34,16 @@ from sluice.runtime.jobmanager.gateways import (
 )
 from sluice.runtime.jobmanager.slots.concurrency_limit import ConcurrencyLimit
 from sluice.runtime.jobmanager.slots.provision import Provided, Provision, ProvisionLimits
-from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve
-from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
+from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve, TaskManagerSlots
+from sluice.runtime.jobmanager.slots.slot_pools import SlotPools
 from sluice.runtime.jobmanager.views import SlotView, TaskManagerView
 from sluice.runtime.messages import (
+    DRIVER_LOGS,
     MAX_SLOTS_PER_TASKMANAGER,
     Evidence,
     LogChunk,
     RegistrationAccepted,
+    SlotKind,
     SlotProfile,
     SlotReport,
     TaskManagerRegistration,
@@ -112,7 +115,7 @@ class ResourceManager(FencedRpcEndpoint):
         self._connections = connections
         self._clock = clock
         self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(heartbeat_timeout)
-        self._slots = SlotManager(
+        self._slots = SlotPools(
             lambda: secrets.token_hex(16), placement=placement, max_slots_per_user=max_slots_per_user
         )
         self._provision = None if provision is None else Provision(provision)
@@ -137,6 +140,8 @@ class ResourceManager(FencedRpcEndpoint):
             raise PeerRefused(f"{registration.slots} slots", f"offer 1 to {MAX_SLOTS_PER_TASKMANAGER}")
         if min(registration.profile.cores, registration.profile.memory_mb) < 1:
             raise PeerRefused(f"slots of {registration.profile}", "offer at least a core and 1 MiB in each")
+        if not 0 <= registration.driver_slots <= MAX_SLOTS_PER_TASKMANAGER:
+            raise PeerRefused(f"{registration.driver_slots} driver slots", f"offer 0 to {MAX_SLOTS_PER_TASKMANAGER}")
         if name not in self._registered and len(self._registered) >= MAX_TASKMANAGERS:
             raise PeerRefused(f"{MAX_TASKMANAGERS} TaskManagers are registered already")
         earlier = self._registered.get(name)
@@ -148,12 +153,12 @@ class ResourceManager(FencedRpcEndpoint):
             self._now_ms(),
             isolation=registration.isolation,
         )
-        size = (registration.slots, registration.profile, registration.total)
-        self._tell_lost(name, self._slots.register(name, registration.host, *size))
+        self._tell_lost(name, self._slots.register(registration))
         self._monitor.beat(name)
         if earlier is None or earlier.peer is not peer:
             self.watch(peer, self._peer_closed, name, peer)
-        _LOG.info("registered %s with %d slots at %s", identity, registration.slots, registration.host)
+        count = (registration.slots, registration.driver_slots)
+        _LOG.info("registered %s at %s: slots for %d executors, %d drivers", identity, registration.host, *count)
         self.call_later(0, self._decide)  # after the answer; not refused when the mailbox is full
         return RegistrationAccepted(
             fencing_token=self.fencing_token or b"",
@@ -286,7 +291,7 @@ class ResourceManager(FencedRpcEndpoint):
         if self._provision is None:
             return
         self.call_later(PROVIDE_SECONDS, self._provide)
-        self._provided = self._provision.decide(self._slots.taskmanagers, self._slots.unmet(), time.monotonic())
+        self._provided = self._provision.decide(self._slots.demands(self._provision.limits), time.monotonic())
         for name in self._provided.drain:
             registered = self._registered.get(name)
             if registered is not None:
@@ -301,7 +306,7 @@ class ResourceManager(FencedRpcEndpoint):
         self._jobs[requirement.job_id] = requirement
         self._slots.require(requirement)
         self._decide()
-        return self._slots.pending_reason(requirement.job_id)
+        return self._slots.pending_reason(requirement)
 
     async def too_large(self, size: SlotProfile) -> str:
         """Why no TaskManager could ever have a slot of this size; empty when one could, or none is there yet."""
@@ -375,30 +380,35 @@ class ResourceManager(FencedRpcEndpoint):
 
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         """All registered TaskManagers."""
-        return tuple(
-            TaskManagerView(
-                id=each.name,
-                identity=str(self._registered[each.name].peer.identity),
-                host=each.host,
-                slots_total=each.defaults,
-                slots_free=each.free,
-                slots=tuple(
-                    SlotView(
-                        slot=slot.index,
-                        state=slot.state,
-                        job_id=slot.job_id,
-                        cores=slot.profile.cores,
-                        memory_mb=slot.profile.memory_mb,
-                    )
-                    for _, slot in sorted(each.slots.items())
-                ),
-                last_heartbeat=self._registered[each.name].last_heartbeat,
-                total=each.total,
-                free=each.free_total,
-                draining=each.draining,
-                isolation=self._registered[each.name].isolation,
-            )
-            for each in self._slots.taskmanagers
+        drivers = {each.name: each for each in self._slots.of(SlotKind.DRIVER).taskmanagers}
+        return tuple(self._view(each, drivers[each.name]) for each in self._slots.taskmanagers)
+
+    def _view(self, each: TaskManagerSlots, drivers: TaskManagerSlots) -> TaskManagerView:
+        registered = self._registered[each.name]
+        return TaskManagerView(
+            id=each.name,
+            identity=str(registered.peer.identity),
+            host=each.host,
+            slots_total=each.defaults,
+            slots_free=each.free,
+            slots=tuple(
+                SlotView(
+                    slot=slot.index,
+                    state=slot.state,
+                    job_id=slot.job_id,
+                    cores=slot.profile.cores,
+                    memory_mb=slot.profile.memory_mb,
+                )
+                for _, slot in sorted(each.slots.items())
+            ),
+            last_heartbeat=registered.last_heartbeat,
+            total=each.total,
+            free=each.free_total,
+            draining=each.draining,
+            isolation=registered.isolation,
+            driver_slots_total=drivers.defaults,
+            driver_slots_free=drivers.free,
+            drivers=tuple(slot.job_id for _, slot in sorted(drivers.slots.items()) if slot.job_id),
         )
 
     async def connections(self) -> Evidence:
@@ -419,6 +429,22 @@ class ResourceManager(FencedRpcEndpoint):
         return self.deferred(
             registered.gateway.read_executor_log(
                 request.job_id, request.executor_id, request.stream, request.offset, request.limit
+            )
+        )
+
+    async def driver_logs(self, taskmanager: str, job_id: str, attempt: int) -> tuple[str, ...]:
+        """Which logs the driver of an attempt has; whoever reads one of a TaskManager that is gone is told so."""
+        registered = self._registered.get(taskmanager)
+        return DRIVER_LOGS if registered is None else self.deferred(registered.gateway.driver_logs(job_id, attempt))
+
+    async def read_driver_log(self, request: DriverLogRequest) -> LogChunk:
+        """A piece of a driver's log, from its TaskManager; raises ``LogNotFound``."""
+        registered = self._registered.get(request.taskmanager)
+        if registered is None:
+            raise LogNotFound(f"TaskManager {request.taskmanager} is not there any more, and its logs with it")
+        return self.deferred(
+            registered.gateway.read_driver_log(
+                request.job_id, request.attempt, request.name, request.offset, request.limit
             )
         )
 

@@ -53,6 +53,7 @@ class SlotManager:
         new_allocation_id: makes one that was never used.
         placement: how TaskManagers with room are chosen among.
         max_slots_per_user: how many slots the jobs of one user may hold together; 0: any number.
+        movable: whether what runs on a TaskManager that is drained moves to others; else it is waited for.
     """
 
     def __init__(
@@ -61,7 +62,9 @@ class SlotManager:
         *,
         placement: Placement = Placement.SPREAD,
         max_slots_per_user: int = 0,
+        movable: bool = True,
     ) -> None:
+        self._movable = movable
         self._new_allocation_id = new_allocation_id
         self._placement = placement
         self._max_slots_per_user = max_slots_per_user
@@ -128,7 +131,7 @@ class SlotManager:
             return {}
         taskmanager.draining = draining
         held: dict[str, list[str]] = {}
-        for slot in taskmanager.slots.values() if draining else ():
+        for slot in taskmanager.slots.values() if draining and self._movable else ():
             if slot.state in {_ALLOCATED, _ACTIVE}:
                 self._held(slot.job_id).discard(slot, name)
                 held.setdefault(slot.job_id, []).append(slot.allocation_id)
@@ -279,6 +282,7 @@ class SlotManager:
                 jobmaster_endpoint=requirement.jobmaster_endpoint,
                 jobmaster_token=requirement.jobmaster_token,
                 profile=slot.profile,
+                kind=requirement.kind,
             ),
         )
 
@@ -365,11 +369,17 @@ class SlotManager:
     def pending_reason(self, job_id: str) -> str:
         """Why a job does not have all the slots it wants, as of the last decision; empty when it has."""
         requirement = self._requirements.get(job_id)
-        missing = [] if requirement is None else self._missing(requirement)
-        if requirement is None or not missing:
+        why = self.why_pending(job_id)
+        if requirement is None or not why:
             return ""
-        lacking = sum(count for _, count in missing)
-        return f"{requirement.count - lacking} of {requirement.count} slots: {self._why(requirement, missing)}"
+        lacking = sum(count for _, count in self._missing(requirement))
+        return f"{requirement.count - lacking} of {requirement.count} slots: {why}"
+
+    def why_pending(self, job_id: str) -> str:
+        """The same without how many it has."""
+        requirement = self._requirements.get(job_id)
+        missing = [] if requirement is None else self._missing(requirement)
+        return "" if requirement is None or not missing else self._why(requirement, missing)
 
     def _why(self, requirement: SlotRequirement, missing: list[tuple[SlotProfile, int]]) -> str:
         if not self._taskmanagers:

@@ -1,7 +1,7 @@
 """The program of a Spark Connect session's driver: starts the server in its JVM, and ends when nobody uses it.
 
 Travels like a user's pipeline and runs as one; it imports nothing of Sluice. Arguments: for how many seconds nobody may
-ask anything before it ends. The address goes into :data:`ADDRESS_FILE`, beside the directory of the program.
+ask anything before it ends. The port goes into :data:`ADDRESS_FILE`, beside the directory of the program.
 """
 
 from __future__ import annotations
@@ -27,20 +27,19 @@ def main(argv: list[str]) -> int:
     if java is None:
         return 1
     server = java.org.apache.spark.sql.connect.service.SluiceConnect
-    port = server.start(context._jsc.sc())  # noqa: SLF001
-    publish(Path(__file__).resolve().parent.parent / ADDRESS_FILE, context.getConf().get("spark.driver.host", ""), port)
+    publish(Path(__file__).resolve().parent.parent / ADDRESS_FILE, server.start(context._jsc.sc()))  # noqa: SLF001
     while server.idleMillis() < idle_seconds * 1000:
         time.sleep(LOOK_SECONDS)
     spark.stop()
     return 0
 
 
-def publish(path: Path, host: str | None, port: int) -> None:
-    """Write the address in one step, for the owner alone."""
+def publish(path: Path, port: int) -> None:
+    """Write the port in one step, for the owner alone."""
     temporary = path.with_suffix(".part")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        json.dump({"host": host, "port": port}, file)
+        json.dump({"port": port}, file)
     temporary.replace(path)
 
 

@@ -1,6 +1,6 @@
 """The driver agent: ``python -m sluice.runtime.spark.driver.main SPEC.json``, one process per driver attempt.
 
-Started by the JobMaster with a :class:`sluice.runtime.spark.driver.spec.DriverSpec`. It dials the JobManager with
+Started by a TaskManager with a :class:`sluice.runtime.spark.driver.spec.DriverSpec`. It dials the JobManager with
 the identity of the job's driver, serves ``DriverGateway`` over that connection, and runs the
 driver (:mod:`sluice.runtime.spark.driver.agent`). SIGTERM cancels. Exit codes: 0 the end was reported (whatever
 it was), 1 it could not be, 2 wrong usage.
@@ -40,6 +40,7 @@ from sluice.runtime.node import Leader
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint, RpcService
 from sluice.runtime.spark.driver import ui_client
 from sluice.runtime.spark.driver.agent import DriverAgent
+from sluice.runtime.spark.driver.connect_address import published_port
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink
 from sluice.runtime.spark.driver.lease import DriverLease
 from sluice.runtime.spark.driver.spec import DriverSpec
@@ -65,6 +66,7 @@ class DriverEndpoint(RpcEndpoint):
         super().__init__(DRIVER, DriverGateway, job_id=spec.job_id)
         self._agent = agent
         self._reports = Path(spec.reports_dir)
+        self._work = Path(spec.work_dir)
 
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
         """Tell Spark why an executor is gone."""
@@ -85,6 +87,10 @@ class DriverEndpoint(RpcEndpoint):
     async def connections(self) -> Evidence:
         """Mutual TLS connections that the driver's JVM made or accepted."""
         return read_evidence(self._reports)
+
+    async def connect_port(self) -> int:
+        """Where the Spark Connect server of this session listens; 0: not yet."""
+        return self.deferred(asyncio.to_thread(published_port, self._work))
 
     async def ui(self, request: UiRequest) -> UiPage:
         """A page of Spark's UI; status 502 to 504 when there is none."""

@@ -1,6 +1,6 @@
-"""What a driver agent needs to know to start: written by the JobMaster, read by ``runtime.spark.driver.main``.
+"""What a driver agent needs to know to start: written by its TaskManager, read by ``runtime.spark.driver.main``.
 
-The JobMaster fills a :class:`DriverSpec`, writes it with :meth:`DriverSpec.write` (0600: it holds the fencing
+The TaskManager fills a :class:`DriverSpec`, writes it with :meth:`DriverSpec.write` (0600: it holds the fencing
 token) where the job has no way to, and starts ``python -m sluice.runtime.spark.driver.main SPEC``. Everything
 about the *work* (pipeline, arguments, Spark settings, Spark's secret) is not in here; the agent asks for it over
 its own mutual TLS connection with ``JobMasterGateway.register_driver``.
@@ -87,5 +87,5 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             spec = msgspec.json.decode(read_secret(path, MAX_SPEC_BYTES), type=cls)
             bytes.fromhex(spec.jobmaster_token)
         except (msgspec.DecodeError, ValueError) as error:
-            raise DriverFailed(f"{path} is not a driver spec: {error}", "it is written by the JobMaster") from error
+            raise DriverFailed(f"{path} is not a driver spec: {error}", "it is written by the TaskManager") from error
         return spec

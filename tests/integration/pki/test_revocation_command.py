@@ -32,7 +32,7 @@ def home(tmp_path: Path) -> Home:
     issuer.ensure_authorities()
     for name in ("tm-1", "tm-2"):
         issuer.issue_to(home.identity(Role.TASKMANAGER, name), SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name))
-    issuer.issue_to(home.jobs / JOB / "attempt-1" / "identity", SpiffeId.driver(TRUST_DOMAIN, JOB))
+    issuer.issue_to(home.work("tm-1") / "jobs" / JOB / "driver-1" / "identity", SpiffeId.driver(TRUST_DOMAIN, JOB))
     return home
 
 

@@ -110,7 +110,6 @@ def rest() -> Iterator[tuple[requests.Session, str]]:
             pki.config,
             JOBMANAGER,
             issuer=LocalIssuer(pki.home, pki.config),
-            argv=lambda _: ("/bin/false",),
         ):
             ready.set()
             await asyncio.Event().wait()

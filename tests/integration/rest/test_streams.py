@@ -95,10 +95,10 @@ async def test_streams_are_limited_for_each_principal(cluster: Cluster, monkeypa
 async def test_who_reads_nothing_is_cut_off(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that stops: the stream holds what fits into the sockets, then it is gone without the rest."""
     monkeypatch.setattr(streams, "STALL_SECONDS", 0.3)
-    job_id = await cluster.submit(executors=1)
+    job_id = await cluster.submit(executors=0)
 
     async def log() -> Path | None:
-        return next((cluster.home.jobs / job_id).rglob("*stdout*"), None)
+        return next(cluster.driver_directory(job_id).glob("*stdout*"), None)
 
     whole = 8 << 20
     with (await eventually(log, "there is a log")).open("ab") as file:

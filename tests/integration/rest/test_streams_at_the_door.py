@@ -37,7 +37,7 @@ from tests.hostile import TRUST_DOMAIN
 from tests.identity_provider import CLIENT_ID, IdentityProvider, identity_provider, provider_tls
 from tests.integration.gateway.signin.conftest import ORIGIN, Browser, hidden
 from tests.integration.rest.events import Events
-from tests.integration.runtime.conftest import JOBMANAGER, Cluster, eventually, fake_driver_argv
+from tests.integration.runtime.conftest import JOBMANAGER, Cluster, eventually
 
 REQUEST_TIMEOUT = 1.0
 PASSWORD = "correct horse battery"  # noqa: S105  of the tests' own user
@@ -143,7 +143,6 @@ async def door(cluster: Cluster, provider: IdentityProvider) -> AsyncIterator[Do
             cluster.config,
             cluster.pki.config,
             JOBMANAGER,
-            argv=fake_driver_argv,
             issuer=LocalIssuer(home, cluster.pki.config),
             check_streams=looks,
         )

@@ -22,6 +22,7 @@ from sluice.pki.ca.address import CaAddress
 from sluice.pki.issuing.issuer import Issuer, LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
+from sluice.runtime.ha.config import HaConfig
 from sluice.runtime.messages import ExecutorLaunch
 from sluice.runtime.node.addresses import JobManagerAddress
 from sluice.runtime.processes.jobmanager import jobmanager
@@ -123,7 +124,6 @@ class Cluster:
                 self.config,
                 self.pki.config,
                 JOBMANAGER,
-                argv=fake_driver_argv,
                 issuer=issuer,
                 locate_ca=locate_ca,
             )
@@ -132,10 +132,16 @@ class Cluster:
         return self.address
 
     async def start_taskmanager(
-        self, name: str, *, behaviour: str = "sleep", home: Home | None = None
+        self, name: str, *, behaviour: str = "sleep", home: Home | None = None, **settings: Any
     ) -> asyncio.Task[None]:
-        """Start one and wait until it is registered; in a ``home`` of its own it is told where the JobManager is."""
+        """Start one and wait until it is registered; in a ``home`` of its own it is told where the JobManager is.
+
+        ``settings`` replace those of its section.
+        """
         assert self.address is not None
+        config = msgspec.structs.replace(
+            self.config, taskmanager=msgspec.structs.replace(self.config.taskmanager, **settings)
+        )
         where = home or self.home
         self.pki.issuer.issue_to(
             where.identity(Role.TASKMANAGER, name), SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name)
@@ -144,14 +150,19 @@ class Cluster:
         link = await stack.enter_async_context(
             taskmanager(
                 where,
-                self.config,
+                config,
                 name,
                 jobmanagers=() if home is None else (self.address.rpc,),
                 launcher=FakeLauncher(behaviour),
+                argv=fake_driver_argv,
             )
         )
         await self.until_registered(name)
         return link
+
+    async def start_driver_host(self) -> None:
+        """A TaskManager for drivers: its one slot is too small for any executor."""
+        await self.start_taskmanager("tm-drivers", slots=1, slot_memory_mb=1)
 
     async def until_registered(self, *names: str) -> None:
         """Wait until exactly these TaskManagers (among others) are there."""
@@ -189,7 +200,12 @@ class Cluster:
         stream: Sequence[int] = (),
         **besides: Any,
     ) -> str:
-        """Submit a pipeline of the fake driver, with ``besides`` in the request; returns the job id."""
+        """Submit a pipeline of the fake driver, with ``besides`` in the request; returns the job id.
+
+        One without executors gets a TaskManager for its driver when there is none.
+        """
+        if not executors and not self.taskmanagers:
+            await self.start_taskmanager("tm-drivers")
         pipeline: dict[str, object] = {"executors": executors, "end": end, "flag": str(self.flag), "failures": failures}
         pipeline |= self.pipeline_extras
         if stream:
@@ -208,6 +224,11 @@ class Cluster:
         form.add_field("request", "{}", content_type="application/json")
         form.add_field("pipeline", pipeline, filename="pipeline.json")
         return form
+
+    def driver_directory(self, job_id: str, attempt: int = 1) -> Path:
+        """Where the driver of an attempt lives, or would."""
+        name = f"jobs/{job_id}/driver-{attempt}"
+        return next(self.home.root.glob(f"work/*/{name}"), self.home.root / "work" / "nowhere" / name)
 
     @property
     def flag(self) -> Path:
@@ -276,6 +297,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         trust_domain=TRUST_DOMAIN,
         jobmanager=msgspec.structs.replace(JOBMANAGER_CONFIG, **getattr(request, "param", {})),
         taskmanager=TaskManagerConfig(slots=2),
+        ha=HaConfig(lease=2.0),
     )
     cluster = Cluster(pki, pki.home, config, tmp_path)
     before = set(psutil.Process().children(recursive=True))  # of fixtures that last longer than this one

@@ -4,7 +4,7 @@
 
 With ``shuffles`` it has as many registered, and notes their places on standard output.
 With ``alone``, a directory, it is noted there how often the job runs, and whether it ever does twice at a time.
-``when-told``: asks for executors, and succeeds when the file ``flag`` exists. Run as a program by the JobMaster.
+``when-told``: asks for executors, and succeeds when the file ``flag`` exists. Run as a program by a TaskManager.
 """
 
 from __future__ import annotations
@@ -72,6 +72,9 @@ class FakeDriver(RpcEndpoint):
     async def cancel(self, grace_seconds: float) -> None:
         print(f"cancelled with {grace_seconds} s", flush=True)  # noqa: T201
         self.cancelled.set()
+
+    async def connect_port(self) -> int:
+        return 0
 
     async def ui(self, request: UiRequest) -> UiPage:
         """The page is what was asked for."""
@@ -195,6 +198,8 @@ async def _end(link: JobMasterLink, endpoint: FakeDriver, script: dict[str, Any]
                 DriverExit(succeeded=False, exit_code=1, error=f"ValueError: {spec.attempt}", traceback="Traceback …")
             )
         case "crash-first" if spec.attempt <= script["failures"]:
+            while link._queue:  # noqa: ASYNC110  # what it has said is heard
+                await asyncio.sleep(POLL_SECONDS)
             os.kill(os.getpid(), signal.SIGKILL)
         case "crash":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -18,7 +18,7 @@ from tests.integration.runtime.conftest import Cluster, eventually, until_gone
 
 def left_of(cluster: Cluster, job_id: str) -> list[str]:
     """Names of everything kept of a job, logs included."""
-    places = (cluster.home.jobs / job_id, cluster.home.blobs / job_id, *cluster.home.root.glob(f"work/*/jobs/{job_id}"))
+    places = (cluster.home.blobs / job_id, *cluster.home.root.glob(f"work/*/jobs/{job_id}"))
     return sorted({path.name for place in places for path in place.rglob("*") if path.is_file()})
 
 
@@ -94,10 +94,11 @@ async def test_a_killed_executor_is_replaced_the_driver_is_told_and_the_job_fini
 
 
 async def test_executors_of_a_lost_taskmanager_come_back_elsewhere(cluster: Cluster) -> None:
-    await cluster.start_taskmanager("tm-1")
+    await cluster.start_driver_host()
+    await cluster.start_taskmanager("tm-1", driver_slots=0)
     job_id = await cluster.submit()
     first = await cluster.until_running(job_id, 2)
-    await cluster.start_taskmanager("tm-2")
+    await cluster.start_taskmanager("tm-2", driver_slots=0)
     await cluster.stop_taskmanager("tm-1")
     both = await cluster.until_running(job_id, 2, besides=[each["id"] for each in first])
     assert {each["taskmanager"] for each in both} == {"tm-2"}
@@ -112,8 +113,14 @@ async def test_a_job_without_slots_says_why_and_runs_when_they_come(cluster: Clu
     async def reason() -> str:
         return str((await cluster.job(job_id))["pending_reason"])
 
-    assert await eventually(reason, "a reason is shown") == "0 of 2 slots: no TaskManager is registered"
-    await cluster.start_taskmanager("tm-1")
+    assert await eventually(reason, "a reason is shown") == "no slot for its driver: no TaskManager is registered"
+    await cluster.start_driver_host()
+
+    async def without_executors() -> bool:
+        return (await reason()).startswith("0 of 2 slots: no TaskManager has 1 cores and 768 MiB")
+
+    await eventually(without_executors, "it has its driver, and wants executors")
+    await cluster.start_taskmanager("tm-1", driver_slots=0)
     await cluster.until_running(job_id, 2)
 
     async def no_reason() -> bool:
@@ -207,11 +214,7 @@ async def test_the_archive_is_bounded(cluster: Cluster) -> None:
     async def trimmed() -> bool:
         return [each["id"] for each in (await cluster.get("/v1/jobs"))["jobs"]] == jobs[:0:-1]
 
-    async def removed() -> bool:
-        return not (cluster.home.jobs / jobs[0]).exists()
-
     await eventually(trimmed, "the oldest job is forgotten")
-    await eventually(removed, "its logs are removed")
 
 
 @pytest.mark.parametrize(
@@ -230,7 +233,7 @@ async def test_secrets_are_private_while_a_job_runs(cluster: Cluster) -> None:
     running = await cluster.until_running(job_id, 2)
     for executor in running:
         await cluster.pid(job_id, executor)
-    spec = cluster.home.jobs / job_id / "attempt-1" / "driver.json"
+    spec = cluster.driver_directory(job_id) / "driver.json"
     token = DriverSpec.read(spec).jobmaster_token
     secrets = [spec, *cluster.home.root.glob(f"work/*/jobs/{job_id}/*/work/settings"), *_keys(cluster.home.root)]
     assert len(secrets) >= 6
@@ -240,4 +243,4 @@ async def test_secrets_are_private_while_a_job_runs(cluster: Cluster) -> None:
 
 
 def _keys(root: Path) -> list[Path]:
-    return [*root.glob("jobs/*/*/identity/key.pem"), *root.glob("work/*/jobs/*/*/identity/key.pem")]
+    return [*root.glob("work/*/jobs/*/*/identity/key.pem")]

@@ -75,7 +75,7 @@ async def test_a_stopping_jobmanager_ends_drivers_and_executors(cluster: Cluster
     await cluster.master.aclose()
     for pid in pids:
         await until_gone(pid)
-    assert not (cluster.home.jobs / job_id / "attempt-1" / "identity").exists()
+    assert not (cluster.driver_directory(job_id) / "identity").exists()
 
 
 async def test_taskmanagers_find_a_jobmanager_that_came_back_and_run_its_jobs(cluster: Cluster) -> None:
@@ -98,16 +98,16 @@ async def test_taskmanagers_find_a_jobmanager_that_came_back_and_run_its_jobs(cl
     await cluster.until(new, "FINISHED")
 
 
-async def test_what_a_killed_jobmanager_left_of_a_job_is_removed_at_the_next_start(cluster: Cluster) -> None:
-    job_id = await cluster.submit(executors=1)
+async def test_what_a_killed_taskmanager_left_of_a_driver_is_removed_at_its_next_start(cluster: Cluster) -> None:
+    job_id = await cluster.submit(executors=0)
     await cluster.until(job_id, "RUNNING")
-    await cluster.master.aclose()
-    attempt = cluster.home.jobs / job_id / "attempt-1"
-    (attempt / "identity").mkdir()
-    for leftover in (attempt / "identity" / "key.pem", attempt / "driver.json"):
+    await cluster.stop_taskmanager("tm-drivers")
+    driver = cluster.driver_directory(job_id)
+    (driver / "identity").mkdir()
+    for leftover in (driver / "identity" / "key.pem", driver / "driver.json"):
         leftover.write_text("a secret")
-    await cluster.start_jobmanager()
-    assert {path.name for path in attempt.iterdir()} == {"driver.agent.log", "driver.stdout"}
+    await cluster.start_taskmanager("tm-drivers")
+    assert {path.name for path in driver.iterdir()} == {"driver.agent.log", "driver.stdout"}
 
 
 def read_or_none(directory: Path) -> TlsIdentity | None:
@@ -127,7 +127,7 @@ async def test_identities_of_a_running_job_are_renewed_in_place(
     job_id = await cluster.submit(executors=1)
     await cluster.until_running(job_id, 1)
     root = cluster.home.root
-    keys = [*root.glob(f"jobs/{job_id}/*/identity/key.pem"), *root.glob(f"work/*/jobs/{job_id}/*/identity/key.pem")]
+    keys = [*root.glob(f"work/*/jobs/{job_id}/*/identity/key.pem")]
     assert len(keys) == 2
     first = [key.read_bytes() for key in keys]
 
@@ -208,7 +208,7 @@ async def running_job(cluster: Cluster) -> tuple[str, bytes, Any]:
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit(executors=1)
     (executor,) = await cluster.until_running(job_id, 1)
-    spec = DriverSpec.read(cluster.home.jobs / job_id / "attempt-1" / "driver.json")
+    spec = DriverSpec.read(cluster.driver_directory(job_id) / "driver.json")
     return job_id, spec.token, executor
 
 

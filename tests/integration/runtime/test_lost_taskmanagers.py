@@ -17,8 +17,9 @@ from sluice.runtime.gateways import RESOURCE_MANAGER, ResourceManagerGateway
 from sluice.runtime.jobmanager.gateways import ResourceManagerInternalGateway
 from sluice.runtime.jobmanager.slots.resource_manager import ResourceManager
 from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost
-from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
+from sluice.runtime.jobmanager.slots.slot_pools import SlotPools
 from sluice.runtime.messages import SlotProfile, TaskManagerRegistration
+from sluice.runtime.placement import Placement
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint, RpcService
 from tests.hostile import TestPki
 from tests.waiting import until
@@ -26,7 +27,7 @@ from tests.waiting import until
 NAMES = ("tm-1", "tm-2", "tm-3")
 
 
-class FailingSlots(SlotManager):
+class FailingSlots(SlotPools):
     """An error with one TaskManager, once."""
 
     fails_for = ""
@@ -71,7 +72,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
             blob_address=("127.0.0.1", 1),
             connections=ConnectionLog(),
         )
-        slots = manager._slots = FailingSlots(lambda: "a")
+        slots = manager._slots = FailingSlots(lambda: "a", placement=Placement.SPREAD)
         await master.start(manager)
         host, port = await master.listen("127.0.0.1", 0)
         made = World(manager, slots, {}, {}, failures)

@@ -18,6 +18,7 @@ from sluice.runtime.jobmanager.gateways import ResourceManagerInternalGateway, S
 from sluice.runtime.jobmanager.slots.resource_manager import ResourceManager
 from sluice.runtime.messages import (
     ConnectionEvidence,
+    DriverLaunch,
     ExecutorLaunch,
     LogChunk,
     SlotCount,
@@ -55,6 +56,16 @@ class ForgetfulTaskExecutor(RpcEndpoint):
     async def leave(self) -> None: ...
 
     async def launch_executor(self, launch: ExecutorLaunch) -> None: ...
+
+    async def launch_driver(self, launch: DriverLaunch) -> None: ...
+
+    async def stop_driver(self, job_id: str, attempt: int, grace_seconds: float) -> None: ...
+
+    async def driver_logs(self, job_id: str, attempt: int) -> tuple[str, ...]:
+        return ()
+
+    async def read_driver_log(self, job_id: str, attempt: int, name: str, offset: int, limit: int) -> LogChunk:
+        raise LogNotFound("this driver keeps none")
 
     async def kill_executor(self, job_id: str, executor_id: int) -> None: ...
 

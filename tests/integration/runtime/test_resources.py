@@ -146,10 +146,11 @@ async def test_the_jobs_of_one_user_hold_no_more_slots_than_the_limit(cluster: C
 
 
 async def test_a_drained_taskmanager_hands_its_executors_on_and_leaves(cluster: Cluster) -> None:
-    left = await cluster.start_taskmanager("tm-1")
+    await cluster.start_driver_host()
+    left = await cluster.start_taskmanager("tm-1", driver_slots=0)
     job_id = await cluster.submit(executors=1)
     (first,) = await cluster.until_running(job_id, 1)
-    await cluster.start_taskmanager("tm-2")
+    await cluster.start_taskmanager("tm-2", driver_slots=0)
     assert (await cluster.call("POST", "/v1/taskmanagers/tm-1/drain"))[0] == 202
     (second,) = await cluster.until_running(job_id, 1, besides=[first["id"]])
     assert second["taskmanager"] == "tm-2"
@@ -169,7 +170,8 @@ async def test_executors_that_do_not_go_by_themselves_are_ended(cluster: Cluster
     await cluster.master.aclose()
     cluster.config = msgspec.structs.replace(cluster.config, resources=ResourcesConfig(drain_timeout=0.5))
     await cluster.start_jobmanager()
-    left = await cluster.start_taskmanager("tm-1")
+    await cluster.start_driver_host()
+    left = await cluster.start_taskmanager("tm-1", driver_slots=0)
     job_id = await cluster.submit(executors=1)
     await cluster.until_running(job_id, 1)
     assert (await cluster.call("POST", "/v1/taskmanagers/tm-1/drain"))[0] == 202
@@ -180,6 +182,66 @@ async def test_executors_that_do_not_go_by_themselves_are_ended(cluster: Cluster
 
     await eventually(waits, "the job says what it waits for")
     assert (await cluster.job(job_id))["state"] == "RUNNING"
+
+
+async def test_a_drained_taskmanager_waits_for_its_drivers_and_gets_no_other(cluster: Cluster) -> None:
+    left = await cluster.start_taskmanager("tm-1")
+    first = await cluster.submit(executors=1)
+    await cluster.until_running(first, 1)
+    assert (await cluster.call("POST", "/v1/taskmanagers/tm-1/drain"))[0] == 202
+    second = await cluster.submit(executors=1)
+
+    async def waits() -> bool:
+        why = (await cluster.job(second))["pending_reason"]
+        return bool(why == "no slot for its driver: the TaskManagers that it would fit into are being drained")
+
+    await eventually(waits, "the second job says what it waits for")
+    (shown,) = (await cluster.get("/v1/taskmanagers"))["taskmanagers"]
+    assert (shown["driver_slots_total"], shown["driver_slots_free"], shown["drivers"]) == (8, 0, [first])
+    assert not left.done()
+    cluster.flag.touch()
+    await cluster.until(first, "FINISHED")
+    await asyncio.wait_for(left, DEADLINE_SECONDS)
+    await cluster.start_taskmanager("tm-2")
+    await cluster.until(second, "FINISHED")
+    (placed,) = (await cluster.job(second))["attempts"]
+    assert placed["taskmanager"] == "tm-2"
+
+
+async def test_drivers_take_nothing_from_executors(cluster: Cluster) -> None:
+    """Jobs whose drivers wait for each other's slots would never end."""
+    await cluster.start_taskmanager("tm-1", driver_slots=1)
+    first = await cluster.submit(executors=2)
+    await cluster.until_running(first, 2)
+    second = await cluster.submit(executors=0)
+
+    async def waits() -> bool:
+        return bool(
+            (await cluster.job(second))["pending_reason"] == "no slot for its driver: all fitting slots are in use"
+        )
+
+    await eventually(waits, "the second job waits")
+    cluster.flag.touch()
+    for job_id in (first, second):
+        await cluster.until(job_id, "FINISHED")
+
+
+async def test_the_logs_of_a_driver_are_gone_with_its_taskmanager_and_that_is_said(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(end="fail", executors=0)
+    await cluster.until(job_id, "FAILED")
+    path = f"/v1/jobs/{job_id}/logs"
+    assert "args" in (await cluster.get(f"{path}?source=driver.stdout"))["data"]
+    await cluster.stop_taskmanager("tm-1")
+
+    async def gone() -> bool:
+        return not (await cluster.get("/v1/taskmanagers"))["taskmanagers"]
+
+    await eventually(gone, "the TaskManager is gone")
+    assert "driver.stdout" in (await cluster.get(path))["logs"]
+    status, problem = await cluster.call("GET", f"{path}?source=driver.stdout")
+    assert (status, problem["type"]) == (404, "urn:sluice:problem:LogNotFound")
+    assert "TaskManager tm-1 is not there any more, and its logs with it" in problem["detail"]
 
 
 async def test_draining_is_taken_back(cluster: Cluster) -> None:

@@ -24,7 +24,7 @@ from sluice.runtime.node.addresses import JobManagerAddress, read_jobmanager
 from sluice.runtime.processes.jobmanager import jobmanager
 from tests.assertions import AssertingGateway
 from tests.hostile import HOSTILE_CLIENTS, TRUST_DOMAIN, Hostile, TestPki, assert_refused
-from tests.integration.runtime.conftest import JOBMANAGER, fake_driver_argv
+from tests.integration.runtime.conftest import JOBMANAGER
 
 GATEWAY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy")
 STANDBY = "jm-2"
@@ -66,7 +66,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     identity = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, JOBMANAGER)
     pki.issuer.issue_to(pki.home.identity(Role.JOBMANAGER, JOBMANAGER), identity, ips=["127.0.0.1"])
     issuer = LocalIssuer(pki.home, pki.config)
-    async with jobmanager(pki.home, CONFIG, pki.config, JOBMANAGER, issuer=issuer, argv=fake_driver_argv) as node:
+    async with jobmanager(pki.home, CONFIG, pki.config, JOBMANAGER, issuer=issuer) as node:
         yield Served(pki, pki.home, node.address)
 
 

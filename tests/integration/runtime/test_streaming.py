@@ -62,7 +62,7 @@ async def test_a_job_whose_checkpoint_is_lost_fails_before_its_driver_starts(clu
     await cluster.start_jobmanager()
     job = await cluster.until(job_id, "FAILED")
     assert "batch 1 of query rows was committed, and nothing of it is there" in job["failure"]["error"]
-    assert not (cluster.home.jobs / job_id / "attempt-2" / "driver.stdout").exists()
+    assert not cluster.driver_directory(job_id, 2).exists()
 
 
 async def test_a_query_that_begins_anew_fails_the_job_for_good(cluster: Cluster) -> None:

@@ -130,8 +130,8 @@ def test_a_session_is_a_job_with_executors_in_slots_and_mutual_tls(door: Door, a
 @pytest.mark.timeout(START_SECONDS)
 async def test_its_listener_admits_gateways_alone(door: Door, ada: str) -> None:  # noqa: ARG001
     job = await asyncio.to_thread(door.session, "ada")
-    address = json.loads((door.home.jobs / job["id"] / "attempt-1" / "work" / "connect.json").read_text())
-    where = address["host"], address["port"]
+    (published,) = door.home.root.glob(f"work/*/jobs/{job['id']}/driver-1/work/connect.json")
+    where = "127.0.0.1", json.loads(published.read_text())["port"]
     for role, name in ((Role.TASKMANAGER, "taskmanager-1"), (Role.JOBMANAGER, "jobmanager-1"), (Role.AUTH, "auth-1")):
         identity = TlsIdentity(door.home.identity(role, name))
         domain = identity.spiffe_id.trust_domain

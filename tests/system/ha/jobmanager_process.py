@@ -21,9 +21,7 @@ from sluice.core.home import Home
 from sluice.pki.config import PkiConfig
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.runtime.config import RuntimeConfig
-from sluice.runtime.processes.jobmanager import driver_argv, jobmanager
-
-FAKE_DRIVER = Path(__file__).resolve().parents[2] / "integration" / "runtime" / "fake_driver.py"
+from sluice.runtime.processes.jobmanager import jobmanager
 
 
 class Death(msgspec.Struct, frozen=True):
@@ -44,7 +42,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     config: RuntimeConfig
     pki: PkiConfig
     die: Death | None = None
-    spark: bool = False
 
 
 def die_at(death: Death) -> None:
@@ -82,7 +79,6 @@ async def run(settings: Settings) -> None:
         settings.pki,
         settings.name,
         issuer=LocalIssuer(Home.at(Path(settings.authorities)), settings.pki),
-        argv=driver_argv if settings.spark else lambda spec: (sys.executable, str(FAKE_DRIVER), str(spec)),
     ):
         print("ready", flush=True)  # noqa: T201
         await stopped.wait()

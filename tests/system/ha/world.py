@@ -25,9 +25,10 @@ from sluice.pki.channels import Channel, server_policy
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.config import RuntimeConfig
 from sluice.runtime.processes.taskmanager import taskmanager
+from sluice.runtime.taskmanager import driver_argv
 from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN, TestPki
-from tests.integration.runtime.conftest import FakeLauncher
+from tests.integration.runtime.conftest import FakeLauncher, fake_driver_argv
 from tests.system.ha.jobmanager_process import Death, Settings
 
 DEADLINE_SECONDS = 60.0
@@ -118,7 +119,6 @@ class World:
             config=known.config,
             pki=self.pki.config,
             die=die,
-            spark=self.spark,
         )
         file = self.tmp / f"{name}.json"
         file.write_bytes(msgspec.json.encode(settings))
@@ -140,7 +140,14 @@ class World:
             where.identity(Role.TASKMANAGER, name), SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name)
         )
         await self.stack.enter_async_context(
-            taskmanager(where, self.config, name, launcher=None if self.spark else FakeLauncher(), **options)
+            taskmanager(
+                where,
+                self.config,
+                name,
+                launcher=None if self.spark else FakeLauncher(),
+                argv=driver_argv if self.spark else fake_driver_argv,
+                **options,
+            )
         )
 
     def gateway(self) -> AssertingGateway:

@@ -120,7 +120,7 @@ class Load:
     async def _fetch(self) -> None:
         """A handshake and a transfer as the job's driver; the content is compared with its digest."""
         host, port = read_jobmanager(self._home).blob
-        (directory,) = (self._home.jobs / self._job_id).rglob("identity")
+        (directory,) = self._home.root.glob(f"work/*/jobs/{self._job_id}/driver-*/identity")
         await fetch_blob(TlsIdentity(directory), host, port, self._job_id, self._blob, self._scratch / "blob")
 
     async def _connect(self, service: RpcService) -> RemotePeer:

@@ -10,7 +10,7 @@ from sluice.pki.channels import Channel
 RPC = Listener(name="rpc", kind=Kind.MUTUAL, channel=Channel.RPC, host="127.0.0.1", port=1000)
 AUTH = Listener(name="auth", kind=Kind.SOCKET, path="/home/run/sock/auth.sock")
 JOB = "0123456789abcdef" * 2
-DRIVER = f"java @/home/jobs/{JOB}/attempt-1/args org.apache.spark.api.python.PythonGatewayServer"
+DRIVER = f"java @/home/work/tm-1/jobs/{JOB}/driver-1/work/args org.apache.spark.api.python.PythonGatewayServer"
 EXECUTOR = f"java @/home/work/tm/jobs/{JOB}/args org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 

@@ -61,7 +61,7 @@ from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 MINUTES = dt.timedelta(minutes=1)
-JOB = "jobs/" + "a" * 32 + "/attempt-1/identity"
+JOB = "work/tm-1/jobs/" + "a" * 32 + "/driver-1/identity"
 
 
 @dataclass

@@ -194,7 +194,7 @@ def test_push_reaches_processes_and_jobs_each_with_its_own_side(world: World) ->
     home = world.home
     internal = [
         home.identity(Role.TASKMANAGER, "tm-1"),
-        home.jobs / JOB / "attempt-1" / "identity",
+        home.work("tm-1") / "jobs" / JOB / "driver-1" / "identity",
         home.work("tm-1") / "jobs" / JOB / "executor-3" / "identity",
     ]
     world.issue(internal[0])

@@ -56,7 +56,7 @@ class Cluster:
         self.issuer.ensure_authorities()
         self.jobmanager = self.home.identity(Role.JOBMANAGER, "jm-1")
         self.worker = self.home.identity(Role.TASKMANAGER, "tm-1")
-        self.driver = self.home.jobs / JOB / "attempt-1" / "identity"
+        self.driver = self.home.work("tm-1") / "jobs" / JOB / "driver-1" / "identity"
         self.gateway = self.home.identity(Role.GATEWAY, "envoy")
         self.internal = (self.jobmanager, self.worker, self.driver)
         for role, directory in ((Role.JOBMANAGER, self.jobmanager), (Role.TASKMANAGER, self.worker)):

@@ -101,7 +101,7 @@ def test_every_directory_below_the_home_gets_the_trust_of_its_own_side(
     home = pki.home
     places = {
         home.identity(Role.JOBMANAGER, "jm-1"): MASTER,
-        home.jobs / JOB / "attempt-1" / "identity": SpiffeId.driver(TRUST_DOMAIN, JOB),
+        home.work("tm-1") / "jobs" / JOB / "driver-1" / "identity": SpiffeId.driver(TRUST_DOMAIN, JOB),
         home.work("tm-1") / "jobs" / JOB / "executor-3" / "identity": SpiffeId.executor(TRUST_DOMAIN, JOB, 3),
     }
     for directory, spiffe_id in places.items():
@@ -128,7 +128,7 @@ def test_a_directory_that_appears_or_falls_back_later_is_brought_up_to_date(pki:
     pusher = TrustPusher(pki.home)
     pusher.take([bundle(first, lists=a_list(first, 7))])
     assert pusher.push(NOW) == ([], {})
-    driver = pki.home.jobs / JOB / "attempt-1" / "identity"
+    driver = pki.home.work("tm-1") / "jobs" / JOB / "driver-1" / "identity"
     pki.issuer.issue_to(driver, SpiffeId.driver(TRUST_DOMAIN, JOB))
     assert pusher.push(NOW) == ([driver], {})
     (driver / CRL_FILE).unlink()

@@ -12,8 +12,10 @@ import pytest
 from sluice.runtime.ha.config import HaConfig, check_ha
 from sluice.runtime.ha.errors import HaMisconfigured
 from sluice.runtime.ha.leadership_validity import LeadershipValidity
-from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import LEASE_MARGIN_SECONDS, kill_orphans, seconds_until_gone
+from sluice.runtime.jobmanager.attempt.state_machine import LEASE_MARGIN_SECONDS
+from sluice.runtime.jobmanager.dispatcher.orphaned_drivers import seconds_until_gone
 from sluice.runtime.jobmanager.store.job_store import Attempt
+from sluice.runtime.node.left_over_processes import kill_below
 from sluice.runtime.spark.driver.lease import DriverLease
 
 
@@ -76,30 +78,27 @@ def test_without_other_machines_a_lease_is_never_over() -> None:
     [
         pytest.param(None, 100.0, 0.0, id="never-started"),
         pytest.param(Attempt(number=1, epoch=1, origin="other", running=False), 100.0, 0.0, id="known-to-be-gone"),
-        pytest.param(Attempt(number=1, epoch=1, origin="here"), 100.0, 0.0, id="killed-here"),
+        pytest.param(Attempt(number=1, epoch=1, origin="here"), 100.0, 10.0 + LEASE_MARGIN_SECONDS, id="from-here"),
         pytest.param(Attempt(number=1, epoch=1, origin="other"), 100.0, 10.0 + LEASE_MARGIN_SECONDS, id="just-elected"),
         pytest.param(Attempt(number=1, epoch=1, origin="other"), 112.0, 3.0, id="elected-a-while-ago"),
         pytest.param(Attempt(number=1, epoch=1, origin="other"), 200.0, 0.0, id="long-ago"),
     ],
 )
 def test_how_long_a_new_leader_waits(attempt: Attempt | None, now: float, expected: float) -> None:
-    assert seconds_until_gone(attempt, origin="here", granted_at=100.0, lease=10.0, now=now) == pytest.approx(expected)
+    assert seconds_until_gone(attempt, granted_at=100.0, lease=10.0, now=now) == pytest.approx(expected)
 
 
-def test_what_an_earlier_driver_left_is_killed_and_cleaned(tmp_path: Path) -> None:
-    directory = tmp_path / "jobs" / ("a" * 32) / "attempt-1"
+def test_what_was_left_behind_below_a_directory_is_killed(tmp_path: Path) -> None:
+    directory = tmp_path / "jobs" / ("a" * 32) / "driver-1"
     (directory / "app").mkdir(parents=True)
-    (directory / "driver.json").write_text("a secret")
-    (directory / "driver.stdout").write_text("a log")
     argv = [sys.executable, "-c", "import time; time.sleep(600)"]
     inside = subprocess.Popen(argv, cwd=directory / "app")
     outside = subprocess.Popen(argv, cwd=tmp_path)
     try:
-        assert kill_orphans(tmp_path / "jobs") == 1
+        assert kill_below(tmp_path / "jobs") == 1
         assert not psutil.pid_exists(inside.pid)
         assert psutil.pid_exists(outside.pid)
         assert outside.poll() is None
-        assert [path.name for path in directory.iterdir()] == ["driver.stdout"]
     finally:
         outside.kill()
         outside.wait()

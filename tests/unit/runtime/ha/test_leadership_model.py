@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from sluice.runtime.ha.errors import HaError, LeadershipLost, OutcomeUnknown
 from sluice.runtime.ha.leadership_validity import LeadershipValidity
 from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail
-from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import seconds_until_gone
+from sluice.runtime.jobmanager.dispatcher.orphaned_drivers import seconds_until_gone
 from sluice.runtime.jobmanager.store.job_store import JobStore
 from sluice.runtime.jobmanager.views import JobRecord
 from sluice.runtime.messages import BlobRef, JobState, JobSubmission
@@ -264,7 +264,6 @@ class Leadership(RuleBasedStateMachine):
             assert job.submission is not None
             candidate.waiting[job.job_id] = self.service.now + seconds_until_gone(
                 job.attempt,
-                origin=candidate.name,
                 granted_at=candidate.granted_at,
                 lease=LEASE,
                 now=self.service.now,

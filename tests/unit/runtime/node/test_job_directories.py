@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from sluice.pki.issuing.leaf import SignedChain
-from sluice.runtime.jobmanager.attempt.local_driver import LOG_FILES, clean_attempt_directory
 from sluice.runtime.messages import CsrToSign, ExecutorLaunch
 from sluice.runtime.node.child_process import Exit
 from sluice.runtime.node.log_files import (
@@ -19,6 +18,7 @@ from sluice.runtime.node.log_files import (
     read_log,
     shorten_log,
 )
+from sluice.runtime.taskmanager.driver import LOG_FILES, clean_driver_directory
 from sluice.runtime.taskmanager.executor import STREAMS, ExecutorProcess, clean_executor_directory
 
 TEXT = "PRIVATE KEY of the JobManager"
@@ -85,7 +85,7 @@ def test_a_sparse_log_is_shortened_without_being_read(job: Path) -> None:
 @pytest.mark.parametrize(
     ("clean", "logs"),
     [
-        pytest.param(clean_attempt_directory, tuple(LOG_FILES.values()), id="driver"),
+        pytest.param(clean_driver_directory, tuple(LOG_FILES.values()), id="driver"),
         pytest.param(clean_executor_directory, STREAMS, id="executor"),
     ],
 )

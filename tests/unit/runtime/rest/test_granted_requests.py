@@ -88,7 +88,14 @@ class Behind:
         slots = [SlotView(slot=number, state=SlotState.ACTIVE, job_id=job) for number, job in enumerate((ADAS, EVES))]
         return (
             TaskManagerView(
-                id="tm-1", identity="x", host="h", slots_total=2, slots_free=0, slots=tuple(slots), last_heartbeat=0
+                id="tm-1",
+                identity="x",
+                host="h",
+                slots_total=2,
+                slots_free=0,
+                slots=tuple(slots),
+                last_heartbeat=0,
+                drivers=(ADAS, EVES),
             ),
         )
 
@@ -213,6 +220,7 @@ async def test_lists_of_the_cluster_tell_a_submitter_nothing_of_the_jobs_of_othe
     eve, grace = rest.pass_of("submitter"), rest.pass_of("viewer", name="grace")
     (taskmanager,) = (await rest.get("/v1/taskmanagers", eve))["taskmanagers"]
     assert [(slot["state"], slot["job_id"]) for slot in taskmanager["slots"]] == [("ACTIVE", ""), ("ACTIVE", EVES)]
+    assert taskmanager["drivers"] == ["", EVES]
     assert (await rest.get("/v1/taskmanagers/tm-1", eve)) == taskmanager
     peers = [each["peer"] for each in (await rest.get("/v1/connections", eve))["connections"]]
     assert [peer.removeprefix("spiffe://td/") for peer in peers] == ["taskmanager/tm-1", f"job/{EVES}/executor/1"]

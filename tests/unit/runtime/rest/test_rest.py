@@ -36,7 +36,13 @@ from sluice.runtime.jobmanager.errors import (
     TaskManagerLeaves,
     TaskManagerNotFound,
 )
-from sluice.runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
+from sluice.runtime.jobmanager.gateways import (
+    ConnectAddress,
+    DriverLogRequest,
+    ExecutorLogRequest,
+    ServiceCounts,
+    SlotRequirement,
+)
 from sluice.runtime.jobmanager.store.job_history import JobHistory
 from sluice.runtime.jobmanager.views import (
     ExceptionEntry,
@@ -189,6 +195,9 @@ class FakeDispatcher:
             raise LogNotFound(f"no log {source}")
         return LogChunk(data="x" * min(limit, 3), offset=offset, next_offset=offset + 3, end=True)
 
+    async def connect_address(self, job_id: str) -> ConnectAddress:
+        raise NotImplementedError
+
     async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
         await self.job(job_id)
         self.asked.append(request)
@@ -305,6 +314,12 @@ class FakeResourceManager:
     async def release_job(self, job_id: str) -> None:
         raise NotImplementedError
 
+    async def driver_logs(self, taskmanager: str, job_id: str, attempt: int) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    async def read_driver_log(self, request: DriverLogRequest) -> LogChunk:
+        raise NotImplementedError
+
     async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
         raise NotImplementedError
 
@@ -346,7 +361,7 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
     dispatcher = FakeDispatcher()
     store = BlobStore(tmp_path / "blobs", 4_000_000)
     facts = ClusterFacts("0.1", "4.3", "spiffe://td/jobmanager/jm", "td")
-    sessions = ConnectSessions(dispatcher, store, tmp_path / "jobs", ConnectConfig())
+    sessions = ConnectSessions(dispatcher, store, ConnectConfig())
     cluster = Cluster(
         dispatcher,
         FakeResourceManager(),

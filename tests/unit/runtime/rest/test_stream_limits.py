@@ -101,7 +101,6 @@ async def test_of_connect_sessions_that_are_started_at_once_as_many_are_as_may(t
     sessions = ConnectSessions(
         cast("DispatcherGateway", Dispatcher()),
         BlobStore(tmp_path / "blobs", 1 << 20),
-        tmp_path / "jobs",
         ConnectConfig(max_sessions=2),
     )
     found = await asyncio.gather(*(sessions.ensure(f"user-{n}") for n in range(6)), return_exceptions=True)

@@ -8,14 +8,19 @@ from types import SimpleNamespace
 from typing import Any
 
 from sluice.runtime.checkpoint.savepoints import Savepoint
+from sluice.runtime.gateways import TaskExecutorGateway
 from sluice.runtime.jobmanager.attempt.job_master import JobMaster
 from sluice.runtime.jobmanager.attempt.state_machine import AttemptSettings
 from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail
+from sluice.runtime.jobmanager.gateways import SlotRequirement
 from sluice.runtime.jobmanager.views import JobRecord
-from sluice.runtime.messages import BlobRef, Evidence, JobSubmission, SlotProfile
+from sluice.runtime.messages import BlobRef, JobSubmission, SlotKind, SlotOffer, SlotProfile
 
 JOB = "1" * 32
 SIZE = SlotProfile(cores=1, memory_mb=768)
+DRIVER_SLOT = SlotOffer(
+    taskmanager="tm-1", host="h", slot=0, allocation_id="driver-slot", profile=SIZE, kind=SlotKind.DRIVER
+)
 SUBMISSION = JobSubmission(
     name="p.py", owner="ann", pipeline=BlobRef(sha256="0" * 64, name="p.py", size=1), executors=2
 )
@@ -39,17 +44,20 @@ class FakeDriver:
         self.error: Exception | None = None
         self.starts = 0
         self.stops: list[float] = []
-        self.cleaned = False
         self._end = asyncio.get_running_loop().create_future()
 
     @property
     def running(self) -> bool:
         return self.starts > 0 and not self._end.done()
 
-    async def start(self) -> None:
+    async def start(self, slot: SlotOffer, taskmanager: TaskExecutorGateway) -> None:
+        assert (slot, taskmanager) == (DRIVER_SLOT, TASKMANAGER)
         if self.error is not None:
             raise self.error
         self.starts += 1
+
+    def process_ended(self, how: str) -> None:
+        self.end(how)
 
     def end(self, how: str = "exit code 0") -> None:
         """Its process ends."""
@@ -63,11 +71,12 @@ class FakeDriver:
         self.stops.append(grace)
         self.end("killed by SIGTERM")
 
-    async def connections(self) -> Evidence:
-        return Evidence()
 
-    async def clean_up(self) -> None:
-        self.cleaned = True
+async def nothing(*_: object) -> None:
+    """The answer of a TaskManager without anything of the job."""
+
+
+TASKMANAGER: Any = SimpleNamespace(connections=lambda _: nothing(), release_job=lambda _: nothing())
 
 
 class Neighbours:
@@ -80,6 +89,7 @@ class Neighbours:
         self.result_is_durable.set()
         self.delay: float | None = None
         self.records: list[JobRecord] = []
+        self.driver_wanted: Callable[[], object] = lambda: None
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*arguments: object) -> object:
@@ -88,6 +98,8 @@ class Neighbours:
             if name in self.errors:
                 raise self.errors.pop(name)
             self.calls.append(name)
+            if any(isinstance(each, SlotRequirement) and each.kind is SlotKind.DRIVER for each in arguments):
+                self.driver_wanted()
             self.records += [each for each in arguments if isinstance(each, JobRecord)]
             return {"attempt_failed": self.delay, "require_slots": ""}.get(name)
 
@@ -109,15 +121,14 @@ def job_master(
     settings: AttemptSettings = SETTINGS,
     check_leadership: Callable[[], None] = lambda: None,
 ) -> JobMaster:
-    """The JobMaster of the first attempt."""
+    """The JobMaster of the first attempt; its driver has a slot as soon as it wants one."""
 
     def take(savepoint_id: str, description: Savepoint) -> Savepoint:
         raise NotImplementedError
 
     services: Any = SimpleNamespace(
         settings=settings,
-        driver_host=SimpleNamespace(executor_size=lambda _: SIZE),
-        drivers=SimpleNamespace(driver=lambda *_: driver),
+        drivers=SimpleNamespace(driver=lambda *_: driver, executor_size=lambda _: SIZE, driver_size=SIZE),
         resource_manager=neighbours,
         dispatcher=neighbours,
         blob_address=("127.0.0.1", 1),
@@ -131,4 +142,7 @@ def job_master(
         check_leadership=check_leadership,
         shuffle=None,
     )
-    return JobMaster(accepted(submission), services, attempt=1, token=b"0" * 16)
+    master = JobMaster(accepted(submission), services, attempt=1, token=b"0" * 16)
+    neighbours.driver_wanted = lambda: master._event(master._machine.driver_slot_offered, DRIVER_SLOT)
+    master._runner.taskmanagers[DRIVER_SLOT.taskmanager] = TASKMANAGER
+    return master

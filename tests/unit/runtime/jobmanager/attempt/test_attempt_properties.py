@@ -28,7 +28,7 @@ from sluice.runtime.messages import (
     StreamingQuery,
     StreamingState,
 )
-from tests.unit.runtime.jobmanager.attempt.attempts import SIZE, accepted
+from tests.unit.runtime.jobmanager.attempt.attempts import DRIVER_SLOT, SIZE, accepted
 
 NUMBERS = strategies.integers(1, 4)
 ASYNCHRONOUS = (
@@ -57,6 +57,9 @@ class Attempts(RuleBasedStateMachine):
         self.drivers = 0
         self.driver_runs = False
         self.driver_told_to_end = False
+        self.driver_wanted = False
+        self.driver_lost = False
+        self.reported = False
         self.launched: set[int] = set()
         self.asked = 0
         self.decision: float | None = None
@@ -82,8 +85,13 @@ class Attempts(RuleBasedStateMachine):
         match action:
             case actions.StartTimer():
                 self.timers.append(action)
-            case actions.StartDriver():
+                self.driver_told_to_end = self.driver_told_to_end or action.timer is actions.Timer.DRIVER_GONE
+            case actions.RequireDriverSlot():
+                self.driver_wanted = True
+                assert not over
+            case actions.StartDriver(slot):
                 self.drivers += 1
+                assert slot == DRIVER_SLOT
                 assert not over
             case actions.LaunchExecutor(executor_id):
                 assert not over
@@ -119,8 +127,10 @@ class Attempts(RuleBasedStateMachine):
         self.event(self.machine.begin)
         if not ready:
             return
-        for _ in range(2):  # restored, then started
-            self.finish(self.under_way.pop(0), well=True, delay=None)
+        self.finish(self.under_way.pop(0), well=True, delay=None)  # restored
+        self.the_driver_gets_a_slot()
+        self.fire(next(each for each in self.timers if each.timer is actions.Timer.DRIVER_PLACED))
+        self.finish(self.under_way.pop(0), well=True, delay=None)  # started
         self.the_driver_registers()
         self.a_spark_context_starts("app-1")
         self.spark_wants_executors(1, 2)
@@ -173,9 +183,41 @@ class Attempts(RuleBasedStateMachine):
     @rule(data=strategies.data())
     def time_passes(self, data: strategies.DataObject) -> None:
         """A timer fires."""
-        timer = self.timers.pop(data.draw(strategies.integers(0, len(self.timers) - 1)))
+        self.fire(self.timers[data.draw(strategies.integers(0, len(self.timers) - 1))])
+
+    def fire(self, timer: actions.StartTimer) -> None:
+        """The lease of a driver that was lost is over then, and with it the driver."""
+        self.timers.remove(timer)
         self.now += timer.seconds
+        if timer.timer is actions.Timer.DRIVER_GONE:
+            self.driver_runs = False
         self.event(self.machine.timer_fired, timer.timer, timer.executor_ids)
+
+    @precondition(lambda self: self.driver_wanted)
+    @rule()
+    def the_driver_gets_a_slot(self) -> None:
+        """Once; the same offer again is taken as long as the driver runs there."""
+        taken = self.event(self.machine.driver_slot_offered, DRIVER_SLOT)
+        assert not (taken and self.ends)
+
+    @precondition(lambda self: self.driver_wanted)
+    @rule()
+    def the_taskmanager_of_the_driver_is_lost(self) -> None:
+        """The driver may not go on, whatever it hears."""
+        known = self.driver_runs or self.starting
+        reported = self.reported
+        self.event(self.machine.slots_lost, ("driver-slot",), "tm")
+        if reported:
+            self.driver_runs = False  # that was the end of its work
+        self.driver_lost = self.driver_lost or known
+
+    @precondition(lambda self: self.driver_lost)
+    @rule()
+    def a_lost_driver_asks_for_its_lease(self) -> None:
+        """It is refused."""
+        with contextlib.suppress(PeerRefused):
+            self.machine.check_current(1)
+            raise AssertionError("it was not refused")
 
     @precondition(lambda self: self.driver_runs)
     @rule()
@@ -194,6 +236,7 @@ class Attempts(RuleBasedStateMachine):
     @rule(succeeded=strategies.booleans())
     def the_driver_reports(self, succeeded: bool) -> None:
         """The end of its work."""
+        self.reported = True
         self.event(self.machine.driver_finished, DriverExit(succeeded=succeeded, exit_code=0 if succeeded else 1))
 
     @precondition(lambda self: self.drivers and not self.driver_runs and not self.starting)
@@ -250,7 +293,7 @@ class Attempts(RuleBasedStateMachine):
     def a_taskmanager_goes(self, number: int, lost: bool) -> None:
         """At once, or in order."""
         executors = self.machine.executors
-        self.event(executors.slots_lost if lost else executors.slots_draining, (f"slot-{number}",), "tm")
+        self.event(self.machine.slots_lost if lost else executors.slots_draining, (f"slot-{number}",), "tm")
 
     @rule(batch=NUMBERS)
     def a_batch_is_committed(self, batch: int) -> None:
@@ -316,6 +359,11 @@ class Attempts(RuleBasedStateMachine):
         for _ in range(20):
             if self.driver_runs:
                 self.the_driver_ends()
+            if self.driver_wanted:
+                self.the_driver_gets_a_slot()
+            for timer in [*self.timers]:
+                if timer.timer in {actions.Timer.DRIVER_PLACED, actions.Timer.DRIVER_GONE}:
+                    self.fire(timer)
             for action in [*self.under_way]:
                 self.under_way.remove(action)
                 self.finish(action, well=True, delay=None)

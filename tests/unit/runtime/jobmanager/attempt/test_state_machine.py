@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from sluice.core.errors import PeerRefused
@@ -13,15 +14,17 @@ from sluice.runtime.checkpoint.ledger import Checkpoint, QueryCheckpoint
 from sluice.runtime.checkpoint.savepoints import Savepoint
 from sluice.runtime.jobmanager.attempt import actions
 from sluice.runtime.jobmanager.attempt.actions import Timer
+from sluice.runtime.jobmanager.attempt.driver_placement import DRIVER_REQUIREMENT_REPEAT_SECONDS
 from sluice.runtime.jobmanager.attempt.state_machine import (
     CANCEL_MARGIN_SECONDS,
     DRIVER_EXIT_GRACE_SECONDS,
     KILL_GRACE_SECONDS,
+    LEASE_MARGIN_SECONDS,
     STOP_STREAMING_SECONDS,
     AttemptSettings,
     AttemptStateMachine,
 )
-from sluice.runtime.jobmanager.errors import ExecutorUnknown, JobAlreadyTerminal
+from sluice.runtime.jobmanager.errors import DriverUnknown, ExecutorUnknown, JobAlreadyTerminal
 from sluice.runtime.jobmanager.views import SavepointState
 from sluice.runtime.messages import (
     DriverExit,
@@ -37,7 +40,7 @@ from sluice.runtime.messages import (
     StreamingState,
     TaskFailure,
 )
-from tests.unit.runtime.jobmanager.attempt.attempts import SIZE, accepted
+from tests.unit.runtime.jobmanager.attempt.attempts import DRIVER_SLOT, SIZE, accepted
 
 GOOD = DriverExit(succeeded=True, exit_code=0)
 BAD = DriverExit(succeeded=False, exit_code=1, error="KeyError: 'x'", traceback="Traceback …")
@@ -66,8 +69,16 @@ class Attempt:
         return [each for each in self.machine.take_actions() if not isinstance(each, shown)]
 
     def starting(self) -> Attempt:
+        self.placing()
+        assert self.machine.driver_slot_offered(DRIVER_SLOT)
+        self.do(len, ())
+        assert self.do(self.machine.timer_fired, Timer.DRIVER_PLACED) == [actions.StartDriver(DRIVER_SLOT)]
+        return self
+
+    def placing(self) -> Attempt:
         self.do(self.machine.begin)
-        assert self.do(self.machine.checkpoint_restored, None) == [actions.StartDriver()]
+        wanted = actions.StartTimer(Timer.DRIVER_REQUIREMENT, DRIVER_REQUIREMENT_REPEAT_SECONDS)
+        assert self.do(self.machine.checkpoint_restored, None) == [actions.RequireDriverSlot(), wanted]
         return self
 
     def running(self) -> Attempt:
@@ -122,12 +133,108 @@ def error_of(attempt: Attempt) -> str:
 # --- beginning ------------------------------------------------------------------------------------------------
 
 
-def test_an_attempt_asks_for_slots_while_its_checkpoint_is_looked_for() -> None:
+def test_an_attempt_asks_for_executors_as_soon_as_its_driver_has_a_slot() -> None:
     attempt = Attempt()
-    taken = attempt.do(attempt.machine.begin)
-    assert actions.RestoreCheckpoint("") in taken
+    assert attempt.do(attempt.machine.begin) == [actions.RestoreCheckpoint("")]
+    attempt.do(attempt.machine.checkpoint_restored, None)
+    taken = attempt.do(attempt.machine.driver_slot_offered, DRIVER_SLOT)
     assert actions.RequireSlots((SlotCount(SIZE, 2),)) in taken
     assert attempt.state is JobState.CREATED
+    assert attempt.machine.record().detail.attempts[-1].taskmanager == "tm-1"
+
+
+def test_an_attempt_says_why_its_driver_waits_and_asks_again() -> None:
+    attempt = Attempt().placing()
+    attempt.do(attempt.machine.placement.required, "no slot for its driver")
+    assert attempt.machine.record().detail.pending_reason == "no slot for its driver"
+    assert actions.RequireDriverSlot() in attempt.do(attempt.machine.timer_fired, Timer.DRIVER_REQUIREMENT)
+    assert attempt.machine.driver_slot_offered(DRIVER_SLOT)
+    assert attempt.machine.record().detail.pending_reason == ""
+    attempt.do(attempt.machine.placement.required, "too late")
+    assert attempt.machine.record().detail.pending_reason == ""
+    assert attempt.do(attempt.machine.timer_fired, Timer.DRIVER_REQUIREMENT) == []
+
+
+def test_a_driver_takes_one_slot_and_the_same_offer_again() -> None:
+    attempt = Attempt().starting()
+    other = msgspec.structs.replace(DRIVER_SLOT, allocation_id="another")
+    assert attempt.machine.driver_slot_offered(DRIVER_SLOT)
+    assert not attempt.machine.driver_slot_offered(other)
+    attempt.do(attempt.machine.driver_started)
+    attempt.do(attempt.machine.driver_ended, "exit code 0")
+    assert not attempt.machine.driver_slot_offered(DRIVER_SLOT)
+
+
+def test_a_job_that_is_cancelled_while_its_driver_waits_for_a_slot_ends() -> None:
+    attempt = Attempt().placing()
+    assert attempt.do(attempt.machine.cancel) == [actions.SettleCheckpoints()]
+    assert not attempt.machine.driver_slot_offered(DRIVER_SLOT)
+    attempt.do(attempt.machine.checkpoints_settled)
+    attempt.do(attempt.machine.connections_collected, Evidence())
+    assert attempt.state is JobState.CANCELED
+
+
+def test_a_driver_whose_slot_came_after_the_end_was_decided_is_not_started() -> None:
+    attempt = Attempt().placing()
+    assert attempt.machine.driver_slot_offered(DRIVER_SLOT)
+    attempt.do(attempt.machine.cancel)
+    assert attempt.do(attempt.machine.timer_fired, Timer.DRIVER_PLACED) == [actions.SettleCheckpoints()]
+
+
+def test_a_lost_taskmanager_fails_the_attempt_which_ends_when_the_lease_of_its_driver_is_over() -> None:
+    attempt = Attempt(dataclasses.replace(SETTINGS, lease=10.0)).running()
+    taken = attempt.do(attempt.machine.slots_lost, ("driver-slot",), "tm-1")
+    assert attempt.state is JobState.FAILING
+    assert timers(taken)[Timer.DRIVER_GONE] == 10.0 + LEASE_MARGIN_SECONDS
+    with pytest.raises(PeerRefused):
+        attempt.machine.check_current(1)  # its lease is not renewed any more
+    with pytest.raises(PeerRefused):
+        attempt.machine.driver_registered(1)
+    assert attempt.do(attempt.machine.timer_fired, Timer.DRIVER_GONE) == [actions.SettleCheckpoints()]
+    assert error_of(attempt) == "TaskManager tm-1, on which the driver ran, is lost"
+
+
+def test_a_lost_driver_that_never_registered_has_no_work_and_is_not_waited_for() -> None:
+    attempt = Attempt(dataclasses.replace(SETTINGS, lease=10.0)).starting()
+    attempt.do(attempt.machine.slots_lost, ("driver-slot",), "tm-1")
+    assert timers(attempt.do(attempt.machine.driver_started))[Timer.DRIVER_GONE] == 0.0
+    with pytest.raises(PeerRefused):
+        attempt.machine.driver_registered(1)
+
+
+def test_a_driver_whose_launch_was_not_answered_but_that_registered_is_waited_for() -> None:
+    attempt = Attempt(dataclasses.replace(SETTINGS, lease=10.0)).starting()
+    attempt.do(attempt.machine.driver_registered, 1)
+    taken = attempt.do(attempt.machine.driver_not_started, "no answer", permanent=False)
+    assert timers(taken)[Timer.DRIVER_GONE] == 10.0 + LEASE_MARGIN_SECONDS
+    with pytest.raises(PeerRefused):
+        attempt.machine.check_current(1)
+
+
+def test_a_taskmanager_that_is_lost_after_its_driver_was_done_fails_nothing() -> None:
+    for ended in (False, True):
+        attempt = Attempt().running()
+        attempt.do(attempt.machine.driver_finished, GOOD)
+        if ended:
+            attempt.do(attempt.machine.driver_ended, "exit code 0")
+        attempt.do(attempt.machine.slots_lost, ("driver-slot",), "tm-1")
+        attempt.do(attempt.machine.checkpoints_settled)
+        attempt.do(attempt.machine.connections_collected, Evidence())
+        assert attempt.state is JobState.FINISHED
+
+
+def test_only_the_taskmanager_that_was_told_to_speaks_for_the_driver() -> None:
+    attempt = Attempt().placing()
+    with pytest.raises(DriverUnknown):
+        attempt.machine.check_driver(1, "tm-1")
+    assert attempt.machine.driver_slot_offered(DRIVER_SLOT)
+    attempt.machine.check_driver(1, "tm-1")
+    for number, taskmanager in ((1, "tm-2"), (2, "tm-1")):
+        with pytest.raises(DriverUnknown):
+            attempt.machine.check_driver(number, taskmanager)
+    attempt.do(attempt.machine.driver_ended, "exit code 0")
+    with pytest.raises(DriverUnknown):
+        attempt.machine.check_driver(1, "tm-1")
 
 
 def test_a_job_runs_when_its_driver_has_registered() -> None:
@@ -357,8 +464,7 @@ def test_no_slot_is_taken_by_an_attempt_that_ends() -> None:
 
 
 def test_an_unmet_requirement_is_stated_again_and_its_reason_shown() -> None:
-    attempt = Attempt()
-    attempt.do(attempt.machine.begin)
+    attempt = Attempt().starting()
     assert not any(
         isinstance(each, actions.RequireSlots) for each in attempt.do(attempt.machine.timer_fired, Timer.REQUIREMENT)
     )

@@ -89,9 +89,8 @@ async def test_what_a_recovered_job_has_fetched_stays(tmp_path: Path) -> None:
             writer.write(b"of the leader before")
             writer.commit()
     blobs.events.clear()
-    (tmp_path / "jobs").mkdir()
     dispatcher = Dispatcher(
-        store=_any(Store()), history=_any(Histories()), term=_any(Term()), blobs=blobs, jobs=tmp_path / "jobs",
+        store=_any(Store()), history=_any(Histories()), term=_any(Term()), blobs=blobs,
         resource_manager=nothing, services=_any(SimpleNamespace(drivers=None)),
         finished_jobs_kept=3, lease=0.0, restart=RestartConfig(),
     )  # fmt: skip

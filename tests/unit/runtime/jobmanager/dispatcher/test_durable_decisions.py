@@ -131,7 +131,6 @@ class World:
         self.rpc = rpc
         self.root = root
         self.blobs = Blobs(root / "blobs")
-        (root / "jobs").mkdir()
         self.storage = MemoryStorage()
         self.pointers = Steered(Service(10.0))
         self.store = JobStore(self.pointers, self.storage, epoch=1, origin="here")
@@ -141,14 +140,12 @@ class World:
             history=HistoryStore(self.pointers, self.storage),
             term=_any(Term()),
             blobs=self.blobs,
-            jobs=root / "jobs",
             resource_manager=_any(Roomy()),
             services=_any(
                 SimpleNamespace(
                     shuffle=None,
                     places=SimpleNamespace(checkpoints=checkpoints),
-                    drivers=None,
-                    driver_host=SimpleNamespace(executor_size=lambda _: SlotProfile(cores=1, memory_mb=1)),
+                    drivers=SimpleNamespace(executor_size=lambda _: SlotProfile(cores=1, memory_mb=1)),
                 )
             ),
             finished_jobs_kept=10,

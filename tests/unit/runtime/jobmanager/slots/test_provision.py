@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from sluice.runtime.jobmanager.gateways import SlotRequirement
-from sluice.runtime.jobmanager.slots.provision import Provided, Provision, ProvisionLimits
+from sluice.runtime.jobmanager.slots.provision import Demand, Provided, Provision, ProvisionLimits
 from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
 from sluice.runtime.messages import SlotCount, SlotProfile
 
@@ -36,7 +36,7 @@ def wants(slots: SlotManager, count: int, profile: SlotProfile = SLOT) -> None:
 
 def decide(what: Provision, slots: SlotManager, now: float = NOW) -> Provided:
     """As the ResourceManager asks."""
-    return what.decide(slots.taskmanagers, slots.unmet(), now)
+    return what.decide([Demand(slots.taskmanagers, slots.unmet(), TASKMANAGER)], now)
 
 
 def test_as_many_as_are_lacking_within_the_bounds() -> None:

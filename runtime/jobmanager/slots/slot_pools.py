@@ -1,0 +1,116 @@
+"""Slots for executors and slots for drivers: two pools, so that neither can take what the other needs (ADR 102)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sluice.runtime.jobmanager.gateways import SlotRequirement
+from sluice.runtime.jobmanager.slots.provision import Demand, ProvisionLimits
+from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve, TaskManagerSlots
+from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
+from sluice.runtime.messages import SlotKind, SlotProfile, SlotReport, TaskManagerRegistration
+from sluice.runtime.placement import Placement
+
+
+class SlotPools:
+    """One :class:`SlotManager` for each kind of slot; every TaskManager is in both. An allocation is in one of them.
+
+    Args:
+        new_allocation_id: makes one that was never used.
+        placement: how TaskManagers with room are chosen among.
+        max_slots_per_user: how many slots for executors the jobs of one user may hold together; 0: any number.
+    """
+
+    def __init__(
+        self, new_allocation_id: Callable[[], str], *, placement: Placement, max_slots_per_user: int = 0
+    ) -> None:
+        self._executors = SlotManager(new_allocation_id, placement=placement, max_slots_per_user=max_slots_per_user)
+        self._drivers = SlotManager(new_allocation_id, placement=placement, movable=False)
+        self._both = (self._executors, self._drivers)
+
+    def of(self, kind: SlotKind) -> SlotManager:
+        """The pool of one kind."""
+        return self._drivers if kind is SlotKind.DRIVER else self._executors
+
+    @property
+    def taskmanagers(self) -> tuple[TaskManagerSlots, ...]:
+        """All registered TaskManagers, with their slots for executors."""
+        return self._executors.taskmanagers
+
+    def register(self, it: TaskManagerRegistration) -> list[AllocationLost]:
+        """A TaskManager is there with all slots free; what an earlier one of that name held is lost."""
+        return [
+            *self._executors.register(it.name, it.host, it.slots, it.profile, it.total),
+            *self._drivers.register(it.name, it.host, it.driver_slots, it.driver_profile),
+        ]
+
+    def lost(self, name: str) -> list[AllocationLost]:
+        """A TaskManager is gone, with everything in its slots."""
+        return [lost for pool in self._both for lost in pool.lost(name)]
+
+    def report(self, name: str, report: SlotReport) -> list[Release | AllocationLost]:
+        """Compare what a TaskManager says about its slots with the record, and correct what differs."""
+        drivers = SlotReport(slots=report.driver_slots, draining=report.draining)
+        return [*self._executors.report(name, report), *self._drivers.report(name, drivers)]
+
+    def drain(self, name: str, *, draining: bool) -> dict[str, tuple[str, ...]]:
+        """No slot of this TaskManager is given any more, or again; returns what is to move elsewhere, by job."""
+        self._drivers.drain(name, draining=draining)
+        return self._executors.drain(name, draining=draining)
+
+    def drained(self, name: str) -> bool:
+        """Whether a TaskManager may leave: it is draining and nothing is held there."""
+        return all(pool.drained(name) for pool in self._both)
+
+    def require(self, requirement: SlotRequirement) -> None:
+        """State how many slots of one kind a job wants in total."""
+        self.of(requirement.kind).require(requirement)
+
+    def decide(self) -> list[Reserve]:
+        """Allocate what is free to jobs that lack some."""
+        return [reserve for pool in self._both for reserve in pool.decide()]
+
+    def awaits(self, allocation_id: str) -> bool:
+        """Whether an allocation is still to be reserved at its TaskManager."""
+        return any(pool.awaits(allocation_id) for pool in self._both)
+
+    def acknowledged(self, allocation_id: str) -> None:
+        """The TaskManager has reserved the slot."""
+        for pool in self._both:
+            pool.acknowledged(allocation_id)
+
+    def refused(self, allocation_id: str) -> None:
+        """The TaskManager did not reserve the slot, or did not answer."""
+        for pool in self._both:
+            pool.refused(allocation_id)
+
+    def release(self, allocation_id: str) -> list[Release]:
+        """The job gives an allocation back."""
+        return [release for pool in self._both for release in pool.release(allocation_id)]
+
+    def freed(self, allocation_id: str) -> None:
+        """The TaskManager confirms that the slot is free."""
+        for pool in self._both:
+            pool.freed(allocation_id)
+
+    def release_job(self, job_id: str) -> list[Release]:
+        """The job is over: it wants nothing, and everything it holds goes back."""
+        return [release for pool in self._both for release in pool.release_job(job_id)]
+
+    def pending_reason(self, requirement: SlotRequirement) -> str:
+        """Why a job does not have all the slots of this kind that it wants; empty when it has."""
+        if requirement.kind is SlotKind.EXECUTOR:
+            return self._executors.pending_reason(requirement.job_id)
+        why = self._drivers.why_pending(requirement.job_id)
+        return why and f"no slot for its driver: {why}"
+
+    def too_large(self, profile: SlotProfile) -> str:
+        """Why no TaskManager could have such a slot for an executor; empty when one could, or there is none."""
+        return self._executors.too_large(profile)
+
+    def demands(self, limits: ProvisionLimits) -> Sequence[Demand]:
+        """What jobs lack, and what there is, of each kind."""
+        return (
+            Demand(self._executors.taskmanagers, self._executors.unmet(), limits.size),
+            Demand(self._drivers.taskmanagers, self._drivers.unmet(), limits.drivers),
+        )

@@ -1,0 +1,28 @@
+"""Where the Spark Connect server of a session listens: written by the session's program, read by its agent.
+
+It proves nothing: whoever dials it wants the driver's certificate.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from sluice.core import SluiceError, read_untrusted
+from sluice.runtime.spark.driver.connect_session import ADDRESS_FILE
+
+MAX_ADDRESS_BYTES = 4096
+
+
+class _Address(msgspec.Struct, frozen=True):
+    port: int
+
+
+def published_port(work: Path) -> int:
+    """The port that the session in the directory ``work`` has written; 0 when there is none that can be used."""
+    try:
+        address = msgspec.json.decode(read_untrusted(work, ADDRESS_FILE, limit=MAX_ADDRESS_BYTES), type=_Address)
+    except (FileNotFoundError, SluiceError, msgspec.MsgspecError, UnicodeDecodeError):
+        return 0
+    return address.port if 0 < address.port < 65536 else 0

@@ -1,0 +1,177 @@
+"""One driver: its identity, the process of its agent, its directories.
+
+The agent (:mod:`sluice.runtime.spark.driver.main`) is trusted: it speaks RPC for the driver, and starts what the job
+brings. The private key is generated here and never leaves this machine; the JobMaster signs the CSR only of the driver
+that it told this TaskManager to launch. In the driver's directory the job can write ``work`` and ``reports`` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.core import clear_untrusted, is_regular_file, make_private_directory, utc_now
+from sluice.pki import SpiffeId
+from sluice.pki.issuing import SignedChain, install_chain
+from sluice.pki.x509 import new_csr
+from sluice.runtime.messages import DRIVER_LOGS, DriverCsr, DriverLaunch, Evidence
+from sluice.runtime.node import ChildProcess, LeaderPlace, keep_renewed, open_log, shorten_log
+from sluice.runtime.spark import read_evidence
+from sluice.runtime.spark.driver import DriverSpec
+from sluice.runtime.taskmanager.errors import DriverNotStarted
+
+PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
+"""What a driver agent inherits of the TaskManager's environment; nothing else."""
+
+LOG_FILES = dict(
+    zip(DRIVER_LOGS, ("driver.stdout", "driver.stderr", "driver.jvm.log", "driver.agent.log"), strict=True)
+)
+"""The file of each log in a driver's directory."""
+
+DriverArgv = Callable[[Path], Sequence[str]]
+"""The command that runs a driver agent with the spec at this path."""
+SignDriver = Callable[[DriverCsr], Awaitable[SignedChain]]
+
+
+def driver_argv(spec: Path) -> Sequence[str]:
+    """The real driver agent; ``-P`` keeps a job's files off its module path."""
+    return (sys.executable, "-P", "-m", "sluice.runtime.spark.driver.main", str(spec))
+
+
+def driver_directory(jobs: Path, job_id: str, attempt: int) -> Path:
+    """Where a driver lives below ``<work>/jobs``."""
+    return jobs / job_id / f"driver-{attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverHome:
+    """What all drivers of a TaskManager have in common.
+
+    Attributes:
+        jobs: the directory of all jobs of this TaskManager.
+        host: the address that the driver's Spark listens on.
+        trust_domain: of the cluster.
+        leader: where a driver looks for the JobManager that leads.
+        argv: the command of a driver agent.
+    """
+
+    jobs: Path
+    host: str
+    trust_domain: str
+    leader: LeaderPlace
+    argv: DriverArgv = driver_argv
+
+
+class HostedDriver:
+    """A driver that has not been started yet, runs, or has ended.
+
+    Args:
+        launch: what to start.
+        home: of all drivers here.
+        token: fencing token of its JobMaster.
+        sign: has the JobMaster sign its CSR.
+    """
+
+    def __init__(self, launch: DriverLaunch, home: DriverHome, *, token: bytes, sign: SignDriver) -> None:
+        self.launch = launch
+        self.ended = asyncio.Event()
+        """Set when nothing of it runs any more, or it was not started."""
+        self._home = home
+        self._token = token
+        self._sign = sign
+        self.directory = driver_directory(home.jobs, launch.job_id, launch.attempt)
+        self._work = self.directory / "work"
+        self._reports = self.directory / "reports"
+        self._identity = self.directory / "identity"
+        self._child: ChildProcess | None = None
+        self._grace: float | None = None
+
+    async def start(self) -> ChildProcess:
+        """Get an identity, write the spec and start the agent; raises :class:`DriverNotStarted`."""
+        for path in (self.directory, self._work, self._reports):
+            make_private_directory(path)
+        await self.renew_identity()
+        spec = await asyncio.to_thread(self._write_spec)
+        if self._grace is not None:
+            raise DriverNotStarted(f"the driver of job {self.launch.job_id} was given up before it was started")
+        environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
+        with open_log(self.directory / LOG_FILES["driver.agent"]) as log:
+            self._child = await ChildProcess.start(
+                self._home.argv(spec), env=environment, cwd=self.directory, stdout=log, stderr=asyncio.subprocess.STDOUT
+            )
+        if self._grace is not None:  # asked to end while it was being started
+            await self._child.stop(self._grace)
+        return self._child
+
+    def _write_spec(self) -> Path:
+        launch = self.launch
+        return DriverSpec(
+            job_id=launch.job_id,
+            attempt=launch.attempt,
+            name=launch.name,
+            trust_domain=self._home.trust_domain,
+            leader=self._home.leader,
+            jobmaster_token=self._token.hex(),
+            identity_dir=str(self._identity),
+            work_dir=str(self._work),
+            reports_dir=str(self._reports),
+            log_dir=str(self.directory),
+            host=self._home.host,
+            executors=launch.executors,
+            executor_cores=launch.executor_cores,
+            executor_memory_mb=launch.executor_memory_mb,
+            driver_memory_mb=launch.driver_memory_mb,
+            stop_grace_seconds=launch.stop_grace,
+            start_timeout_seconds=launch.start_timeout,
+            lease_seconds=launch.lease,
+            allow_conf=launch.allow_conf,
+        ).write(self.directory / "driver.json")
+
+    async def renew_identity(self) -> None:
+        """Make a new key and have it signed; the running JVM picks the new files up by itself."""
+        job_id = self.launch.job_id
+        key_pem, csr_pem = await asyncio.to_thread(new_csr, SpiffeId.driver(self._home.trust_domain, job_id))
+        signed = await self._sign(DriverCsr(attempt=self.launch.attempt, csr_pem=csr_pem))
+        await asyncio.to_thread(
+            install_chain,
+            self._identity,
+            key_pem,
+            signed,
+            accept=[f"spiffe://{self._home.trust_domain}/job/{job_id}/*"],
+            now=utc_now(),
+        )
+
+    async def keep_renewed(self) -> None:
+        """Renew the identity whenever it is due, until cancelled."""
+        await keep_renewed(self._identity, self.renew_identity, f"driver of job {self.launch.job_id}")
+
+    async def stop(self, grace: float) -> None:
+        """SIGTERM, so that the agent ends JVM and Python; SIGKILL after ``grace`` seconds; returns at its end."""
+        self._grace = grace
+        if self._child is not None:
+            await self._child.stop(grace)
+
+    def connections(self) -> Evidence:
+        """What the driver's JVM recorded."""
+        return read_evidence(self._reports)
+
+    def clean_up(self) -> None:
+        """After the end: only the logs stay, shortened; key, token and the job's files go."""
+        clean_driver_directory(self.directory)
+
+
+def clean_driver_directory(directory: Path) -> None:
+    """Keep nothing but the logs of a driver."""
+    logs = frozenset(LOG_FILES.values())
+    clear_untrusted(directory, keep=logs)
+    for name in logs:
+        shorten_log(directory / name)
+
+
+def driver_logs(directory: Path) -> tuple[str, ...]:
+    """Which logs a driver has left."""
+    return tuple(name for name, file in LOG_FILES.items() if is_regular_file(directory, file))

@@ -1,0 +1,182 @@
+"""The drivers of one TaskManager: launched in slots of their own, watched, ended; their logs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from sluice.core import TRACING, SluiceError
+from sluice.pki.issuing import SignedChain
+from sluice.runtime.blob import check_job_id
+from sluice.runtime.gateways import JobMasterGateway
+from sluice.runtime.messages import (
+    MAX_DRIVER_END_CHARACTERS,
+    DriverCsr,
+    DriverLaunch,
+    DriverProcessEnd,
+    Evidence,
+    LogChunk,
+    SlotKind,
+    SlotProfile,
+    SlotRequest,
+)
+from sluice.runtime.node import ChildProcess, Exit, kill_below, merge, read_log
+from sluice.runtime.rpc import MailboxFull, RpcEndpoint, RpcTimeout
+from sluice.runtime.taskmanager.driver import (
+    LOG_FILES,
+    DriverHome,
+    HostedDriver,
+    driver_directory,
+    driver_logs,
+)
+from sluice.runtime.taskmanager.errors import AllocationUnknown, DriverNotStarted, SlotNotAvailable
+from sluice.runtime.taskmanager.slot_table import TaskSlot
+
+_LOG = logging.getLogger(__name__)
+
+KILL_GRACE_SECONDS = 3.0
+"""How long a driver whose slot is taken away gets between SIGTERM and SIGKILL."""
+RETRY_SECONDS = 0.5
+"""Before a busy JobMaster is told again that its driver has ended."""
+
+
+class Drivers:
+    """All drivers here, by job. A job has one at a time.
+
+    Args:
+        endpoint: the TaskExecutor, on whose main thread ends are handled.
+        home: what all drivers here have in common.
+        jobmaster: who masters the job of a slot now.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        home: DriverHome,
+        jobmaster: Callable[[SlotRequest], JobMasterGateway],
+    ) -> None:
+        self._endpoint = endpoint
+        self._home = home
+        self._jobmaster = jobmaster
+        self._drivers: dict[str, HostedDriver] = {}
+        self._evidence: dict[str, Evidence] = {}
+
+    def launch(self, launch: DriverLaunch, slot: TaskSlot) -> Coroutine[Any, Any, None]:
+        """Start a driver in an allocated slot; what is returned ends when its process runs.
+
+        Raises:
+            AllocationUnknown: the slot is not for a driver of this job.
+            SlotNotAvailable: it is too small, or a driver of this job runs here.
+        """
+        request = slot.request
+        if request is None or request.kind is not SlotKind.DRIVER or request.job_id != launch.job_id:
+            raise AllocationUnknown(f"allocation {launch.allocation_id[:64]} is not for a driver of {launch.job_id}")
+        if not slot.profile.fits(SlotProfile(cores=1, memory_mb=launch.driver_memory_mb)):
+            raise SlotNotAvailable(f"driver slot {slot.index} has {slot.profile}, too little for the driver")
+        if launch.job_id in self._drivers:
+            raise SlotNotAvailable(f"a driver of job {launch.job_id} runs here already")
+
+        def sign(csr: DriverCsr) -> asyncio.Future[SignedChain]:
+            return asyncio.ensure_future(self._jobmaster(request).sign_driver_identity(csr))
+
+        driver = HostedDriver(launch, self._home, token=request.jobmaster_token, sign=sign)
+        self._drivers[launch.job_id] = driver
+        return self._start(driver, request)
+
+    async def _start(self, driver: HostedDriver, request: SlotRequest) -> None:
+        launch = driver.launch
+        try:
+            with TRACING.span("launch driver", launch.trace, job=launch.job_id, attempt=launch.attempt):
+                child = await driver.start()
+        except BaseException as error:
+            self._forget(driver)
+            await asyncio.shield(asyncio.to_thread(driver.clean_up))
+            if isinstance(error, OSError):
+                raise DriverNotStarted(f"the driver of job {launch.job_id}: {error.strerror or error}") from error
+            raise
+        _LOG.info("driver %d of job %s runs, pid %d", launch.attempt, launch.job_id, child.pid)
+        renewal = self._endpoint.hand_off(driver.keep_renewed())
+        self._endpoint.hand_off(self._watch(driver, child, request)).add_done_callback(lambda _: renewal.cancel())
+
+    async def _watch(self, driver: HostedDriver, child: ChildProcess, request: SlotRequest) -> None:
+        """Wait for the end, make sure that nothing is left, and tell the JobMaster."""
+        launch = driver.launch
+        try:
+            ended = await child.wait()
+            _LOG.info("driver %d of job %s ended: %s", launch.attempt, launch.job_id, ended)
+            await child.stop(0)  # whatever it has left in its session
+            await asyncio.to_thread(kill_below, driver.directory)
+            seen = await asyncio.to_thread(driver.connections)
+            self._evidence[launch.job_id] = merge(self._evidence.get(launch.job_id, Evidence()), seen)
+            await asyncio.to_thread(driver.clean_up)
+        finally:
+            self._forget(driver)
+        await self._tell_end(launch, request, ended)
+
+    async def _tell_end(self, launch: DriverLaunch, request: SlotRequest, ended: Exit) -> None:
+        how = f"{ended}; see driver.agent and driver.stderr"
+        end = DriverProcessEnd(attempt=launch.attempt, how=how[:MAX_DRIVER_END_CHARACTERS])
+        while True:
+            try:
+                await self._jobmaster(request).driver_process_ended(end)
+            except (MailboxFull, RpcTimeout):
+                await asyncio.sleep(RETRY_SECONDS)
+            except SluiceError as error:  # it is over, or this TaskManager is lost for it, with all that ran here
+                _LOG.info("the JobMaster of job %s could not be told: %s", launch.job_id, error)
+                return
+            else:
+                return
+
+    def _forget(self, driver: HostedDriver) -> None:
+        if self._drivers.get(driver.launch.job_id) is driver:
+            del self._drivers[driver.launch.job_id]
+        driver.ended.set()
+
+    async def stop(self, job_id: str, attempt: int, grace: float) -> None:
+        """End a driver; returns when nothing of it runs any more. One that is not known has ended already."""
+        driver = self._drivers.get(job_id)
+        if driver is not None and driver.launch.attempt == attempt:
+            await self._stop(driver, grace)
+
+    async def end_slot(self, allocation_id: str) -> None:
+        """End what runs in a slot."""
+        inside = [each for each in self._drivers.values() if each.launch.allocation_id == allocation_id]
+        await asyncio.gather(*(self._stop(each, KILL_GRACE_SECONDS) for each in inside))
+
+    async def stop_all(self) -> None:
+        """End all drivers, and know nothing of them any more."""
+        await asyncio.gather(*(self._stop(each, KILL_GRACE_SECONDS) for each in self._drivers.values()))
+        self._evidence.clear()
+
+    async def _stop(self, driver: HostedDriver, grace: float) -> None:
+        await driver.stop(grace)
+        await driver.ended.wait()
+
+    def release_job(self, job_id: str) -> None:
+        """The attempt is over; its evidence has been asked for."""
+        self._evidence.pop(job_id, None)
+
+    @property
+    def jobs(self) -> frozenset[str]:
+        """Those of which a driver runs here, or of which something is known that somebody may ask for."""
+        return frozenset(self._drivers) | frozenset(self._evidence)
+
+    def connections(self, job_id: str) -> Evidence:
+        """Mutual TLS connections that drivers of a job here have recorded."""
+        driver = self._drivers.get(job_id)
+        ended = self._evidence.get(job_id, Evidence())
+        return ended if driver is None else merge(ended, driver.connections())
+
+    async def logs(self, job_id: str, attempt: int) -> tuple[str, ...]:
+        """Which logs the driver of an attempt has left here."""
+        return await asyncio.to_thread(driver_logs, driver_directory(self._home.jobs, check_job_id(job_id), attempt))
+
+    async def read_log(self, job_id: str, attempt: int, name: str, offset: int, limit: int) -> LogChunk:
+        """A piece of a driver's log; raises ``AllocationUnknown`` for one that no driver has."""
+        file = LOG_FILES.get(name)
+        if file is None or attempt < 1:
+            raise AllocationUnknown(f"a driver has no log {name[:40]!r}")
+        path = driver_directory(self._home.jobs, check_job_id(job_id), attempt) / file
+        return await asyncio.to_thread(read_log, path, offset, limit)
