@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 from sluice.audit.insider.live_targets import live_targets
-from sluice.audit.insider.payload import KERNEL_PATH, KERNEL_PATHS, PATTERNS, Target, load
+from sluice.audit.insider.payload import (
+    ABSENT,
+    FAMILIES,
+    FAMILY,
+    KERNEL_PATH,
+    KERNEL_PATHS,
+    PATTERNS,
+    Target,
+    load,
+)
 from sluice.audit.insider.surroundings import Surroundings
 from sluice.core import Home
 
@@ -91,7 +101,7 @@ def directories(around: Surroundings) -> Iterator[Target]:
 
 
 def machine(around: Surroundings) -> Iterator[Target]:
-    """Namespaces, files of the kernel, and sockets of services."""
+    """Namespaces, files of the kernel, sockets of services, and families of sockets."""
     for kind in ("pid", "mnt", "ipc", "uts"):
         with contextlib.suppress(OSError):
             namespace = Path(f"/proc/{around.process}/ns/{kind}")
@@ -99,7 +109,19 @@ def machine(around: Surroundings) -> Iterator[Target]:
     for pattern in dict.fromkeys(KERNEL_PATHS):
         for path in sorted(around.seen("/").glob(pattern.lstrip("/"))):
             yield Target(KERNEL_PATH, around.inside(path))
-    for socket in map(around.seen, _SOCKETS):
+    for service in map(around.seen, _SOCKETS):
         with contextlib.suppress(OSError):
-            if socket.is_socket():
-                yield Target("socket of the machine", around.inside(socket), socket.name)
+            if service.is_socket():
+                yield Target("socket of the machine", around.inside(service), service.name)
+    for each in FAMILIES:
+        if _has(*each):
+            yield Target(FAMILY, "/".join(map(str, each)))
+
+
+def _has(family: int, kind: int, protocol: int) -> bool:
+    """Whether the kernel has sockets of this family, though this user may not open them."""
+    try:
+        socket.socket(family, kind, protocol).close()
+    except OSError as error:
+        return error.errno not in ABSENT
+    return True

@@ -28,7 +28,7 @@ class BoxFile:
 
 def namespace_options(uid: int | None) -> Iterator[str]:
     """Namespaces and rights; ``uid``: what root's entry program becomes, None in a user namespace."""
-    yield from ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent")
+    yield from ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent")
     yield from ("--cap-drop", "ALL")
     if uid is None:
         yield from ("--unshare-user", "--disable-userns", "--uid", str(INNER_UID), "--gid", str(INNER_UID))

@@ -5,7 +5,13 @@ package is called ``sluice_insider``, and Sluice need not be there.
 """
 
 from .attempt import ATTEMPTS as ATTEMPTS, Attempt as Attempt, Group as Group, Outcome as Outcome, Place as Place
-from .calling import KERNEL_PATH as KERNEL_PATH, KERNEL_PATHS as KERNEL_PATHS
+from .calling import (
+    ABSENT as ABSENT,
+    FAMILIES as FAMILIES,
+    FAMILY as FAMILY,
+    KERNEL_PATH as KERNEL_PATH,
+    KERNEL_PATHS as KERNEL_PATHS,
+)
 from .main import MARK as MARK
 from .rows import load as load
 from .world import PATTERNS as PATTERNS, TARGETS as TARGETS, Target as Target, World as World, encode as encode

@@ -22,7 +22,7 @@ ESCAPE = Group(
 _ALLOWED_BUT_WRONG = frozenset({errno.EINVAL, errno.ENOENT, errno.EFAULT, errno.EBADF, errno.EBUSY, errno.ENOEXEC,
                                 errno.ENOTDIR, errno.ENOTBLK, errno.EOPNOTSUPP, errno.ENODEV})  # fmt: skip
 MAX_PATHS = 12
-_ABSENT = frozenset({errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT})
+ABSENT = frozenset({errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT})
 
 
 def calling(what: str, act: Callable[[], object], seen: str = "the kernel did it") -> Run:
@@ -34,7 +34,7 @@ def calling(what: str, act: Callable[[], object], seen: str = "the kernel did it
         except NoSuchCall as error:
             return untried(str(error))
         except OSError as error:
-            if error.errno in _ABSENT:
+            if error.errno in ABSENT:
                 return untried(f"this kernel has no such thing: {error_of(error)}")
             return refused(what, error_of(error))
         return reached(what, seen)
@@ -59,6 +59,9 @@ def asking(what: str, act: Callable[[], object]) -> Run:
     return run
 
 
+FAMILIES: list[tuple[int, int, int]] = []
+"""Families, kinds and protocols of sockets that attempts open; the audit tells which of them the kernel has."""
+FAMILY = "socket family"
 KERNEL_PATHS: list[str] = []
 """What attempts open; the audit tells which of it is there outside."""
 KERNEL_PATH = "kernel path"

@@ -1,0 +1,68 @@
+"""The level at which TaskManagers isolate jobs: had, or nothing starts; and told wherever the cluster is looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from sluice.audit.model import Kind, Listener
+from sluice.audit.runner import examine
+from sluice.audit.subject import Options, Subject
+from sluice.cli.cluster.commands import _isolation
+from sluice.cli.main import app
+from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, SandboxUnavailable
+from tests.integration.runtime.conftest import Cluster
+
+
+async def start_at(cluster: Cluster, name: str, isolation: IsolationConfig) -> None:
+    """A TaskManager with these settings."""
+    cluster.config = msgspec.structs.replace(cluster.config, isolation=isolation)
+    await cluster.start_taskmanager(name)
+
+
+async def test_levels_that_differ_are_told_by_rest_by_announcements_and_by_the_audit(cluster: Cluster) -> None:
+    await start_at(cluster, "tm-1", IsolationConfig())
+    assert (await cluster.get("/v1/overview"))["isolation"] == {"sandbox": 1}
+
+    await start_at(cluster, "tm-2", IsolationConfig(level=IsolationLevel.NONE))
+
+    assert (await cluster.get("/v1/overview"))["isolation"] == {"sandbox": 1, "none": 1}
+    found = {each["id"]: each["isolation"] for each in (await cluster.get("/v1/taskmanagers"))["taskmanagers"]}
+    assert found == {"tm-1": "sandbox", "tm-2": "none"}
+    assert _isolation(cluster.home) == found
+    home = Listener(name="home", kind=Kind.HOME, path=str(cluster.home.root))
+    findings = {each.check: each.seen for each in examine("a test", [Subject(home, Options())]).findings()}
+    assert findings["ISO-01"] == "jobs can do whatever their TaskManager can: tm-2 (none)"
+
+    await cluster.stop_taskmanager("tm-2")
+    assert "ISO-01" not in {each.check for each in examine("a test", [Subject(home, Options())]).findings()}
+
+
+async def test_a_taskmanager_that_cannot_isolate_jobs_does_not_start(cluster: Cluster, tmp_path: Path) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'No permissions to create new namespace' >&2\nexit 1\n")
+    broken.chmod(0o755)
+
+    with pytest.raises(SandboxUnavailable, match="No permissions to create new namespace") as caught:
+        await start_at(cluster, "tm-1", IsolationConfig(bwrap=str(broken)))
+
+    assert 'isolation.level = "none"' in caught.value.remedy
+    assert (await cluster.get("/v1/taskmanagers"))["taskmanagers"] == []
+    assert (await cluster.get("/v1/overview"))["isolation"] == {}
+
+
+def test_a_cluster_that_cannot_isolate_jobs_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE__ISOLATION__BWRAP", str(tmp_path / "missing"))
+    before = set(psutil.Process().children(recursive=True))
+
+    run = CliRunner().invoke(app, ["up", "--home", str(tmp_path / "home")])
+
+    assert isinstance(run.exception, SandboxUnavailable)
+    assert str(tmp_path / "missing") in run.exception.what
+    assert run.exception.remedy
+    assert not (tmp_path / "home" / "pki" / "authorities").exists()
+    assert set(psutil.Process().children(recursive=True)) <= before
