@@ -60,8 +60,9 @@ def _temporary_directories(processes: Iterable[psutil.Process]) -> Iterator[Targ
         with contextlib.suppress(psutil.Error):
             found[process.environ().get("TMPDIR", "")] = None
     for directory in filter(None, found):
-        if Path(directory).is_dir():
-            yield Target("job temporary directory", directory)
+        with contextlib.suppress(OSError):
+            status = Path(directory).stat()
+            yield Target("job temporary directory", directory, mark=f"{status.st_dev}:{status.st_ino}")
 
 
 def _listeners(listeners: Iterable[Listener]) -> Iterator[Target]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.audit.containers import Container
 from sluice.core import Home
+
+_PYTHON = re.compile(rb"/python[0-9.]*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Surroundings:
     def of_container(cls, container: Container) -> Surroundings:
         """In a container, beside its home."""
         arguments = Path(f"/proc/{container.pid}/cmdline").read_bytes().split(b"\0")
-        program = next((Path(each.decode()) for each in arguments if each.endswith((b"/python", b"/python3"))), None)
+        program = next((Path(os.fsdecode(each)) for each in arguments if _PYTHON.search(each)), None)
         prefix = Path("/usr/local") if program is None else program.parent.parent
         return cls(container.files, Path("/root"), prefix, Path("/usr"), str(container.pid), container.root)
 

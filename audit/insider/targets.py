@@ -66,7 +66,16 @@ def files(around: Surroundings, victim: str) -> Iterator[Target]:
         # Those of the victim first: they are there for the whole time.
         ordered = sorted(paths, key=lambda path: not victim or victim not in path.parts)
         for path in ordered[:MAX_TARGETS_OF_A_KIND]:
-            yield Target(kind, around.inside(path))
+            yield Target(kind, around.inside(path), mark=_mark(path))
+
+
+def _mark(path: Path) -> str:
+    """Of a directory: one that is made for a mount inside has its path and is another one. Empty for a file."""
+    with contextlib.suppress(OSError):
+        if path.is_dir():
+            status = path.stat()
+            return f"{status.st_dev}:{status.st_ino}"
+    return ""
 
 
 def directories(around: Surroundings) -> Iterator[Target]:

@@ -12,6 +12,7 @@ from .attempt import Tried, reached, refused, untried
 from .world import Target, World
 
 FEW_BYTES = 64
+ANOTHER = "another directory is there"
 MAX_NAMED = 4
 """Targets that are told of by name."""
 
@@ -60,7 +61,11 @@ def read_any(world: World, *kinds: str) -> Tried:
     errors: dict[str, int] = {}
     for target in targets:
         try:
-            directory = stat.S_ISDIR(target.path.stat().st_mode)
+            status = target.path.stat()
+            directory = stat.S_ISDIR(status.st_mode)
+            if directory and target.mark not in {"", f"{status.st_dev}:{status.st_ino}"}:
+                errors[ANOTHER] = errors.get(ANOTHER, 0) + 1
+                continue
             seen = list_some(target.path) if directory else read_some(target.path)
         except OSError as error:
             errors[error_of(error)] = errors.get(error_of(error), 0) + 1

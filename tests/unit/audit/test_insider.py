@@ -18,14 +18,18 @@ from typing import Any
 import pytest
 
 from sluice.audit.catalogue import by_id
+from sluice.audit.containers import Container
 from sluice.audit.insider import CHECKS, Place, Row, Seen, World, canaries, judge, packed, read_rows, report_of
 from sluice.audit.insider.live_targets import start_ticks
 from sluice.audit.insider.payload import ATTEMPTS, Attempt, Group, Outcome, Target, encode
 from sluice.audit.insider.payload.attempt import reached, refused
 from sluice.audit.insider.payload.bounded import tried
 from sluice.audit.insider.payload.reading import read_any
+from sluice.audit.insider.surroundings import Surroundings
+from sluice.audit.insider.targets import directories, files, machine
 from sluice.audit.model import Kind, Outcome as Verdict, Report, Severity
 from sluice.audit.reports import RENDERERS, Format
+from sluice.core import Home
 
 NONCE = "0123456789abcdef"
 GROUP = Group("TST", severity="high", cwe=(200,), expected="nothing", remedy="none")
@@ -329,3 +333,38 @@ def test_plaintext_is_reached_where_it_is_served() -> None:
         said = tried(ATTEMPTS["NET-07"], World(targets=(Target("port", f"127.0.0.1:{port}", "rpc"),)))
         thread.join()
     assert said.outcome is Outcome.REACHED, said
+
+
+def test_an_empty_directory_in_the_place_of_another_is_not_it(tmp_path: Path) -> None:
+    """A sandbox makes directories on the way to what it mounts."""
+    status = tmp_path.stat()
+    real = Target("job directory", str(tmp_path), mark=f"{status.st_dev}:{status.st_ino}")
+    assert read_any(World(targets=(real,)), "job directory").outcome is Outcome.REACHED
+    other = Target("job directory", str(tmp_path), mark="1:1")
+    assert read_any(World(targets=(other,)), "job directory").outcome is Outcome.REFUSED
+
+
+def test_targets_of_a_home_are_named_and_never_read(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home").create()
+    key = home.pki / "authorities" / "internal" / "key.pem"
+    key.parent.mkdir(parents=True)
+    key.write_text("very secret")
+    victim = home.root / "work" / "taskmanager-1" / "jobs" / ("a" * 32) / "executor-1"
+    (victim / "identity").mkdir(parents=True)
+    (victim / "identity" / "key.pem").write_text("very secret, too")
+    around = Surroundings(home, tmp_path, Path(sys.prefix), Path(sys.base_prefix))
+    found = [*files(around, "a" * 32), *directories(around), *machine(around)]
+    kinds = {each.kind: each for each in found}
+    assert kinds["internal authority's key"].place == str(key)
+    assert kinds["job key"].path.parent.parent == victim
+    assert kinds["job directory"].mark
+    assert {"pid", "mnt", "ipc", "uts"} == {each.name for each in found if each.kind == "namespace"}
+    assert b"very secret" not in encode(World(targets=tuple(found)))
+
+
+def test_a_container_is_seen_below_its_root_and_named_as_a_job_would() -> None:
+    container = Container(service="taskmanager-1", project="p", pid=os.getpid(), home="/var/lib/sluice")
+    around = Surroundings.of_container(container)
+    assert around.inside(around.home.pki) == "/var/lib/sluice/pki"
+    assert around.seen("/etc/passwd").read_bytes() == Path("/etc/passwd").read_bytes()
+    assert around.prefix == Path(sys.prefix)
