@@ -40,6 +40,7 @@ def init(
     taskmanagers: Annotated[int, typer.Option(help="TaskManagers.")] = 3,
     slots: Annotated[int, typer.Option(help="Slots of each TaskManager.")] = 2,
     slot_memory: Annotated[int, typer.Option(help="Heap of an executor in MiB.")] = 768,
+    driver_slots: Annotated[int, typer.Option(help="Drivers that a TaskManager runs at a time.")] = 2,
     address: Annotated[str, typer.Option(help="Address of this machine to publish the gateway on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The gateway's port, the only one that is published.")] = 8443,
     host: Annotated[str, typer.Option(help="Host name of the gateway for its clients.")] = "localhost",
@@ -66,7 +67,18 @@ def init(
     from sluice.cli.compose.services import SECCOMP_FILE
 
     chosen = ComposeSet(
-        name, taskmanagers, slots, slot_memory, address, port, host, image, envoy_image, shuffle_workers, jobmanagers
+        name=name,
+        taskmanagers=taskmanagers,
+        slots=slots,
+        slot_memory_mb=slot_memory,
+        driver_slots=driver_slots,
+        address=address,
+        port=port,
+        host=host,
+        image=image,
+        envoy_image=envoy_image,
+        shuffle_workers=shuffle_workers,
+        jobmanagers=jobmanagers,
     )
     files = {
         "compose.yaml": render_compose(chosen).encode(),

@@ -46,6 +46,19 @@ from sluice.gateway import AUTH_NAME, EDGE_NAME, ENVOY_NAME
 from sluice.gateway.proxy import arguments
 
 MAX_TASKMANAGERS = 64
+OWN_MEMORY_MB = 512
+"""Of a TaskManager itself, and for the files that the kernel caches for it."""
+OWN_PROCESSES = 512
+"""Processes and threads of a TaskManager itself, of drivers' agents, and what makes sandboxes."""
+DRIVER_MEMORY_MB = 768
+DRIVER_PYTHON_MB = 768
+AGENT_MB = 96
+JVM_OVERHEAD_MB = 384
+"""What a JVM takes besides its heap, as Spark counts it: 10 %, at least this."""
+LEAST_PYTHON_MB = 384
+BOX_PROCESSES = 512
+"""Processes and threads of one sandbox: a JVM has about a hundred."""
+BOX_TMP_MB = 128
 BLOB_PORT = 6124
 GATEWAY_PORT = 8443
 ENVOY_IMAGE = "envoyproxy/envoy:v1.40.0"
@@ -73,6 +86,7 @@ class ComposeSet:
         shuffle_workers: how many; 0: Spark's own shuffle is used.
         slots: of each TaskManager.
         slot_memory_mb: heap of an executor.
+        driver_slots: drivers that a TaskManager runs at a time.
         address: on which address of this machine the gateway's port is published.
         port: the one port that is published.
         host: the name that clients use for the gateway, besides localhost.
@@ -91,6 +105,7 @@ class ComposeSet:
     envoy_image: str = ENVOY_IMAGE
     shuffle_workers: int = 2
     jobmanagers: int = 2
+    driver_slots: int = 2
 
     def __post_init__(self) -> None:
         """Refuse values that would mean something else in YAML, TOML or an environment file."""
@@ -102,12 +117,23 @@ class ComposeSet:
         _check(1 <= self.jobmanagers <= MAX_JOBMANAGERS, "--jobmanagers", self.jobmanagers, f"1 to {MAX_JOBMANAGERS}")
         _check(0 <= self.shuffle_workers <= MAX_TASKMANAGERS, "--shuffle-workers", self.shuffle_workers, "0 to 64")
         _check(1 <= self.slots <= 256, "--slots", self.slots, "1 to 256")
+        _check(1 <= self.driver_slots <= 256, "--driver-slots", self.driver_slots, "1 to 256")
         _check(450 <= self.slot_memory_mb <= 1 << 20, "--slot-memory", self.slot_memory_mb, "at least 450 MiB")
         _check(1 <= self.port <= 65535, "--port", self.port, "1 to 65535")
         try:
             ipaddress.ip_address(self.address)
         except ValueError as error:
             raise UsageError(f"--address {self.address[:100]!r} is not an address", "as in 127.0.0.1") from error
+
+    @property
+    def boxes(self) -> int:
+        """Sandboxes that a TaskManager may run at a time: one for an executor, two for a driver."""
+        return self.slots + 2 * self.driver_slots
+
+    @property
+    def python_memory_mb(self) -> int:
+        """For the Python workers of an executor: what its heap leaves of twice its size, as Spark counts overhead."""
+        return max(LEAST_PYTHON_MB, self.slot_memory_mb - JVM_OVERHEAD_MB)
 
     @property
     def taskmanager_names(self) -> tuple[str, ...]:
@@ -179,6 +205,17 @@ heartbeat_timeout = 10.0
 [taskmanager]
 slots = {chosen.slots}
 slot_memory_mb = {chosen.slot_memory_mb}
+driver_slots = {chosen.driver_slots}                      # drivers at a time, besides the executors in slots
+
+[spark]
+driver_memory_mb = {DRIVER_MEMORY_MB}
+
+[isolation]                           # of each process of a job; what they use together the container bounds
+level = "sandbox"
+max_processes = {BOX_PROCESSES}
+tmp_mb = {BOX_TMP_MB}                          # of /tmp, and of /dev/shm
+python_worker_memory_mb = {chosen.python_memory_mb}
+driver_python_memory_mb = {DRIVER_PYTHON_MB}
 {ha_settings(chosen.jobmanagers)}{_shuffle_settings(chosen)}
 [gateway]
 host = "0.0.0.0"
@@ -265,13 +302,14 @@ Services
   ca            makes the authorities at its first start, and a join token, good once, for each other service
   envoy         the only ingress. The program alone: its configuration comes from `auth`, its keys from `envoy-agent`
   envoy-agent   makes and renews Envoy's identities and hands them over on a socket; no file holds a key for Envoy
-  jobmanager    drivers run there, so it has more memory; that of a TaskManager follows from its slots
-  taskmanager-… put job code into sandboxes, and may therefore make namespaces: seccomp.json says which
+  jobmanager    runs no code of a job
+  taskmanager-… run drivers and executors in sandboxes, and may make namespaces for that: seccomp.json says which.
+                Their memory follows from their slots
 
 Networks
   front         the only one with a way out, and the only one on which a port is published: the gateway's
   gateway       Envoy, the auth service and REST
-  cluster       JobManagers, TaskManagers, and the drivers and executors on them
+  cluster       JobManagers, and TaskManagers with drivers and executors
   ensemble      ZooKeeper's servers among themselves
 
 Volumes
@@ -284,8 +322,9 @@ Volumes
 
 
 def _taskmanager(name: str, chosen: ComposeSet) -> Service:
-    # Heap, and as much again for metaspace, threads, network buffers and the Python workers of a slot.
-    memory_mb = 512 + chosen.slots * (2 * chosen.slot_memory_mb)
+    executor_mb = chosen.slot_memory_mb + max(JVM_OVERHEAD_MB, chosen.slot_memory_mb // 10) + chosen.python_memory_mb
+    driver_mb = DRIVER_MEMORY_MB + JVM_OVERHEAD_MB + DRIVER_PYTHON_MB + AGENT_MB
+    memory_mb = OWN_MEMORY_MB + chosen.slots * executor_mb + chosen.driver_slots * driver_mb
     return Service(
         name=name,
         command=("run", "taskmanager", f"--name={name}", f"--dns={name}"),
@@ -293,7 +332,8 @@ def _taskmanager(name: str, chosen: ComposeSet) -> Service:
         networks={"cluster": ()},
         joining=(Joining(f"taskmanager/{name}", (name,)),),
         environment={"SLUICE_JOBMANAGER": jobmanager_addresses(chosen.jobmanagers), "SLUICE__TASKMANAGER__HOST": name},
-        limits=Limits(f"{memory_mb}m"),
+        # No job can use up the processes that the TaskManager and other jobs need.
+        limits=Limits(f"{memory_mb}m", pids=OWN_PROCESSES + chosen.boxes * BOX_PROCESSES),
         runs_jobs=True,
     )
 

@@ -95,7 +95,7 @@ def _jobmanager(number: int, *, shares: bool) -> Service:
         networks={"gateway": (rest, REST_HOST), "cluster": (rpc,)},
         joining=(Joining(f"jobmanager/{name}", (rpc, rest, REST_HOST)),),
         environment={"SLUICE__JOBMANAGER__HOST": rpc, "SLUICE__JOBMANAGER__REST_HOST": rest},
-        limits=Limits("4g"),  # drivers run here
+        limits=Limits("1g", pids=512),
         mounts=(SHARED_BY_JOBMANAGERS,) if shares else (),
     )
 

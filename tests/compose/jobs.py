@@ -30,6 +30,11 @@ def under_way(stack: Stack, pipeline: Path, taskmanager: str, seconds: float) ->
     return job_id
 
 
+def driver_place(stack: Stack, job_id: str) -> str:
+    """The TaskManager on which the job's driver runs."""
+    return str(stack.job(job_id)["attempts"][-1]["taskmanager"])
+
+
 def finished_tasks(stack: Stack, job_id: str) -> int:
     """How far a job is that must not have ended."""
     job = stack.job(job_id)

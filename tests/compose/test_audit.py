@@ -83,7 +83,8 @@ def test_the_audit_finds_nothing_in_any_container_while_a_job_runs(stack: Stack,
     assert findings(done) == []
     assert done.returncode == 0, done.stderr
     examined = {each["listener"]["name"] for each in json.loads(done.stdout)["listeners"]}
-    assert any(re.match("jobmanager(-2)?/driver-", name) for name in examined), examined
+    assert any(re.match(r"taskmanager-\d/driver-", name) for name in examined), examined
+    assert not any(name.startswith(("jobmanager/driver-", "jobmanager-2/driver-")) for name in examined), examined
     assert any(name.startswith("taskmanager-1/executor-") for name in examined), examined
     assert TOTAL in stack.until_finished(job_id)
 

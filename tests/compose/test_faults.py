@@ -10,7 +10,15 @@ import pytest
 
 from sluice.runtime.processes.zookeeper import QUORUM_PORT
 from tests.compose.engine import CUT_OFF, KILLED, ROOT, Stack, eventually
-from tests.compose.jobs import ONE_FAULT_SECONDS, TOTAL, TWO_FAULTS_SECONDS, finished_tasks, goes_on, under_way
+from tests.compose.jobs import (
+    ONE_FAULT_SECONDS,
+    TOTAL,
+    TWO_FAULTS_SECONDS,
+    driver_place,
+    finished_tasks,
+    goes_on,
+    under_way,
+)
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -27,18 +35,26 @@ def test_a_job_from_outside_finds_what_is_there(stack: Stack) -> None:
     assert report["bad_inputs"] == 0
 
 
-def test_a_killed_taskmanager_costs_no_result(stack: Stack, slow_sum: Path) -> None:
-    others = stack.starts("taskmanager-2")
+@pytest.mark.parametrize("with_driver", [False, True], ids=["executors only", "driver too"])
+def test_a_killed_taskmanager_costs_no_result(stack: Stack, slow_sum: Path, with_driver: bool) -> None:
+    others = stack.starts()
     job_id = under_way(stack, slow_sum, "taskmanager-2", ONE_FAULT_SECONDS)
-    before = stack.inspect("taskmanager-2")["RestartCount"]
+    place = driver_place(stack, job_id)
+    killed = place if with_driver else next(each for each in stack.taskmanagers if each != place)
+    before = stack.inspect(killed)["RestartCount"]
 
-    stack.kill("taskmanager-2")
+    stack.kill(killed)
 
     assert TOTAL in stack.until_finished(job_id)
-    eventually(lambda: stack.inspect("taskmanager-2")["RestartCount"] > before, "the engine has started it again")
+    eventually(lambda: stack.inspect(killed)["RestartCount"] > before, "the engine has started it again")
     eventually(lambda: all_registered(stack), "it is registered again, with the identity it had")
-    assert stack.job(job_id)["progress"]["executors_removed"] >= 1
-    assert stack.starts("taskmanager-2") == others
+    if with_driver:
+        assert stack.job(job_id)["attempt"] == 2
+    else:
+        assert stack.job(job_id)["attempt"] == 1
+        assert stack.job(job_id)["progress"]["executors_removed"] >= 1
+    others.pop(killed)
+    assert stack.starts(killed) == others
 
 
 def test_killed_shuffle_processes_cost_no_result(stack: Stack, slow_sum: Path) -> None:
@@ -93,8 +109,9 @@ def leading_zookeeper(stack: Stack) -> str:
 def test_a_taskmanager_that_is_cut_off_costs_no_result(stack: Stack, slow_sum: Path) -> None:
     others = stack.starts()
     job_id = under_way(stack, slow_sum, "taskmanager-3", ONE_FAULT_SECONDS)
+    place = driver_place(stack, job_id)
 
-    with stack.cut_off("taskmanager-3"):
+    with stack.cut_off(next(each for each in stack.taskmanagers if each != place)):
         assert TOTAL in stack.until_finished(job_id)
 
     assert stack.job(job_id)["progress"]["executors_removed"] >= 1

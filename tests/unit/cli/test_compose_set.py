@@ -18,6 +18,7 @@ from sluice.cli.compose.files import (
 )
 from sluice.cli.config import load
 from sluice.cli.errors import UsageError
+from sluice.runtime.sandbox import IsolationLevel
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,7 +48,7 @@ def test_the_common_part_is_written_once_and_overridden_by_name() -> None:
     assert "x-service: &service\n" in text
     assert text.count("    <<: *service\n") == len(services(text))
     jobmanager = services(text)["jobmanager"]
-    assert (jobmanager["mem_limit"], jobmanager["read_only"]) == ("4g", True)
+    assert (jobmanager["mem_limit"], jobmanager["read_only"]) == ("1g", True)
     assert jobmanager["environment"]["SLUICE_CONFIG"] == "/etc/sluice/sluice.toml"
     assert "&id" not in text
 
@@ -85,6 +86,21 @@ def test_containers_of_taskmanagers_may_make_sandboxes() -> None:
         "systempaths=unconfined",
         "apparmor=${SLUICE_APPARMOR:-unconfined}",
     ]
+
+
+def test_a_taskmanagers_container_has_room_for_all_of_its_sandboxes_and_itself(tmp_path: Path) -> None:
+    """What one job uses up is bounded by its sandbox, before the container is full and others suffer."""
+    file = tmp_path / "sluice.toml"
+    for chosen in (ComposeSet(), ComposeSet(slots=4, driver_slots=3, slot_memory_mb=5000)):
+        file.write_text(render_settings(chosen))
+        settings = load(file, environment={})
+        isolation = settings.isolation
+        slot, driver = chosen.slot_memory_mb, settings.spark.driver_memory_mb
+        executors = chosen.slots * (slot + max(384, slot // 10) + isolation.python_worker_memory_mb)
+        drivers = chosen.driver_slots * (driver + 384 + isolation.driver_python_memory_mb)
+        container = services(render_compose(chosen))["taskmanager-1"]
+        assert int(container["mem_limit"].removesuffix("m")) >= 256 + executors + drivers
+        assert container["pids_limit"] >= 256 + (chosen.slots + 2 * chosen.driver_slots) * isolation.max_processes
 
 
 def test_envoy_has_nothing_but_what_it_shares_with_its_agent() -> None:
@@ -164,6 +180,8 @@ def test_the_settings_are_valid_and_say_what_was_chosen(tmp_path: Path) -> None:
     configuration = load(file, environment={})
     assert configuration.taskmanager.slots == 5
     assert configuration.taskmanager.slot_memory_mb == 900
+    assert configuration.taskmanager.driver_slots == 2
+    assert configuration.isolation.level is IsolationLevel.SANDBOX
     assert configuration.gateway.server_names == ("localhost", "cluster.example.org")
 
 
@@ -188,6 +206,7 @@ def test_names_ports_and_numbers_reach_the_files() -> None:
         {"shuffle_workers": -1},
         {"shuffle_workers": 65},
         {"slots": 0},
+        {"driver_slots": 0},
         {"slot_memory_mb": 100},
         {"port": 0},
         {"port": 70000},
