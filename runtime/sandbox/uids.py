@@ -52,13 +52,15 @@ def give(path: Path, uid: int) -> None:
 
 
 def _give_entry(directory: int, path: Path, uid: int) -> None:
-    info = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
-    if not stat.S_ISREG(info.st_mode):
-        os.chown(path.name, uid, uid, dir_fd=directory, follow_symlinks=False)  # the link, socket or FIFO itself
-        return
-    fd = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    """Give what ``path`` is at this moment: whatever takes its place meanwhile is not given."""
+    fd = os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
-        _give_file(fd, path, uid)
+        info = os.fstat(fd)
+        if stat.S_ISBLK(info.st_mode) or stat.S_ISCHR(info.st_mode):
+            raise SandboxRefused(f"{path} is a device: it is not given to a job")
+        if stat.S_ISREG(info.st_mode) and info.st_nlink > 1:
+            raise SandboxRefused(f"{path} has several names: it is not given to a job")
+        os.chown(f"/proc/self/fd/{fd}", uid, uid)  # the link, socket or FIFO itself
     finally:
         os.close(fd)
 

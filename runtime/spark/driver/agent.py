@@ -56,6 +56,9 @@ KILL_GRACE_SECONDS = 2.0
 JVM_LOSS_GRACE_SECONDS = 5.0
 """How long the pipeline gets to notice by itself that its JVM is gone."""
 
+MAX_QUESTIONS = 64
+"""Of one JVM about shuffles that are not answered yet; it is not read until some are."""
+
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
@@ -80,6 +83,7 @@ class DriverAgent:
         self._kills = KernelKills()
         self._kills_before = self._kills.count
         self._questions: set[asyncio.Task[None]] = set()
+        self.bridge.room = self._room
 
     def cancel(self, grace_seconds: float) -> None:
         """Cancel all Spark jobs, then end the driver within the grace; safe to call again."""
@@ -208,6 +212,12 @@ class DriverAgent:
             memory_mb=self._spec.driver_memory_mb,
             kernel_killed=self._kills.count > self._kills_before,
         )
+
+    async def _room(self) -> None:
+        """A JVM runs a job's code: however much it says, this process does not grow."""
+        await self._link.room()
+        while len(self._questions) >= MAX_QUESTIONS:
+            await asyncio.wait(self._questions, return_when=asyncio.FIRST_COMPLETED)
 
     def _on_spark_event(self, event: BridgeEvent) -> None:
         match event:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,9 @@ ShuffleAnswer = ShuffleAllocation | tuple[OutputLocation, ...]
 
 MAX_LINE_BYTES = 1 << 20
 """Longest message on the bridge."""
+
+MAX_UNREAD_BYTES = 8 << 20
+"""A JVM that leaves more than this unread is cut off."""
 
 MAX_SOCKET_PATH_BYTES = 107
 """``sun_path`` holds 108 bytes with the terminating zero (unix(7))."""
@@ -201,6 +204,8 @@ class Bridge:
         self._on_event = on_event
         self._server: asyncio.Server | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self.room: Callable[[], Awaitable[None]] | None = None
+        """Awaited after each message: the JVM is not read while nobody takes what it says. It keeps the rest itself."""
         self.contexts = 0
         """SparkContexts so far; questions of one are not answered to the next."""
 
@@ -245,8 +250,11 @@ class Bridge:
         self.path.unlink(missing_ok=True)
 
     def _send(self, line: bytes) -> None:
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(line)
+        if self._writer is None or self._writer.is_closing():
+            return
+        self._writer.write(line)
+        if self._writer.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            self._writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._writer is not None:  # one SparkContext at a time, as Spark itself has it
@@ -265,6 +273,8 @@ class Bridge:
                     in_order = True
                 else:
                     self._on_event(event)
+                    if self.room is not None:
+                        await self.room()
         except (BridgeProtocolError, ValueError, OSError):
             in_order = False  # ValueError: a line beyond the limit
         finally:

@@ -49,6 +49,9 @@ from sluice.runtime.spark.errors import DriverFailed
 MAX_QUEUED_CALLS = 10_000
 """Most calls that wait for the JobMaster; more mean that it has been away for too long."""
 
+BUSY_CALLS = 64
+"""So many waiting calls are enough: a JVM is not read until some have left. Each may be as long as a line of it."""
+
 RETRY_SECONDS = 0.5
 
 _AWAY = (EndpointNotFound, EndpointStopped, LeadershipLost, MailboxFull, PeerUnreachable, RpcTimeout)
@@ -113,6 +116,7 @@ class JobMasterLink:
         self._lease = lease or DriverLease(0)
         self._queue: deque[_Queued] = deque()
         self._waiting = asyncio.Event()
+        self._left = asyncio.Event()
         self._told = Told()
         self._registered_before = False
         self.latest: DriverAssignment | None = None
@@ -120,6 +124,12 @@ class JobMasterLink:
         self._next: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.assignment: asyncio.Future[DriverAssignment] = asyncio.get_running_loop().create_future()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def room(self) -> None:
+        """Wait while :data:`BUSY_CALLS` or more wait for the JobMaster, unless it is lost."""
+        while len(self._queue) >= BUSY_CALLS and not self.lost.done():
+            self._left.clear()
+            await self._left.wait()
 
     def spark_started(self, registration: SparkRegistration) -> None:
         """A SparkContext is up; targets of an earlier one are void."""
@@ -271,6 +281,7 @@ class JobMasterLink:
     def _forget_shown(self) -> None:
         """What waits of what is repeated at its latest must not come after it."""
         self._queue = deque(each for each in self._queue if not each.shows)
+        self._left.set()
 
     async def reassigned(self, than: DriverAssignment, seconds: float) -> DriverAssignment | None:
         """What a registration after that which brought ``than`` has brought; None: there is none within ``seconds``."""
@@ -291,6 +302,7 @@ class JobMasterLink:
     def _lose(self, why: str) -> None:
         if not self.lost.done():
             self.lost.set_result(why)
+            self._left.set()
 
     async def _connect(self) -> JobMasterPeer:
         """Find the JobMaster and register, again and again within the patience; raises what is an answer for ever."""
@@ -358,6 +370,7 @@ class JobMasterLink:
                 queued = self._queue[0]
                 await _accepted(lambda call=queued.call: call(jobmaster))  # type: ignore[misc]  # default argument
                 self._queue.remove(queued)
+                self._left.set()
                 if not queued.done.done():
                     queued.done.set_result(None)
             self._waiting.clear()

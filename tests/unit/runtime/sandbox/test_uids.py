@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,16 @@ def test_links_and_files_with_several_names_are_not_given(tmp_path: Path) -> Non
         give(tmp_path / "link", os.geteuid())
     with pytest.raises(SandboxRefused, match="cannot be given"):
         give(tmp_path / "missing", os.geteuid())
+
+
+def test_a_device_is_not_given(tmp_path: Path) -> None:
+    """An archive may bring one: whoever unpacks it as root would make the job its owner."""
+    device = (tmp_path / "null", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    if os.geteuid() != 0:
+        with pytest.raises(PermissionError):
+            os.mknod(*device)
+        return
+    os.mknod(*device)
+    with pytest.raises(SandboxRefused, match="device"):
+        give(tmp_path, 12345678)
+    assert device[0].stat().st_uid == 0

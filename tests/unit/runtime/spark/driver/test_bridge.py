@@ -23,6 +23,7 @@ from sluice.runtime.messages import (
 )
 from sluice.runtime.spark.driver.bridge import (
     MAX_LINE_BYTES,
+    MAX_UNREAD_BYTES,
     Bridge,
     BridgeEvent,
     KillExecutors,
@@ -203,6 +204,33 @@ async def test_next_spark_context_in_a_row_is_welcome(listening: Listening) -> N
         assert isinstance(await listening.next(), SparkRegistration)
         assert await listening.next() == SparkStopped()
         await jvm.close()
+
+
+async def test_a_jvm_is_not_read_while_there_is_no_room(listening: Listening) -> None:
+    room = asyncio.Event()
+
+    async def wait() -> None:
+        await room.wait()
+
+    listening.bridge.room = wait
+    jvm = await Jvm.connect(listening.bridge)
+    jvm.send(STARTED, {"type": "targets", "version": 1, "targets": []})
+    assert isinstance(await listening.next(), SparkRegistration)
+    await jvm.writer.drain()
+    assert listening.events.empty()
+    room.set()
+    assert isinstance(await listening.next(), ExecutorTargets)
+    await jvm.close()
+
+
+async def test_a_jvm_that_does_not_read_is_cut_off(listening: Listening) -> None:
+    jvm = await Jvm.connect(listening.bridge)
+    jvm.send(STARTED)
+    await listening.next()
+    for _ in range(2 * MAX_UNREAD_BYTES // (1 << 20)):
+        listening.bridge.answer_shuffle(1, 1, "x" * (1 << 20))
+    assert await listening.next() == SparkStopped(in_order=False)
+    await jvm.close()
 
 
 async def test_socket_is_for_the_owner_alone(listening: Listening) -> None:

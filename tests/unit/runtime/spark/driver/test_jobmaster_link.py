@@ -30,7 +30,7 @@ from sluice.runtime.messages import (
 )
 from sluice.runtime.rpc import EndpointNotFound, EndpointStopped, FencingTokenMismatch, MailboxFull, PeerUnreachable
 from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
-from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, JobMasterPeer
+from sluice.runtime.spark.driver.jobmaster_link import BUSY_CALLS, JobMasterLink, JobMasterPeer
 from sluice.runtime.spark.driver.lease import DriverLease
 from sluice.runtime.spark.driver.main import run_linked
 from sluice.runtime.spark.errors import DriverFailed
@@ -443,3 +443,29 @@ async def test_a_link_in_order_ends_with_its_driver() -> None:
     link = JobMasterLink(network.dial, attempt=1, pid=42, patience_seconds=30)
     link.lost.set_result("another JobManager leads")
     assert not cast("DriverExit", await soon(run_linked(Attempt(link), link))).succeeded
+
+
+async def test_there_is_room_again_when_a_call_has_left_or_the_link_is_lost() -> None:
+    network = Network()
+    async with linked(network) as link:
+        await soon(link.assignment)
+        network.peers[0].answering.clear()
+        for _ in range(BUSY_CALLS):
+            await soon(link.room())
+            link.kill_executors((1,))
+        waiting = asyncio.ensure_future(link.room())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        network.peers[0].answering.set()
+        await soon(waiting)
+    assert len(network.heard) > 1
+
+
+async def test_a_lost_link_keeps_nobody_waiting_for_room() -> None:
+    network = Network()
+    network.dial_error = PeerUnreachable("nobody there")
+    async with linked(network, patience=0.05) as link:
+        for _ in range(BUSY_CALLS):
+            link.kill_executors((1,))
+        await soon(link.room())
+        assert link.lost.done()
