@@ -144,7 +144,8 @@ def audit(
     sandbox and to use up the machine. It harms nothing, and tells only the kind of what it could read. Each attempt
     that succeeds is a finding.
 
-    Exit codes: 0 no finding, 1 findings, 2 wrong usage, 3 no cluster to examine.
+    Exit codes: 0 no finding, 1 findings, 2 wrong usage, 3 no cluster to examine, or the hostile job was
+    cut short.
 
     Examples: sluice audit; sluice audit --insider; sluice audit --insider --format html -o insider.html
     """
@@ -157,12 +158,14 @@ def audit(
     options = Options(
         patience=patience, handshake_limit=handshake_limit, max_leaf_lifetime=dt.timedelta(days=max_leaf_days)
     )
+    cut_short = ""
     try:
         if insider:
-            report = examine_inside(
+            inside = examine_inside(
                 GatewayOptions(home, server, ca, token_file),
                 InsiderOptions(insider_limit, victim, config, compose, project),
             )
+            report, cut_short = inside.report, inside.cut_short
         elif compose is not None:
             report = examine_project(compose, project, options)
         else:
@@ -178,6 +181,8 @@ def audit(
     write_report(report, Format.JSON if as_json else format_, output)
     if report.failed(fail_on):
         raise typer.Exit(EXIT_NO)
+    if cut_short:
+        raise UnreachableError(cut_short, "what was not examined proves nothing: see the job's log, and run it again")
 
 
 def _examine(

@@ -61,7 +61,15 @@ class InsiderOptions:
     project: str = ""
 
 
-def examine_inside(gateway: GatewayOptions, options: InsiderOptions) -> Report:
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What was found, and why the job did not come to its end; empty when it did."""
+
+    report: Report
+    cut_short: str = ""
+
+
+def examine_inside(gateway: GatewayOptions, options: InsiderOptions) -> Inside:
     """Submit, wait, read, judge.
 
     Raises:
@@ -71,7 +79,7 @@ def examine_inside(gateway: GatewayOptions, options: InsiderOptions) -> Report:
     return asyncio.run(_examine(gateway, options))
 
 
-async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Report:
+async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Inside:
     access = gateway.access()
     home = None if options.compose is not None else _local_home(gateway)
     vantage = _vantage(home, options)
@@ -96,9 +104,17 @@ async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Report:
                 job, output = await _follow(client, job_id, options.limit)
                 seen = await look(client, job_id, vantage.homes, nonce, put_out)
     rows, ended = read_rows(output.splitlines(), nonce)
-    missing = "the job ended before it told of this" if ended else f"the job did not come to its end: {_why(job)}"
-    subject = f"what a job reaches on {access.url}"
-    return report_of(subject, started_at, time.monotonic() - started, rows, job_id=job_id, missing=missing, seen=seen)
+    cut_short = "" if ended else f"the hostile job {job_id} did not come to its end: {_why(job)}"
+    report = report_of(
+        f"what a job reaches on {access.url}",
+        started_at,
+        time.monotonic() - started,
+        rows,
+        job_id=job_id,
+        missing=cut_short or "the job told nothing of it",
+        seen=seen,
+    )
+    return Inside(report, cut_short)
 
 
 def _vantage(home: Home | None, options: InsiderOptions) -> Vantage:
