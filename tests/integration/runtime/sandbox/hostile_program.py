@@ -52,6 +52,13 @@ def _read_key() -> object:
     return Path(TARGETS["key"]).read_bytes()
 
 
+@attempt("hold memory that no process has")
+def _hold_memory() -> object:
+    """System V shared memory stays when nobody has it mapped, and is in no table of descriptors."""
+    segment = call(29, 194, 0, 4096, 0o1600)  # shmget(IPC_PRIVATE, …, IPC_CREAT | 0600)
+    return call(31, 195, segment, 0, 0)  # shmctl(…, IPC_RMID)
+
+
 @attempt("read a key through the root of another process")
 def _read_through_proc() -> object:
     found = [root for root in Path("/proc").glob("[0-9]*/root") if (root / TARGETS["key"].lstrip("/")).exists()]
