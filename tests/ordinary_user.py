@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from sluice.runtime.sandbox import IsolationConfig
-from sluice.runtime.sandbox.mounts import Mount, in_order, parents
+from sluice.runtime.sandbox.bwrap import mounted
+from sluice.runtime.sandbox.mounts import Mount, in_order
 from sluice.runtime.sandbox.system_view import python_paths
 from sluice.runtime.sandbox.trial import programs
 
@@ -30,15 +31,18 @@ def python_of_nobody() -> tuple[str, ...]:
     """The command before the arguments of a Python program that runs it without rights; else plain Python."""
     if os.geteuid() != 0:
         return (sys.executable,)
+    return (*_open_namespace(), sys.executable, "-c", BECOME.format(NOBODY))
+
+
+def python_of_root() -> tuple[str, ...]:
+    """The same as root, where Python is in directories that everybody may enter, as it is on real machines."""
+    return (*_open_namespace(), sys.executable)
+
+
+def _open_namespace() -> tuple[str, ...]:
     shown = in_order(Mount.read_only(path) for path in (*python_paths(), ROOT))
-    closed = [path for path in parents(shown) if not path.stat().st_mode & 0o001]
-    command = [next(programs(IsolationConfig())), "--dev-bind", "/", "/"]
-    for path in closed:
-        command += ["--perms", "0755", "--tmpfs", str(path)]
+    tops = {path for mount in shown for path in mount.path.parents if not path.stat().st_mode & 0o001}
+    closed = [path for path in sorted(tops) if tops.isdisjoint(path.parents)]
     hidden = [mount for mount in shown if any(mount.path.is_relative_to(path) for path in closed)]
-    for path in parents(hidden):
-        if any(path.is_relative_to(each) and path not in closed for each in closed):
-            command += ["--perms", "0755", "--dir", str(path)]
-    for mount in hidden:
-        command += mount.options(0)
-    return (*command, "--", sys.executable, "-c", BECOME.format(NOBODY))
+    options = mounted([*map(Mount.empty, closed), *hidden], 1 << 20)
+    return (next(programs(IsolationConfig())), "--dev-bind", "/", "/", *options, "--")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.runtime.sandbox.mounts import Mount, parents
+from sluice.runtime.sandbox.mounts import Mount, MountKind, with_parents
 
 MIB = 1 << 20
 INNER_UID = 1000
@@ -49,21 +49,30 @@ def mount_options(
         tmp_mb: size of each file system in memory.
     """
     size = max(tmp_mb, MINIMUM_TMP_MB) * MIB
-    # bubblewrap makes the directories above a mount or a file for root alone.
-    for path in (Path("/etc"), Path("/run"), Path(ENTRY_PATH).parent, *parents(system)):
-        yield from ("--perms", "0755", "--dir", str(path))
-    for mount in system:
-        yield from mount.options(size)
-    for fd, where in files:
-        yield from ("--perms", "0444", "--file", str(fd), where)
+    yield from mounted(system, size)
+    for folder in sorted({parent for _, path in files for parent in Path(path).parents if parent != Path("/")}):
+        yield from _directory(folder)
+    for fd, path in files:
+        yield from ("--perms", "0444", "--file", str(fd), path)
     yield from ("--proc", "/proc", "--dev", "/dev")
     yield from ("--perms", "1777", "--size", str(size), "--tmpfs", "/tmp")  # noqa: S108 - the box's own
     yield from ("--perms", "1777", "--size", str(size), "--tmpfs", "/dev/shm")  # noqa: S108 - the box's own
-    for path in parents(own):
-        yield from ("--perms", "0755", "--dir", str(path))
+    yield from mounted(own, size)
     for mount in own:
-        yield from mount.options(size)
+        if mount.kind is MountKind.EMPTY:
+            yield from ("--remount-ro", str(mount.path))
     yield from ("--remount-ro", "/dev", "--remount-ro", "/")
+
+
+def mounted(mounts: Sequence[Mount], size: int) -> Iterator[str]:
+    """The options for ``mounts``, in order, with the directories above them; ``size``: of each in memory, in bytes."""
+    for each in with_parents(mounts):
+        yield from each.options(size) if isinstance(each, Mount) else _directory(each)
+
+
+def _directory(path: Path) -> tuple[str, ...]:
+    """bubblewrap itself makes the directories above a mount or a file for root alone."""
+    return ("--perms", "0755", "--dir", str(path))
 
 
 def box_files(uid: int, home: Path, entry: bytes) -> tuple[BoxFile, ...]:

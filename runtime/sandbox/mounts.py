@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +64,7 @@ class Mount:
         """The options of bubblewrap."""
         match self.kind:
             case MountKind.EMPTY:
-                return ("--size", str(size_bytes), "--tmpfs", str(self.path), "--remount-ro", str(self.path))
+                return ("--perms", "0755", "--size", str(size_bytes), "--tmpfs", str(self.path))
             case MountKind.LINK:
                 return ("--symlink", self.source, str(self.path))
             case MountKind.READ_ONLY:
@@ -101,16 +101,17 @@ def in_order(mounts: Iterable[Mount]) -> list[Mount]:
     return result
 
 
-def parents(mounts: Sequence[Mount]) -> list[Path]:
-    """The directories above ``mounts`` that are in none of them, in order."""
-    shown = {mount.path for mount in mounts}
-    found = {
-        path
-        for mount in mounts
-        for path in mount.path.parents
-        if path != Path("/") and path not in shown and shown.isdisjoint(path.parents)
-    }
-    return sorted(found)
+def with_parents(mounts: Sequence[Mount]) -> Iterator[Path | Mount]:
+    """``mounts``, in order, and before each of them the directories that have to be made for it."""
+    kinds = {mount.path: mount.kind for mount in mounts}
+    made = {Path("/")}
+    for mount in mounts:
+        for path in reversed(mount.path.parents):
+            nearest = next((kinds[each] for each in (path, *path.parents) if each in kinds), MountKind.EMPTY)
+            if path not in made and path not in kinds and nearest is MountKind.EMPTY:
+                made.add(path)
+                yield path
+        yield mount
 
 
 def check_path(path: Path) -> Path:
@@ -122,6 +123,12 @@ def check_path(path: Path) -> Path:
     if not path.is_absolute() or ".." in path.parts:
         raise SandboxRefused(f"{path} is no absolute path without ..", "write it in full")
     kernels = path.is_relative_to("/dev") and not path.is_relative_to("/dev/shm")  # noqa: S108 - tmpfs like /tmp
-    if path in _NEVER or kernels or any(path.is_relative_to(top) for top in ("/proc", "/sys")):
+    home = Path.home()
+    if (
+        path in _NEVER
+        or path in (home, *home.parents)
+        or kernels
+        or any(path.is_relative_to(top) for top in ("/proc", "/sys"))
+    ):
         raise SandboxRefused(f"a job may not see all of {path}", "name directories below it")
     return path

@@ -70,14 +70,16 @@ def python_paths() -> tuple[Path, ...]:
     wanted = [sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix]
     if site.ENABLE_USER_SITE:
         wanted.append(site.getusersitepackages())
-    links = [str(link.parent.parent) for link in _links(Path(sys.executable)) if link.parent.name == "bin"]
-    return outside_system(Path(path) for path in (*wanted, *links))
+    links = [link.parent.parent for link in _links(Path(sys.executable)) if link.parent.name == "bin"]
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    installed = (top for top in links if (top / "pyvenv.cfg").is_file() or (top / "lib" / version).is_dir())
+    return outside_system((*map(Path, wanted), *installed))
 
 
 def java_paths(executable: Path) -> tuple[Path, ...]:
     """Where the Java of the command ``executable`` is, outside of what every box sees already (as in ``/opt``)."""
-    homes = (link.parent.parent for link in _links(executable) if link.parent.name == "bin")
-    return outside_system(homes)
+    links = (link.parent.parent for link in _links(executable) if link.parent.name == "bin")
+    return outside_system(top for top in links if (top / "lib" / "modules").is_file())
 
 
 def outside_system(paths: Iterable[Path]) -> tuple[Path, ...]:

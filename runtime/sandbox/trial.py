@@ -12,9 +12,9 @@ from pathlib import Path
 
 from sluice.runtime.sandbox.box import Box, Walls
 from sluice.runtime.sandbox.config import IsolationConfig, IsolationLevel
-from sluice.runtime.sandbox.errors import SandboxUnavailable
+from sluice.runtime.sandbox.errors import SandboxRefused, SandboxUnavailable
 from sluice.runtime.sandbox.limits import Limits
-from sluice.runtime.sandbox.mounts import Mount, in_order
+from sluice.runtime.sandbox.mounts import Mount, check_path, in_order
 from sluice.runtime.sandbox.remedies import WITHOUT, Restrictions, remedy
 from sluice.runtime.sandbox.seccomp import seccomp_filter
 from sluice.runtime.sandbox.system_view import python_paths, system_files, system_mounts
@@ -91,7 +91,12 @@ def programs(config: IsolationConfig) -> Iterator[str]:
 
 
 def _try(walls: Walls, *, own_uids: bool) -> None:
-    mounts = in_order(Mount.read_only(path) for path in python_paths())
+    try:
+        mounts = in_order(Mount.read_only(check_path(path)) for path in python_paths())
+    except SandboxRefused as error:
+        raise SandboxUnavailable(
+            f"Python cannot be shown to jobs: {error.what}", "use a virtual environment"
+        ) from error
     box = Box(View(_TRIAL_JOB), Limits(), walls, job_uid(_TRIAL_JOB) if own_uids else None, tuple(mounts))
     argv = (sys.executable, "-I", "-c", _PROGRAM)
     try:

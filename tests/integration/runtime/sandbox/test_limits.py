@@ -100,13 +100,19 @@ def _renew(boxes: Boxes, identity: Path, content: str) -> None:
 
 
 async def test_private_directories_are_hidden_wherever_they_are(boxes: Boxes, tmp_path: Path) -> None:
+    """But for the job's own part of them."""
     shown = tmp_path / "shown"
-    (shown / "home" / "pki").mkdir(parents=True)
+    work = shown / "home" / "jobs" / "1" / "work"
+    for directory in (shown / "home" / "pki", shown / "home" / "jobs" / "2", work):
+        directory.mkdir(parents=True)
     (shown / "home" / "pki" / "ca.key").touch()
     (shown / "data").touch()
     sandbox = Sandbox.prepare(IsolationConfig(read_only=(str(shown),)), private=[shown / "home"])
-    sandbox.own([boxes.work], JOB)
-    box = sandbox.box(View(JOB, (), (boxes.work,)), Limits())
-    ended = await boxes.run("/usr/bin/find", str(shown), box=box)
+    sandbox.own([work, boxes.work], JOB)
+    box = sandbox.box(View(JOB, (), (boxes.work, work)), Limits())
+    ended = await boxes.run("/bin/sh", "-c", f"find {shown}; touch {work}/mine; touch {shown}/home/x", box=box)
 
-    assert set(ended.out.split()) == {str(shown), str(shown / "data"), str(shown / "home")}
+    found = {Path(line).relative_to(shown) for line in ended.out.split()}
+    assert found == {Path(each) for each in (".", "data", "home", "home/jobs", "home/jobs/1", "home/jobs/1/work")}
+    assert "Read-only file system" in ended.err
+    assert (work / "mine").exists()

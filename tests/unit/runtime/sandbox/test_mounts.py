@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.sandbox.errors import SandboxRefused
-from sluice.runtime.sandbox.mounts import Mount, MountKind, check_path, in_order, parents
+from sluice.runtime.sandbox.mounts import Mount, MountKind, check_path, in_order, with_parents
 
 
 def test_directories_come_before_what_is_below_them() -> None:
@@ -46,15 +46,29 @@ def test_directories_of_the_operators_are_allowed(path: str) -> None:
     assert check_path(Path(path)) == Path(path)
 
 
-def test_directories_above_mounts_are_made_for_everybody() -> None:
-    found = parents([Mount.read_only(Path("/root/.pyenv/3")), Mount.read_only(Path("/root/.pyenv/3/x/y"))])
+def test_directories_above_mounts_are_made_unless_a_mount_has_them() -> None:
+    shown = Mount.read_only(Path("/root/.pyenv/3"))
+    below = Mount.read_only(Path("/root/.pyenv/3/x/y"))
 
-    assert found == [Path("/root"), Path("/root/.pyenv")]
+    assert list(with_parents([shown, below])) == [Path("/root"), Path("/root/.pyenv"), shown, below]
+
+
+def test_directories_below_what_is_hidden_are_made_in_it() -> None:
+    mounts = [Mount.read_only(Path("/a")), Mount.empty(Path("/a/home")), Mount.writable(Path("/a/home/jobs/1/work"))]
+    made = list(with_parents(mounts))
+
+    assert made == [*mounts[:2], Path("/a/home/jobs"), Path("/a/home/jobs/1"), mounts[2]]
+
+
+def test_no_job_sees_all_of_a_home_directory() -> None:
+    for path in (Path.home(), *Path.home().parents):
+        with pytest.raises(SandboxRefused, match="may not see all of"):
+            check_path(path)
 
 
 def test_each_kind_has_its_options() -> None:
     assert Mount.read_only(Path("/a"), source=Path("/b")).options(1) == ("--ro-bind", "/b", "/a")
     assert Mount.writable(Path("/a")).options(1) == ("--bind", "/a", "/a")
     assert Mount.link(Path("/bin"), "usr/bin").options(1) == ("--symlink", "usr/bin", "/bin")
-    assert Mount.empty(Path("/a")).options(7) == ("--size", "7", "--tmpfs", "/a", "--remount-ro", "/a")
+    assert Mount.empty(Path("/a")).options(7) == ("--perms", "0755", "--size", "7", "--tmpfs", "/a")
     assert {kind.value for kind in MountKind} == {"empty", "link", "read-only", "writable"}
