@@ -61,8 +61,10 @@ def _hold_memory() -> object:
 
 @attempt("read a key through the root of another process")
 def _read_through_proc() -> object:
-    found = [root for root in Path("/proc").glob("[0-9]*/root") if (root / TARGETS["key"].lstrip("/")).exists()]
-    return found[0]
+    for root in Path("/proc").glob("[0-9]*/root"):
+        with contextlib.suppress(OSError):
+            return (root / TARGETS["key"].lstrip("/")).read_bytes()
+    raise PermissionError("through none")
 
 
 @attempt("list the directory of another job")
