@@ -43,9 +43,9 @@ def open_untrusted(root: Path, *names: str, writable: bool = False) -> IO[bytes]
         FileNotFoundError: there is none.
         UnsafeFile: it is no regular file, a link leads to it, it has a second name, or it belongs to somebody else.
     """
-    with _directory(root, names[:-1]) as (directory, owner), _explained(root, names):
+    with _directory(root, names[:-1]) as (directory, owners), _explained(root, names):
         access = os.O_RDWR if writable else os.O_RDONLY
-        return _checked(os.open(names[-1], access | _FILE, dir_fd=directory), owner, "r+b" if writable else "rb")
+        return _checked(os.open(names[-1], access | _FILE, dir_fd=directory), owners, "r+b" if writable else "rb")
 
 
 @contextlib.contextmanager
@@ -56,10 +56,10 @@ def untrusted_socket(root: Path, name: str) -> Iterator[Path]:
         FileNotFoundError: there is none.
         UnsafeFile: it is no socket, a link leads to it, it has a second name, or it belongs to somebody else.
     """
-    with _directory(root, ()) as (directory, owner), _explained(root, (name,)):
+    with _directory(root, ()) as (directory, owners), _explained(root, (name,)):
         handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         try:
-            _check(os.fstat(handle), owner, stat.S_IFSOCK)
+            _check(os.fstat(handle), owners, stat.S_IFSOCK)
         except BaseException:
             os.close(handle)
             raise
@@ -75,9 +75,9 @@ def create_untrusted(root: Path, name: str, *, mode: int) -> IO[bytes]:
     Raises:
         UnsafeFile: as in :func:`open_untrusted`.
     """
-    with _directory(root, ()) as (directory, owner), _explained(root, (name,)):
+    with _directory(root, ()) as (directory, owners), _explained(root, (name,)):
         access = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        file = _checked(os.open(name, access | _FILE, mode, dir_fd=directory), owner, "ab")
+        file = _checked(os.open(name, access | _FILE, mode, dir_fd=directory), owners, "ab")
     os.set_blocking(file.fileno(), True)  # a child that inherits it expects that
     return file
 
@@ -167,17 +167,20 @@ def walk_untrusted(root: Path, *names: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _directory(root: Path, names: tuple[str, ...]) -> Iterator[tuple[int, int]]:
-    """A descriptor of the directory ``names`` below ``root``, and the owner of ``root``."""
+def _directory(root: Path, names: tuple[str, ...]) -> Iterator[tuple[int, Container[int]]]:
+    """A descriptor of the directory ``names`` below ``root``, and who may own files there: besides this process the
+    owners of ``root`` and of the first directory in it, which was given to a job by whoever owns ``root``."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        owner = os.fstat(descriptor).st_uid
+        owners = {os.geteuid(), os.fstat(descriptor).st_uid}
         for count, name in enumerate(names, 1):
             with _explained(root, names[:count]):
                 below = os.open(name, _DIRECTORY, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = below
-        yield descriptor, owner
+            if count == 1:
+                owners.add(os.fstat(descriptor).st_uid)
+        yield descriptor, owners
     finally:
         os.close(descriptor)
 
@@ -202,22 +205,22 @@ def _explained(root: Path, names: tuple[str, ...]) -> Iterator[None]:
         raise UnsafeFile(f"cannot open {root.joinpath(*names)}: {error.strerror or error}") from error
 
 
-def _checked(descriptor: int, owner: int, mode: str) -> IO[bytes]:
+def _checked(descriptor: int, owners: Container[int], mode: str) -> IO[bytes]:
     """The file behind ``descriptor``, which is closed when it is not what it should be."""
     try:
-        _check(os.fstat(descriptor), owner)
+        _check(os.fstat(descriptor), owners)
         return os.fdopen(descriptor, mode)
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def _check(info: os.stat_result, owner: int, kind: int = stat.S_IFREG) -> None:
+def _check(info: os.stat_result, owners: Container[int], kind: int = stat.S_IFREG) -> None:
     if stat.S_IFMT(info.st_mode) != kind:
         raise UnsafeFile("is no socket" if kind == stat.S_IFSOCK else "is no regular file")
     if info.st_nlink > 1:
         raise UnsafeFile("has a second name, which may be another's file")
-    if info.st_uid not in {owner, os.geteuid()}:
+    if info.st_uid not in owners:
         raise UnsafeFile(f"belongs to user id {info.st_uid}")
 
 

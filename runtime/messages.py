@@ -264,6 +264,8 @@ class ExecutorLaunch(Message, frozen=True):
     spark_auth_secret: str
     python: str
     trace: TraceParent = ""
+    checkpoints: str = ""
+    """URL below which the job's streaming queries keep their checkpoints, to which executors write."""
 
 
 class ExecutorExit(Message, frozen=True):

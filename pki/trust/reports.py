@@ -179,7 +179,7 @@ def _placed(place: ReportPlace) -> TrustReport | None:
     """
     reports = Path(place.reports)
     try:
-        with open_untrusted(reports, PLACED_REPORT) as file:
+        with open_untrusted(reports.parent, reports.name, PLACED_REPORT) as file:
             told = msgspec.json.decode(_bounded(file, reports / PLACED_REPORT), type=TrustReport)
     except FileNotFoundError:
         return None

@@ -27,6 +27,8 @@ from .diagnostics import (
 )
 from .evidence import from_log as from_log, merge as merge
 from .identity_renewal import keep_renewed as keep_renewed
+from .job_checkpoints import own_checkpoints as own_checkpoints
+from .job_identity import JobIdentity as JobIdentity
 from .leader_finder import (
     Address as Address,
     AnnouncedLeader as AnnouncedLeader,

@@ -117,7 +117,7 @@ async def taskmanager(
 
         stack.callback(withdraw_registration, home, name)
         slots_changed = asyncio.Event()
-        executor = TaskExecutor(shape, spark, connections, slots_changed.set, argv=argv)
+        executor = TaskExecutor(shape, spark, sandbox, connections, slots_changed.set, argv=argv)
         registrant = RegisteringTaskManager(
             executor,
             TaskManagerRegistration(

@@ -58,6 +58,11 @@ class Sandbox:
         return sandbox
 
     @property
+    def private(self) -> Sequence[Path]:
+        """What no job may see, as it was given."""
+        return self._private
+
+    @property
     def level(self) -> IsolationLevel:
         """The level that every box has."""
         return self.config.level

@@ -54,7 +54,7 @@ def read_evidence(reports_dir: Path) -> Evidence:
 def _lines(reports_dir: Path, name: str) -> list[bytes]:
     """The complete lines at the end of a file; none when it is not there or no file."""
     try:
-        with open_untrusted(reports_dir, name) as file:
+        with open_untrusted(reports_dir.parent, reports_dir.name, name) as file:
             skipped = max(0, os.fstat(file.fileno()).st_size - MAX_EVIDENCE_BYTES)
             file.seek(skipped)
             data = file.read(MAX_EVIDENCE_BYTES)

@@ -7,13 +7,13 @@ unpack anything; for it the archive is unpacked here, with the same names.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from sluice.runtime.messages import Archive
+from sluice.runtime.node import Exit
 from sluice.runtime.spark.errors import DriverFailed, PackageRefused
 
 SETTING = "spark.pyspark.python"
@@ -21,8 +21,9 @@ SETTING = "spark.pyspark.python"
 TAR_SUFFIXES = (".tar.gz", ".tgz", ".tar")
 """Archives that keep which files are programs; a zip file does not."""
 MAX_PYTHON_CHARACTERS = 500
-UNPACK_SECONDS = 300.0
-MAX_COMPLAINT_CHARACTERS = 500
+
+RunAside = Callable[[Sequence[str]], Awaitable[tuple[Exit, str]]]
+"""Runs a command in a box of the job's; how it ended, and the end of its standard error."""
 
 _PATH = re.compile(r"(\./)?(?P<archive>[A-Za-z0-9][A-Za-z0-9._-]*)(/(?!\.\.?(/|$))[A-Za-z0-9._+-]+)+")
 
@@ -77,31 +78,21 @@ def job_python_environment(python: str, home: Path, packages: Mapping[str, str])
     return {**packages, "PYTHONPATH": os.pathsep.join(path), "PYSPARK_PYTHON": f"./{python}"}
 
 
-async def unpack(file: Path, directory: Path) -> None:
+async def unpack(file: Path, directory: Path, run: RunAside) -> None:
     """Unpack the tar archive ``file`` into the new ``directory``; tar itself refuses what would leave it.
 
     Raises:
-        DriverFailed: it is no archive, takes longer than :data:`UNPACK_SECONDS`, or ``directory`` exists.
+        DriverFailed: it is no archive, takes too long, or ``directory`` exists.
     """
     _make(directory)
-    tar = await asyncio.create_subprocess_exec(
-        *("tar", "--extract", "--no-same-owner", "--file", str(file), "--directory", str(directory)),
-        env={"PATH": os.defpath, "LANG": "C.UTF-8"},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
     try:
-        async with asyncio.timeout(UNPACK_SECONDS):
-            _, complaint = await tar.communicate()
+        ended, complaint = await run(
+            ("tar", "--extract", "--no-same-owner", "--file", str(file), "--directory", str(directory))
+        )
     except TimeoutError as error:
-        raise DriverFailed(f"{file.name} was not unpacked within {UNPACK_SECONDS:.0f} s", "bring less") from error
-    finally:
-        if tar.returncode is None:
-            tar.kill()
-            await tar.communicate()
-    if tar.returncode != 0:
-        told = complaint.decode(errors="replace")[-MAX_COMPLAINT_CHARACTERS:].strip()
+        raise DriverFailed(f"{file.name} was not unpacked in time", "bring less") from error
+    if ended.code != 0:
+        told = complaint.strip() or str(ended)
         raise DriverFailed(f"{file.name} cannot be unpacked: {told}", "pack it again")
 
 
@@ -114,7 +105,9 @@ def _make(directory: Path) -> None:
         ) from error
 
 
-async def install_job_python(python: str, archives: Sequence[tuple[Path, str]], work: Path, program: Path) -> Path:
+async def install_job_python(
+    python: str, archives: Sequence[tuple[Path, str]], work: Path, program: Path, run: RunAside
+) -> Path:
     """Unpack the archive of ``python`` where the driver's program runs, and let its JVM find it too.
 
     Args:
@@ -122,6 +115,7 @@ async def install_job_python(python: str, archives: Sequence[tuple[Path, str]], 
         archives: file and directory name of each archive.
         work: where the JVM runs, which starts Python for what Spark does on the driver.
         program: where the program runs, below ``work``.
+        run: runs what touches the archive's content.
 
     Returns:
         The Python to run.
@@ -131,7 +125,7 @@ async def install_job_python(python: str, archives: Sequence[tuple[Path, str]], 
     """
     name = archive_of(python)
     (file,) = (path for path, directory in archives if directory == name)
-    await unpack(file, program / name)
+    await unpack(file, program / name, run)
     try:
         (work / name).symlink_to(program / name)
     except OSError as error:
@@ -139,6 +133,7 @@ async def install_job_python(python: str, archives: Sequence[tuple[Path, str]], 
             f"{name} is a name that the driver needs: {error.strerror}", "give it another name: FILE#NAME"
         ) from error
     found = program / python
-    if not os.access(found, os.X_OK) or found.is_dir():
+    ended, _ = await run(("test", "-x", str(found), "-a", "!", "-d", str(found)))
+    if ended.code != 0:
         raise DriverFailed(f"{file.name} has no program {python.partition('/')[2]}", "check --python")
     return found

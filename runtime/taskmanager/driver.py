@@ -20,6 +20,7 @@ from sluice.pki.issuing import SignedChain, install_chain
 from sluice.pki.x509 import new_csr
 from sluice.runtime.messages import DRIVER_LOGS, DriverCsr, DriverLaunch, Evidence
 from sluice.runtime.node import ChildProcess, LeaderPlace, keep_renewed, open_log, shorten_log
+from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.spark import read_evidence
 from sluice.runtime.spark.driver import DriverSpec
 from sluice.runtime.taskmanager.errors import DriverNotStarted
@@ -56,6 +57,8 @@ class DriverHome:
         host: the address that the driver's Spark listens on.
         trust_domain: of the cluster.
         leader: where a driver looks for the JobManager that leads.
+        isolation: what JVM and Python run in.
+        private: what no job may see.
         argv: the command of a driver agent.
     """
 
@@ -63,6 +66,8 @@ class DriverHome:
     host: str
     trust_domain: str
     leader: LeaderPlace
+    isolation: IsolationConfig
+    private: Sequence[Path] = ()
     argv: DriverArgv = driver_argv
 
 
@@ -129,6 +134,8 @@ class HostedDriver:
             start_timeout_seconds=launch.start_timeout,
             lease_seconds=launch.lease,
             allow_conf=launch.allow_conf,
+            isolation=self._home.isolation,
+            private_dirs=tuple(map(str, self._home.private)),
         ).write(self.directory / "driver.json")
 
     async def renew_identity(self) -> None:

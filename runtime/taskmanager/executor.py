@@ -21,10 +21,11 @@ from sluice.runtime.messages import (
     ExecutorExit,
     ExecutorLaunch,
 )
-from sluice.runtime.node import ChildProcess, Exit, keep_renewed, open_log, shorten_log
+from sluice.runtime.node import ChildProcess, Exit, JobIdentity, keep_renewed, open_log, own_checkpoints, shorten_log
 from sluice.runtime.out_of_memory import HEAP_FULL, KernelKills, end_of
+from sluice.runtime.sandbox import Box, Sandbox, View
 from sluice.runtime.spark import read_evidence
-from sluice.runtime.spark.jvm import make_temp_dir, remove_temp_dir
+from sluice.runtime.spark.jvm import Command, make_temp_dir, remove_temp_dir
 from sluice.runtime.taskmanager.errors import ExecutorNotStarted
 from sluice.runtime.taskmanager.launcher import ExecutorLauncher, ExecutorPlace
 
@@ -45,17 +46,24 @@ def executor_directory(jobs: Path, job_id: str, executor_id: int) -> Path:
 
 
 class ExecutorProcess:
-    """An executor that has not been started yet, runs, or has ended."""
+    """An executor that has not been started yet, runs, or has ended.
 
-    def __init__(self, launch: ExecutorLaunch, jobs: Path, *, host: str, trust_domain: str, sign: Sign) -> None:
+    It runs in a box, in which it sees its identity and may write its work, temporary and reports directories.
+    """
+
+    def __init__(  # who it is, where, and what it is started with
+        self, launch: ExecutorLaunch, jobs: Path, *, host: str, trust_domain: str, sign: Sign, sandbox: Sandbox
+    ) -> None:
         self.launch = launch
         self._host = host
         self._trust_domain = trust_domain
         self._sign = sign
+        self._sandbox = sandbox
         self.directory = executor_directory(jobs, launch.job_id, launch.executor_id)
         self._identity = self.directory / "identity"
         self._work = self.directory / "work"
         self._reports = self.directory / "reports"
+        self._of_job = JobIdentity(self._identity, sandbox, launch.job_id)
         self._temp: Path | None = None
         self._child: ChildProcess | None = None
         self._unwanted = False
@@ -68,19 +76,37 @@ class ExecutorProcess:
             make_private_directory(path)
         await self.renew_identity()
         self._temp = make_temp_dir()
-        place = ExecutorPlace(self._identity, self._work, self._temp, self._reports, self._host)
+        place = ExecutorPlace(self._of_job.shown, self._work, self._temp, self._reports, self._host)
         command = launcher.command(self.launch, place)
-        await asyncio.to_thread(command.write_files)
+        box = await asyncio.to_thread(self._prepare, command, self._temp)
         if self._unwanted:
             raise ExecutorNotStarted(f"executor {self.launch.executor_id} was given up before it was started")
         with open_log(self.directory / "stdout") as stdout, open_log(self.directory / "stderr") as stderr:
             self._child = await ChildProcess.start(
-                command.argv, env=command.env, cwd=self._work, stdout=stdout, stderr=stderr
+                command.argv, env=command.env, cwd=self._work, stdout=stdout, stderr=stderr, box=box
             )
         await asyncio.to_thread(self._place_reports, self._child.pid)
         if self._unwanted:  # asked to end while it was being started
             await self._child.stop(KILL_GRACE_SECONDS)
         return self._child
+
+    def _prepare(self, command: Command, temp: Path) -> Box:
+        """Put everything where the process finds it, and say what it sees."""
+        job_id = self.launch.job_id
+        self._of_job.refresh()
+        command.write_files()
+        own = (self._work, temp, self._reports)
+        self._sandbox.own(own, job_id)
+        checkpoints = own_checkpoints(self.launch.checkpoints, self._sandbox, job_id)
+        view = View(
+            job_id=job_id,
+            read_only=command.read_only,
+            writable=(*own, *checkpoints),
+            identity=self._of_job.shown,
+            home=self._work,
+        )
+        limits = self._sandbox.executor_limits(heap_mb=self.launch.memory_mb, cores=self.launch.cores)
+        return self._sandbox.box(view, limits)
 
     def _place_reports(self, pid: int) -> None:
         place_reports(self._identity, pid, str(self._spiffe_id), self._reports)
@@ -106,7 +132,8 @@ class ExecutorProcess:
     async def keep_renewed(self) -> None:
         """Renew the identity whenever it is due, until cancelled."""
         owner = f"executor {self.launch.executor_id} of job {self.launch.job_id}"
-        await keep_renewed(self._identity, self.renew_identity, owner)
+        renewing = keep_renewed(self._identity, self.renew_identity, owner)
+        await asyncio.gather(renewing, self._of_job.keep_fresh())
 
     async def stop(self) -> None:
         """End the process: SIGTERM, then SIGKILL; returns when it has ended."""

@@ -30,6 +30,7 @@ from sluice.runtime.messages import (
 )
 from sluice.runtime.node import ChildProcess, Exit, LeaderPlace, from_log, kill_below, merge, read_log
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint
+from sluice.runtime.sandbox import Sandbox, SandboxRefused
 from sluice.runtime.taskmanager.driver import DriverArgv, DriverHome, clean_driver_directory, driver_argv
 from sluice.runtime.taskmanager.drivers import Drivers
 from sluice.runtime.taskmanager.errors import AllocationUnknown, ExecutorNotStarted, SlotNotAvailable
@@ -84,6 +85,7 @@ class TaskExecutor(RpcEndpoint):
     Args:
         shape: name, address and size.
         launcher: composes the commands of executors.
+        sandbox: what they run in.
         connections: what this process has seen.
         slots_changed: called on the main thread after each change, so that the ResourceManager hears of it soon.
         argv: the command of a driver agent.
@@ -93,6 +95,7 @@ class TaskExecutor(RpcEndpoint):
         self,
         shape: TaskManagerShape,
         launcher: ExecutorLauncher,
+        sandbox: Sandbox,
         connections: ConnectionLog,
         slots_changed: Callable[[], None],
         *,
@@ -101,6 +104,7 @@ class TaskExecutor(RpcEndpoint):
         super().__init__(TASK_EXECUTOR, TaskExecutorGateway)
         self._shape = shape
         self._launcher = launcher
+        self._sandbox = sandbox
         self._connections = connections
         self._slots_changed = slots_changed
         self._slots = SlotTables(
@@ -111,7 +115,15 @@ class TaskExecutor(RpcEndpoint):
         self._jobs: dict[str, _Job] = {}
         self._jobmanager: RemotePeer | None = None
         self._directory = make_private_directory(shape.work / "jobs")
-        home = DriverHome(self._directory, shape.host, shape.trust_domain, shape.leader, argv)
+        home = DriverHome(
+            jobs=self._directory,
+            host=shape.host,
+            trust_domain=shape.trust_domain,
+            leader=shape.leader,
+            isolation=sandbox.config,
+            private=sandbox.private,
+            argv=argv,
+        )
         self._drivers = Drivers(self, home, self._jobmaster)
 
     async def on_start(self) -> None:
@@ -254,6 +266,7 @@ class TaskExecutor(RpcEndpoint):
             host=self._shape.host,
             trust_domain=self._shape.trust_domain,
             sign=self._signer(request),
+            sandbox=self._sandbox,
         )
         job.executors[launch.executor_id] = executor
         return self.deferred(self._start(executor, job, request))
@@ -270,6 +283,8 @@ class TaskExecutor(RpcEndpoint):
         except BaseException as error:
             job.executors.pop(launch.executor_id, None)
             await asyncio.shield(asyncio.to_thread(executor.clean_up))
+            if isinstance(error, SandboxRefused):
+                raise ExecutorNotStarted(f"executor {launch.executor_id}: {error}") from error
             if isinstance(error, OSError):
                 raise ExecutorNotStarted(f"executor {launch.executor_id}: {error.strerror or error}") from error
             raise

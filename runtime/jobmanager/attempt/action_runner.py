@@ -224,6 +224,7 @@ class ActionRunner:
             spark_auth_secret=self.spark_auth_secret,
             python=sys.executable,
             trace=self.span.traceparent,
+            checkpoints=self._services.places.checkpoints.location(self.job_id),
         )
         executors = self._machine.executors
 

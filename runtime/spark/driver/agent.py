@@ -28,6 +28,7 @@ from sluice.runtime.messages import (
 )
 from sluice.runtime.node import Exit
 from sluice.runtime.out_of_memory import KernelKills
+from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.shuffle.control_plane import ShuffleServiceError
 from sluice.runtime.spark.driver.bridge import (
     Bridge,
@@ -43,6 +44,7 @@ from sluice.runtime.spark.driver.bridge import (
 )
 from sluice.runtime.spark.driver.fetching import FetchBlob, following
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, first_of
+from sluice.runtime.spark.driver.places import DriverPlaces
 from sluice.runtime.spark.driver.process import DriverProcess, Pipeline, driver_conf
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.driver.verdict import Ending, judge
@@ -70,14 +72,22 @@ class DriverAgent:
         bridge: to Spark; what the JobMaster has to tell Spark goes there.
     """
 
-    def __init__(
-        self, spec: DriverSpec, spark: SparkRuntime, link: JobMasterLink, fetch: FetchBlob, temp_dir: Path
+    def __init__(  # noqa: PLR0917  # what it runs, with what, for whom, and where
+        self,
+        spec: DriverSpec,
+        spark: SparkRuntime,
+        sandbox: Sandbox,
+        link: JobMasterLink,
+        fetch: FetchBlob,
+        temp_dir: Path,
     ) -> None:
         self._spec = spec
         self._link = link
         self._fetch = following(fetch, link)
-        self.bridge = Bridge(temp_dir / "bridge", self._on_spark_event)
-        self._process = DriverProcess(spec, spark, temp_dir, self.bridge.path)
+        places = DriverPlaces(Path(spec.work_dir), Path(spec.reports_dir), Path(spec.log_dir), temp_dir)
+        places.make()
+        self.bridge = Bridge(places.bridge, self._on_spark_event)
+        self._process = DriverProcess(spec, spark, sandbox, places)
         self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._spark_lost = False
         self._kills = KernelKills()
@@ -129,7 +139,7 @@ class DriverAgent:
                 packages=pipeline.packages,
                 besides=kind_conf(assignment, self._spec.host),
             )
-            gateway = await self._first(asyncio.ensure_future(self._process.start_jvm(conf)))
+            gateway = await self._first(asyncio.ensure_future(self._process.start_jvm(conf, assignment.checkpoints)))
             if gateway is None:
                 return self._ending(None)
             await self._process.start_python(pipeline, gateway)
@@ -167,7 +177,9 @@ class DriverAgent:
         modules = [await asyncio.to_thread(importable, await fetch(ref)) for ref in assignment.py_files]
         archives = [(await fetch(each.blob), each.name) for each in assignment.archives]
         if assignment.python:
-            await install_job_python(assignment.python, archives, Path(self._spec.work_dir), directory)
+            await install_job_python(
+                assignment.python, archives, Path(self._spec.work_dir), directory, self._process.run_aside
+            )
         packages = Packages(tuple(modules), tuple(archives))
         return Pipeline(script, assignment.args, files, packages, assignment.python)
 

@@ -38,6 +38,7 @@ from sluice.runtime.messages import (
 )
 from sluice.runtime.node import Leader
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint, RpcService
+from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.spark.driver import ui_client
 from sluice.runtime.spark.driver.agent import DriverAgent
 from sluice.runtime.spark.driver.connect_address import published_port
@@ -130,6 +131,7 @@ async def run_driver(spec: DriverSpec) -> int:
     if str(identity.spiffe_id) != expected:
         raise DriverFailed(f"the identity is {identity.spiffe_id}, not {expected}")
     spark = await asyncio.to_thread(find_spark_runtime)
+    sandbox = await asyncio.to_thread(Sandbox.prepare, spec.isolation, private=[*map(Path, spec.private_dirs)])
     service = RpcService(identity)
 
     leader = spec.leader.finder(service)
@@ -149,7 +151,7 @@ async def run_driver(spec: DriverSpec) -> int:
         patience_seconds=max(spec.reconnect_seconds, spec.lease_seconds),
         lease=DriverLease(spec.lease_seconds),
     )
-    agent = DriverAgent(spec, spark, link, fetch, temp_dir)
+    agent = DriverAgent(spec, spark, sandbox, link, fetch, temp_dir)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.cancel, spec.stop_grace_seconds)
     try:
         async with reporting(identity, "driver-agent"):

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import IO
 
 from sluice.core import (
     UnsafeFile,
+    end_tasks,
     is_regular_file,
     make_private_directory,
     open_untrusted,
@@ -25,7 +27,9 @@ from sluice.core import (
 )
 from sluice.pki import SpiffeId
 from sluice.pki.trust import place_reports
-from sluice.runtime.node import ChildProcess, Exit, open_log
+from sluice.runtime.node import ChildProcess, Exit, JobIdentity, open_log, own_checkpoints
+from sluice.runtime.sandbox import Box, Sandbox, View
+from sluice.runtime.spark.driver.places import DriverPlaces
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.job_python import job_python_environment
@@ -45,6 +49,10 @@ from sluice.runtime.spark.jvm import (
 MAX_STDERR_TAIL_BYTES = 64 << 10
 MAX_GATEWAY_BYTES = 4 << 10
 """What the JVM's gateway says of itself is much shorter."""
+
+ASIDE_SECONDS = 300.0
+"""How long a program on the job's files may take: one that unpacks an archive."""
+MAX_COMPLAINT_BYTES = 500
 
 _GATEWAY_POLL_SECONDS = 0.02
 
@@ -87,71 +95,138 @@ def driver_conf(
 
 
 class DriverProcess:
-    """The JVM and the Python process of one attempt."""
+    """The JVM and the Python process of one attempt, each in a box of its own.
 
-    def __init__(self, spec: DriverSpec, spark: SparkRuntime, temp_dir: Path, bridge: Path) -> None:
+    Both see the directory in which the job works, and nothing of the agent's. The JVM alone has the identity, which the
+    agent's owner renews, and the bridge.
+    """
+
+    def __init__(self, spec: DriverSpec, spark: SparkRuntime, sandbox: Sandbox, places: DriverPlaces) -> None:
         self._spec = spec
         self._spark = spark
-        self._temp_dir = temp_dir
-        self._bridge = bridge
-        self._work = Path(spec.work_dir)
-        self._reports = Path(spec.reports_dir)
-        self._logs = Path(spec.log_dir)
+        self._sandbox = sandbox
+        self._places = places
+        self._identity = JobIdentity(Path(spec.identity_dir), sandbox, spec.job_id)
+        self._fresh: asyncio.Task[None] | None = None
+        self._checkpoints: tuple[Path, ...] = ()
         self._jvm: ChildProcess | None = None
         self._python: ChildProcess | None = None
 
-    async def start_jvm(self, conf: Mapping[str, str]) -> Gateway:
-        """Start the JVM and wait until its gateway listens; raises :class:`DriverFailed` when it does not."""
-        make_private_directory(self._work / "local")
-        info = self._temp_dir / "gateway"
+    async def start_jvm(self, conf: Mapping[str, str], checkpoints: str = "") -> Gateway:
+        """Start the JVM and wait until its gateway listens.
+
+        Args:
+            conf: the complete Spark configuration.
+            checkpoints: where the job's streaming queries keep theirs; empty: it has none.
+
+        Raises:
+            DriverFailed: it does not start, or not in time.
+            SandboxRefused: it would see what it must not.
+        """
+        places, info = self._places, self._places.gateway
+        make_private_directory(places.work / "local")
         command = driver_jvm_command(
             conf,
             spark=self._spark,
-            identity_dir=Path(self._spec.identity_dir),
-            work_dir=self._work,
-            temp_dir=self._temp_dir,
-            reports_dir=self._reports,
+            identity_dir=self._identity.shown,
+            work_dir=places.work,
+            temp_dir=places.scratch,
+            reports_dir=places.reports,
             host=self._spec.host,
             memory_mb=self._spec.driver_memory_mb,
-            bridge=self._bridge,
+            bridge=places.bridge,
             connection_info=info,
             job_id=self._spec.job_id,
             attempt=self._spec.attempt,
             allow_conf=self._spec.allow_conf,
         )
-        command.write_files()
+        box = await asyncio.to_thread(self._prepare_jvm, command, checkpoints)
         with self._log("driver.jvm.log") as log:
             self._jvm = await ChildProcess.start(
                 command.argv,
                 env=command.env,
-                cwd=self._work,
+                cwd=places.work,
                 stdout=log.fileno(),
                 stderr=log.fileno(),
                 stdin=asyncio.subprocess.PIPE,
+                box=box,
             )
+        self._fresh = asyncio.create_task(self._identity.keep_fresh(), name="identity of the driver's JVM")
         await asyncio.to_thread(self._place_reports, self._jvm.pid)
         try:
             async with asyncio.timeout(self._spec.start_timeout_seconds):
-                while not is_regular_file(self._temp_dir, info.name):
+                while not is_regular_file(places.jvm, info.name):
                     if not self._jvm.running:
                         ended = await self._jvm.wait()
                         raise DriverFailed(f"the driver's JVM did not start: {ended}", "see driver.jvm.log")
                     await asyncio.sleep(_GATEWAY_POLL_SECONDS)
         except TimeoutError as error:
             raise DriverFailed("the driver's JVM took too long to start", "see driver.jvm.log") from error
-        gateway = read_gateway(read_untrusted(self._temp_dir, info.name, limit=MAX_GATEWAY_BYTES))
-        remove_untrusted(self._temp_dir, info.name)
+        gateway = read_gateway(read_untrusted(places.jvm, info.name, limit=MAX_GATEWAY_BYTES))
+        remove_untrusted(places.jvm, info.name)
         for path in command.files:
-            remove_untrusted(self._work, path.name)  # read long ago; no reason to keep a secret on disk
+            remove_untrusted(places.work, path.name)  # read long ago; no reason to keep a secret on disk
         return gateway
+
+    def _prepare_jvm(self, command: Command, checkpoints: str) -> Box:
+        """Put everything where the JVM finds it; what it sees."""
+        places, job_id = self._places, self._spec.job_id
+        self._identity.refresh()
+        command.write_files()
+        own = (places.work, places.scratch, places.jvm, places.reports)
+        self._sandbox.own(own, job_id)
+        self._checkpoints = own_checkpoints(checkpoints, self._sandbox, job_id)
+        view = View(
+            job_id=job_id,
+            read_only=command.read_only,
+            writable=(*own, *self._checkpoints),
+            identity=self._identity.shown,
+            home=places.work,
+        )
+        return self._sandbox.box(view, self._sandbox.driver_jvm_limits(heap_mb=self._spec.driver_memory_mb))
+
+    def _python_box(self) -> Box:
+        places = self._places
+        view = View(
+            job_id=self._spec.job_id,
+            read_only=self._spark.read_only,
+            writable=(places.work, places.scratch, *self._checkpoints),
+            home=places.work,
+        )
+        return self._sandbox.box(view, self._sandbox.driver_python_limits())
 
     def _place_reports(self, pid: int) -> None:
         identity = SpiffeId.driver(self._spec.trust_domain, self._spec.job_id)
-        place_reports(Path(self._spec.identity_dir), pid, str(identity), self._reports)
+        place_reports(Path(self._spec.identity_dir), pid, str(identity), self._places.reports)
+
+    async def run_aside(self, argv: Sequence[str]) -> tuple[Exit, str]:
+        """Run a program on the job's files, where the job's Python will run; how it ended, and what it complained of.
+
+        Raises:
+            TimeoutError: it has not ended after :data:`ASIDE_SECONDS`.
+        """
+        await asyncio.to_thread(self._sandbox.own, [self._places.work], self._spec.job_id)
+        with tempfile.TemporaryFile() as complaints:
+            child = await ChildProcess.start(
+                argv,
+                env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+                cwd=self._places.work,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=complaints,
+                box=self._python_box(),
+            )
+            try:
+                async with asyncio.timeout(ASIDE_SECONDS):
+                    ended = await child.wait()
+            finally:
+                await child.stop(0)
+            complaints.seek(max(0, complaints.seek(0, os.SEEK_END) - MAX_COMPLAINT_BYTES))
+            return ended, complaints.read(MAX_COMPLAINT_BYTES).decode(errors="replace")
 
     async def start_python(self, pipeline: Pipeline, gateway: Gateway) -> None:
         """Start the user's program; its output goes to ``driver.stdout`` and ``driver.stderr``."""
         command = self._python_command(pipeline, gateway)
+        box = await asyncio.to_thread(self._python_box)
         with self._log("driver.stdout") as out, self._log("driver.stderr") as err:
             self._python = await ChildProcess.start(
                 command.argv,
@@ -159,14 +234,15 @@ class DriverProcess:
                 cwd=pipeline.script.parent,
                 stdout=out.fileno(),
                 stderr=err.fileno(),
+                box=box,
             )
 
     def _python_command(self, pipeline: Pipeline, gateway: Gateway) -> Command:
         env = {
             "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-            "HOME": str(self._work),
+            "HOME": str(self._places.work),
             "LANG": "C.UTF-8",
-            "TMPDIR": str(self._temp_dir),
+            "TMPDIR": str(self._places.scratch),
             "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
             "SPARK_HOME": str(self._spark.distribution.home),
@@ -216,12 +292,14 @@ class DriverProcess:
             with contextlib.suppress(TimeoutError):
                 ended = await asyncio.wait_for(self._jvm.wait(), grace_seconds)
         await self._jvm.stop(0)
+        if self._fresh is not None:
+            await end_tasks(self._fresh)
         return ended
 
     def stderr_tail(self) -> str:
         """The end of the program's standard error."""
         try:
-            with open_untrusted(self._logs, "driver.stderr") as file:
+            with open_untrusted(self._places.logs, "driver.stderr") as file:
                 file.seek(0, os.SEEK_END)
                 file.seek(max(0, file.tell() - MAX_STDERR_TAIL_BYTES))
                 return file.read(MAX_STDERR_TAIL_BYTES).decode(errors="replace")
@@ -229,4 +307,4 @@ class DriverProcess:
             return ""
 
     def _log(self, name: str) -> IO[bytes]:
-        return open_log(self._logs / name)
+        return open_log(self._places.logs / name)

@@ -14,6 +14,7 @@ import msgspec
 
 from sluice.core import read_secret, write_secret
 from sluice.runtime.node import LeaderPlace
+from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.jvm import DriverShape
 
@@ -42,6 +43,8 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         lease_seconds: how long the driver may go on without word from a JobManager that leads; 0: there is no other
             that could lead.
         allow_conf: Spark settings that the operator allows the job's code in addition.
+        isolation: what JVM and Python run in.
+        private_dirs: what no job may see, wherever it is: the home directory with its keys.
     """
 
     job_id: str
@@ -64,6 +67,8 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     start_timeout_seconds: float = 120.0
     lease_seconds: float = 0.0
     allow_conf: tuple[str, ...] = ()
+    isolation: IsolationConfig = IsolationConfig()
+    private_dirs: tuple[str, ...] = ()
 
     @property
     def token(self) -> bytes:

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from sluice.core import write_secret
 from sluice.runtime.messages import ExecutorLaunch
+from sluice.runtime.sandbox import java_paths
 from sluice.runtime.spark.errors import ForbiddenSparkConf
 from sluice.runtime.spark.java import (
     Java,
@@ -91,6 +92,12 @@ class SparkRuntime:
     engine: TlsEngine
     class_archive: Path | None = None
 
+    @property
+    def read_only(self) -> tuple[Path, ...]:
+        """What a process of Spark reads besides its own directories, the system and Python."""
+        files = (self.plugin,) if self.class_archive is None else (self.plugin, self.class_archive)
+        return (*java_paths(self.java.executable), self.distribution.home, *files)
+
 
 def find_spark_runtime() -> SparkRuntime:
     """Java, the installed Spark and the plugin (compiled if needed); raises what is missing."""
@@ -103,11 +110,15 @@ def find_spark_runtime() -> SparkRuntime:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A process to start: ``files`` must be written (0600) first, and may hold secrets, as may ``env``."""
+    """A process to start: ``files`` must be written (0600) first, and may hold secrets, as may ``env``.
+
+    ``read_only`` is what it needs to read besides its directories, the system and Python.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
     files: Mapping[Path, bytes] = field(repr=False)
+    read_only: tuple[Path, ...] = ()
 
     def write_files(self) -> None:
         """Write :attr:`files`, each readable by its owner alone."""
@@ -166,7 +177,7 @@ def executor_command(
         "OMP_NUM_THREADS": str(launch.cores),
         "_SPARK_AUTH_SECRET": launch.spark_auth_secret,
     }
-    return Command(argv, env, {argfile: argument_file(options)})
+    return Command(argv, env, {argfile: argument_file(options)}, spark.read_only)
 
 
 def driver_jvm_command(
@@ -214,7 +225,7 @@ def driver_jvm_command(
         "SLUICE_ATTEMPT": str(attempt),
     }
     argv = (str(spark.java.executable), f"@{argfile}", "org.apache.spark.api.python.PythonGatewayServer")
-    return Command(argv, env, {argfile: argument_file(options)})
+    return Command(argv, env, {argfile: argument_file(options)}, spark.read_only)
 
 
 def _jvm_options(

@@ -114,6 +114,8 @@ def default_conf() -> dict[str, str]:
         # A failed connection to an executor that is gone should not hold up a stage for half a minute.
         "spark.shuffle.io.maxRetries": "2",
         "spark.shuffle.io.retryWait": "1s",
+        # Executors do not see each other's files.
+        "spark.shuffle.readHostLocalDisk": "false",
         "spark.sql.shuffle.partitions": "8",
         # An executor that is to go (dynamic allocation, a TaskManager that is drained) hands its blocks on first.
         "spark.decommission.enabled": "true",

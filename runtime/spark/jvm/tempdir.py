@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from sluice.core import remove_untrusted
+from sluice.runtime.sandbox import is_job_uid
 from sluice.runtime.spark.errors import SparkError
 
 MAX_TEMP_DIRECTORY_BYTES = 61
@@ -48,8 +49,13 @@ def _sweep(base: Path) -> None:
             info = path.lstat()
         except OSError:
             continue
-        if stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid():
+        if stat.S_ISDIR(info.st_mode) and _ours(info.st_uid):
             remove_untrusted(base, path.name)
+
+
+def _ours(uid: int) -> bool:
+    """As root also one that was given to a job."""
+    return uid == os.geteuid() or (os.geteuid() == 0 and is_job_uid(uid))
 
 
 def _alive(pid: int) -> bool:

@@ -20,6 +20,7 @@ from sluice.client.access import resolve_access
 from sluice.client.rest_client import gateway_client
 from sluice.core.home import Home
 from tests.integration.cluster import pipelines
+from tests.shared_folder import shared_folder
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-m", "sluice.cli.main"]
@@ -52,6 +53,11 @@ class LocalCluster:
     """A cluster home and the command to talk to it."""
 
     home: Path
+
+    @property
+    def shared(self) -> Path:
+        """A folder beside the home that every job may write."""
+        return shared_folder(self.home.parent)
 
     def sluice(self, *arguments: str, timeout: float = 200, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ``sluice ARGUMENTS`` with this home and return what it printed."""
@@ -104,8 +110,13 @@ class LocalCluster:
 
 
 def start_cluster(home: Path, *options: str) -> LocalCluster:
-    """Start a cluster in the background with an operator's token."""
+    """Start a cluster in the background with an operator's token; its jobs may write :attr:`LocalCluster.shared`."""
     cluster = LocalCluster(home)
+    settings = home / "sluice.toml"
+    home.mkdir(parents=True, exist_ok=True)
+    written = settings.read_text() if settings.exists() else ""
+    if "[isolation]" not in written:
+        settings.write_text(f"{written}\n[isolation]\nwritable = [{json.dumps(str(cluster.shared))}]\n")
     done = cluster.sluice("up", "--detach", "--port", "0", *options)
     assert done.returncode == 0, done.stderr
     if not (home / "token").exists():

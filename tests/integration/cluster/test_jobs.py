@@ -41,10 +41,10 @@ def executor_processes(cluster: LocalCluster, job_id: str) -> list[psutil.Proces
     return found
 
 
-def test_the_inventory_counts_every_certificate_and_every_bad_input(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_inventory_counts_every_certificate_and_every_bad_input(cluster: LocalCluster) -> None:
     bundle = Path(certifi.where()).read_text(encoding="utf-8")
     first = bundle[bundle.index("-----BEGIN") : bundle.index("-----END") + 200].split("-----END CERTIFICATE-----")[0]
-    folder = tmp_path / "input"
+    folder = cluster.shared / "input"
     folder.mkdir()
     (folder / "truncated.pem").write_text(first[:400], encoding="utf-8")
     (folder / "empty.pem").write_bytes(b"")

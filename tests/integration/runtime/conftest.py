@@ -45,11 +45,11 @@ JOBMANAGER_CONFIG = JobManagerConfig(
 )
 
 EXECUTOR = """
-import os, pathlib, sys, time
+import pathlib, sys, time
 identity = pathlib.Path(sys.argv[1])
 assert (identity / "key.pem").stat().st_mode & 0o777 == 0o600
 leaf = (identity / "chain.pem").read_text()
-print(os.getpid(), flush=True)
+print("here", flush=True)
 line = '{"channel":"data","local":"%s","peer":"p","direction":"dialed","protocol":"TLSv1.3","cipher":"C","opened_at":1}'
 (pathlib.Path(sys.argv[4]) / "connections.jsonl").write_text(line % sys.argv[2] + chr(10))
 if sys.argv[3] == "fail":
@@ -68,7 +68,7 @@ class FakeLauncher:
         """Nothing is needed."""
 
     def command(self, launch: ExecutorLaunch, place: ExecutorPlace) -> Command:
-        """A Python process that shows its pid, and leaves evidence as the JVM does."""
+        """A Python process that shows that it runs, and leaves evidence as the JVM does."""
         name = f"{launch.job_id}/{launch.executor_id}"
         argv = (sys.executable, "-c", EXECUTOR, str(place.identity), name, self.behaviour, str(place.reports))
         return Command(argv, {"PATH": "/usr/bin:/bin"}, {place.work / "settings": b"secret"})
@@ -261,13 +261,15 @@ class Cluster:
         return found
 
     async def pid(self, job_id: str, executor: Any) -> int:
-        """The process of a fake executor, from its log."""
+        """The process of a fake executor that its TaskManager watches, once it runs."""
+        place = self.home.root.joinpath("work", executor["taskmanager"], "jobs", job_id, f"executor-{executor['id']}")
 
         async def shown() -> int:
             document = await self.get(f"/v1/jobs/{job_id}/logs?source=executor-{executor['id']}.stdout")
-            return int(document["data"].strip() or 0)
+            found = [path.name for path in place.glob("identity/in-use/*.place.json")]
+            return int(found[0].partition(".")[0]) if document["data"].strip() and found else 0
 
-        return int(await eventually(shown, "the executor shows its pid"))
+        return int(await eventually(shown, "the executor shows that it runs"))
 
     async def stop_taskmanager(self, name: str) -> None:
         """Stop one in order."""

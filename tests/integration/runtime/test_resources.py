@@ -159,7 +159,7 @@ async def test_a_drained_taskmanager_hands_its_executors_on_and_leaves(cluster: 
     shown = {each["id"]: each for each in (await cluster.get("/v1/taskmanagers"))["taskmanagers"]}
     assert (shown["tm-1"]["draining"], shown["tm-1"]["slots_free"]) == (True, 0)
     assert not left.done(), "its executor still runs"
-    os.kill(await cluster.pid(job_id, first), signal.SIGTERM)  # as Spark ends one whose blocks are elsewhere
+    os.killpg(await cluster.pid(job_id, first), signal.SIGTERM)  # as Spark ends one whose blocks are elsewhere
     await asyncio.wait_for(left, DEADLINE_SECONDS)
     cluster.flag.touch()
     job = await cluster.until(job_id, "FINISHED")

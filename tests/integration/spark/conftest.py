@@ -16,6 +16,7 @@ from sluice.runtime.spark.evidence import read_evidence
 from sluice.runtime.spark.jvm.command import SparkRuntime, find_spark_runtime
 from tests.hostile import TestPki
 from tests.integration.spark.small_cluster import RunningJob, Work, reports_of, running_job
+from tests.shared_folder import shared_folder
 
 PIPELINES = Path(__file__).parent / "pipelines"
 
@@ -75,14 +76,16 @@ async def rounds(pki: TestPki, spark: SparkRuntime, tmp_path_factory: pytest.Tem
 
     Not for longer than a module: its loop stands still while tests elsewhere run, and its driver gives up.
     """
-    folder = tmp_path_factory.mktemp("rounds")
+    directory = tmp_path_factory.mktemp("rounds")
+    folder = shared_folder(directory)
     work = Work(
         PIPELINES / "rounds.py",
         args=[str(folder)],
         # Executors on one machine would otherwise read each other's files.
-        conf={"spark.shuffle.readHostLocalDisk": "false", "spark.scheduler.minRegisteredResourcesRatio": "1.0"},
+        conf={"spark.scheduler.minRegisteredResourcesRatio": "1.0"},
+        shared=folder,
     )
-    async with running_job(pki, folder / "job", spark, work) as job:
+    async with running_job(pki, directory / "job", spark, work) as job:
         rounds = Rounds(job, folder)
         await rounds.run()
         yield rounds

@@ -34,7 +34,9 @@ from sluice.runtime.messages import (
     BlobRef,
     CsrToSign,
     DriverAssignment,
+    DriverCsr,
     DriverExit,
+    DriverProcessEnd,
     ExecutorExit,
     ExecutorLaunch,
     ExecutorTargets,
@@ -52,6 +54,7 @@ from sluice.runtime.node.addresses import JobManagerAddress, publish_jobmanager
 from sluice.runtime.node.child_process import ChildProcess
 from sluice.runtime.node.leader_finder import LeaderPlace
 from sluice.runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcService
+from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.jvm.command import SparkRuntime, TlsEngine, executor_command
@@ -82,6 +85,8 @@ class Work:
     conf: Mapping[str, str] = field(default_factory=dict)
     files: Sequence[Path] = ()
     executors: int = 2
+    shared: Path | None = None
+    """Where the job may write besides."""
 
 
 class OneJobMaster(PermanentlyFencedRpcEndpoint):
@@ -172,6 +177,12 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
 
     async def sign_executor_identity(self, request: CsrToSign) -> SignedChain:
         raise NotImplementedError(request)
+
+    async def sign_driver_identity(self, request: DriverCsr) -> SignedChain:
+        raise NotImplementedError(request)
+
+    async def driver_process_ended(self, end: DriverProcessEnd) -> None:
+        raise NotImplementedError(end)
 
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
         raise NotImplementedError(exit_report)
@@ -338,6 +349,8 @@ async def running_job(
         executor_memory_mb=512,
         driver_memory_mb=512,
         reconnect_seconds=5,
+        isolation=IsolationConfig(writable=(str(work.shared),) if work.shared else ()),
+        private_dirs=(str(pki.home.root),),
     )
     path = spec.write(directory / "driver.json")
     with (directory / "agent.log").open("wb") as log:

@@ -94,15 +94,16 @@ def report_path(directory: Path) -> Path:
     return reports_of(directory) / PLACED_REPORT
 
 
-def report(directory: Path, pid: int) -> dict[str, Any]:
+def report(directory: Path) -> dict[str, Any]:
     """What it says, as a rotation reads it; empty when it says nothing."""
     found, _ = read_reports(directory)
-    return next((json.loads(msgspec.json.encode(each)) for each in found if each.pid == pid), {})
+    programs = {"driver", "executor"}  # the driver's agent has the same identity
+    return next((json.loads(msgspec.json.encode(each)) for each in found if each.program in programs), {})
 
 
-async def until_reported(directory: Path, pid: int, **wanted: object) -> None:
+async def until_reported(directory: Path, **wanted: object) -> None:
     """Until a process says this of what it has in memory."""
-    await until(lambda: wanted.items() <= report(directory, pid).items())
+    await until(lambda: wanted.items() <= report(directory).items())
 
 
 @dataclass
@@ -113,13 +114,9 @@ class Rotating(Rounds):
         """The identity of an executor."""
         return self.job.master.identity_dir(number)
 
-    def directories(self) -> dict[Path, int]:
-        """Identity directory and process id of the driver's JVM and of each executor."""
-        executors = self.job.master.executors
-        return {
-            self.job.identity_dir: self.driver_jvm().pid,
-            **{self.directory_of(number): process.pid for number, process in executors.items()},
-        }
+    def directories(self) -> list[Path]:
+        """Identity directories of the driver and of each executor."""
+        return [self.job.identity_dir, *map(self.directory_of, self.job.master.executors)]
 
     def listeners(self) -> list[int]:
         """The ports of Spark's, of all processes."""

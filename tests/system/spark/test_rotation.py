@@ -34,6 +34,7 @@ from tests.integration.spark.test_data_channel import (
     driver_rpc,
     py4j_port,
 )
+from tests.shared_folder import shared_folder
 from tests.system.spark.rotating import (
     Rotating,
     Rotation,
@@ -66,13 +67,15 @@ async def rotating(
     pki: TestPki, rotation: Rotation, spark: SparkRuntime, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Rotating]:
     """The running job; at its end the driver's report is gone."""
-    folder = tmp_path_factory.mktemp("rotating")
+    directory = tmp_path_factory.mktemp("rotating")
+    folder = shared_folder(directory)
     work = Work(
         PIPELINES / "dialing.py",
         args=[str(folder)],
-        conf={"spark.shuffle.readHostLocalDisk": "false", "spark.scheduler.minRegisteredResourcesRatio": "1.0"},
+        conf={"spark.scheduler.minRegisteredResourcesRatio": "1.0"},
+        shared=folder,
     )
-    async with running_job(pki, folder / "job", spark, work, issue=rotation.issue) as job:
+    async with running_job(pki, directory / "job", spark, work, issue=rotation.issue) as job:
         rotating = Rotating(job, folder)
         await rotating.run()
         yield rotating
@@ -93,8 +96,8 @@ async def test_authorities_are_replaced_with_no_connection_lost(
 
     async def everybody_says(**wanted: object) -> None:
         """Wait for the reports, then see that every listener answers whoever is let in now."""
-        for directory, pid in rotating.directories().items():
-            await until_reported(directory, pid, **wanted)
+        for directory in rotating.directories():
+            await until_reported(directory, **wanted)
         context = rotation.peer(tmp_path / str(next(phases))).client_context(JOB)
         for port in rotating.listeners():
             assert await answer_of(HOST, port, context, hello=HELLO) != b""
@@ -113,9 +116,9 @@ async def test_authorities_are_replaced_with_no_connection_lost(
     await everybody_says(issuer=a, anchors=[a, b])
     # 3. B signs, B and A are trusted: one process after another, so that leaves of both meet.
     rotation.signer, rotation.trusted = other_pki, (other_pki, pki)
-    for directory, pid in rotating.directories().items():
+    for directory in rotating.directories():
         rotation.reissue(directory)
-        await until_reported(directory, pid, issuer=b)
+        await until_reported(directory, issuer=b)
         await rotating.dialed_anew()
     await everybody_says(issuer=b, anchors=[b, a])
     # 4. B alone.
@@ -146,20 +149,20 @@ async def test_authorities_are_replaced_with_no_connection_lost(
 
 async def test_each_process_reports_what_it_has_in_memory(rotating: Rotating, rotation: Rotation) -> None:
     issuer = key_id(authority_of(rotation.signer))
-    places = [(path, pid) for path, pid in rotating.directories().items() if report_path(path).is_file()]
-    for directory, pid in places:
+    places = [path for path in rotating.directories() if report_path(path).is_file()]
+    for directory in places:
         install_crls(directory, rotation.revocation_list(1000), utc_now())
-        await until_reported(directory, pid, crls=report(directory, pid)["crls"] | {issuer: 1000})
-        content = report(directory, pid)
+        await until_reported(directory, crls=report(directory)["crls"] | {issuer: 1000})
+        content = report(directory)
         leaf = read_certificates(directory / "chain.pem")[0]
         (name,) = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(
             x509.UniformResourceIdentifier
         )
         assert content.pop("crls")[issuer] == 1000
+        pid = content.pop("pid")
         assert abs(content.pop("started") - psutil.Process(pid).create_time()) <= 1
         assert dt.datetime.fromisoformat(content.pop("loaded_at")).tzinfo is not None
         assert content == {
-            "pid": pid,
             "identity": name,
             "program": "driver" if name.endswith("/driver") else "executor",
             "leaf": leaf.fingerprint(hashes.SHA256()).hex(),

@@ -15,6 +15,7 @@ from sluice.runtime.spark.jvm.command import CLASSES_LOG, SparkRuntime, find_spa
 from tests.hostile import TestPki
 from tests.integration.spark.conftest import PIPELINES
 from tests.integration.spark.small_cluster import RunningJob, Work, reports_of, running_job
+from tests.shared_folder import shared_folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -40,18 +41,18 @@ async def one_round(job: RunningJob, folder: Path) -> None:
 
 def rounds(folder: Path) -> Work:
     """A Python function and a shuffle, on one executor."""
-    return Work(PIPELINES / "rounds.py", args=[str(folder)], executors=1)
+    return Work(PIPELINES / "rounds.py", args=[str(folder)], executors=1, shared=folder)
 
 
 async def test_driver_and_executor_use_it_and_are_guarded_as_ever(spark: SparkRuntime, tmp_path: Path) -> None:
     archive = str(spark.class_archive)
-    async with running_job(TestPki(tmp_path / "pki"), tmp_path / "job", spark, rounds(tmp_path)) as job:
-        await one_round(job, tmp_path)
+    async with running_job(TestPki(tmp_path / "pki"), tmp_path / "job", spark, rounds(shared_folder(tmp_path))) as job:
+        await one_round(job, tmp_path / "shared")
         (executor,) = job.master.executors.values()
         assert archive in mapped(job.processes("java")[0])
         assert archive in mapped(psutil.Process(executor.pid))
         assert read_evidence(reports_of(job.identity_dir)), "the driver's connections were not under mutual TLS"
-        (tmp_path / "stop").touch()
+        (tmp_path / "shared" / "stop").touch()
         assert (await job.result()).succeeded
 
 
@@ -59,12 +60,12 @@ async def test_a_jvm_that_it_does_not_fit_starts_without_it_and_says_so(spark: S
     other = tmp_path / "other.jsa"
     other.write_bytes(b"no archive" * 1000)
     unfit = replace(spark, class_archive=other)
-    async with running_job(TestPki(tmp_path / "pki"), tmp_path / "job", unfit, rounds(tmp_path)) as job:
-        await one_round(job, tmp_path)
+    async with running_job(TestPki(tmp_path / "pki"), tmp_path / "job", unfit, rounds(shared_folder(tmp_path))) as job:
+        await one_round(job, tmp_path / "shared")
         (executor,) = job.master.executors.values()
         log = Path(psutil.Process(executor.pid).cwd()) / CLASSES_LOG
         assert "Unable to map shared spaces" in await asyncio.to_thread(log.read_text)
-        (tmp_path / "stop").touch()
+        (tmp_path / "shared" / "stop").touch()
         assert (await job.result()).succeeded
 
 

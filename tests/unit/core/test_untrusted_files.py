@@ -152,7 +152,7 @@ class TestReading:
         owner = (job / NAME).stat().st_uid
         info = os.stat_result((0o100600, 1, 1, 1, owner + 1, 0, 4, 0, 0, 0))
         with pytest.raises(UnsafeFile, match="belongs to"):
-            untrusted_files._check(info, owner)
+            untrusted_files._check(info, {owner})
 
     def test_a_sparse_file_is_not_read_into_memory(self, job: Path) -> None:
         with (job / NAME).open("wb") as file:

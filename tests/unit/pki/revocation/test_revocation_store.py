@@ -26,6 +26,7 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.x509.profiles import AuthorityKind
 from sluice.runtime.messages import CsrToSign, ExecutorLaunch
+from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
 from sluice.runtime.taskmanager.executor import ExecutorProcess
 
 INTERNAL, EDGE, ROOT = AuthorityKind.INTERNAL, AuthorityKind.EDGE, AuthorityKind.ROOT
@@ -244,7 +245,10 @@ async def test_executor_gets_the_list_with_its_certificate(tmp_path: Path) -> No
         job_id=JOB, allocation_id="slot", executor_id=3, app_id="app", driver_url="", resource_profile_id=0, cores=1,
         memory_mb=512, startup_conf={}, java_options=(), spark_auth_secret=JOB, python="python",
     )  # fmt: skip
-    process = ExecutorProcess(launch, tmp_path / "jobs", host="127.0.0.1", trust_domain="sluice.local", sign=sign)
+    sandbox = Sandbox.prepare(IsolationConfig(level=IsolationLevel.NONE))
+    process = ExecutorProcess(
+        launch, tmp_path / "jobs", host="127.0.0.1", trust_domain="sluice.local", sign=sign, sandbox=sandbox
+    )
     await process.renew_identity()
     assert (process.directory / "identity" / CRL_FILE).read_bytes() == _current(world, INTERNAL)
     assert TlsIdentity(process.directory / "identity").revoked_peers.version == 1

@@ -18,6 +18,7 @@ from sluice.runtime.node.log_files import (
     read_log,
     shorten_log,
 )
+from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
 from sluice.runtime.taskmanager.driver import LOG_FILES, clean_driver_directory
 from sluice.runtime.taskmanager.executor import STREAMS, ExecutorProcess, clean_executor_directory
 
@@ -124,7 +125,10 @@ def test_an_executor_whose_heap_is_full_says_so(tmp_path: Path) -> None:
         spark_auth_secret="",
         python="",
     )
-    executor = ExecutorProcess(launch, tmp_path, host="127.0.0.1", trust_domain="td", sign=_nobody_signs)
+    sandbox = Sandbox.prepare(IsolationConfig(level=IsolationLevel.NONE))
+    executor = ExecutorProcess(
+        launch, tmp_path, host="127.0.0.1", trust_domain="td", sign=_nobody_signs, sandbox=sandbox
+    )
     report = executor.exit_report(Exit(3))
     assert report.reason == "out of memory: its heap of 768 MiB is full (exit code 3); raise --executor-memory"
     assert report.by_application

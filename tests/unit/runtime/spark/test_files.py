@@ -179,6 +179,12 @@ class TestEvidence:
         put(tmp_path / EVIDENCE_FILE)
         assert read_evidence(tmp_path) == Evidence()
 
+    def test_a_linked_directory_is_not_followed(self, tmp_path: Path) -> None:
+        (tmp_path / "others").mkdir()
+        (tmp_path / "others" / EVIDENCE_FILE).write_bytes(LINE)
+        (tmp_path / "reports").symlink_to(tmp_path / "others")
+        assert read_evidence(tmp_path / "reports") == Evidence()
+
 
 def _line(at: int) -> bytes:
     return LINE.replace(b"1.5", str(at).encode())

@@ -1,0 +1,46 @@
+"""Where the files of one driver are, and which of its processes may write them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.core import make_private_directory
+
+
+@dataclass(frozen=True, slots=True)
+class DriverPlaces:
+    """Directories of one attempt; the job has no way to ``logs``, nor to ``temp`` but for what is named below it."""
+
+    work: Path
+    """JVM and Python work here."""
+    reports: Path
+    """What the JVM connected to and trusts."""
+    logs: Path
+    temp: Path
+    """Short, and the agent's."""
+
+    @property
+    def scratch(self) -> Path:
+        """Temporary files of JVM and Python, and Spark's sockets between them."""
+        return self.temp / "tmp"
+
+    @property
+    def jvm(self) -> Path:
+        """What JVM and agent have in common: the bridge, the socket of Spark's UI, the gateway's address."""
+        return self.temp / "jvm"
+
+    @property
+    def bridge(self) -> Path:
+        """The socket on which the agent listens for the JVM."""
+        return self.jvm / "bridge"
+
+    @property
+    def gateway(self) -> Path:
+        """Where the JVM says how Python reaches it."""
+        return self.jvm / "gateway"
+
+    def make(self) -> None:
+        """Create what is written; raises ``StoreError``."""
+        for path in (self.work, self.reports, self.scratch, self.jvm):
+            make_private_directory(path)

@@ -1,0 +1,79 @@
+"""What the code of a job sees from inside: its own box, and nothing of the cluster nor of its neighbours."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.cluster.conftest import REPOSITORY, LocalCluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+PROBE = Path(__file__).with_name("probe.py")
+PYTHON_ENVIRONMENT = {
+    *("HOME", "LANG", "PATH", "TMPDIR", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "SLUICE_JOB_ID"),
+    *("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"),  # PySpark's own, made inside
+    *("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_PYTHON", "SPARK_HOME", "SPARK_LOCAL_IP"),
+}
+JVM_ENVIRONMENT = {
+    *("HOME", "LANG", "PATH", "TMPDIR", "SPARK_HOME", "SPARK_LOCAL_IP", "SPARK_CONF_DIR", "PYSPARK_PYTHON"),
+    *("SLUICE_BRIDGE", "SLUICE_JOB_ID", "SLUICE_ATTEMPT"),
+    *("SPARK_LOCAL_DIRS", "SPARK_SCALA_VERSION", "_PYSPARK_DRIVER_CONN_INFO_PATH"),
+}
+
+
+def forbidden(cluster: LocalCluster) -> list[Path]:
+    """What no job may reach, all of which exists."""
+    home = cluster.home
+    keys = [path for path in home.rglob("key.pem") if "pki" in path.parts]
+    assert keys
+    found = [home / "pki", home / "run", home / "token", home / "gateway", home / "blobs", home / "log", *keys]
+    found += [*(home / "work").glob("*/jobs/*/*"), REPOSITORY / "pyproject.toml", Path("/var/log"), Path("/etc/shadow")]
+    return [path for path in found if path.exists()]
+
+
+@pytest.fixture(scope="module")
+def seen(cluster: LocalCluster, running_job: str) -> dict[str, Any]:
+    """What a job saw while another one ran."""
+    assert running_job
+    done = cluster.sluice("submit", "--wait", str(PROBE), "--", *map(str, forbidden(cluster)))
+    assert done.returncode == 0, done.stderr
+    decoded: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return decoded
+
+
+@pytest.mark.parametrize("where", ["driver", "udf"])
+def test_python_sees_nothing_but_its_own(seen: dict[str, Any], where: str) -> None:
+    python = seen[where]
+    assert python["reached"] == []
+    assert python["uid"] not in {0, os.geteuid() or 0}
+    assert (int(python["capabilities"], 16), python["no_new_privileges"]) == (0, "1")
+    assert python["writable"] == []
+    assert python["temporary"] == [name for name in python["temporary"] if name.startswith("sluice-jvm-")]
+    known = {"bwrap", "java", "python", Path(sys.executable).name}
+    assert {name.rstrip("0123456789.") for name in python["processes"]} <= known
+
+
+def test_drivers_python_has_no_process_but_its_own(seen: dict[str, Any]) -> None:
+    assert "java" not in seen["driver"]["processes"]
+    assert len(seen["driver"]["processes"]) <= 3
+
+
+def test_nothing_but_what_is_listed_is_in_the_environment(seen: dict[str, Any]) -> None:
+    assert set(seen["driver"]["environment"]) <= PYTHON_ENVIRONMENT
+    assert set(seen["jvm"]["environment"]) <= JVM_ENVIRONMENT
+
+
+def test_the_drivers_jvm_has_its_identity_and_cannot_change_it(seen: dict[str, Any]) -> None:
+    jvm = seen["jvm"]
+    assert jvm["reached"] == []
+    assert jvm["has_key"]
+    assert jvm["changed"] == []
+    assert jvm["processes"] <= 3
+    assert (jvm["user"], jvm["home"]) == ("job", seen["driver"]["home"])
+    assert set(jvm["identity"]) <= {"identity", "identity-of-job", "reports", "work"}
