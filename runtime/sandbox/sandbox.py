@@ -20,7 +20,7 @@ from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, check_path, in_order
 from sluice.runtime.sandbox.system_view import python_paths
 from sluice.runtime.sandbox.trial import find_walls
-from sluice.runtime.sandbox.uids import give, job_uid
+from sluice.runtime.sandbox.uids import give, job_uid, open_way
 from sluice.runtime.sandbox.view import View
 
 _LOG = logging.getLogger(__name__)
@@ -87,6 +87,8 @@ class Sandbox:
     def own(self, paths: Iterable[Path], job_id: str) -> None:
         """Give ``paths`` and what is in them to the job's uid, where it has one; follows no link.
 
+        Without namespaces its uid has to pass the directories above them: others may then enter these, not list them.
+
         Raises:
             SandboxRefused: one is a link, or has a file with several names.
         """
@@ -94,6 +96,8 @@ class Sandbox:
         if uid is not None:
             for path in paths:
                 give(path, uid)
+                if self._walls is not None and not self._walls.bwrap:
+                    open_way(path)
 
     def limits(self, *, memory_mb: int = 0, cores: int = 0) -> Limits:
         """The configured limits, and those of one slot."""

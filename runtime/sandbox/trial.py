@@ -13,6 +13,7 @@ from pathlib import Path
 from sluice.runtime.sandbox.box import Box, Walls
 from sluice.runtime.sandbox.config import IsolationConfig, IsolationLevel
 from sluice.runtime.sandbox.errors import SandboxRefused, SandboxUnavailable
+from sluice.runtime.sandbox.landlock import landlock_version
 from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, check_path, in_order
 from sluice.runtime.sandbox.remedies import WITHOUT, Restrictions, remedy
@@ -56,6 +57,11 @@ def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
             raise SandboxUnavailable(
                 f'isolation.level = "uid" needs root, with the capabilities {", ".join(missing)}',
                 'run as root, or set level = "sandbox"',
+            )
+        if landlock_version() < 1:
+            raise SandboxUnavailable(
+                'isolation.level = "uid" needs Landlock, which this kernel does not have',
+                'start it with Linux 5.13 or newer and lsm=landlock,…, or set level = "sandbox"',
             )
         walls = Walls(python, "", tuple(system_mounts()), system_files(), program)
         _try(walls, own_uids=True)

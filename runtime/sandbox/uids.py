@@ -13,6 +13,7 @@ from sluice.runtime.sandbox.errors import SandboxRefused
 FIRST_UID = 0x70000000
 """Above what systemd allots to containers (https://systemd.io/UIDS-GIDS/), below what is negative for 32 bits."""
 UID_BITS = 27
+_PASS = stat.S_IXGRP | stat.S_IXOTH
 
 
 def job_uid(job_id: str) -> int:
@@ -49,6 +50,15 @@ def give(path: Path, uid: int) -> None:
             os.fchown(fd, uid, uid)
     finally:
         os.close(top)
+
+
+def open_way(path: Path) -> None:
+    """Let other users pass the directories of this user above ``path``; they still cannot list or read them."""
+    for directory in path.absolute().parents:
+        info = directory.lstat()
+        mode = stat.S_IMODE(info.st_mode)
+        if stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and mode & _PASS != _PASS:
+            directory.chmod(mode | _PASS)
 
 
 def _give_entry(directory: int, path: Path, uid: int) -> None:

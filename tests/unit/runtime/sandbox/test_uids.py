@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.sandbox.errors import SandboxRefused
-from sluice.runtime.sandbox.uids import FIRST_UID, UID_BITS, give, is_job_uid, job_uid
+from sluice.runtime.sandbox.uids import FIRST_UID, UID_BITS, give, is_job_uid, job_uid, open_way
 
 
 def test_a_job_has_the_same_uid_everywhere_and_another_than_others() -> None:
@@ -73,3 +73,15 @@ def test_a_device_is_not_given(tmp_path: Path) -> None:
     with pytest.raises(SandboxRefused, match="device"):
         give(tmp_path, 12345678)
     assert device[0].stat().st_uid == 0
+
+
+def test_others_may_pass_the_directories_above_but_not_list_them(tmp_path: Path) -> None:
+    work = tmp_path / "jobs" / "1" / "work"
+    work.mkdir(parents=True, mode=0o700)
+    for path in (tmp_path / "jobs", tmp_path / "jobs" / "1"):
+        path.chmod(0o700)
+    open_way(work)
+
+    assert (tmp_path / "jobs").stat().st_mode & 0o777 == 0o711
+    assert (tmp_path / "jobs" / "1").stat().st_mode & 0o777 == 0o711
+    assert work.stat().st_mode & 0o077 == 0
