@@ -23,7 +23,7 @@ from sluice.runtime.messages import (
 )
 from sluice.runtime.node import ChildProcess, Exit, JobIdentity, keep_renewed, open_log, own_checkpoints, shorten_log
 from sluice.runtime.out_of_memory import HEAP_FULL, KernelKills, end_of
-from sluice.runtime.sandbox import Box, Sandbox, View
+from sluice.runtime.sandbox import Box, Sandbox, Subject, View
 from sluice.runtime.spark import read_evidence
 from sluice.runtime.spark.jvm import Command, make_temp_dir, remove_temp_dir
 from sluice.runtime.taskmanager.errors import ExecutorNotStarted
@@ -36,6 +36,7 @@ SIGNAL_EXIT_BASE = 128
 BLAMED_ON_APPLICATION = HEAP_FULL | {50, 51}
 """Exit codes that Spark may count against the job: out of memory, and ``org.apache.spark.util.SparkExitCode``'s
 UNCAUGHT_EXCEPTION and its twin."""
+EXECUTOR = Subject("the executor", "--executor-memory, or python_worker_memory_mb in [isolation]")
 
 Sign = Callable[[CsrToSign], Awaitable[SignedChain]]
 
@@ -82,8 +83,11 @@ class ExecutorProcess:
         if self._unwanted:
             raise ExecutorNotStarted(f"executor {self.launch.executor_id} was given up before it was started")
         with open_log(self.directory / "stdout") as stdout, open_log(self.directory / "stderr") as stderr:
+            guard = self._sandbox.guard(
+                box.limits, EXECUTOR, directories=(self._work, self._temp, self._reports), logs=(stdout, stderr)
+            )
             self._child = await ChildProcess.start(
-                command.argv, env=command.env, cwd=self._work, stdout=stdout, stderr=stderr, box=box
+                command.argv, env=command.env, cwd=self._work, stdout=stdout, stderr=stderr, box=box, guard=guard
             )
         await asyncio.to_thread(self._place_reports, self._child.pid)
         if self._unwanted:  # asked to end while it was being started
@@ -148,7 +152,8 @@ class ExecutorProcess:
     def exit_report(self, ended: Exit) -> ExecutorExit:
         """How the executor ended, for JobMaster and Spark."""
         code = ended.code if ended.code >= 0 else SIGNAL_EXIT_BASE - ended.code
-        reason = end_of(
+        excess = self._child.excess if self._child is not None else ""
+        reason = excess or end_of(
             ended,
             memory_mb=self.launch.memory_mb,
             setting="--executor-memory",
@@ -157,7 +162,7 @@ class ExecutorProcess:
         return ExecutorExit(
             executor_id=self.launch.executor_id,
             exit_code=code,
-            by_application=code in BLAMED_ON_APPLICATION,
+            by_application=bool(excess) or code in BLAMED_ON_APPLICATION,
             reason=reason,
             host=self._host,
         )

@@ -206,7 +206,7 @@ class DriverAgent:
         if self._cancelled.done():
             self.bridge.cancel()
             await asyncio.wait({python}, timeout=self._cancelled.result())
-        elif jvm.done():
+        elif jvm.done() and not self._process.excess:
             await asyncio.wait({python}, timeout=JVM_LOSS_GRACE_SECONDS)
         await self._process.stop_python(KILL_GRACE_SECONDS)
 
@@ -223,6 +223,7 @@ class DriverAgent:
             stderr_tail=self._process.stderr_tail(),
             memory_mb=self._spec.driver_memory_mb,
             kernel_killed=self._kills.count > self._kills_before,
+            excess=self._process.excess,
         )
 
     async def _room(self) -> None:

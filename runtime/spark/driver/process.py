@@ -28,7 +28,7 @@ from sluice.core import (
 from sluice.pki import SpiffeId
 from sluice.pki.trust import place_reports
 from sluice.runtime.node import ChildProcess, Exit, JobIdentity, open_log, own_checkpoints
-from sluice.runtime.sandbox import Box, Sandbox, View
+from sluice.runtime.sandbox import Box, Sandbox, Subject, View
 from sluice.runtime.spark.driver.places import DriverPlaces
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.errors import DriverFailed
@@ -94,6 +94,11 @@ def driver_conf(
     return {**conf, **packages.conf(files)}
 
 
+PIPELINE = Subject("the pipeline's Python process", "driver_python_memory_mb in [isolation]")
+JVM = Subject("the driver's JVM", "memory_overhead_mb or python_worker_memory_mb in [isolation]", owner="the driver")
+ASIDE = Subject("the program that unpacks archives", "driver_python_memory_mb in [isolation]", owner="the driver")
+
+
 class DriverProcess:
     """The JVM and the Python process of one attempt, each in a box of its own.
 
@@ -142,6 +147,7 @@ class DriverProcess:
         )
         box = await asyncio.to_thread(self._prepare_jvm, command, checkpoints)
         with self._log("driver.jvm.log") as log:
+            guard = self._sandbox.guard(box.limits, JVM, directories=box.view.writable, logs=(log,))
             self._jvm = await ChildProcess.start(
                 command.argv,
                 env=command.env,
@@ -150,6 +156,7 @@ class DriverProcess:
                 stderr=log.fileno(),
                 stdin=asyncio.subprocess.PIPE,
                 box=box,
+                guard=guard,
             )
         self._fresh = asyncio.create_task(self._identity.keep_fresh(), name="identity of the driver's JVM")
         await asyncio.to_thread(self._place_reports, self._jvm.pid)
@@ -206,6 +213,7 @@ class DriverProcess:
             TimeoutError: it has not ended after :data:`ASIDE_SECONDS`.
         """
         await asyncio.to_thread(self._sandbox.own, [self._places.work], self._spec.job_id)
+        box = self._python_box()
         with tempfile.TemporaryFile() as complaints:
             child = await ChildProcess.start(
                 argv,
@@ -213,13 +221,16 @@ class DriverProcess:
                 cwd=self._places.work,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=complaints,
-                box=self._python_box(),
+                box=box,
+                guard=self._sandbox.guard(box.limits, ASIDE, directories=(self._places.work,)),
             )
             try:
                 async with asyncio.timeout(ASIDE_SECONDS):
                     ended = await child.wait()
             finally:
                 await child.stop(0)
+            if child.excess:
+                return ended, child.excess
             complaints.seek(max(0, complaints.seek(0, os.SEEK_END) - MAX_COMPLAINT_BYTES))
             return ended, complaints.read(MAX_COMPLAINT_BYTES).decode(errors="replace")
 
@@ -228,6 +239,8 @@ class DriverProcess:
         command = self._python_command(pipeline, gateway)
         box = await asyncio.to_thread(self._python_box)
         with self._log("driver.stdout") as out, self._log("driver.stderr") as err:
+            # The directories are the JVM's too, whose guard measures them.
+            guard = self._sandbox.guard(box.limits, PIPELINE, logs=(out, err))
             self._python = await ChildProcess.start(
                 command.argv,
                 env=command.env,
@@ -235,6 +248,7 @@ class DriverProcess:
                 stdout=out.fileno(),
                 stderr=err.fileno(),
                 box=box,
+                guard=guard,
             )
 
     def _python_command(self, pipeline: Pipeline, gateway: Gateway) -> Command:
@@ -295,6 +309,12 @@ class DriverProcess:
         if self._fresh is not None:
             await end_tasks(self._fresh)
         return ended
+
+    @property
+    def excess(self) -> str:
+        """Which bound JVM or pipeline has exceeded, and was killed for; known when it has ended."""
+        ended = (each.excess for each in (self._jvm, self._python) if each is not None)
+        return next((excess for excess in ended if excess), "")
 
     def stderr_tail(self) -> str:
         """The end of the program's standard error."""
