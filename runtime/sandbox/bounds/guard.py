@@ -37,8 +37,9 @@ UNBOUNDED_FILES = 1_000_000
 
 _LOG = logging.getLogger(__name__)
 _TABLE = SharedTable()
-_THREADS = ThreadPoolExecutor(2, thread_name_prefix="bounds")
-"""Of their own: walks through the directories of jobs must keep nobody else waiting."""
+_QUICK = ThreadPoolExecutor(1, thread_name_prefix="bounds")
+_WALKS = ThreadPoolExecutor(2, thread_name_prefix="bounds-walk")
+"""Threads of their own: walks through the directories of jobs must keep nobody else waiting."""
 
 
 async def first_excess(
@@ -110,11 +111,11 @@ class Guard:
         """Wait until the box, whose first process is ``pid``, exceeds a bound; returns :attr:`reason`."""
         loop = asyncio.get_running_loop()
 
-        def repeat(measure: Callable[[int], Usage], pause: float) -> asyncio.Future[str]:
-            measured = first_excess(lambda: loop.run_in_executor(_THREADS, measure, pid), self._judge, pause=pause)
+        def repeat(threads: ThreadPoolExecutor, measure: Callable[[int], Usage], pause: float) -> asyncio.Future[str]:
+            measured = first_excess(lambda: loop.run_in_executor(threads, measure, pid), self._judge, pause=pause)
             return asyncio.ensure_future(measured)
 
-        rounds = (repeat(self.measure, ROUND_SECONDS), repeat(self.measure_files, DISK_ROUND_SECONDS))
+        rounds = (repeat(_QUICK, self.measure, ROUND_SECONDS), repeat(_WALKS, self.measure_files, DISK_ROUND_SECONDS))
         try:
             done, _ = await asyncio.wait(rounds, return_when=asyncio.FIRST_COMPLETED)
             self.reason = self.reason or self._said(next(iter(done)))

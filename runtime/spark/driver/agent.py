@@ -224,6 +224,7 @@ class DriverAgent:
             memory_mb=self._spec.driver_memory_mb,
             kernel_killed=self._kills.count > self._kills_before,
             excess=self._process.excess,
+            limits=self._process.kept_limits,
         )
 
     async def _room(self) -> None:

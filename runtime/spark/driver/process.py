@@ -28,7 +28,7 @@ from sluice.core import (
 from sluice.pki import SpiffeId
 from sluice.pki.trust import place_reports
 from sluice.runtime.node import ChildProcess, Exit, JobIdentity, open_log, own_checkpoints
-from sluice.runtime.sandbox import Box, Sandbox, Subject, View
+from sluice.runtime.sandbox import Box, IsolationLevel, Limits, Sandbox, Subject, View
 from sluice.runtime.spark.driver.places import DriverPlaces
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.errors import DriverFailed
@@ -309,6 +309,12 @@ class DriverProcess:
         if self._fresh is not None:
             await end_tasks(self._fresh)
         return ended
+
+    @property
+    def kept_limits(self) -> Limits:
+        """What the kernel refuses the pipeline more of: nothing without a sandbox."""
+        nothing = self._sandbox.level is IsolationLevel.NONE
+        return Limits() if nothing else self._sandbox.driver_python_limits()
 
     @property
     def excess(self) -> str:
