@@ -29,6 +29,8 @@ def own_checkpoints(url: str, sandbox: Sandbox, job_id: str) -> tuple[Path, ...]
         raise SandboxRefused(f"{url[:200]} is no directory for checkpoints of job {job_id}")
     uid = sandbox.uid(job_id)
     make_private_directory(directory.parent)
+    if directory.is_symlink():
+        raise SandboxRefused(f"{directory} is a link: it is not given to a job", "name the directory itself")
     directory.mkdir(mode=0o700, exist_ok=True)
     if uid is not None and directory.lstat().st_uid != uid:  # new, or copied from a savepoint; then only the job writes
         sandbox.own([directory], job_id)

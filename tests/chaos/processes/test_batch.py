@@ -44,11 +44,11 @@ def rounds(progress: Path) -> int:
     return len(progress.read_text().split()) if progress.exists() else 0
 
 
-def test_it_writes_what_a_clean_run_writes(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
-    clean = submit(cluster, tmp_path / "clean", tmp_path / "clean.rounds", tmp_path / "never")
+def test_it_writes_what_a_clean_run_writes(cluster: LocalCluster, seed: int) -> None:
+    clean = submit(cluster, cluster.shared / "clean", cluster.shared / "clean.rounds", cluster.shared / "never")
     assert ended(cluster, clean)["state"] == "FINISHED"
 
-    target, progress, hold = tmp_path / "disturbed", tmp_path / "disturbed.rounds", tmp_path / "hold"
+    target, progress, hold = cluster.shared / "disturbed", cluster.shared / "disturbed.rounds", cluster.shared / "hold"
     hold.touch()
     job_id = submit(cluster, target, progress, hold)
     killer = Killer(cluster, PIPELINE.name)
@@ -66,8 +66,8 @@ def test_it_writes_what_a_clean_run_writes(cluster: LocalCluster, tmp_path: Path
     job = ended(cluster, job_id)
     print(f"seed {seed}: {time.monotonic() - began:.0f} s, {rounds(progress)} rounds, {job['attempt']} attempts")  # noqa: T201
     assert job["state"] == "FINISHED", job["failure"]
-    assert target.read_text() == (tmp_path / "clean").read_text()
-    assert not (tmp_path / "disturbed.twice").exists(), "two drivers ran at the same time"
+    assert target.read_text() == (cluster.shared / "clean").read_text()
+    assert not (cluster.shared / "disturbed.twice").exists(), "two drivers ran at the same time"
     numbers = [each["number"] for each in job["attempts"]]
     assert numbers == list(range(1, job["attempt"] + 1)), "an attempt is forgotten"
     assert [each["outcome"] for each in job["attempts"]][-1] == "FINISHED"

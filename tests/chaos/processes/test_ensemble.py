@@ -123,7 +123,7 @@ async def another_round(progress: Path, done: int) -> None:
     await eventually(more, f"another round is done after {done}", JOB_SECONDS)
 
 
-async def test_it_gives_what_a_clean_run_gives(machines: World, ensemble: Ensemble, tmp_path: Path, seed: int) -> None:
+async def test_it_gives_what_a_clean_run_gives(machines: World, ensemble: Ensemble, seed: int) -> None:
     taskmanager = msgspec.structs.replace(machines.config.taskmanager, slots=2, slot_memory_mb=600)
     machines.spark = True
     machines.config = msgspec.structs.replace(machines.config, taskmanager=taskmanager)
@@ -134,10 +134,14 @@ async def test_it_gives_what_a_clean_run_gives(machines: World, ensemble: Ensemb
         await machines.until_up(name)
     await machines.start_taskmanager("tm-1", jobmanagers=machines.rpc_addresses)
     both = Machines(machines, ensemble)
-    clean = await submit(both, tmp_path / "clean", tmp_path / "clean.rounds", tmp_path / "never")
+    clean = await submit(both, machines.shared / "clean", machines.shared / "clean.rounds", machines.shared / "never")
     assert (await finished(both, clean))["attempt"] == 1
 
-    target, progress, hold = tmp_path / "disturbed", tmp_path / "disturbed.rounds", tmp_path / "hold"
+    target, progress, hold = (
+        machines.shared / "disturbed",
+        machines.shared / "disturbed.rounds",
+        machines.shared / "hold",
+    )
     hold.touch()
     job_id = await submit(both, target, progress, hold)
     began, done = time.monotonic(), 0
@@ -154,8 +158,8 @@ async def test_it_gives_what_a_clean_run_gives(machines: World, ensemble: Ensemb
     hold.unlink()
     job = await finished(both, job_id)
     print(f"seed {seed}: {time.monotonic() - began:.0f} s, {rounds(progress)} rounds, {job['attempt']} attempts")  # noqa: T201
-    assert target.read_text() == (tmp_path / "clean").read_text()
-    assert not (tmp_path / "disturbed.twice").exists(), "two drivers ran at the same time"
+    assert target.read_text() == (machines.shared / "clean").read_text()
+    assert not (machines.shared / "disturbed.twice").exists(), "two drivers ran at the same time"
     for name in NAMES:
         states = {each["id"]: each["state"] for each in await machines.jobs(name)}
         assert states == {clean: "FINISHED", job_id: "FINISHED"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import pytest
 
@@ -21,8 +20,10 @@ DEATHS = int(os.environ.get("SLUICE_CHAOS_DEATHS", "6"))
 STREAM_SECONDS = 300.0
 
 
-def test_no_row_is_lost_or_written_twice(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
-    stream = Stream(cluster, Incoming(tmp_path / "incoming"), tmp_path / "certificates", tmp_path / "expiry.db")
+def test_no_row_is_lost_or_written_twice(cluster: LocalCluster, seed: int) -> None:
+    stream = Stream(
+        cluster, Incoming(cluster.shared / "incoming"), cluster.shared / "certificates", cluster.shared / "expiry.db"
+    )
     stream.incoming.add(4)
     stream.submit(*RESTARTS)
     killer = Killer(cluster, PIPELINE.name)

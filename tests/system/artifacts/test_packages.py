@@ -15,6 +15,7 @@ import pytest
 
 from sluice.client.uploads import LARGE_BYTES
 from tests.integration.cluster.conftest import LocalCluster, start_cluster
+from tests.shared_folder import shared_folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -30,7 +31,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     started.sluice("down")
 
 
-def test_modules_wheels_archives_and_files_are_there(cluster: LocalCluster, tmp_path: Path) -> None:
+@pytest.fixture
+def result(cluster: LocalCluster, tmp_path: Path) -> Path:
+    """Where the pipeline writes what it found."""
+    return shared_folder(cluster.shared, tmp_path.name) / "result"
+
+
+def test_modules_wheels_archives_and_files_are_there(cluster: LocalCluster, tmp_path: Path, result: Path) -> None:
     (tmp_path / "single.py").write_text("ONE = 1\n")
     (tmp_path / "numbers.csv").write_text("1\n2\n3\n" + "\n" * (LARGE_BYTES + 1))  # comes in pieces, before the job
     with zipfile.ZipFile(tmp_path / "packed-1.0-py3-none-any.whl", "w") as wheel:
@@ -47,10 +54,10 @@ def test_modules_wheels_archives_and_files_are_there(cluster: LocalCluster, tmp_
         *("--file", str(tmp_path / "numbers.csv")),
         *("--py-files", f"{tmp_path}/single.py,{tmp_path}/packed-1.0-py3-none-any.whl"),
         *("--archives", f"{tmp_path}/env.tar.gz#settings"),
-        *("--executors", "1", "--wait", "--", str(tmp_path / "result")),
+        *("--executors", "1", "--wait", "--", str(result)),
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "result").read_text() == "103 105 107 109"
+    assert result.read_text() == "103 105 107 109"
     assert cluster.get("/v1/uploads") == {"uploads": []}
     assert cluster.get("/v1/blobs")["blobs"] == []
 
@@ -72,12 +79,12 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "named", [("--python", "house/bin/python"), ("--conf", "spark.pyspark.python=./house/bin/python")]
 )
 def test_the_python_of_an_archive_runs_driver_and_executors(
-    cluster: LocalCluster, environment: Path, tmp_path: Path, named: tuple[str, str]
+    cluster: LocalCluster, environment: Path, result: Path, named: tuple[str, str]
 ) -> None:
     arguments = ("--archives", f"{environment}#house", *named, "--executors", "1", "--wait")
-    done = cluster.sluice("submit", str(WITH_PYTHON), *arguments, "--", str(tmp_path / "result"))
+    done = cluster.sluice("submit", str(WITH_PYTHON), *arguments, "--", str(result))
     assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path / "result").read_text())
+    told = json.loads(result.read_text())
     assert [value for _, value in told["executors"]] == [42, 42]
     for prefix in (told["driver"], *(prefix for prefix, _ in told["executors"])):
         assert prefix.endswith("/house"), told

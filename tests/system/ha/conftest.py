@@ -11,8 +11,10 @@ import pytest
 from sluice.core.home import Home
 from sluice.runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
 from sluice.runtime.ha.config import HaConfig
+from sluice.runtime.sandbox import IsolationConfig
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.programs.ports import free_ports
+from tests.shared_folder import shared_folder
 from tests.system.ha.ensemble import Ensemble
 from tests.system.ha.world import World
 
@@ -26,6 +28,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         trust_domain=TRUST_DOMAIN,
         jobmanager=JobManagerConfig(heartbeat_interval=0.3, heartbeat_timeout=5.0, cancel_grace=1.0),
         taskmanager=TaskManagerConfig(slots=2),
+        isolation=IsolationConfig(writable=(str(shared_folder(tmp_path, "jobs")),)),
     )
     world = World(TestPki(tmp_path), tmp_path, config)
     try:
@@ -43,6 +46,7 @@ async def machines(ensemble: Ensemble, tmp_path: Path) -> AsyncIterator[World]:
         trust_domain=TRUST_DOMAIN,
         jobmanager=JobManagerConfig(heartbeat_interval=0.3, heartbeat_timeout=15.0, cancel_grace=1.0),
         taskmanager=TaskManagerConfig(slots=2),
+        isolation=IsolationConfig(writable=(str(shared_folder(tmp_path, "jobs")),)),
         ha=HaConfig(
             mode="zookeeper",
             storage=str(tmp_path / "shared"),

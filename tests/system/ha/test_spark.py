@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(560)]
 async def submit(world: World, name: str, at: str) -> str:
     """Submit the pipeline; its files are named after ``name``."""
     form = aiohttp.FormData()
-    request = {"executors": 2, "args": [str(world.tmp / f"{name}.sums"), str(world.tmp / f"{name}.rounds")]}
+    request = {"executors": 2, "args": [str(world.shared / f"{name}.sums"), str(world.shared / f"{name}.rounds")]}
     form.add_field("request", json.dumps(request), content_type="application/json")
     form.add_field("pipeline", PIPELINE.read_bytes(), filename="doubling_rounds.py")
     status, document = await world.call(at, "POST", "/v1/jobs", data=form)
@@ -59,7 +59,7 @@ async def test_the_result_is_that_of_a_clean_run(machines: World, ensemble: Ense
     assert await finished(machines, clean, "jm-1") == 1
 
     job_id = await submit(machines, "disturbed", "jm-2")
-    rounds = machines.tmp / "disturbed.rounds"
+    rounds = machines.shared / "disturbed.rounds"
 
     async def under_way() -> bool:
         return rounds.exists() and len(rounds.read_text().split()) >= 2
@@ -76,8 +76,8 @@ async def test_the_result_is_that_of_a_clean_run(machines: World, ensemble: Ense
     took = time.monotonic() - killed_at
     assert took < TAKEOVER_SECONDS
     assert await finished(machines, job_id, "jm-2") == 2
-    sums = (machines.tmp / "disturbed.sums").read_text()
-    assert sums == (machines.tmp / "clean.sums").read_text()
+    sums = (machines.shared / "disturbed.sums").read_text()
+    assert sums == (machines.shared / "clean.sums").read_text()
     assert len(sums.splitlines()) == 4
     states = {job["id"]: job["state"] for job in await machines.jobs("jm-2")}
     assert states == {clean: "FINISHED", job_id: "FINISHED"}

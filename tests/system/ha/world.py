@@ -81,6 +81,11 @@ class World:
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @property
+    def shared(self) -> Path:
+        """What jobs may write besides; see ``[isolation] writable`` in the fixtures."""
+        return self.tmp / "jobs"
+
+    @property
     def alone(self) -> Path:
         """Where jobs note that they run."""
         place = self.tmp / "alone"

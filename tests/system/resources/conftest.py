@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.cluster.conftest import LocalCluster, start_cluster
+from tests.shared_folder import shared_folder
 
 CONFIG = """
 [taskmanager]
@@ -43,6 +44,6 @@ def running_executors(job: dict[str, object]) -> list[dict[str, object]]:
 
 
 @pytest.fixture
-def flags(tmp_path: Path) -> Path:
+def flags(cluster: LocalCluster, tmp_path: Path) -> Path:
     """Where a pipeline and its test tell each other how far they are."""
-    return tmp_path
+    return shared_folder(cluster.shared, tmp_path.name)

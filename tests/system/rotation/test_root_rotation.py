@@ -59,7 +59,7 @@ def own_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 @pytest.fixture
 def work(own_cluster: LocalCluster, tmp_path: Path) -> Iterator[tuple[str, Load, Path]]:
     """A Spark job and requests that go on until the file exists, and its id."""
-    home, until = Home.at(own_cluster.home), tmp_path / "enough"
+    home, until = Home.at(own_cluster.home), own_cluster.shared / "enough"
     issued = own_cluster.sluice("pki", "issue", f"taskmanager/{LOADER}")
     assert issued.returncode == 0, issued.stderr
     pipeline = tmp_path / "rounds.py"

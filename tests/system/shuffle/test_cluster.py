@@ -13,6 +13,7 @@ import pytest
 
 from sluice.runtime.spark.evidence import EVIDENCE_FILE, read_evidence
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
+from tests.shared_folder import shared_folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -50,9 +51,8 @@ def test_every_process_shows_metrics_and_logs_as_it_is_told(tmp_path: Path, monk
         cluster.sluice("down")
 
 
-def test_job_goes_on_when_a_worker_is_killed_between_its_stages(shuffling: LocalCluster, tmp_path: Path) -> None:
-    folder = tmp_path / "sums"
-    folder.mkdir()
+def test_job_goes_on_when_a_worker_is_killed_between_its_stages(shuffling: LocalCluster) -> None:
+    folder = shared_folder(shuffling.shared, "sums")
     job_id = shuffling.submit(PIPELINE, str(folder))
     eventually((folder / "first").exists, "the first shuffle was read", 150)
     assert not list(shuffling.home.rglob("shuffle_*.data"))

@@ -12,6 +12,7 @@ import pytest
 
 from sluice.core.files import make_private_directory
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
+from tests.shared_folder import shared_folder
 from tests.system.shuffle.pipelines.rests import MAPS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -57,6 +58,12 @@ def running(job: Any) -> list[Any]:
     return [each for each in job["executors"] if each["state"] == "RUNNING"]
 
 
+@pytest.fixture
+def folder(shuffling: LocalCluster, tmp_path: Path) -> Path:
+    """Where a pipeline and its test tell each other how far they are."""
+    return shared_folder(shuffling.shared, tmp_path.name)
+
+
 def submit(cluster: LocalCluster, folder: Path, *options: str) -> str:
     """Submit; returns the job id when the first read is over."""
     done = cluster.sluice("submit", *options, str(PIPELINE), "--", str(folder))
@@ -76,18 +83,18 @@ def check(cluster: LocalCluster, job_id: str, folder: Path) -> None:
     assert len(list(folder.glob("map-*"))) == MAPS
 
 
-def test_all_executors_are_given_back_between_maps_and_reducers(shuffling: LocalCluster, tmp_path: Path) -> None:
-    job_id = submit(shuffling, tmp_path, *(f"--conf={key}={value}" for key, value in DYNAMIC.items()))
+def test_all_executors_are_given_back_between_maps_and_reducers(shuffling: LocalCluster, folder: Path) -> None:
+    job_id = submit(shuffling, folder, *(f"--conf={key}={value}" for key, value in DYNAMIC.items()))
     eventually(lambda: not running(shuffling.job(job_id)), "no executor is left", 60)
-    check(shuffling, job_id, tmp_path)
+    check(shuffling, job_id, folder)
 
 
-def test_a_worker_that_was_drained_and_lost_its_disk_costs_no_map(shuffling: LocalCluster, tmp_path: Path) -> None:
+def test_a_worker_that_was_drained_and_lost_its_disk_costs_no_map(shuffling: LocalCluster, folder: Path) -> None:
     def state() -> str:
         workers = json.loads(shuffling.sluice("shuffle", "status", "--json").stdout)["service"]["workers"]
         return str(next(each["state"] for each in workers if each["name"] == "shuffle-worker-1"))
 
-    job_id = submit(shuffling, tmp_path)
+    job_id = submit(shuffling, folder)
     assert shuffling.sluice("shuffle", "drain", "shuffle-worker-1").returncode == 0
     eventually(lambda: state() == "DRAINED", "what it kept is with the other worker", 60)
     victim = next(
@@ -100,13 +107,13 @@ def test_a_worker_that_was_drained_and_lost_its_disk_costs_no_map(shuffling: Loc
         shutil.rmtree(path)
     victim.kill()  # the supervisor starts it again: it knows of nothing
     eventually(lambda: state() == "ACTIVE", "it is back", 60)
-    check(shuffling, job_id, tmp_path)
+    check(shuffling, job_id, folder)
 
 
-def test_executors_of_a_drained_taskmanager_are_decommissioned(shuffling: LocalCluster, tmp_path: Path) -> None:
-    job_id = submit(shuffling, tmp_path, "--executors", "2")
+def test_executors_of_a_drained_taskmanager_are_decommissioned(shuffling: LocalCluster, folder: Path) -> None:
+    job_id = submit(shuffling, folder, "--executors", "2")
     assert {each["taskmanager"] for each in running(shuffling.job(job_id))} == {"taskmanager-1", "taskmanager-2"}
     drained = shuffling.sluice("drain", "taskmanager-1", "--wait", "--timeout", "120")
     assert drained.returncode == 0, drained.stderr
     assert {each["taskmanager"] for each in running(shuffling.job(job_id))} == {"taskmanager-2"}
-    check(shuffling, job_id, tmp_path)
+    check(shuffling, job_id, folder)

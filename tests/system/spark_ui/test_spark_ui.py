@@ -88,7 +88,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     try:
         pipeline = directory / "shown.py"
         pipeline.write_text(PIPELINE)
-        job = cluster.submit(pipeline, str(directory / "enough"))
+        job = cluster.submit(pipeline, str(cluster.shared / "enough"))
         home = Home.at(cluster.home)
         target = resolve_access(home)
         viewer = create_token(home, name="vera", role="viewer")
@@ -100,7 +100,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
             "the first Spark job is done",
         )
         yield found
-        (directory / "enough").touch()
+        (cluster.shared / "enough").touch()
         cluster.wait_for_state(job, "FINISHED")
         assert found.ask(found.base)[0].status == 404, "there is no UI after the end"
     finally:

@@ -104,6 +104,11 @@ def stream(tmp_path: Path) -> Iterator[Stream]:
     """Nothing is submitted yet."""
     cluster = start_cluster(tmp_path / "home", "--taskmanagers", "1", "--jobmanagers", "2")
     try:
-        yield Stream(cluster, Incoming(tmp_path / "incoming"), tmp_path / "certificates", tmp_path / "expiry.db")
+        yield Stream(
+            cluster,
+            Incoming(cluster.shared / "incoming"),
+            cluster.shared / "certificates",
+            cluster.shared / "expiry.db",
+        )
     finally:
         cluster.sluice("down")
