@@ -1,0 +1,93 @@
+"""Drivers in slots of TaskManagers: who may speak for one, and what becomes of one whose TaskManager is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.core.errors import CertificateRejected
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509 import new_csr
+from sluice.runtime.gateways import JobMasterGateway, jobmaster_endpoint
+from sluice.runtime.jobmanager.errors import DriverUnknown
+from sluice.runtime.messages import DriverCsr, DriverProcessEnd, SlotKind, SlotOffer
+from sluice.runtime.rpc import CallNotPermitted
+from sluice.runtime.spark.driver.spec import DriverSpec
+from tests.hostile import OTHER_JOB_ID, TRUST_DOMAIN
+from tests.integration.runtime.conftest import Cluster
+from tests.integration.runtime.test_lifecycle import PROFILE, connect, taskmanager_id
+
+
+async def running_driver(cluster: Cluster) -> tuple[str, bytes]:
+    """A job whose driver runs on tm-1, and the token of its JobMaster."""
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(executors=0)
+    await cluster.until(job_id, "RUNNING")
+    return job_id, DriverSpec.read(cluster.driver_directory(job_id) / "driver.json").token
+
+
+async def test_only_the_taskmanager_of_a_driver_speaks_for_it(cluster: Cluster) -> None:
+    """Even with the job's fencing token and a registered certificate of its own."""
+    job_id, token = await running_driver(cluster)
+    _, csr = new_csr(SpiffeId.driver(TRUST_DOMAIN, job_id))
+    service, peer = await connect(cluster, taskmanager_id("tm-evil"))
+    master = peer.gateway(JobMasterGateway, jobmaster_endpoint(job_id), token=token)
+    with pytest.raises(DriverUnknown):
+        await master.sign_driver_identity(DriverCsr(attempt=1, csr_pem=csr))
+    with pytest.raises(DriverUnknown):
+        await master.driver_process_ended(DriverProcessEnd(attempt=1, how="a lie"))
+    other = SlotOffer(taskmanager="tm-evil", host="h", slot=0, allocation_id="x", profile=PROFILE, kind=SlotKind.DRIVER)
+    assert not await master.offer_slot(other), "it has a slot"
+    assert (await cluster.job(job_id))["state"] == "RUNNING"
+    await service.close()
+
+
+async def test_a_taskmanager_gets_a_drivers_certificate_for_this_attempt_and_this_job_only(cluster: Cluster) -> None:
+    job_id, token = await running_driver(cluster)
+    service, peer = await connect(cluster, taskmanager_id("tm-1"))
+    master = peer.gateway(JobMasterGateway, jobmaster_endpoint(job_id), token=token)
+    _, own = new_csr(SpiffeId.driver(TRUST_DOMAIN, job_id))
+    assert (await master.sign_driver_identity(DriverCsr(attempt=1, csr_pem=own))).chain_pem
+    with pytest.raises(DriverUnknown):
+        await master.sign_driver_identity(DriverCsr(attempt=2, csr_pem=own))
+    for wanted in (
+        SpiffeId.driver(TRUST_DOMAIN, OTHER_JOB_ID),
+        SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "jm-1"),
+        SpiffeId.executor(TRUST_DOMAIN, job_id, 1),
+    ):
+        _, csr = new_csr(wanted)
+        with pytest.raises(CertificateRejected):
+            await master.sign_driver_identity(DriverCsr(attempt=1, csr_pem=csr))
+    await service.close()
+
+
+async def test_a_job_cannot_have_an_identity_signed_nor_report_its_own_end(cluster: Cluster) -> None:
+    job_id, token = await running_driver(cluster)
+    service, peer = await connect(cluster, SpiffeId.driver(TRUST_DOMAIN, job_id))
+    master = peer.gateway(JobMasterGateway, jobmaster_endpoint(job_id), token=token)
+    with pytest.raises(CallNotPermitted):
+        await master.sign_driver_identity(DriverCsr(attempt=1, csr_pem=b"x"))
+    with pytest.raises(CallNotPermitted):
+        await master.driver_process_ended(DriverProcessEnd(attempt=1, how="a lie"))
+    await service.close()
+
+
+async def test_a_job_whose_drivers_taskmanager_is_lost_starts_again_elsewhere_and_never_runs_twice(
+    cluster: Cluster,
+) -> None:
+    alone = cluster.tmp / "alone"
+    alone.mkdir()
+    cluster.pipeline_extras = {"alone": str(alone)}
+    await cluster.start_taskmanager("tm-1")
+    restart = {"strategy": "fixed-delay", "delay": 0.0, "attempts": 2}
+    job_id = await cluster.submit(executors=0, restart=restart)
+    await cluster.until(job_id, "RUNNING")
+    await cluster.start_taskmanager("tm-2")
+    await cluster.stop_taskmanager("tm-1")
+    cluster.flag.touch()
+    job = await cluster.until(job_id, "FINISHED")
+    first, second = job["attempts"]
+    assert (first["taskmanager"], first["outcome"]) == ("tm-1", "FAILED")
+    assert first["error"] == "TaskManager tm-1, on which the driver ran, is lost"
+    assert (second["taskmanager"], second["outcome"]) == ("tm-2", "FINISHED")
+    assert (alone / "runs").read_text().split() == ["1", "2"]
+    assert not (alone / "twice").exists()
