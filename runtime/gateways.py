@@ -43,6 +43,8 @@ from sluice.runtime.rpc import rpc
 RESOURCE_MANAGER = "resourcemanager"
 TASK_EXECUTOR = "taskexecutor"
 DRIVER = "driver"
+STOP_DRIVER_SECONDS = 120.0
+"""How long it is waited for the end of a driver that was told to end; its grace is usually shorter."""
 SHUFFLE_SECONDS = 600.0
 """How long a driver waits for a place for a shuffle; the service's own time-out comes first."""
 
@@ -104,9 +106,12 @@ class TaskExecutorGateway(Protocol):
         """Start the driver of an attempt in an allocated slot for drivers; returns when its process runs."""
         ...
 
-    @rpc(allow={Role.JOBMANAGER})
+    @rpc(allow={Role.JOBMANAGER}, timeout=STOP_DRIVER_SECONDS)
     async def stop_driver(self, job_id: str, attempt: int, grace_seconds: float) -> None:
-        """End a driver: SIGTERM, and SIGKILL after the grace; one that is not known has ended already."""
+        """End a driver: SIGTERM, and SIGKILL after the grace; one that is not known has ended already.
+
+        Answers when it has ended. It is ended all the same when nobody waits for the answer any more.
+        """
         ...
 
     @rpc(allow={Role.JOBMANAGER})

@@ -138,7 +138,8 @@ class Drivers:
         """End a driver; returns when nothing of it runs any more. One that is not known has ended already."""
         driver = self._drivers.get(job_id)
         if driver is not None and driver.launch.attempt == attempt:
-            await self._stop(driver, grace)
+            # The caller may give up waiting, and then what waits for its answer is cancelled.
+            await asyncio.shield(self._endpoint.hand_off(self._stop(driver, grace)))
 
     async def end_slot(self, allocation_id: str) -> None:
         """End what runs in a slot."""
