@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,16 +20,10 @@ class MountKind(enum.Enum):
     WRITABLE = "writable"
 
 
-_NEVER = (
-    Path("/"),
-    Path("/dev"),
-    Path("/proc"),
-    Path("/sys"),
-    Path("/run"),
-    Path("/etc"),
-    Path("/root"),
-    Path("/home"),
+_NEVER = frozenset(
+    map(Path, ("/", "/dev", "/dev/shm", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/var", "/var/tmp"))  # noqa: S108
 )
+"""Directories in which there is something of everybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +126,12 @@ def check_path(path: Path) -> Path:
     ):
         raise SandboxRefused(f"a job may not see all of {path}", "name directories below it")
     return path
+
+
+def home_directories(find: Callable[[], Path] = Path.home) -> tuple[Path, ...]:
+    """The home directory of this user and those above it; none for a user without a name, as in containers."""
+    try:
+        home = find()
+    except RuntimeError:
+        return ()
+    return (home, *home.parents)

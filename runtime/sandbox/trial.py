@@ -49,6 +49,7 @@ def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
         return None, False
     if sys.platform != "linux":
         raise SandboxUnavailable(f"there is no sandbox on {sys.platform}", 'use Linux, or set isolation.level = "none"')
+    check_shown(config)
     rights = _rights()
     python = os.path.realpath(sys.executable)
     program = seccomp_filter()
@@ -79,6 +80,18 @@ def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
     if failures:
         raise failures[0]
     raise SandboxUnavailable("there is no bubblewrap (bwrap)", f"install it: apt-get install bubblewrap, {WITHOUT}")
+
+
+def check_shown(config: IsolationConfig) -> None:
+    """Raise :class:`SandboxUnavailable` unless the paths that the operator shows to jobs are there and may be shown."""
+    for setting, paths in (("read_only", config.read_only), ("writable", config.writable)):
+        for path in map(Path, paths):
+            try:
+                check_path(path)
+            except SandboxRefused as error:
+                raise SandboxUnavailable(f"isolation.{setting}: {error.what}", error.remedy) from error
+            if not path.exists():
+                raise SandboxUnavailable(f"isolation.{setting}: there is no {path}", "create it, or leave it out")
 
 
 def programs(config: IsolationConfig) -> Iterator[str]:

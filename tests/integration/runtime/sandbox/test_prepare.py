@@ -84,6 +84,17 @@ os.execv({real!r}, [{real!r}, "--args", str(copy), *sys.argv[3:]])
         Sandbox.prepare(_stand_in(tmp_path, script))
 
 
+def test_paths_that_cannot_be_shown_are_told_before_any_job(tmp_path: Path) -> None:
+    for path, why in (
+        ("data", "no absolute path"),
+        ("/etc", "may not see all of"),
+        (str(tmp_path / "no"), "there is no"),
+    ):
+        for config in (IsolationConfig(read_only=(path,)), IsolationConfig(writable=(path,))):
+            with pytest.raises(SandboxUnavailable, match=rf"isolation\.(read_only|writable): .*{why}"):
+                Sandbox.prepare(config)
+
+
 def test_only_root_can_give_uids() -> None:
     config = IsolationConfig(level=IsolationLevel.UID)
     if os.geteuid() == 0:

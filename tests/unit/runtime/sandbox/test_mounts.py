@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.sandbox.errors import SandboxRefused
-from sluice.runtime.sandbox.mounts import Mount, MountKind, check_path, in_order, with_parents
+from sluice.runtime.sandbox.mounts import Mount, MountKind, check_path, home_directories, in_order, with_parents
 
 
 def test_directories_come_before_what_is_below_them() -> None:
@@ -34,7 +34,7 @@ def test_nothing_is_mounted_below_what_a_job_can_write() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/etc", "/proc/1", "/dev", "/dev/vda", "/sys/fs", "/root", "relative", "/a/../etc"]
+    "path", ["/", "/etc", "/var", "/proc/1", "/dev", "/dev/vda", "/sys/fs", "/root", "relative", "/a/../etc"]
 )
 def test_paths_that_show_too_much_are_refused(path: str) -> None:
     with pytest.raises(SandboxRefused):
@@ -64,6 +64,14 @@ def test_no_job_sees_all_of_a_home_directory() -> None:
     for path in (Path.home(), *Path.home().parents):
         with pytest.raises(SandboxRefused, match="may not see all of"):
             check_path(path)
+
+
+def test_a_user_without_a_name_has_no_home_directory() -> None:
+    def nameless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    assert home_directories(nameless) == ()
+    assert home_directories(lambda: Path("/srv/me")) == (Path("/srv/me"), Path("/srv"), Path("/"))
 
 
 def test_each_kind_has_its_options() -> None:
