@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sluice.runtime.sandbox.box import Box, Walls
@@ -25,11 +25,16 @@ from sluice.runtime.sandbox.view import View
 TRIAL_SECONDS = 30.0
 SYSTEM_PATH = "/usr/bin:/usr/local/bin:/bin"
 MAX_COMPLAINT_CHARACTERS = 400
-_TRIAL_JOB = "0" * 32
+TRIAL_JOB = "0" * 32
 _PROGRAM = """
-import os, ssl
+import os, pwd, ssl
 with open("/proc/self/status") as file:
     status = {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
+try:
+    named = len(pwd.getpwuid(os.getuid())[:1])
+except KeyError:
+    named = 0
+print("named", named)
 print("uid", os.getuid(), "groups", len(os.getgroups()), "pids", sum(name.isdigit() for name in os.listdir("/proc")))
 print(*(word for name in ("Seccomp", "NoNewPrivs", "CapPrm", "CapBnd") for word in (name, status[name])))
 """
@@ -116,7 +121,7 @@ def _try(walls: Walls, *, own_uids: bool) -> None:
         raise SandboxUnavailable(
             f"Python cannot be shown to jobs: {error.what}", "use a virtual environment"
         ) from error
-    box = Box(View(_TRIAL_JOB), Limits(), walls, job_uid(_TRIAL_JOB) if own_uids else None, tuple(mounts))
+    box = Box(View(TRIAL_JOB), Limits(), walls, job_uid(TRIAL_JOB) if own_uids else None, tuple(mounts))
     argv = (sys.executable, "-I", "-c", _PROGRAM)
     try:
         with box.launch(argv, env={"LANG": "C.UTF-8"}, cwd=Path("/")) as launch:
@@ -140,14 +145,23 @@ def _try(walls: Walls, *, own_uids: bool) -> None:
         said = run.stderr.strip()[-MAX_COMPLAINT_CHARACTERS:]
         why = said or f"exit code {run.returncode}"
         raise SandboxUnavailable(f"the sandbox does not work: {why}", remedy(said, Restrictions.read()))
-    if leak := _leak(run.stdout, box):
+    seen = _told(run.stdout)
+    if leak := _leak(seen, box):
         raise SandboxUnavailable(f"the sandbox does not hold: {leak}", f"check isolation.bwrap, {WITHOUT}")
+    if seen.get("named") == "0":
+        raise SandboxUnavailable(
+            f"Java needs a user with a name, and the uid of a job (as {box.uid}) has none on this machine",
+            'have a name service give them names, or set isolation.level = "sandbox"',
+        )
 
 
-def _leak(told: str, box: Box) -> str:
+def _told(output: str) -> dict[str, str]:
+    words = output.split()
+    return dict(zip(words[::2], words[1::2], strict=False))
+
+
+def _leak(seen: Mapping[str, str], box: Box) -> str:
     """What a program in ``box`` has that it should not have, from what it says; empty if there is nothing."""
-    words = told.split()
-    seen = dict(zip(words[::2], words[1::2], strict=False))
     wanted = {"NoNewPrivs": "1", "Seccomp": "2", "CapPrm": _NO_CAPABILITY, "CapBnd": _NO_CAPABILITY}
     if box.uid is not None:
         wanted |= {"uid": str(box.uid), "groups": "0"}
