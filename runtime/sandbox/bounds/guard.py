@@ -52,14 +52,17 @@ async def first_excess(
 ) -> str:
     """Measure again and again until ``judge`` has something to say; returns that.
 
-    Between two rounds are at least ``pause`` seconds, and so much more that measuring takes :data:`SHARE_OF_TIME`.
+    Before each round are at least ``pause`` seconds, and so much more that measuring takes :data:`SHARE_OF_TIME`: what
+    ends at once costs nothing.
     """
+    wait = pause
     while True:
+        await sleep(wait)
         began = clock()
         said = judge(await measure())
         if said:
             return said
-        await sleep(max(pause, (clock() - began) / SHARE_OF_TIME))
+        wait = max(pause, (clock() - began) / SHARE_OF_TIME)
 
 
 def _made(groups: ControlGroups | None, limits: Limits) -> BoxGroup | None:
@@ -146,8 +149,13 @@ class Guard:
     def measure_files(self, pid: int) -> Usage:
         """What the directories hold, and files that have no name any more."""
         found = measure_directories(self._directories, max_entries=self.limits.files or UNBOUNDED_FILES)
-        on_disk, self._unlinked_memory = unlinked_bytes(_TABLE.read().below(pid), self._devices)
+        on_disk, self._unlinked_memory = unlinked_bytes(self._pids(pid), self._devices)
         return Usage(disk_bytes=found.bytes + on_disk, entries=found.entries, hidden=found.hidden)
+
+    def _pids(self, pid: int) -> list[int]:
+        if self._group is not None:
+            return self._group.processes()
+        return [each.pid for each in _TABLE.read().below(pid)]
 
     def _events(self, *, log_bytes: int = 0) -> Usage:
         events = self._group.events() if self._group is not None else Events()

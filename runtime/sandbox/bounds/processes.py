@@ -104,13 +104,13 @@ def memory_bytes(processes: Collection[Process], bound: int, *, swaps: bool, pro
     return sum(_own_bytes(proc, each.pid) for each in processes)
 
 
-def unlinked_bytes(processes: Collection[Process], disks: Collection[int], proc: Path = PROC) -> tuple[int, int]:
-    """Bytes of files that have no name but are open: on the devices ``disks``, and in memory (``memfd_create``)."""
+def unlinked_bytes(pids: Collection[int], disks: Collection[int], proc: Path = PROC) -> tuple[int, int]:
+    """Bytes of files without a name that ``pids`` have open: on ``disks``, and in memory (``memfd_create``)."""
     on_disk = in_memory = 0
     seen: set[tuple[int, int]] = set()
     left = MAX_DESCRIPTORS
-    for process in processes:
-        for info in _open_files(proc / str(process.pid) / "fd", left):
+    for pid in pids:
+        for info in _open_files(proc / str(pid) / "fd", left):
             left -= 1
             if not stat.S_ISREG(info.st_mode) or info.st_nlink or (info.st_dev, info.st_ino) in seen:
                 continue

@@ -117,7 +117,7 @@ async def test_measuring_goes_on_until_something_is_to_be_said() -> None:
         sleep=clock.sleep,
         clock=lambda: clock.now,
     )
-    assert (said, clock.slept) == ("enough", [0.5, 0.5])
+    assert (said, clock.slept) == ("enough", [0.5, 0.5, 0.5])
 
 
 async def test_what_takes_long_to_measure_is_measured_less_often() -> None:
@@ -129,4 +129,4 @@ async def test_what_takes_long_to_measure_is_measured_less_often() -> None:
         sleep=clock.sleep,
         clock=lambda: clock.now,
     )
-    assert clock.slept == [pytest.approx(3.0 / SHARE_OF_TIME), 0.5]
+    assert clock.slept == [0.5, pytest.approx(3.0 / SHARE_OF_TIME), 0.5]
