@@ -175,6 +175,8 @@ class TaskManagerRegistration(Message, frozen=True):
     isolation: IsolationLevel = IsolationLevel.NONE
     driver_slots: int = 0
     driver_profile: SlotProfile = NO_RESOURCES
+    report: SlotReport | None = None
+    """Its slots now: what it holds since an earlier leader. None: it holds nothing."""
 
 
 class RegistrationAccepted(Message, frozen=True):
@@ -233,8 +235,24 @@ class SlotRequest(Message, frozen=True):
         return f"<SlotRequest of {self.job_id}: {self.kind} slot {self.slot}, {self.profile}>"  # never the token
 
 
+class RunningExecutor(Message, frozen=True):
+    """An executor that runs in a slot, as it was launched."""
+
+    executor_id: int
+    app_id: str
+    resource_profile_id: int
+    cores: int
+    memory_mb: int
+
+
 class SlotOffer(Message, frozen=True):
-    """A TaskManager offers a reserved slot to the JobMaster of the job."""
+    """A TaskManager offers a reserved slot to the JobMaster of the job.
+
+    Attributes:
+        held: the slot is offered again, at a new leader: the TaskManager has held it since before.
+        executor: what runs in a held slot for executors; None: nothing.
+        driver: the attempt whose driver runs in a held slot for drivers; 0: none does.
+    """
 
     taskmanager: str
     host: str
@@ -242,6 +260,9 @@ class SlotOffer(Message, frozen=True):
     allocation_id: str
     profile: SlotProfile
     kind: SlotKind = SlotKind.EXECUTOR
+    held: bool = False
+    executor: RunningExecutor | None = None
+    driver: int = 0
 
 
 class ExecutorLaunch(Message, frozen=True):

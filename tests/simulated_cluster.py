@@ -346,6 +346,9 @@ class SimulatedDispatcher:
     async def job_history(self, job_id: str, history: JobHistory) -> None:
         raise NotImplementedError
 
+    async def driver_placed(self, job_id: str, taskmanager: str) -> None:
+        raise NotImplementedError
+
     async def attempt_failed(self, job_id: str) -> float | None:
         raise NotImplementedError
 
@@ -532,6 +535,12 @@ class SimulatedResourceManager:
         raise NotImplementedError
 
     async def heartbeat(self, report: SlotReport) -> None:
+        raise NotImplementedError
+
+    async def expect(self, job_ids: tuple[str, ...]) -> None:
+        raise NotImplementedError
+
+    async def settled(self, job_id: str) -> None:
         raise NotImplementedError
 
     async def require_slots(self, requirement: SlotRequirement) -> str:

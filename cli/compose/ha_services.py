@@ -65,6 +65,7 @@ def ha_settings(jobmanagers: int) -> str:
 mode = "zookeeper"
 storage = "{STORAGE}"
 session_timeout = 20.0                # seconds; containers share their processors with each other
+lease = 40.0                          # seconds that a job goes on without a leader: longer than that
 zookeeper_hosts = [{hosts}]
 jobmanagers = [{names}]
 """

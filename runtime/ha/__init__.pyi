@@ -6,6 +6,7 @@ from .errors import (
     HaError as HaError,
     HaMisconfigured as HaMisconfigured,
     LeadershipLost as LeadershipLost,
+    NotReconciled as NotReconciled,
     OutcomeUnknown as OutcomeUnknown,
     PointerConflict as PointerConflict,
     PointerExists as PointerExists,

@@ -34,9 +34,10 @@ class HaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Name of this cluster in the ZooKeeper ensemble and the storage."""
     session_timeout: _Seconds = 10.0
     """Seconds after which a silent leader is replaced."""
-    lease: _Seconds = 10.0
-    """Seconds that a driver keeps running without a leading JobManager; a new leader on another machine waits as long
-    before it restarts its predecessor's jobs."""
+    lease: _Seconds = 20.0
+    """Seconds that a driver keeps running without a leading JobManager. A leader that follows within this time goes on
+    with it, so it should be longer than ``session_timeout`` by 10 s. A driver that is lost is waited for as long before
+    its job starts again."""
     zookeeper_hosts: tuple[str, ...] = ()
     """``host:port`` of each server, the port being for TLS."""
     zookeeper_root: str = "/sluice"

@@ -52,3 +52,11 @@ class LeadershipLost(HaError):
 @remotable
 class OutcomeUnknown(LeadershipLost):
     """Leadership was lost while a write was under way: it may have been done."""
+
+
+@remotable
+class NotReconciled(HaError):
+    """A new leader knows of this driver, and not yet enough to go on with it.
+
+    It starts no other one for as long as a lease from the asking, so the driver may go on and asks again.
+    """

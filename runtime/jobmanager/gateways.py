@@ -120,6 +120,16 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
         """The job is over: it wants nothing and gives everything back."""
         ...
 
+    @rpc(local=True, oneway=True)
+    async def expect(self, job_ids: tuple[str, ...]) -> None:
+        """TaskManagers may hold slots for these jobs since an earlier leader: they keep them when they register."""
+        ...
+
+    @rpc(local=True, oneway=True)
+    async def settled(self, job_id: str) -> None:
+        """No more such slots are expected for this job."""
+        ...
+
     @rpc(local=True)
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         """All registered TaskManagers."""
@@ -280,6 +290,11 @@ class DispatcherGateway(Protocol):
     @rpc(local=True, oneway=True)
     async def job_history(self, job_id: str, history: JobHistory) -> None:
         """A JobMaster tells what the next leader is to know of its job's past."""
+        ...
+
+    @rpc(local=True, timeout=RESULT_SECONDS)
+    async def driver_placed(self, job_id: str, taskmanager: str) -> None:
+        """The driver of a job is about to be launched there; that is durable when this returns."""
         ...
 
     @rpc(local=True, timeout=RESULT_SECONDS)

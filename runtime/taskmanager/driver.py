@@ -95,6 +95,11 @@ class HostedDriver:
         self._child: ChildProcess | None = None
         self._grace: float | None = None
 
+    @property
+    def started(self) -> bool:
+        """Whether its process was started."""
+        return self._child is not None
+
     async def start(self) -> ChildProcess:
         """Get an identity, write the spec and start the agent; raises :class:`DriverNotStarted`."""
         for path in (self.directory, self._work, self._reports):

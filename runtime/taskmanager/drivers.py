@@ -134,6 +134,19 @@ class Drivers:
             del self._drivers[driver.launch.job_id]
         driver.ended.set()
 
+    def attempt_in(self, allocation_id: str) -> int:
+        """The attempt whose driver runs in a slot; 0: none."""
+        driver = self._in(allocation_id)
+        return 0 if driver is None else driver.launch.attempt
+
+    def starting_in(self, allocation_id: str) -> bool:
+        """Whether a driver is being started in a slot."""
+        driver = self._in(allocation_id)
+        return driver is not None and not driver.started
+
+    def _in(self, allocation_id: str) -> HostedDriver | None:
+        return next((each for each in self._drivers.values() if each.launch.allocation_id == allocation_id), None)
+
     async def stop(self, job_id: str, attempt: int, grace: float) -> None:
         """End a driver; returns when nothing of it runs any more. One that is not known has ended already."""
         driver = self._drivers.get(job_id)

@@ -71,6 +71,11 @@ class ExecutorProcess:
         self._kills = KernelKills()
         self._kills_before = self._kills.count
 
+    @property
+    def started(self) -> bool:
+        """Whether its process was started."""
+        return self._child is not None
+
     async def start(self, launcher: ExecutorLauncher) -> ChildProcess:
         """Get an identity and start the process."""
         for path in (self.directory, self._work, self._reports):

@@ -1,8 +1,9 @@
 """How a TaskManager registers at the JobManager that leads.
 
-Whenever it registers it starts from nothing: the JobManager gives up a TaskManager at the moment its stream closes,
-so what still runs from before belongs to nobody. A JobManager that stays away for the heartbeat timeout may have
-been replaced by one that restarts the jobs elsewhere: executors are ended then (fencing).
+It keeps what runs in its slots while it looks for the leader. When it registers it says what it holds: the leader keeps
+what is of jobs that go on, and has the rest freed (ADR 103). What is kept the TaskManager offers again to the
+JobMasters. A JobManager that stays away for the heartbeat timeout may have been replaced by one that restarts the jobs
+elsewhere: drivers and executors are ended then (fencing).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from sluice.runtime.gateways import RESOURCE_MANAGER, ResourceManagerGateway
 from sluice.runtime.messages import RegistrationAccepted, SlotReport, TaskManagerRegistration
@@ -27,7 +30,11 @@ class LinkedTaskExecutor(Protocol):
         ...
 
     async def reset(self) -> None:
-        """End all executors and free all slots."""
+        """End all drivers and executors and free all slots."""
+        ...
+
+    def offer_held(self) -> None:
+        """Offer what is held to the JobMasters at this JobManager."""
         ...
 
     def report(self) -> SlotReport:
@@ -42,7 +49,7 @@ class RegisteringTaskManager:
     Attributes:
         executor: this process's TaskExecutor.
         registration: what it introduces itself with.
-        fence_after: seconds without a JobManager after which executors are ended.
+        fence_after: seconds without a JobManager after which drivers and executors are ended.
     """
 
     executor: LinkedTaskExecutor
@@ -50,10 +57,12 @@ class RegisteringTaskManager:
     fence_after: float
 
     async def register(self, peer: RemotePeer) -> RegistrationAccepted:
-        """Begin from nothing and offer all slots."""
-        await self.executor.reset()
+        """Say what is held and offer all slots."""
         self.executor.attach(peer)
-        return await peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(self.registration)
+        held = msgspec.structs.replace(self.registration, report=self.executor.report())
+        accepted = await peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(held)
+        self.executor.offer_held()
+        return accepted
 
     async def heartbeat(self, peer: RemotePeer, token: bytes) -> None:
         """Report all slots."""
@@ -61,7 +70,7 @@ class RegisteringTaskManager:
         await gateway.heartbeat(self.executor.report())
 
     async def disconnected(self) -> None:
-        """Fence. Executors that cannot be ended in time end this process, and end with it."""
+        """Fence. Processes that cannot be ended in time end this process, and end with it."""
         await asyncio.sleep(self.fence_after)
-        _LOG.warning("no JobManager for %g s: executors are ended", self.fence_after)
+        _LOG.warning("no JobManager for %g s: drivers and executors are ended", self.fence_after)
         await self.executor.reset()

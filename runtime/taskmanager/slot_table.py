@@ -129,6 +129,10 @@ class SlotTable:
         """Everything that is not free."""
         return tuple(slot.request for slot in self._slots.values() if slot.request is not None)
 
+    def active(self) -> tuple[TaskSlot, ...]:
+        """Slots that jobs have taken."""
+        return tuple(slot for slot in self._slots.values() if slot.state is SlotState.ACTIVE)
+
     def report(self) -> SlotReport:
         """All slots as they are now."""
         return SlotReport(slots=tuple(slot.status for slot in self._slots.values()), draining=self.draining)

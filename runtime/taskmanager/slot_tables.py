@@ -56,6 +56,10 @@ class SlotTables:
         """Everything that is not free."""
         return tuple(request for table in self._tables.values() for request in table.held())
 
+    def active(self) -> tuple[TaskSlot, ...]:
+        """Slots that jobs have taken."""
+        return tuple(slot for table in self._tables.values() for slot in table.active())
+
     def report(self) -> SlotReport:
         """All slots as they are now."""
         drivers = self._tables[SlotKind.DRIVER].report()

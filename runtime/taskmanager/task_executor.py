@@ -16,12 +16,14 @@ from sluice.pki.issuing import SignedChain
 from sluice.pki.tls import ConnectionLog
 from sluice.runtime.blob import check_job_id
 from sluice.runtime.gateways import TASK_EXECUTOR, JobMasterGateway, TaskExecutorGateway
+from sluice.runtime.ha import LeadershipLost
 from sluice.runtime.messages import (
     CsrToSign,
     DriverLaunch,
     Evidence,
     ExecutorLaunch,
     LogChunk,
+    RunningExecutor,
     SlotKind,
     SlotOffer,
     SlotProfile,
@@ -29,7 +31,15 @@ from sluice.runtime.messages import (
     SlotRequest,
 )
 from sluice.runtime.node import ChildProcess, Exit, LeaderPlace, from_log, kill_below, merge, read_log
-from sluice.runtime.rpc import RemotePeer, RpcEndpoint
+from sluice.runtime.rpc import (
+    EndpointNotFound,
+    EndpointStopped,
+    MailboxFull,
+    PeerUnreachable,
+    RemotePeer,
+    RpcEndpoint,
+    RpcTimeout,
+)
 from sluice.runtime.sandbox import Sandbox, SandboxRefused
 from sluice.runtime.taskmanager.driver import DriverArgv, DriverHome, clean_driver_directory, driver_argv
 from sluice.runtime.taskmanager.drivers import Drivers
@@ -48,6 +58,8 @@ _LOG = logging.getLogger(__name__)
 
 KEPT_EXECUTORS = 100
 """Latest executors of one job whose logs are kept here: a job may be restarted for ever."""
+OFFER_AGAIN_SECONDS = 0.2
+"""Before a slot that is held is offered again to a JobMaster that is not there yet."""
 KEPT_DRIVERS = 5
 """Latest drivers of one job whose logs are kept here: a streaming job may be restarted for ever."""
 KEPT_JOBS = 100
@@ -190,7 +202,10 @@ class TaskExecutor(RpcEndpoint):
             )
             self._free(request.allocation_id)
 
-        offer = SlotOffer(
+        self.hand_off(self._jobmaster(request).offer_slot(self._offer(request)), then=answered, failed=failed)
+
+    def _offer(self, request: SlotRequest) -> SlotOffer:
+        return SlotOffer(
             taskmanager=self._shape.name,
             host=self._shape.host,
             slot=request.slot,
@@ -198,7 +213,64 @@ class TaskExecutor(RpcEndpoint):
             profile=request.profile,
             kind=request.kind,
         )
-        self.hand_off(self._jobmaster(request).offer_slot(offer), then=answered, failed=failed)
+
+    def offer_held(self) -> None:
+        """Offer slots that jobs had taken under an earlier leader; those of a job that does not go on are freed."""
+        peer = self._jobmanager
+        for slot in self._slots.active():
+            if slot.request is not None and peer is not None:
+                self.hand_off(self._offer_again(slot.request, peer), failed=self._note_failure)
+
+    async def _offer_again(self, request: SlotRequest, peer: RemotePeer) -> None:
+        """Until there is an answer, another leader, or no such slot any more."""
+        allocation_id = request.allocation_id
+        while self._jobmanager is peer and not peer.closed and self._slots.find(allocation_id) is not None:
+            if self._starting(request):  # whether it will run is not known yet
+                await asyncio.sleep(OFFER_AGAIN_SECONDS)
+                continue
+            offer = msgspec.structs.replace(
+                self._offer(request),
+                held=True,
+                executor=self._executor_in(request),
+                driver=self._drivers.attempt_in(allocation_id),
+            )
+            try:
+                wanted = await self._jobmaster(request).offer_slot(offer)
+            except (EndpointNotFound, EndpointStopped, MailboxFull, RpcTimeout) as error:
+                _LOG.info("slot %d is offered again to job %s: %s", request.slot, request.job_id, error)
+            except (PeerUnreachable, LeadershipLost):
+                return  # the next leader is offered it
+            except SluiceError as error:
+                _LOG.warning("slot %d of job %s is freed: %s", request.slot, request.job_id, error)
+                await self._end_slot(allocation_id)
+                return
+            else:
+                if not wanted:
+                    await self._end_slot(allocation_id)
+                return
+            await asyncio.sleep(OFFER_AGAIN_SECONDS)
+
+    def _starting(self, request: SlotRequest) -> bool:
+        executor = self._inside(request)
+        return (executor is not None and not executor.started) or self._drivers.starting_in(request.allocation_id)
+
+    def _inside(self, request: SlotRequest) -> ExecutorProcess | None:
+        job = self._jobs.get(request.job_id, _Job())
+        inside = (e for e in job.executors.values() if e.launch.allocation_id == request.allocation_id)
+        return next(inside, None)
+
+    def _executor_in(self, request: SlotRequest) -> RunningExecutor | None:
+        executor = self._inside(request)
+        if executor is None:
+            return None
+        launch = executor.launch
+        return RunningExecutor(
+            executor_id=launch.executor_id,
+            app_id=launch.app_id,
+            resource_profile_id=launch.resource_profile_id,
+            cores=launch.cores,
+            memory_mb=launch.memory_mb,
+        )
 
     async def drain(self, draining: bool) -> None:
         """Take no more slots from now on, or take them again."""

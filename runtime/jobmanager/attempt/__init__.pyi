@@ -5,4 +5,8 @@ from .job_identities import JobIdentities as JobIdentities
 from .job_master import JobMaster as JobMaster
 from .remote_driver import RemoteDrivers as RemoteDrivers
 from .services import JobServices as JobServices
-from .state_machine import LEASE_MARGIN_SECONDS as LEASE_MARGIN_SECONDS, AttemptSettings as AttemptSettings
+from .state_machine import (
+    LEASE_MARGIN_SECONDS as LEASE_MARGIN_SECONDS,
+    AttemptSettings as AttemptSettings,
+    Resumption as Resumption,
+)

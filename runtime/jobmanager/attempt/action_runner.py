@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import sys
@@ -20,8 +19,16 @@ from sluice.runtime.jobmanager.attempt.services import JobServices
 from sluice.runtime.jobmanager.attempt.shuffle_relay import ShuffleRelay
 from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.gateways import SlotRequirement
-from sluice.runtime.jobmanager.views import JobRecord
-from sluice.runtime.messages import Evidence, ExecutorLaunch, JobState, SlotCount, SlotKind
+from sluice.runtime.jobmanager.views import JobRecord, TaskManagerView
+from sluice.runtime.messages import (
+    Evidence,
+    ExecutorLaunch,
+    JobState,
+    RunningDriver,
+    SlotCount,
+    SlotKind,
+    SlotOffer,
+)
 from sluice.runtime.node import from_log, merge
 from sluice.runtime.rpc import (
     EndpointNotFound,
@@ -102,21 +109,9 @@ class ActionRunner:
         self._driver.process_ended(how)
 
     async def close(self) -> None:
-        """End the driver if it still runs, and keep nothing of the attempt but its logs."""
+        """Write down what is left. A driver that still runs is the next leader's, or ends with its lease (ADR 103)."""
         self._shuffle.close()
-        if self._driver.running:
-            with contextlib.suppress(SluiceError):  # its TaskManager may be lost, and ends it by itself
-                await self._driver.stop(self._last_grace())
-            await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
         await self._recorder.flush()
-
-    def _last_grace(self) -> float:
-        """What the driver gets to end in order: nothing when another leader may start the job at any moment."""
-        try:
-            self._services.check_leadership()
-        except LeadershipLost:
-            return 0.0
-        return self._services.settings.cancel_grace
 
     async def collect_connections(self) -> Evidence:
         """Mutual TLS connections of the job's driver and executors, of those who answer in time."""
@@ -146,6 +141,8 @@ class ActionRunner:
                 self._hand_off(kept, failed=self.log("telling the history"))
             case actions.StartDriver() | actions.EndDriver() | actions.StopDriver() | actions.StopStreaming():
                 self._to_driver(action)
+            case actions.AdoptDriver() | actions.LookForDriver() | actions.JobSettled():
+                self._reconcile(action)
             case actions.ReportExecutorExit() | actions.DecommissionExecutors():
                 self._to_agent(action)
             case actions.LaunchExecutor():
@@ -166,7 +163,7 @@ class ActionRunner:
         agent = self.agent
         match action:
             case actions.StartDriver(slot):
-                starting = self._driver.start(slot, self.taskmanagers[slot.taskmanager])  # known since it offered it
+                starting = self._start_driver(slot, self.taskmanagers[slot.taskmanager])  # known since it offered it
                 self._hand_off(starting, then=self._driver_started, failed=self._driver_not_started)
             case actions.EndDriver(grace) if agent is not None:
                 self._hand_off(agent.cancel(grace), failed=lambda _: self._stop_driver(grace))
@@ -177,6 +174,39 @@ class ActionRunner:
                 self._hand_off(
                     stopped, failed=lambda error: self._event(self._machine.streaming_not_stopped, str(error))
                 )
+
+    async def _start_driver(self, slot: SlotOffer, taskmanager: TaskExecutorGateway) -> None:
+        """Where it is started is durable before: the next leader looks for it there, and starts no other meanwhile."""
+        await self._repeated(lambda: self._services.dispatcher.driver_placed(self.job_id, slot.taskmanager))
+        await self._driver.start(slot, taskmanager)
+
+    def _reconcile(self, action: actions.AdoptDriver | actions.LookForDriver | actions.JobSettled) -> None:
+        match action:
+            case actions.AdoptDriver(slot, running):
+                self._adopt(slot, running)
+            case actions.LookForDriver(taskmanager):
+                self._look_for_driver(taskmanager)
+            case actions.JobSettled():
+                settled = self._services.resource_manager.settled(self.job_id)
+                self._hand_off(settled, failed=self.log("saying that it is settled"))
+
+    def _adopt(self, slot: SlotOffer, running: RunningDriver | None) -> None:
+        """Go on with a driver that runs there."""
+        _LOG.info("job %s: its driver on %s goes on under this leader", self.job_id, slot.taskmanager)
+        if running is not None:
+            self.spark_auth_secret = running.spark_auth_secret
+            self._shuffle.resume(self._machine.number, running)
+        self._driver.attach(self.taskmanagers[slot.taskmanager])  # known since it offered the slot
+        self._hand_off(self._driver.ended(), then=self._driver_ended)
+
+    def _look_for_driver(self, taskmanager: str) -> None:
+        def seen(views: tuple[TaskManagerView, ...]) -> None:
+            found = next((each for each in views if each.id == taskmanager), None)
+            if found is not None and self.job_id not in found.drivers:
+                self._event(self._machine.driver_absent, taskmanager)
+
+        views = self._services.resource_manager.taskmanagers()
+        self._hand_off(views, then=seen, failed=self.log("looking for the driver"))
 
     def _driver_started(self, _: None) -> None:
         self._hand_off(self._driver.ended(), then=self._driver_ended)

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from sluice.runtime.checkpoint import Checkpoint
 from sluice.runtime.jobmanager.store import JobHistory
 from sluice.runtime.jobmanager.views import JobDetail, JobRecord, SavepointRequest
-from sluice.runtime.messages import ExecutorExit, ExecutorTarget, SlotCount, SlotOffer, SparkRegistration
+from sluice.runtime.messages import (
+    ExecutorExit,
+    ExecutorTarget,
+    RunningDriver,
+    SlotCount,
+    SlotOffer,
+    SparkRegistration,
+)
 
 
 class Timer(enum.Enum):
@@ -35,6 +42,12 @@ class Timer(enum.Enum):
     """A driver that was lost must have ended by itself."""
     HISTORY = enum.auto()
     """Write the changed history down."""
+    DRIVER_RETURN = enum.auto()
+    """A driver that runs since an earlier leader must have registered, or is gone."""
+    DRIVER_LOOK = enum.auto()
+    """Ask whether the TaskManager of such a driver still has it."""
+    EXECUTORS_RETURN = enum.auto()
+    """TaskManagers must have offered the executors of such a driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,26 @@ class StartDriver:
     """Start the driver's process in ``slot``."""
 
     slot: SlotOffer
+
+
+@dataclass(frozen=True, slots=True)
+class LookForDriver:
+    """Ask the ResourceManager whether ``taskmanager`` has the driver that runs since an earlier leader."""
+
+    taskmanager: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptDriver:
+    """Go on with a driver that runs in ``slot`` since an earlier leader; ``running`` is what it says of itself."""
+
+    slot: SlotOffer
+    running: RunningDriver | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettled:
+    """Tell the ResourceManager that no more slots are expected that TaskManagers have held for this job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +230,9 @@ Action = (
     | RestoreCheckpoint
     | RequireDriverSlot
     | StartDriver
+    | LookForDriver
+    | AdoptDriver
+    | JobSettled
     | EndDriver
     | StopDriver
     | StopStreaming

@@ -20,6 +20,10 @@ class Driver(Protocol):
         """Start it in ``slot``; returns when it runs. Raises what the TaskManager or the call raises."""
         ...
 
+    def attach(self, taskmanager: TaskExecutorGateway) -> None:
+        """Instead of :meth:`start`: it runs there already, since an earlier leader."""
+        ...
+
     async def ended(self) -> str:
         """Wait until it has ended, and say how, for people; what it achieved it reports itself, over RPC."""
         ...

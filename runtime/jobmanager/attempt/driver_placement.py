@@ -50,6 +50,12 @@ class DriverPlacement:
         self._outbox.add(StartTimer(Timer.DRIVER_PLACED, 0))  # after the answer
         self._outbox.publish()
 
+    def take_held(self, offer: SlotOffer) -> None:
+        """The driver has run there since an earlier leader."""
+        self.slot = offer
+        self._status.history.placed(offer.taskmanager)
+        self._status.history_changed()
+
     def holds(self, allocation_id: str) -> bool:
         """Whether the driver's slot is of this allocation."""
         return self.slot is not None and self.slot.allocation_id == allocation_id

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from sluice.runtime.jobmanager.attempt.actions import (
     DecommissionExecutors,
+    JobSettled,
     KillExecutor,
     LaunchExecutor,
     Outbox,
@@ -26,6 +27,8 @@ _LOG = logging.getLogger(__name__)
 
 REQUIREMENT_REPEAT_SECONDS = 2.0
 """How often an unmet slot requirement is stated again, and the reason for it refreshed."""
+EXECUTORS_RETURN_SECONDS = 15.0
+"""How long TaskManagers may take to offer the executors of a driver that a new leader has found."""
 RETRY_MARGIN_SECONDS = 0.01
 """Added to the time of the next decision, so that a timer does not fire just before it."""
 
@@ -59,6 +62,45 @@ class ExecutorControl:
         self._drain_timeout = drain_timeout
         self._fail = fail
         self._wanted: tuple[SlotCount, ...] | None = None
+        self._resuming = False
+        self._apps: dict[int, str] = {}
+        """Of executors that TaskManagers have held: the SparkContext for which each was launched."""
+
+    def resume(self) -> None:
+        """Go on under a new leader: nothing is asked for or launched before TaskManagers have said what runs."""
+        self._resuming = True
+        self._outbox.add(RequireSlots(()))  # so that the ResourceManager can tell of lost slots
+
+    def returned(self, *, spark: bool) -> None:
+        """The driver is back, with a SparkContext or without; executors that do not come back soon are gone."""
+        if spark:
+            self._outbox.add(StartTimer(Timer.EXECUTORS_RETURN, EXECUTORS_RETURN_SECONDS))
+        else:
+            self.settle()
+
+    def slot_held(self, offer: SlotOffer) -> bool:
+        """A TaskManager has held this slot since an earlier leader; False when it is to be freed."""
+        if self._status.over or not self._resuming:
+            return False
+        running, spark = offer.executor, self._pool.registration
+        if running is not None and spark is not None and running.app_id != spark.app_id:
+            return False
+        if not self._pool.adopt(offer, self._clock()):
+            return False
+        if running is not None:
+            self._apps[running.executor_id] = running.app_id
+            self._status.executor_back(running.executor_id)
+        self._outbox.add(StartTimer(Timer.RECONCILE, 0))  # after the answer
+        return True
+
+    def settle(self) -> None:
+        """What TaskManagers have not offered by now is gone; from here on all is as in any attempt."""
+        if not self._resuming:
+            return
+        self._resuming = False
+        self._status.executors_missing()
+        self._outbox.add(JobSettled())
+        self.begin()
 
     def begin(self) -> None:
         """Ask for slots as soon as the driver has its own, before it says what it wants."""
@@ -67,6 +109,7 @@ class ExecutorControl:
 
     def end(self) -> None:
         """The attempt is over, and its executors with it."""
+        self._status.executors_missing()
         for executor in self._pool.executors:
             if executor.state is not ExecutorState.EXITED:
                 executor.state, executor.exit_reason = ExecutorState.EXITED, "the attempt ended"
@@ -79,6 +122,9 @@ class ExecutorControl:
     def spark_started(self, registration: SparkRegistration) -> None:
         """A SparkContext is up; executors of an earlier one are ended."""
         self._kill(self._pool.spark_started(registration))
+        if self._resuming:
+            others = [each for each, app_id in self._apps.items() if app_id != registration.app_id]
+            self._kill(self._pool.stop(others))
         self.reconcile()
 
     def set_executor_targets(self, targets: ExecutorTargets) -> None:
@@ -123,6 +169,10 @@ class ExecutorControl:
     def executor_exited(self, exit_report: ExecutorExit, taskmanager: str) -> None:
         """``taskmanager`` reports the end of an executor; raises :class:`ExecutorUnknown` when it never ran there."""
         executor = self._pool.get(exit_report.executor_id)
+        if executor is None and self._resuming and self._status.executor_gone(exit_report, taskmanager):
+            self._outbox.add(ReportExecutorExit(exit_report))
+            self.reconcile()
+            return
         if executor is None or executor.slot.taskmanager != taskmanager:
             raise ExecutorUnknown(
                 f"{taskmanager} does not run executor {exit_report.executor_id} of {self._status.job_id}"
@@ -158,6 +208,8 @@ class ExecutorControl:
 
     def slots_required(self, reason: str) -> None:
         """The ResourceManager's answer: why the requirement is not met, empty when it is."""
+        if self._resuming:
+            return  # what is waited for is the driver
         if reason != self._status.pending_reason and not self._status.over:
             self._status.pending_reason = reason
             self._outbox.publish()
@@ -191,6 +243,10 @@ class ExecutorControl:
         """Level-triggered: whatever happened, compare what is wanted with what runs, and act on the difference."""
         self._outbox.publish()
         if self._status.over:
+            return
+        if self._resuming:
+            if self._pool.targets_known and not self._status.awaited:
+                self.settle()
             return
         decision = self._pool.decide(self._clock())
         spark = self._pool.registration

@@ -213,6 +213,11 @@ class ExecutorPool:
         return self.stop(each.id for each in self.executors)
 
     @property
+    def targets_known(self) -> bool:
+        """Whether the driver has said how many executors it wants."""
+        return self._targets is not None
+
+    @property
     def registration(self) -> SparkRegistration | None:
         """The SparkContext that is up; None before there is one."""
         return self._registration
@@ -230,6 +235,28 @@ class ExecutorPool:
             return True
         if self._held()[slot.profile] >= self._wanted()[slot.profile]:
             return False
+        self._slots[slot.allocation_id] = slot
+        return True
+
+    def adopt(self, slot: SlotOffer, now: float) -> bool:
+        """A TaskManager has held this slot since an earlier leader; False when it is to be freed."""
+        if self._closed:
+            return False
+        running = slot.executor
+        if running is not None:
+            known = self._executors.get(running.executor_id)
+            if known is not None:
+                return known.slot.allocation_id == slot.allocation_id
+            target = ExecutorTarget(
+                resource_profile_id=running.resource_profile_id,
+                total=0,
+                cores=running.cores,
+                memory_mb=running.memory_mb,
+            )
+            self._executors[running.executor_id] = Executor(
+                running.executor_id, slot, target, int(now * 1000), ExecutorState.RUNNING
+            )
+            self.next_id = max(self.next_id, running.executor_id + 1)
         self._slots[slot.allocation_id] = slot
         return True
 

@@ -18,7 +18,7 @@ from sluice.runtime.gateways import DRIVER, TASK_EXECUTOR, DriverGateway, TaskEx
 from sluice.runtime.jobmanager.attempt.action_runner import ActionRunner
 from sluice.runtime.jobmanager.attempt.services import JobServices
 from sluice.runtime.jobmanager.attempt.shuffle_relay import ShuffleRelay
-from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
+from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine, Resumption
 from sluice.runtime.jobmanager.errors import UiNotFound
 from sluice.runtime.jobmanager.gateways import ConnectAddress, JobMasterInternalGateway
 from sluice.runtime.jobmanager.views import JobRecord
@@ -60,9 +60,18 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         services: of the process.
         attempt: the number of this attempt.
         token: its fencing token, the same under each leader.
+        resumption: it has begun under an earlier leader, and its driver may run; None: it begins.
     """
 
-    def __init__(self, before: JobRecord, services: JobServices, *, attempt: int, token: bytes) -> None:
+    def __init__(
+        self,
+        before: JobRecord,
+        services: JobServices,
+        *,
+        attempt: int,
+        token: bytes,
+        resumption: Resumption | None = None,
+    ) -> None:
         job_id, submission = before.detail.id, before.submission
         self.token = token
         super().__init__(jobmaster_endpoint(job_id), JobMasterInternalGateway, self.token, job_id=job_id)
@@ -75,6 +84,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             number=attempt,
             executor_size=services.drivers.executor_size(submission),
             clock=services.clock,
+            resumption=resumption,
         )
         self._shuffle = ShuffleRelay(services.shuffle, job_id)
         self._runner = ActionRunner(self, services, self._machine, self._event, shuffle=self._shuffle)
@@ -107,16 +117,19 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
                 self._runner.run(action)
 
     async def register_driver(self, attempt: int, pid: int, running: RunningDriver | None) -> DriverAssignment:
-        """The driver process is up and wants its work; raises ``PeerRefused`` unless it is of this attempt."""
+        """The driver process is up and wants its work, or goes on with it.
+
+        Raises ``PeerRefused`` unless it is of this attempt, and ``NotReconciled`` when it is to ask again.
+        """
         self._services.check_leadership()
         peer = self.caller.peer
         if peer is None:
             raise PeerRefused(f"the driver of job {self.job_id} is in another process", "it registers over RPC")
-        self._machine.check_current(attempt)
+        self._machine.check_registration(attempt, running)
         again = "again" if running is not None else "for the first time"
         _LOG.info("job %s: driver attempt %d registered %s, pid %d", self.job_id, attempt, again, pid)
         self._runner.agent_registered(peer, peer.gateway(DriverGateway, DRIVER))
-        self._event(self._machine.driver_registered, attempt)
+        self._event(self._machine.driver_registered, attempt, running)
         submission = self._submission
         streams = submission.kind is JobKind.PIPELINE
         return DriverAssignment(
@@ -200,13 +213,16 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         peer, identity = self.caller.peer, self.caller.identity
         if peer is None or identity.name != offer.taskmanager:
             raise PeerRefused(f"{identity} speaks for TaskManager {offer.taskmanager!r}", "it speaks for itself only")
-        driver = offer.kind is SlotKind.DRIVER
-        accepted = self._event(
-            self._machine.driver_slot_offered if driver else self._machine.executors.offer_slot, offer
-        )
+        accepted = self._event(self._offered(offer), offer)
         if accepted:
             self._runner.taskmanagers[offer.taskmanager] = peer.gateway(TaskExecutorGateway, TASK_EXECUTOR)
         return accepted
+
+    def _offered(self, offer: SlotOffer) -> Callable[[SlotOffer], bool]:
+        """Which event the offer is."""
+        if offer.kind is SlotKind.DRIVER:
+            return self._machine.driver_slot_offered
+        return self._machine.executors.slot_held if offer.held else self._machine.executors.offer_slot
 
     async def sign_executor_identity(self, request: CsrToSign) -> SignedChain:
         """Sign the CSR of an executor that the caller was told to launch; raises ``ExecutorUnknown`` for any other."""
@@ -223,6 +239,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         """The driver's process has ended; raises ``DriverUnknown`` when it did not run on the caller."""
         self._machine.check_driver(end.attempt, self.caller.identity.name)
         self._runner.driver_process_ended(end.how)
+        self._event(self._machine.driver_gone, f"its driver ended meanwhile: {end.how}")
 
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
         """An executor's process has ended; raises ``ExecutorUnknown`` when it did not run on the caller."""

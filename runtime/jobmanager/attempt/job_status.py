@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from sluice.runtime.checkpoint import CheckpointLedger
 from sluice.runtime.jobmanager.attempt.actions import KeepHistory, Outbox, StartTimer, Timer
-from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorPool
+from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorPool, ExecutorState
 from sluice.runtime.jobmanager.attempt.history_log import MAX_EXECUTORS_KEPT, HistoryLog
 from sluice.runtime.jobmanager.attempt.savepoint_requests import SavepointRequests
 from sluice.runtime.jobmanager.job_state import ENDING, JobLifecycle
 from sluice.runtime.jobmanager.store import JobHistory
 from sluice.runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord
-from sluice.runtime.messages import Evidence, JobProgress, JobState, StageTable
+from sluice.runtime.messages import Evidence, ExecutorExit, JobProgress, JobState, StageTable
 from sluice.runtime.node import merge
 
 HISTORY_DELAY_SECONDS = 1.0
@@ -43,6 +45,8 @@ class JobStatus:
         self.progress = JobProgress()
         self.stages = StageTable()
         self.evidence = Evidence()
+        self.awaited: dict[int, ExecutorView] = {}
+        """Executors of an earlier leader's JobMaster that no TaskManager has offered yet, by number."""
         self._started_at = before.detail.start_time
         self._earlier_evidence = before.evidence
         self._pool = pool
@@ -94,6 +98,36 @@ class JobStatus:
             )
             self._outbox.add(KeepHistory(history))
 
+    def await_executors(self) -> None:
+        """Executors that an earlier leader has left may still run."""
+        live = [each for each in self.history.executors if each.state != ExecutorState.EXITED]
+        self.awaited = {each.id: each for each in live}
+        self.history.executors = tuple(each for each in self.history.executors if each.id not in self.awaited)
+
+    def executor_back(self, executor_id: int) -> None:
+        """It runs, and is the pool's now."""
+        self.awaited.pop(executor_id, None)
+        self.history_changed()
+
+    def executor_gone(self, exit_report: ExecutorExit, taskmanager: str) -> bool:
+        """An awaited executor has ended; False when it is none of ``taskmanager``."""
+        view = self.awaited.get(exit_report.executor_id)
+        if view is None or view.taskmanager != taskmanager:
+            return False
+        self._missing(view, exit_report.reason)
+        return True
+
+    def executors_missing(self) -> None:
+        """Those that are still awaited are gone."""
+        for view in tuple(self.awaited.values()):
+            self._missing(view, "it did not come back when the leader changed")
+
+    def _missing(self, view: ExecutorView, reason: str) -> None:
+        del self.awaited[view.id]
+        gone = msgspec.structs.replace(view, state=ExecutorState.EXITED, exit_reason=reason)
+        self.history.executors = (*self.history.executors, gone)[-MAX_EXECUTORS_KEPT:]
+        self.history_changed()
+
     def record(self) -> JobRecord:
         """All that is known of the job now."""
         connections = merge(self._earlier_evidence, self.evidence)
@@ -132,8 +166,8 @@ class JobStatus:
         )
 
     def _executors(self) -> tuple[ExecutorView, ...]:
-        """Those of earlier attempts and of this one."""
-        return self.history.executors + tuple(
+        """Those of earlier attempts and of this one, awaited ones included."""
+        mine = (
             ExecutorView(
                 id=each.id,
                 taskmanager=each.slot.taskmanager,
@@ -144,3 +178,4 @@ class JobStatus:
             )
             for each in self._pool.executors
         )
+        return (*self.history.executors, *self.awaited.values(), *mine)

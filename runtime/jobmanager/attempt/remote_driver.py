@@ -76,6 +76,10 @@ class RemoteDriver:
         self._taskmanager = taskmanager
         await taskmanager.launch_driver(launch)
 
+    def attach(self, taskmanager: TaskExecutorGateway) -> None:
+        """It runs there already, since an earlier leader."""
+        self._taskmanager = taskmanager
+
     async def ended(self) -> str:
         """Wait for the TaskManager's word."""
         return await asyncio.shield(self._ended)

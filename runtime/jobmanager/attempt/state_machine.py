@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 
 from sluice.core import PeerRefused
 from sluice.runtime.checkpoint import Checkpoint, Savepoint
+from sluice.runtime.ha import NotReconciled
 from sluice.runtime.jobmanager.attempt.actions import (
     Action,
+    AdoptDriver,
     AskForRestart,
     CollectConnections,
     EndDriver,
     EndJob,
     HandOver,
+    LookForDriver,
     Outbox,
     RecordCheckpoint,
     RestoreCheckpoint,
@@ -45,6 +48,7 @@ from sluice.runtime.messages import (
     Evidence,
     JobProgress,
     JobState,
+    RunningDriver,
     SlotOffer,
     SlotProfile,
     StageTable,
@@ -62,6 +66,10 @@ DRIVER_EXIT_GRACE_SECONDS = 20.0
 """How long a driver agent may live on after it has reported the end of its work."""
 LEASE_MARGIN_SECONDS = 5.0
 """What a driver whose lease is over may need to end its processes (see sluice.runtime.spark.driver.agent)."""
+DRIVER_LOOK_SECONDS = 0.5
+"""How often it is asked whether the TaskManager of a driver that is waited for still has it."""
+UNRECORDED_EXECUTORS = 100
+"""So many numbers of executors an earlier leader may have used without having written them down."""
 STOP_STREAMING_SECONDS = 30.0
 """How long a pipeline may go on after its streaming queries were stopped for a savepoint."""
 
@@ -84,9 +92,24 @@ class AttemptSettings:
     """How long a driver goes on without an answer of its JobMaster."""
 
 
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """The attempt has begun under an earlier leader, and its driver may run (ADR 103).
+
+    Attributes:
+        taskmanager: where it was about to be launched.
+        seconds: after which it is surely gone, unless it has registered.
+    """
+
+    taskmanager: str
+    seconds: float
+
+
 class _Phase(enum.Enum):
     """Where the attempt's driver and its records are."""
 
+    RECONCILING = enum.auto()
+    """A driver that runs since an earlier leader is waited for."""
     RESTORING = enum.auto()
     """The checkpoint that it goes on from is looked for."""
     PLACING = enum.auto()
@@ -107,6 +130,7 @@ class _Phase(enum.Enum):
 
 
 _BEFORE_DRIVER = frozenset({_Phase.RESTORING, _Phase.PLACING, _Phase.STARTING})
+_WITH_DRIVER = frozenset({_Phase.RECONCILING, _Phase.STARTING, _Phase.RUNNING})
 _CONCLUDING = frozenset({_Phase.SETTLING, _Phase.SAVING, _Phase.COLLECTING})
 
 
@@ -119,6 +143,7 @@ class AttemptStateMachine:
         number: of this attempt.
         executor_size: the slot that an executor of the job needs.
         clock: epoch seconds.
+        resumption: it goes on under a new leader; None: it begins.
     """
 
     def __init__(
@@ -129,6 +154,7 @@ class AttemptStateMachine:
         number: int,
         executor_size: SlotProfile,
         clock: Callable[[], float],
+        resumption: Resumption | None = None,
     ) -> None:
         self.number, self.submission = number, before.submission
         self._settings = settings
@@ -139,7 +165,7 @@ class AttemptStateMachine:
             initial=submission.executors,
             slot_profile=executor_size,
             failure_budget=FailureBudget.of(settings.failure_budget, submission.executors, spark_conf),
-            next_id=HistoryLog.of(before).next_executor,
+            next_id=HistoryLog.of(before).next_executor + (UNRECORDED_EXECUTORS if resumption is not None else 0),
             idle_timeout=settings.slot_idle_timeout,
         )
         self._pool = pool
@@ -148,7 +174,10 @@ class AttemptStateMachine:
         self.executors = ExecutorControl(
             self._status, pool, self._outbox, clock, drain_timeout=settings.drain_timeout, fail=self.fail
         )
-        self._phase = _Phase.RESTORING
+        self._phase = _Phase.RESTORING if resumption is None else _Phase.RECONCILING
+        self._resumption = resumption
+        self._restored = False
+        self._told_to_wait = False
         self._registered = False
         self._result: DriverExit | None = None
         self._process_end = ""
@@ -176,20 +205,42 @@ class AttemptStateMachine:
     def check_driver(self, number: int, taskmanager: str) -> None:
         """Raise :class:`DriverUnknown` unless ``taskmanager`` was told to launch driver ``number``, and it goes on."""
         self.placement.check_on(taskmanager)
-        if number != self.number or self._phase not in {_Phase.STARTING, _Phase.RUNNING}:
+        if number != self.number or self._phase not in _WITH_DRIVER:
             raise DriverUnknown(f"driver {number} of job {self._status.job_id} is not the current one, or has ended")
 
     # --- the driver -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin: a checkpoint to go on from, a slot for the driver, its process; then it asks for executors."""
+        """Begin: a checkpoint to go on from, a slot for the driver, its process; then it asks for executors.
+
+        An attempt that is resumed waits for its driver instead.
+        """
+        if self._resumption is not None:
+            self._resume(self._resumption)
+            return
         self._status.enter(JobState.CREATED)
         self._status.history.begin(self.number, self._status.now_ms)
         self._status.keep_history()
         self._outbox.add(RestoreCheckpoint(self.submission.savepoint))
 
+    def _resume(self, resumption: Resumption) -> None:
+        self._status.pending_reason = (
+            f"its JobManager was lost; its driver on {resumption.taskmanager} is waited for, "
+            f"at most {max(1, round(resumption.seconds))} s"
+        )
+        self._status.await_executors()
+        self._outbox.add(
+            RestoreCheckpoint(self.submission.savepoint),
+            StartTimer(Timer.DRIVER_RETURN, resumption.seconds),
+            StartTimer(Timer.DRIVER_LOOK, DRIVER_LOOK_SECONDS),
+        )
+        self.executors.resume()
+        self._outbox.publish()
+
     def checkpoint_restored(self, checkpoint: Checkpoint | None) -> None:
         """The attempt goes on from ``checkpoint``; None: from the beginning."""
+        if self._phase is _Phase.RECONCILING:
+            self._status.checkpoints.restored, self._restored = checkpoint, True
         if self._phase is not _Phase.RESTORING:
             return
         self._status.checkpoints.restored = checkpoint
@@ -201,12 +252,46 @@ class AttemptStateMachine:
 
     def driver_slot_offered(self, offer: SlotOffer) -> bool:
         """A TaskManager offers a slot for the driver; False when it is not wanted (any more)."""
+        if self._resumption is not None:
+            return self._driver_slot_held(self._resumption, offer)
         if self._phase is not _Phase.PLACING:
             return self._phase in {_Phase.STARTING, _Phase.RUNNING} and self.placement.holds(offer.allocation_id)
         self._phase = _Phase.STARTING
         self.placement.take(offer)
         self.executors.begin()  # so that they have slots when Spark is there to use them
         return True
+
+    def _driver_slot_held(self, resumption: Resumption, offer: SlotOffer) -> bool:
+        if self._phase is not _Phase.RECONCILING:
+            return self._phase is _Phase.RUNNING and self.placement.holds(offer.allocation_id)
+        if not offer.held or offer.driver != self.number:
+            if offer.taskmanager == resumption.taskmanager:
+                self.driver_absent(offer.taskmanager)
+            return False
+        self.placement.take_held(offer)
+        return True
+
+    def driver_absent(self, taskmanager: str) -> None:
+        """This TaskManager, on which the driver was, does not have it."""
+        if self.placement.slot is None:
+            self.driver_gone(f"TaskManager {taskmanager} does not run its driver any more")
+
+    def driver_gone(self, why: str) -> None:
+        """A driver that was waited for does not run: the next attempt begins, unless somebody wants the job's end."""
+        if self._phase is not _Phase.RECONCILING:
+            return
+        self.placement.given_up = self.placement.given_up or why  # from here on no word of it counts
+        if self._status.state in ENDING:
+            self.driver_ended(why)
+            return
+        self._phase = _Phase.OVER
+        self._status.history.lost(self.number, self._status.now_ms, f"its JobManager was lost, and {why}")
+        self._status.executors_missing()
+        self.executors.end()
+        self._pool.close()
+        self._status.enter(JobState.RESTARTING)
+        self._status.pending_reason = f"its JobManager was lost, and {why}: it starts again"
+        self._outbox.add(HandOver(self._status.record(), 0.0))
 
     def _driver_placed(self) -> None:
         if self._phase is not _Phase.STARTING or self.placement.slot is None:
@@ -232,6 +317,10 @@ class AttemptStateMachine:
 
         It may run all the same, where the answer was lost: then it may not register, and ends with its slot.
         """
+        if self._phase is _Phase.RECONCILING:  # its checkpoint is lost
+            self._restart_useless = permanent
+            self.fail(f"the driver cannot go on: {error}")
+            return
         if self._phase not in _BEFORE_DRIVER:
             return
         self._restart_useless = permanent
@@ -250,6 +339,8 @@ class AttemptStateMachine:
         self.executors.slots_lost(allocation_ids, taskmanager)
 
     def _driver_lost(self, why: str) -> None:
+        if self._phase is _Phase.RECONCILING:
+            self.placement.slot = None  # its TaskManager may come back with it
         if self._phase not in {_Phase.STARTING, _Phase.RUNNING}:
             return  # it has ended
         self.placement.given_up = why
@@ -265,23 +356,58 @@ class AttemptStateMachine:
         seconds = self._settings.lease + LEASE_MARGIN_SECONDS if self._registered else 0.0
         self._outbox.add(StartTimer(Timer.DRIVER_GONE, seconds))
 
-    def driver_registered(self, number: int) -> None:
-        """The driver of attempt ``number`` wants its work; raises :class:`PeerRefused`."""
+    def check_registration(self, number: int, running: RunningDriver | None) -> None:
+        """Raise unless the driver of attempt ``number``, which says what it is ``running``, may register now.
+
+        Raises:
+            PeerRefused: it must end.
+            NotReconciled: it is to ask again.
+        """
         self.check_current(number)
+        if self._phase is not _Phase.RECONCILING:
+            return
+        if running is not None and running.bound:
+            raise PeerRefused(f"only its own JobMaster can go on with this driver: {running.bound}", "it must end")
+        lacking = ""
+        if self.placement.slot is None:
+            lacking = "the TaskManager of this driver has not registered yet"
+        elif not self._restored and self._status.state not in ENDING:
+            lacking = "the checkpoints of this job are still being read"
+        if lacking:
+            self._told_to_wait = True
+            raise NotReconciled(lacking, "ask again")
+
+    def driver_registered(self, number: int, running: RunningDriver | None = None) -> None:
+        """The driver of attempt ``number`` wants its work, or goes on with it; raises as ``check_registration``."""
+        self.check_registration(number, running)
         self._registered = True
-        if self._status.state is JobState.CREATED:
+        if self._phase is _Phase.RECONCILING and self.placement.slot is not None:
+            self._adopt(self.placement.slot, running)
+        elif self._status.state is JobState.CREATED:
             self._status.enter(JobState.RUNNING)
         self._outbox.publish()
 
+    def _adopt(self, slot: SlotOffer, running: RunningDriver | None) -> None:
+        self._phase = _Phase.RUNNING
+        self._status.pending_reason = ""
+        self._outbox.add(AdoptDriver(slot, running))
+        if self._status.state in ENDING:
+            self._end_driver()
+        else:
+            self._status.enter(JobState.RUNNING)
+        self.executors.returned(spark=running is not None and running.app_id != "")
+
     def driver_finished(self, result: DriverExit) -> None:
-        """The driver reports the end of its work; its process is to follow."""
+        """The driver reports the end of its work; its process is to follow. Raises :class:`NotReconciled`."""
+        if self._phase is _Phase.RECONCILING:
+            raise NotReconciled("this driver has not registered yet", "register first")
         if self._result is None:
             self._result = result
             self._outbox.add(StartTimer(Timer.DRIVER_EXIT, DRIVER_EXIT_GRACE_SECONDS))
 
     def driver_ended(self, process_end: str) -> None:
         """The driver's process has ended, or was never started."""
-        if self._phase not in _BEFORE_DRIVER and self._phase is not _Phase.RUNNING:
+        if self._phase not in _BEFORE_DRIVER | _WITH_DRIVER:
             return
         self._phase, self._process_end = _Phase.SETTLING, process_end
         self._pool.close()
@@ -443,6 +569,22 @@ class AttemptStateMachine:
                 self._outbox.add(StopDriver(KILL_GRACE_SECONDS))
             case Timer.DRIVER_GONE:
                 self.driver_ended(self.placement.given_up)
+            case Timer.DRIVER_RETURN if self._resumption is not None and self._phase is _Phase.RECONCILING:
+                self._driver_due(self._resumption)
+            case Timer.DRIVER_LOOK if self._phase is _Phase.RECONCILING and self._resumption is not None:
+                self._outbox.add(StartTimer(Timer.DRIVER_LOOK, DRIVER_LOOK_SECONDS))
+                if self.placement.slot is None:
+                    self._outbox.add(LookForDriver(self._resumption.taskmanager))
+            case Timer.EXECUTORS_RETURN:
+                self.executors.settle()
+
+    def _driver_due(self, resumption: Resumption) -> None:
+        """A driver that was told to wait may run for another lease; its TaskManager must come meanwhile."""
+        if self._told_to_wait:
+            self._told_to_wait = False
+            self._outbox.add(StartTimer(Timer.DRIVER_RETURN, self._settings.lease + LEASE_MARGIN_SECONDS))
+        else:
+            self.driver_gone(f"its driver on {resumption.taskmanager} did not come back")
 
     # --- inside -------------------------------------------------------------------------------------------------
 

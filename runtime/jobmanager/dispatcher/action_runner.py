@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sluice.core import TRACING, SluiceError
+from sluice.core import TRACING, SluiceError, end_tasks
 from sluice.runtime.blob import BlobError, BlobStore
 from sluice.runtime.ha import EntryMissing, Leadership, LeadershipLost, OutcomeUnknown, PointersFull
-from sluice.runtime.jobmanager.attempt import JobMaster, JobServices
+from sluice.runtime.jobmanager.attempt import JobMaster, JobServices, Resumption
 from sluice.runtime.jobmanager.dispatcher import actions
 from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently, unwritten
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
@@ -33,6 +33,10 @@ _T = TypeVar("_T")
 
 class AttemptUnknown(SluiceError):
     """A JobMaster is to be started for an attempt that was not written down."""
+
+
+class FilesLost(SluiceError):
+    """The files of a job that an earlier leader accepted are not in the HA storage."""
 
 
 class ActionRunner:
@@ -82,6 +86,8 @@ class ActionRunner:
         self._feed = feed
         self._clock = clock
         self._recovering: dict[str, AcceptedJob] = {}
+        self._fetching: dict[str, asyncio.Task[None]] = {}
+        """Files of jobs whose attempts go on, for their next attempts."""
         self._launching: set[asyncio.Task[None]] = set()
         self._stopping = False
 
@@ -114,7 +120,7 @@ class ActionRunner:
             case actions.BeginAttempt():
                 self._launch(job_id, self._begin_attempt(job_id))
             case actions.StartMaster():
-                self._launch(job_id, self._start_master(job_id))
+                self._launch(job_id, self._start_master(job_id, resumed=action.resumed))
             case actions.EndAttempt():
                 self._launch(job_id, self._end_attempt(job_id))
             case actions.StartDelay():
@@ -230,27 +236,23 @@ class ActionRunner:
         self.run_actions()
 
     async def _recover(self, accepted: AcceptedJob) -> None:
-        """Start a job of an earlier leader again, once its driver is gone."""
+        """Start a job of an earlier leader again."""
         job_id = accepted.job_id
-        await asyncio.sleep(
-            seconds_until_gone(
-                accepted.attempt,
-                granted_at=self._term.granted_at,
-                lease=self._lease,
-                now=time.monotonic(),
-            )
-        )
         if accepted.submission is None:
             self._give_up(job_id, accepted.damage)
             return
-        try:
-            for ref in accepted.submission.blobs:
-                await self._persistently(lambda ref=ref: self._fetch(job_id, ref), "its files")  # type: ignore[misc]
-        except (BlobError, EntryMissing) as error:
-            self._give_up(job_id, f"its files in the HA storage cannot be read any more: {error}")
-            return
+        await self._fetch_all(accepted)
         self._machine.ready(job_id)
         self.run_actions()
+
+    async def _fetch_all(self, accepted: AcceptedJob) -> None:
+        """Copy the files of a job of an earlier leader; raises :class:`FilesLost`."""
+        job_id, submission = accepted.job_id, accepted.submission
+        try:
+            for ref in submission.blobs if submission is not None else ():
+                await self._persistently(lambda ref=ref: self._fetch(job_id, ref), "its files")  # type: ignore[misc]
+        except (BlobError, EntryMissing) as error:
+            raise FilesLost(f"its files in the HA storage cannot be read any more: {error}") from error
 
     async def _fetch(self, job_id: str, ref: BlobRef) -> None:
         def copy() -> None:
@@ -262,18 +264,35 @@ class ActionRunner:
         await asyncio.to_thread(copy)
 
     async def _begin_attempt(self, job_id: str) -> None:
+        fetching = self._fetching.pop(job_id, None)
+        if fetching is not None:  # its last attempt went on under this leader
+            await fetching
         attempt = await self._persistently(lambda: self._store.begin_attempt(job_id), "its attempt")
         self._jobs[job_id].attempt = attempt
         self._machine.attempt_begun(job_id, attempt.number)
         self.run_actions()
 
-    async def _start_master(self, job_id: str) -> None:
+    async def _start_master(self, job_id: str, *, resumed: bool) -> None:
         job = self._jobs[job_id]
         attempt = job.attempt
         if attempt is None:
             raise AttemptUnknown(f"no attempt of job {job_id} has begun")
         self._term.check()
-        master = job.master = JobMaster(job.record, self._services, attempt=attempt.number, token=attempt.fencing_token)
+        resumption = None
+        if resumed:
+            self._fetching[job_id] = self._endpoint.hand_off(
+                self._fetch_all(self._recovering.pop(job_id)),
+                failed=lambda error: _LOG.warning("job %s could not start again: %s", job_id, error),
+            )
+            seconds = seconds_until_gone(granted_at=self._term.granted_at, lease=self._lease, now=time.monotonic())
+            resumption = Resumption(attempt.taskmanager, seconds)
+        master = job.master = JobMaster(
+            job.record,
+            self._services,
+            attempt=attempt.number,
+            token=attempt.fencing_token,
+            resumption=resumption,
+        )
         try:
             await self._endpoint.service.start(master)
         except SluiceError:
@@ -306,17 +325,13 @@ class ActionRunner:
         self.run_actions()
 
     async def suspend_masters(self) -> None:
-        """End all running jobs, at the same time; whoever leads next goes on with them."""
-        masters = {job_id: job.master for job_id, job in self._jobs.items() if job.master is not None}
-        if masters:
-            await asyncio.gather(*(self._suspend(job_id, master) for job_id, master in masters.items()))
+        """Leave all running jobs to whoever leads next."""
+        masters = [job.master for job in self._jobs.values() if job.master is not None]
+        await asyncio.gather(*(self._endpoint.service.stop(master) for master in masters))
 
-    async def _suspend(self, job_id: str, master: JobMaster) -> None:
-        await self._endpoint.service.stop(master)
-        try:
-            await self._store.end_attempt(job_id)
-        except SluiceError as error:
-            _LOG.info("the next leader will wait for the driver of job %s: %s", job_id, error)
+    async def write_placement(self, job_id: str, taskmanager: str) -> None:
+        """Make it durable where a driver is about to be launched."""
+        await self._persistently(lambda: self._store.place_attempt(job_id, taskmanager), "where its driver runs")
 
     async def write_cancellation(self, job_id: str) -> None:
         """Make it durable that a job is to end: the next leader does not start it."""
@@ -357,6 +372,9 @@ class ActionRunner:
         self._machine.ended(job_id)
         self._feed.changed(job_id)
         self.run_actions()
+        fetching = self._fetching.pop(job_id, None)
+        if fetching is not None:
+            await end_tasks(fetching)
         await asyncio.to_thread(self._blobs.remove_job, job_id)
 
     async def _put_result(self, record: JobRecord) -> None:

@@ -16,7 +16,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Recover:
-    """Wait until the driver of an earlier leader is gone, and fetch the job's files; then ``ready``."""
+    """Fetch the files of an earlier leader's job; then ``ready``."""
 
     job_id: str
 
@@ -30,10 +30,14 @@ class BeginAttempt:
 
 @dataclass(frozen=True, slots=True)
 class StartMaster:
-    """Start the JobMaster of an attempt; then ``master_started``."""
+    """Start the JobMaster of an attempt; then ``master_started``.
+
+    ``resumed``: the attempt has begun under an earlier leader, and its driver may run.
+    """
 
     job_id: str
     attempt: int
+    resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,13 @@ from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
 from sluice.runtime.jobmanager.dispatcher.job_queries import JobQueries
 from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits
-from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail, ended_record, interrupted_record
+from sluice.runtime.jobmanager.dispatcher.job_records import (
+    accepted_detail,
+    ended_record,
+    interrupted_record,
+    resumed_record,
+)
+from sluice.runtime.jobmanager.dispatcher.orphaned_drivers import may_run
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJob, RegisteredJobs
 from sluice.runtime.jobmanager.dispatcher.state_machine import DispatcherStateMachine
 from sluice.runtime.jobmanager.dispatcher.submission_checks import check_submission
@@ -36,7 +42,7 @@ from sluice.runtime.jobmanager.gateways import (
     ResourceManagerInternalGateway,
 )
 from sluice.runtime.jobmanager.restart_strategies import NoRestart, RestartBackoff, restart_backoff
-from sluice.runtime.jobmanager.store import HistoryKeeper, HistoryStore, JobHistory, JobStore
+from sluice.runtime.jobmanager.store import AcceptedJob, HistoryKeeper, HistoryStore, JobHistory, JobStore
 from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary
 from sluice.runtime.messages import Evidence, JobKind, JobSubmission, LogChunk, UiPage, UiRequest
 from sluice.runtime.restart_config import RestartConfig, settle
@@ -97,6 +103,7 @@ class Dispatcher(RpcEndpoint):
         self._chance = chance
         self._blobs = blobs
         self._clock = clock
+        self._resource_manager = resource_manager
         self._queries = JobQueries(
             self,
             self._jobs,
@@ -121,7 +128,7 @@ class Dispatcher(RpcEndpoint):
         )
 
     async def on_start(self) -> None:
-        """Read what there is; jobs that an earlier leader left unfinished start again when nothing of them runs."""
+        """Read what there is; unfinished jobs of an earlier leader go on, or start again when nothing of them runs."""
         recovered = await self._store.recover()
         histories = {each.job_id: await self._histories.get(each.job_id) for each in recovered.accepted}
         for ended in recovered.ended:
@@ -130,23 +137,40 @@ class Dispatcher(RpcEndpoint):
             self._machine.recovered_result(job_id, ended.summary.owner, clean=not ended.dirty)
         self._runner.run_actions()
         await asyncio.to_thread(self._remove_blobs)
-        for accepted in recovered.accepted:  # they fetch their files anew
-            job_id, history = accepted.job_id, histories[accepted.job_id]
-            job = self._jobs[job_id] = RegisteredJob(interrupted_record(accepted, history), history=history)
-            _LOG.info("recovering job %s (%s) of %s", job_id, accepted.name, accepted.owner)
-            self._runner.recover(accepted)
-            files = _files(job.record.submission)
-            self._machine.recovered(job_id, accepted.owner, files, self._restarts(job), cancelled=accepted.cancelled)
+        await self._recover(recovered.accepted, histories)
         self._runner.run_actions()
         self._machine.trim()
         self._runner.run_actions()
+
+    async def _recover(self, jobs: Sequence[AcceptedJob], histories: Mapping[str, JobHistory]) -> None:
+        """Jobs fetch their files anew. Those whose drivers may run come first: they have their turn already."""
+        running = {each.job_id for each in jobs if may_run(each, histories[each.job_id])}
+        if running:  # before any TaskManager can register
+            await self._resource_manager.expect(tuple(running))
+        for accepted in jobs:
+            job_id, history = accepted.job_id, histories[accepted.job_id]
+            _LOG.info("recovering job %s (%s) of %s", job_id, accepted.name, accepted.owner)
+            record = (resumed_record if job_id in running else interrupted_record)(accepted, history)
+            self._jobs[job_id] = RegisteredJob(record, history=history, attempt=accepted.attempt)
+            self._runner.recover(accepted)
+        for accepted in sorted(jobs, key=lambda each: each.job_id not in running):
+            job_id = accepted.job_id
+            job = self._jobs[job_id]
+            self._machine.recovered(
+                job_id,
+                accepted.owner,
+                _files(job.record.submission),
+                self._restarts(job),
+                cancelled=accepted.cancelled,
+                resumed=accepted.attempt.number if job_id in running and accepted.attempt is not None else 0,
+            )
 
     def _remove_blobs(self) -> None:
         for job_id in self._blobs.jobs():
             self._blobs.remove_job(job_id)
 
     async def on_stop(self) -> None:
-        """End all running jobs, at the same time; whoever leads next goes on with them."""
+        """Leave all jobs to whoever leads next; their drivers go on for as long as their leases."""
         await self._runner.stop_launching()
         await self._runner.suspend_masters()
 
@@ -265,6 +289,11 @@ class Dispatcher(RpcEndpoint):
         """Take the result of a job; it is durable when this returns."""
         self._jobs[record.detail.id]  # it must be known
         return self.deferred(self._runner.end(record.detail.id, record))
+
+    async def driver_placed(self, job_id: str, taskmanager: str) -> None:
+        """Write down where the driver of a job is about to be launched."""
+        self._jobs[job_id]  # it must be known
+        return self.deferred(self._runner.write_placement(job_id, taskmanager))
 
     async def attempt_failed(self, job_id: str) -> float | None:
         """Decide about the next attempt: seconds until it begins, None when there is none."""

@@ -52,6 +52,13 @@ def interrupted_record(job: AcceptedJob, history: JobHistory) -> JobRecord:
     )
 
 
+def resumed_record(job: AcceptedJob, history: JobHistory) -> JobRecord:
+    """The same of a job whose driver may run: its attempt and executors are as that leader saw them last."""
+    record = interrupted_record(job, history)
+    detail = msgspec.structs.replace(record.detail, attempts=history.attempts, executors=history.executors)
+    return msgspec.structs.replace(record, detail=detail, exceptions=history.exceptions)
+
+
 def _gone(executor: ExecutorView) -> ExecutorView:
     """No executor outlives the leader of its job."""
     if executor.state == ExecutorState.EXITED:

@@ -1,23 +1,34 @@
-"""How long the driver of an earlier leader may still run. Its job starts again afterwards, so that none runs twice.
+"""Which drivers of an earlier leader may still run, and for how long. None is started again meanwhile.
 
-A driver that gets no word from a leading JobManager for its lease ends its processes, wherever it runs.
+A driver that gets no word from a leading JobManager for its lease ends its processes, wherever it runs. Until then it
+may register at the new leader and go on (ADR 103).
 """
 
 from __future__ import annotations
 
 from sluice.runtime.jobmanager.attempt import LEASE_MARGIN_SECONDS
-from sluice.runtime.jobmanager.store import Attempt
+from sluice.runtime.jobmanager.store import AcceptedJob, JobHistory
 
 
-def seconds_until_gone(attempt: Attempt | None, *, granted_at: float, lease: float, now: float) -> float:
-    """Seconds until the driver of ``attempt`` is surely gone.
+def may_run(job: AcceptedJob, history: JobHistory) -> bool:
+    """Whether the driver of the latest attempt may run: it was about to be launched, and nobody has seen its end.
 
     Args:
-        attempt: the latest of the job, None when it never started.
+        job: as an earlier leader has written it down.
+        history: of its attempts; an outcome in it was written after the end of the driver.
+    """
+    attempt = job.attempt
+    if job.submission is None or attempt is None or not attempt.running or not attempt.taskmanager:
+        return False
+    return not any(each.number == attempt.number and each.outcome for each in history.attempts)
+
+
+def seconds_until_gone(*, granted_at: float, lease: float, now: float) -> float:
+    """Seconds until every driver that has not registered at this leader is surely gone.
+
+    Args:
         granted_at: when this leadership began: no driver got a new lease from an earlier one since.
         lease: seconds of it.
         now: by the same monotonic clock.
     """
-    if attempt is None or not attempt.running:
-        return 0.0
     return max(0.0, granted_at + lease + LEASE_MARGIN_SECONDS - now)

@@ -40,7 +40,7 @@ class Phase(enum.Enum):
     ACCEPTING = enum.auto()
     """It is being made durable."""
     RECOVERING = enum.auto()
-    """An earlier leader accepted it; its driver may still run, and its files are elsewhere."""
+    """An earlier leader accepted it, and its files are elsewhere."""
     QUEUED = enum.auto()
     """It waits for its turn."""
     BEGINNING = enum.auto()
@@ -152,10 +152,25 @@ class DispatcherStateMachine:
         self._leave_queue(job_id)
 
     def recovered(
-        self, job_id: str, owner: str, files: Mapping[str, int], restarts: RestartBackoff, *, cancelled: bool
+        self,
+        job_id: str,
+        owner: str,
+        files: Mapping[str, int],
+        restarts: RestartBackoff,
+        *,
+        cancelled: bool,
+        resumed: int = 0,
     ) -> None:
-        """An earlier leader accepted this job and did not bring it to its end."""
+        """An earlier leader accepted this job and did not bring it to its end.
+
+        ``resumed`` is its latest attempt when the driver of that may still run; else 0.
+        """
         self.jobs[job_id] = Job(job_id, owner, Phase.RECOVERING, files, restarts, cancelled)
+        if resumed:
+            self.jobs[job_id].phase = Phase.STARTING
+            self._queue.enter_running(job_id, owner)
+            self._do(StartMaster(job_id, resumed, resumed=True))
+            return
         if not cancelled:
             self._queue.enter_again(job_id, owner)
         self._do(Recover(job_id))
@@ -167,7 +182,7 @@ class DispatcherStateMachine:
             self._do(CleanUp(job_id))
 
     def ready(self, job_id: str) -> None:
-        """Nothing of an earlier leader's attempt runs any more, and the job's files are there."""
+        """The job's files are there."""
         self._await_turn(self.jobs[job_id])
 
     # --- attempts -------------------------------------------------------------------------------------------

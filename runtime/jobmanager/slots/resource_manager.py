@@ -123,6 +123,8 @@ class ResourceManager(FencedRpcEndpoint):
         self._registered: dict[str, _Registered] = {}
         self._requests = ConcurrencyLimit(MAX_REQUESTS_AT_ONCE)
         self._jobs: dict[str, SlotRequirement] = {}
+        self._expected: set[str] = set()
+        """Jobs for which TaskManagers may have held slots since an earlier leader."""
 
     async def on_start(self) -> None:
         """Start to watch heartbeats, and what is lacking."""
@@ -153,7 +155,11 @@ class ResourceManager(FencedRpcEndpoint):
             self._now_ms(),
             isolation=registration.isolation,
         )
-        self._tell_lost(name, self._slots.register(registration))
+        self._tell_lost(name, self._slots.register(registration, self._expected))
+        if registration.report is not None:
+            for action in self._slots.report(name, registration.report):
+                if isinstance(action, Release):  # of a job that has ended, or starts again
+                    self._release(action)
         self._monitor.beat(name)
         if earlier is None or earlier.peer is not peer:
             self.watch(peer, self._peer_closed, name, peer)
@@ -301,6 +307,14 @@ class ResourceManager(FencedRpcEndpoint):
 
     # --- JobMasters ---------------------------------------------------------------------------------------
 
+    async def expect(self, job_ids: tuple[str, ...]) -> None:
+        """TaskManagers keep what they have held for these jobs."""
+        self._expected.update(job_ids)
+
+    async def settled(self, job_id: str) -> None:
+        """No more such slots are expected for this job."""
+        self._expected.discard(job_id)
+
     async def require_slots(self, requirement: SlotRequirement) -> str:
         """State a total; answers why it is not met, empty when it is."""
         self._jobs[requirement.job_id] = requirement
@@ -325,6 +339,7 @@ class ResourceManager(FencedRpcEndpoint):
 
     def _drop_job(self, job_id: str) -> None:
         self._jobs.pop(job_id, None)
+        self._expected.discard(job_id)
         for release in self._slots.release_job(job_id):
             self._release(release)
         self._decide()

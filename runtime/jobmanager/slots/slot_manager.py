@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from sluice.runtime.jobmanager.gateways import SlotRequirement
 from sluice.runtime.jobmanager.slots.free_room import FreeRoom
@@ -89,6 +89,22 @@ class SlotManager:
         self._sizes[taskmanager.total] += 1
         self._note_room(name)
         return lost
+
+    def admit(self, name: str, held: Iterable[SlotStatus]) -> None:
+        """A TaskManager that has just registered has held these slots since an earlier leader, and keeps them."""
+        taskmanager = self._taskmanagers[name]
+        for status in held:
+            if status.state not in {_ALLOCATED, _ACTIVE} or not 0 <= status.slot < MAX_SLOTS_PER_TASKMANAGER:
+                continue
+            if not status.allocation_id or status.allocation_id in self._allocations:
+                continue
+            slot = taskmanager.slots.get(status.slot) or Slot(status.slot, status.profile or taskmanager.profile)
+            slot.state, slot.allocation_id, slot.job_id = status.state, status.allocation_id, status.job_id
+            slot.acknowledged = True
+            taskmanager.slots[slot.index] = slot
+            self._allocations[slot.allocation_id] = (name, slot)
+            self._by_job.setdefault(slot.job_id, Holdings()).add(slot, name)
+        self._note_room(name)
 
     def lost(self, name: str) -> list[AllocationLost]:
         """A TaskManager is gone, with everything in its slots."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from sluice.runtime.jobmanager.gateways import SlotRequirement
 from sluice.runtime.jobmanager.slots.provision import Demand, ProvisionLimits
@@ -37,12 +37,20 @@ class SlotPools:
         """All registered TaskManagers, with their slots for executors."""
         return self._executors.taskmanagers
 
-    def register(self, it: TaskManagerRegistration) -> list[AllocationLost]:
-        """A TaskManager is there with all slots free; what an earlier one of that name held is lost."""
-        return [
+    def register(self, it: TaskManagerRegistration, expected: Container[str] = ()) -> list[AllocationLost]:
+        """A TaskManager is there; what an earlier one of that name held is lost.
+
+        What it has held since an earlier leader for one of the ``expected`` jobs it keeps; the rest is to be free.
+        """
+        lost = [
             *self._executors.register(it.name, it.host, it.slots, it.profile, it.total),
             *self._drivers.register(it.name, it.host, it.driver_slots, it.driver_profile),
         ]
+        if it.report is not None:
+            for kind in SlotKind:
+                held = it.report.of(kind)
+                self.of(kind).admit(it.name, [each for each in held if each.job_id in expected])
+        return lost
 
     def lost(self, name: str) -> list[AllocationLost]:
         """A TaskManager is gone, with everything in its slots."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from sluice.runtime.ha import NotReconciled
 from sluice.runtime.rpc import MailboxFull, RpcTimeout
 
 _T = TypeVar("_T")
@@ -45,9 +46,13 @@ class DriverLease:
         return self._renewed_at + self._seconds - self._clock() if self._seconds > 0 else float("inf")
 
     async def ask(self, question: Callable[[], Awaitable[_T]]) -> _T:
-        """Ask once; an answer renews the lease."""
+        """Ask once; an answer renews the lease, and so does :class:`NotReconciled`."""
         asked_at = self._clock()
-        answer = await question()
+        try:
+            answer = await question()
+        except NotReconciled:
+            self._renewed_at = max(self._renewed_at, asked_at)
+            raise
         self._renewed_at = max(self._renewed_at, asked_at)
         return answer
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sluice.core.errors import PeerRefused, StoreError
@@ -68,34 +71,72 @@ async def test_addresses_are_published_while_the_jobmanager_takes_work(cluster: 
         read_jobmanager(cluster.home)
 
 
-async def test_a_stopping_jobmanager_ends_drivers_and_executors(cluster: Cluster) -> None:
+@IMPATIENT
+async def test_drivers_and_executors_outlive_their_jobmanager_for_a_while(cluster: Cluster) -> None:
+    """Another one may lead soon. Nobody does here, so their TaskManager ends them."""
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit()
     pids = [await cluster.pid(job_id, each) for each in await cluster.until_running(job_id, 2)]
     await cluster.master.aclose()
+    assert all(psutil.pid_exists(pid) for pid in pids)
     for pid in pids:
         await until_gone(pid)
-    assert not (cluster.driver_directory(job_id) / "identity").exists()
+
+    async def cleaned() -> bool:
+        return not (cluster.driver_directory(job_id) / "identity").exists()
+
+    await eventually(cleaned, "the driver's key is removed")
 
 
-async def test_taskmanagers_find_a_jobmanager_that_came_back_and_run_its_jobs(cluster: Cluster) -> None:
-    """It listens on other ports; an unfinished job of its earlier life starts again."""
+async def test_a_jobmanager_that_came_back_goes_on_with_drivers_and_executors(cluster: Cluster) -> None:
+    """It listens on other ports; a job of its earlier life has the same processes as before."""
     await cluster.start_taskmanager("tm-1")
+    await cluster.start_taskmanager("tm-2")
     old = await cluster.submit()
-    await cluster.until_running(old, 2)
+    before = await cluster.until_running(old, 2)
+    pids = [await cluster.pid(old, each) for each in before]
     await cluster.master.aclose()
-    before = cluster.address
+    address = cluster.address
     await cluster.start_jobmanager()
     assert cluster.address is not None
-    assert before is not None
-    assert cluster.address.rpc != before.rpc
-    await cluster.until_registered("tm-1")
-    await cluster.until_running(old, 2)
-    assert (await cluster.job(old))["attempt"] == 2
+    assert address is not None
+    assert cluster.address.rpc != address.rpc
+    await cluster.until(old, "RUNNING")
+    after = await cluster.until_running(old, 2)
+    assert sorted(each["id"] for each in after) == sorted(each["id"] for each in before)
+    assert all(psutil.pid_exists(pid) for pid in pids)
+    job = await cluster.job(old)
+    assert (job["attempt"], job["pending_reason"]) == (1, "")
     cluster.flag.touch()
     await cluster.until(old, "FINISHED")
     new = await cluster.submit()
     await cluster.until(new, "FINISHED")
+
+    async def free() -> bool:
+        return bool((await cluster.get("/v1/overview"))["slots_available"] == 4)
+
+    await eventually(free, "all slots are free again")
+
+
+async def test_an_executor_that_ended_while_nobody_led_is_replaced(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit()
+    victim, kept = await cluster.until_running(job_id, 2)
+    pid = await cluster.pid(job_id, victim)
+    await cluster.master.aclose()
+    os.kill(pid, signal.SIGKILL)
+    await until_gone(pid)
+    await cluster.start_jobmanager()
+    await cluster.until(job_id, "RUNNING")
+
+    async def replaced() -> bool:
+        running = [each["id"] for each in (await cluster.job(job_id))["executors"] if each["state"] == "RUNNING"]
+        return len(running) == 2 and kept["id"] in running and victim["id"] not in running
+
+    await eventually(replaced, "another executor is there")
+    assert (await cluster.job(job_id))["attempt"] == 1
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")
 
 
 async def test_what_a_killed_taskmanager_left_of_a_driver_is_removed_at_its_next_start(cluster: Cluster) -> None:

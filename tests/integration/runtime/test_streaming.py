@@ -42,15 +42,37 @@ async def test_a_job_with_checkpoints_is_restarted_by_default_and_goes_on_from_t
     await eventually(gone, "the checkpoint of the job that has ended is removed")
 
 
-async def test_the_next_leader_goes_on_from_the_last_checkpoint(cluster: Cluster) -> None:
+async def test_the_next_leader_goes_on_with_a_running_query_and_its_checkpoints(cluster: Cluster) -> None:
     job_id = await cluster.submit(executors=0, stream=[0, 1, 2, 3])
     await until_completed(cluster, job_id, 2)
     await cluster.master.aclose()
     await cluster.start_jobmanager()
+    await cluster.until(job_id, "RUNNING")
+
+    async def told() -> Any:
+        shown = await checkpoints(cluster, job_id)
+        return shown if shown["queries"] else None
+
+    shown = await eventually(told, "the driver has told of its query")
+    assert (shown["completed"], shown["restored"]["number"], shown["queries"][0]["batch"]) == (2, 2, 1)
+    cluster.flag.touch()
+    job = await cluster.until(job_id, "FINISHED")
+    assert (job["attempt"], job["checkpoints"]) == (1, 2)
+
+
+async def test_the_next_leader_starts_a_lost_query_again_from_the_last_checkpoint(cluster: Cluster) -> None:
+    """The driver has died while nobody led."""
+    job_id = await cluster.submit(executors=0, stream=[0, 1, 2, 3])
+    await until_completed(cluster, job_id, 2)
+    await cluster.master.aclose()
+    await cluster.stop_taskmanager("tm-drivers")
+    await cluster.start_jobmanager()
+    await cluster.start_taskmanager("tm-drivers")
     shown = await until_completed(cluster, job_id, 4)
     assert shown["restored"]["number"] == 2
     cluster.flag.touch()
-    await cluster.until(job_id, "FINISHED")
+    job = await cluster.until(job_id, "FINISHED")
+    assert job["attempt"] == 2
 
 
 async def test_a_job_whose_checkpoint_is_lost_fails_before_its_driver_starts(cluster: Cluster) -> None:

@@ -19,6 +19,8 @@ from tests.system.ha.ensemble import Ensemble
 from tests.system.ha.world import World
 
 SESSION_SECONDS = 5.0
+LEASE_SECONDS = 20.0
+"""Longer than a standby takes to lead: drivers go on."""
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ async def machines(ensemble: Ensemble, tmp_path: Path) -> AsyncIterator[World]:
             storage=str(tmp_path / "shared"),
             cluster=tmp_path.name.replace("_", "-").strip("-")[-40:].strip("-"),
             session_timeout=SESSION_SECONDS,
-            lease=SESSION_SECONDS,
+            lease=LEASE_SECONDS,
             zookeeper_hosts=ensemble.hosts,
             jobmanagers=("jm-1", "jm-2"),
         ),

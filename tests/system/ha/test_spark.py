@@ -8,6 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
+import psutil
 import pytest
 
 from tests.system.ha.ensemble import Ensemble
@@ -43,6 +44,16 @@ async def finished(world: World, job_id: str, at: str) -> int:
     return int(job["attempt"])
 
 
+def drivers_of(job_id: str) -> set[int]:
+    """The processes of driver agents of a job."""
+    running = psutil.process_iter(["pid", "cmdline"])
+    return {each.info["pid"] for each in running if any(_spec_of(job_id, a) for a in each.info["cmdline"] or ())}
+
+
+def _spec_of(job_id: str, argument: str) -> bool:
+    return job_id in argument and argument.endswith("driver.json")
+
+
 async def test_the_result_is_that_of_a_clean_run(machines: World, ensemble: Ensemble) -> None:
     machines.spark = True
     taskmanager = msgspec.structs.replace(machines.config.taskmanager, slots=2, slot_memory_mb=600)
@@ -65,6 +76,8 @@ async def test_the_result_is_that_of_a_clean_run(machines: World, ensemble: Ense
         return rounds.exists() and len(rounds.read_text().split()) >= 2
 
     await eventually(under_way, "two rounds are done", JOB_SECONDS)
+    drivers = drivers_of(job_id)
+    assert drivers
     killed_at = time.monotonic()
     machines.masters["jm-1"].kill()
     ensemble.kill(2)
@@ -74,8 +87,9 @@ async def test_the_result_is_that_of_a_clean_run(machines: World, ensemble: Ense
 
     await eventually(taken_over, "jm-2 leads")
     took = time.monotonic() - killed_at
+    assert drivers_of(job_id) == drivers
     assert took < TAKEOVER_SECONDS
-    assert await finished(machines, job_id, "jm-2") == 2
+    assert await finished(machines, job_id, "jm-2") == 1  # it went on without starting again
     sums = (machines.shared / "disturbed.sums").read_text()
     assert sums == (machines.shared / "clean.sums").read_text()
     assert len(sums.splitlines()) == 4

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
 from sluice.runtime.ha.config import HaConfig, check_ha
-from sluice.runtime.ha.errors import HaMisconfigured
+from sluice.runtime.ha.errors import HaMisconfigured, NotReconciled
 from sluice.runtime.ha.leadership_validity import LeadershipValidity
 from sluice.runtime.jobmanager.attempt.state_machine import LEASE_MARGIN_SECONDS
-from sluice.runtime.jobmanager.dispatcher.orphaned_drivers import seconds_until_gone
-from sluice.runtime.jobmanager.store.job_store import Attempt
+from sluice.runtime.jobmanager.dispatcher.orphaned_drivers import may_run, seconds_until_gone
+from sluice.runtime.jobmanager.store.job_history import JobHistory
+from sluice.runtime.jobmanager.store.job_store import AcceptedJob, Attempt
+from sluice.runtime.jobmanager.views import AttemptView
+from sluice.runtime.messages import BlobRef, JobSubmission
 from sluice.runtime.node.left_over_processes import kill_below
 from sluice.runtime.spark.driver.lease import DriverLease
 
@@ -69,23 +75,64 @@ async def test_an_answer_that_does_not_come_renews_nothing() -> None:
     assert lease.left == pytest.approx(5.0)
 
 
+async def test_a_leader_that_tells_a_driver_to_wait_renews_its_lease() -> None:
+    clock = Clock()
+    lease = DriverLease(10.0, clock)
+
+    async def too_early() -> None:
+        clock.now += 4.0
+        raise NotReconciled("its TaskManager is not there yet")
+
+    clock.now = 105.0
+    with pytest.raises(NotReconciled):
+        await lease.ask(too_early)
+    assert lease.left == pytest.approx(6.0)
+
+
 def test_without_other_machines_a_lease_is_never_over() -> None:
     assert DriverLease(0).left == float("inf")
 
 
+LATEST = Attempt(number=2, epoch=1, origin="here", token="0" * 32, taskmanager="tm-1")
+SUBMISSION = JobSubmission(name="p.py", owner="ann", pipeline=BlobRef(sha256="0" * 64, name="p.py", size=1))
+JOB = AcceptedJob(
+    job_id="1" * 32, name="p.py", owner="ann", accepted_at=1, cancelled=False, submission=SUBMISSION, attempt=LATEST
+)
+
+
 @pytest.mark.parametrize(
-    ("attempt", "now", "expected"),
+    ("changes", "attempts", "expected"),
     [
-        pytest.param(None, 100.0, 0.0, id="never-started"),
-        pytest.param(Attempt(number=1, epoch=1, origin="other", running=False), 100.0, 0.0, id="known-to-be-gone"),
-        pytest.param(Attempt(number=1, epoch=1, origin="here"), 100.0, 10.0 + LEASE_MARGIN_SECONDS, id="from-here"),
-        pytest.param(Attempt(number=1, epoch=1, origin="other"), 100.0, 10.0 + LEASE_MARGIN_SECONDS, id="just-elected"),
-        pytest.param(Attempt(number=1, epoch=1, origin="other"), 112.0, 3.0, id="elected-a-while-ago"),
-        pytest.param(Attempt(number=1, epoch=1, origin="other"), 200.0, 0.0, id="long-ago"),
+        pytest.param({}, (), True, id="launched"),
+        pytest.param({}, (AttemptView(number=2, started_at=1),), True, id="going-on"),
+        pytest.param({}, (AttemptView(number=1, started_at=1, outcome="FAILED"),), True, id="an-earlier-one-failed"),
+        pytest.param({}, (AttemptView(number=2, started_at=1, outcome="FAILED"),), False, id="its-end-was-seen"),
+        pytest.param({"running": False}, (), False, id="known-to-be-gone"),
+        pytest.param({"taskmanager": ""}, (), False, id="never-launched"),
     ],
 )
-def test_how_long_a_new_leader_waits(attempt: Attempt | None, now: float, expected: float) -> None:
-    assert seconds_until_gone(attempt, granted_at=100.0, lease=10.0, now=now) == pytest.approx(expected)
+def test_which_drivers_of_an_earlier_leader_may_run(
+    changes: dict[str, Any], attempts: tuple[AttemptView, ...], expected: bool
+) -> None:
+    job = dataclasses.replace(JOB, attempt=msgspec.structs.replace(LATEST, **changes))
+    assert may_run(job, JobHistory(attempts=attempts)) is expected
+
+
+def test_a_job_that_never_began_or_cannot_be_read_has_no_driver() -> None:
+    assert not may_run(dataclasses.replace(JOB, attempt=None), JobHistory())
+    assert not may_run(dataclasses.replace(JOB, submission=None), JobHistory())
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        pytest.param(100.0, 10.0 + LEASE_MARGIN_SECONDS, id="just-elected"),
+        pytest.param(112.0, 3.0, id="elected-a-while-ago"),
+        pytest.param(200.0, 0.0, id="long-ago"),
+    ],
+)
+def test_how_long_a_new_leader_waits(now: float, expected: float) -> None:
+    assert seconds_until_gone(granted_at=100.0, lease=10.0, now=now) == pytest.approx(expected)
 
 
 def test_what_was_left_behind_below_a_directory_is_killed(tmp_path: Path) -> None:

@@ -262,12 +262,9 @@ class Leadership(RuleBasedStateMachine):
         assert recovered.damaged == ()
         for job in recovered.accepted:
             assert job.submission is not None
-            candidate.waiting[job.job_id] = self.service.now + seconds_until_gone(
-                job.attempt,
-                granted_at=candidate.granted_at,
-                lease=LEASE,
-                now=self.service.now,
-            )
+            wait = seconds_until_gone(granted_at=candidate.granted_at, lease=LEASE, now=self.service.now)
+            may_run = job.attempt is not None and job.attempt.running
+            candidate.waiting[job.job_id] = self.service.now + (wait if may_run else 0.0)
 
     def _run(self, candidate: Candidate, job_id: str) -> None:
         if candidate.store is None:

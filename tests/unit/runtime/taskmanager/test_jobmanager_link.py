@@ -39,6 +39,9 @@ class Executors:
     def report(self) -> SlotReport:
         raise NotImplementedError
 
+    def offer_held(self) -> None:
+        raise NotImplementedError
+
     async def reset(self) -> None:
         if self.error is not None:
             raise self.error

@@ -57,6 +57,25 @@ def running(jobs: DispatcherStateMachine, name: str, attempt: int = 1) -> None:
     assert jobs.take_actions() == []
 
 
+def test_a_job_whose_driver_may_run_goes_on_whatever_the_limits_are() -> None:
+    jobs = machine(running=1)
+    for number, name in enumerate(("one", "two"), 3):
+        jobs.recovered(name, "ann", FILES, NoRestart(), cancelled=name == "two", resumed=number)
+        assert jobs.take_actions() == [StartMaster(name, number, resumed=True)]
+        jobs.master_started(name)
+    assert jobs.take_actions() == [CancelMaster("two")]
+    jobs.recovered("three", "ann", FILES, NoRestart(), cancelled=False)
+    assert jobs.take_actions() == [Recover("three")]
+    jobs.ready("three")
+    assert jobs.take_actions() == []  # it waits for its turn
+    jobs.restarting("one", 0.0)  # its driver did not come back
+    assert jobs.take_actions() == [EndAttempt("one")]
+    jobs.attempt_over("one")
+    assert jobs.take_actions() == [StartDelay("one", 0.0)]
+    jobs.delay_over("one")
+    running(jobs, "one", 4)  # it has kept its turn
+
+
 def test_a_job_from_submission_to_its_removal() -> None:
     jobs = machine(kept=0)
     submitted(jobs, "one")

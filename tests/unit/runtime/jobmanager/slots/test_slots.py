@@ -64,6 +64,30 @@ def report(*statuses: tuple[SlotState, str]) -> SlotReport:
     )
 
 
+def test_what_a_taskmanager_has_held_since_an_earlier_leader_is_admitted() -> None:
+    slots = manager()
+    slots.register("tm-1", "h", 3, SMALL)
+    held = report((SlotState.ACTIVE, "old-1"), (SlotState.RELEASING, "old-2"), (SlotState.ALLOCATED, "old-3"))
+    slots.admit("tm-1", [each for each in held.slots if each.allocation_id != "old-3"])
+    assert slots.report("tm-1", held) == [Release("tm-1", "old-3")]  # nobody wants it any more
+    assert states(slots) == [SlotState.ACTIVE, SlotState.RELEASING, SlotState.RELEASING]
+    slots.require(wants(ONE, 1))
+    assert slots.decide() == []  # it has one
+    assert slots.lost("tm-1")[0] == AllocationLost(ONE, "old-1")
+
+
+def test_a_carved_slot_is_admitted_with_its_size() -> None:
+    slots = manager()
+    slots.register("tm-1", "h", 1, SMALL, LARGE)
+    status = SlotStatus(slot=7, state=SlotState.ACTIVE, allocation_id="old", job_id=ONE, profile=MEDIUM)
+    slots.admit("tm-1", [status, status])
+    (taskmanager,) = slots.taskmanagers
+    assert taskmanager.free_total == LARGE.less(MEDIUM)
+    slots.require(wants_all(ONE, {MEDIUM: 1}))
+    assert slots.decide() == []
+    assert slots.release_job(ONE) == [Release("tm-1", "old")]
+
+
 def states(slots: SlotManager, name: str = "tm-1") -> list[SlotState]:
     """States of the slots of a TaskManager."""
     return next([slot.state for slot in each.slots.values()] for each in slots.taskmanagers if each.name == name)
