@@ -124,7 +124,7 @@ _ROWS: tuple[tuple[str, str, Targets, str], ...] = (
     ("read an authority's key by a program", "read-program", _of(*_AUTHORITIES), "critical"),
     ("open another process's key store", "read-keystore", _marked(*_PROCESSES), "critical"),
     ("list the cluster's directories", "read-listing", _of(_DIRECTORIES), "medium"),
-    ("list another job's directories", "read-listing", _of("job directory", "jobs directory"), "high"),
+    ("list another job's directories", "read-listing", _of("job directory"), "high"),
     ("see that an authority's key exists, and its size", "look-attributes", _of(*_AUTHORITIES), "low"),
     ("watch the cluster's directories for changes", "look-watch", _of(_DIRECTORIES), "medium"),
     ("make a hard link to an authority's key", "look-link", _of(*_AUTHORITIES), "critical"),
