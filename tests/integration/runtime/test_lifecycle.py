@@ -44,7 +44,7 @@ from tests.hostile import OTHER_JOB_ID, TRUST_DOMAIN
 from tests.integration.runtime.conftest import Cluster, eventually, until_gone
 
 PROFILE = SlotProfile(cores=1, memory_mb=768)
-IMPATIENT = pytest.mark.parametrize("cluster", [{"heartbeat_timeout": 1.0}], indirect=True, ids=["impatient"])
+IMPATIENT = pytest.mark.parametrize("cluster", [{"heartbeat_timeout": 3.0}], indirect=True, ids=["impatient"])
 
 
 def registration(name: str, *, slots: int = 1) -> TaskManagerRegistration:
