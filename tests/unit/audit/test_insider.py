@@ -6,6 +6,7 @@ import datetime as dt
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -368,3 +369,13 @@ def test_a_container_is_seen_below_its_root_and_named_as_a_job_would() -> None:
     assert around.inside(around.home.pki) == "/var/lib/sluice/pki"
     assert around.seen("/etc/passwd").read_bytes() == Path("/etc/passwd").read_bytes()
     assert around.prefix == Path(sys.prefix)
+
+
+def test_a_tree_too_deep_for_a_path_is_left_in_its_own_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tried(ATTEMPTS["LNK-08"], World()).outcome is Outcome.PLANTED
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith("insider-")
+    shutil.rmtree(left)

@@ -21,8 +21,10 @@ LINKS = Group(
     remedy="report it: whoever reads what a job has written must follow no link, wait for no FIFO, and stop at a bound",
 )
 MAX_PARENTS = 4
-DEEP_LEVELS = 180
-NAME_CHARACTERS = 30
+DEEP_LEVELS = 100
+"""Fewer than a watcher of disk use allows, for it would end the job before it has told of all."""
+NAME_CHARACTERS = 60
+"""So that the whole path is longer than any path may be (PATH_MAX)."""
 _DRIVER_ONLY = (Place.DRIVER,)
 
 
