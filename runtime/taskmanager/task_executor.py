@@ -292,10 +292,11 @@ class TaskExecutor(RpcEndpoint):
 
     async def _end_slot(self, allocation_id: str) -> None:
         slot = self._slots.release(allocation_id)
-        if slot is None or slot.request is None:
+        request = slot.request if slot is not None else None  # another call may free the slot meanwhile
+        if request is None:
             return
         await self._drivers.end_slot(allocation_id)
-        job = self._jobs.get(slot.request.job_id)
+        job = self._jobs.get(request.job_id)
         if job is not None:
             inside = [e for e in job.executors.values() if e.launch.allocation_id == allocation_id]
             await asyncio.gather(*(executor.stop() for executor in inside))
