@@ -41,6 +41,8 @@ REMOVE_SECONDS = 2.0
 """How long the kernel gets to let go of the last process of a group."""
 
 _LOG = logging.getLogger(__name__)
+_NUMBERS = count(1)
+"""Of all groups of this process: two of the same name would be one, and end with the first."""
 _NAME = re.compile(r"sluice-box-(\d{1,10})-(\d{1,20})-\d{1,10}")
 _MAX_FILE_BYTES = 1 << 20
 _POLL_SECONDS = 0.01
@@ -67,7 +69,6 @@ class ControlGroups:
         self.parents = dict(parents)
         self.unified = unified
         self.owner = owner or f"{os.getpid()}-{_started_at(Path('/proc'), os.getpid())}"
-        self._numbers = count(1)
 
     @classmethod
     def find(cls, root: Path = ROOT, proc: Path = Path("/proc")) -> ControlGroups | None:
@@ -95,7 +96,7 @@ class ControlGroups:
 
     def make(self, limits: Limits) -> BoxGroup:
         """A group with ``limits``, without processes; :class:`OSError` where that cannot be had."""
-        name = f"sluice-box-{self.owner}-{next(self._numbers)}"
+        name = f"sluice-box-{self.owner}-{next(_NUMBERS)}"
         group = BoxGroup({parent: parent / name for parent in dict.fromkeys(self.parents.values())}, self.unified)
         try:
             group.create(settings(limits, self.parents, unified=self.unified))
