@@ -79,7 +79,7 @@ def test_killed_shuffle_processes_cost_no_result(stack: Stack, slow_sum: Path) -
 
 
 def test_a_killed_leader_and_a_killed_zookeeper_cost_no_result(stack: Stack, slow_sum: Path) -> None:
-    """The job starts again on the other JobManager, once the lease of its driver is over."""
+    """The job goes on under the other JobManager."""
     before = leader(stack)
     zookeeper = leading_zookeeper(stack)
     others = stack.starts(before, zookeeper)

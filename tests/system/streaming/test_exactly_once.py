@@ -32,7 +32,7 @@ def test_no_row_is_lost_or_written_twice_whoever_is_killed(stream: Stream) -> No
     stream.until_committed(seen)
     stream.until_all_is_there()
     job = stream.cluster.job(stream.job_id)
-    assert job["attempt"] >= 4
+    assert job["attempt"] >= 3, "the leader costs none"
     assert job["state"] == "RUNNING"
     checkpoints = stream.checkpoints
     assert checkpoints["restored"]["number"] >= seen - 1
