@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,10 @@ _JOB_GROUP = "sluice-insider-jvm"
 
 _lock = threading.Lock()
 _compiled: dict[int, Any] = {}
+_answers: dict[tuple[str, str], str] = {}
+"""What executors have answered already, by operation and targets."""
+
+Question = tuple[str, Iterable[str]]
 
 
 def insider(spark: Any) -> Any:  # noqa: ANN401  py4j has no types
@@ -53,8 +57,11 @@ def _compile(spark: Any) -> Any:  # noqa: ANN401
     return constructor.newInstance(gateway.new_array(spark._jvm.java.lang.Object, 0))  # noqa: SLF001
 
 
-def in_jvm(world: World, operation: str, targets: Iterable[str]) -> Tried:
-    """Run ``operation`` on each of ``targets`` until one is reached, in the JVM that ``world.place`` names."""
+def in_jvm(world: World, operation: str, targets: Iterable[str], questions: Callable[[], Iterable[Question]]) -> Tried:
+    """Run ``operation`` on each of ``targets`` until one is reached, in the JVM that ``world.place`` names.
+
+    An executor is asked all of ``questions`` in one task the first time: a task for each would take minutes.
+    """
     text = "\n".join(targets)
     if not text:
         return untried("nothing of this kind is known from outside, and none can be found from inside")
@@ -62,14 +69,25 @@ def in_jvm(world: World, operation: str, targets: Iterable[str]) -> Tried:
     if world.place == Place.EXECUTOR_JVM:
         # The plan is checked in the driver, in a thread that knows nothing of the jar.
         world.spark._jvm.java.lang.Thread.currentThread().setContextClassLoader(compiled.getClass().getClassLoader())  # noqa: SLF001
-        row = world.spark.createDataFrame([(operation, text)], "operation string, targets string")
-        answer = row.selectExpr(f"java_method('{CLASS}', 'attempt', operation, targets)").collect()[0][0]
+        if not _answers:
+            _ask(world, [(asked, "\n".join(each)) for asked, each in questions()])
+        if (operation, text) not in _answers:
+            _ask(world, [(operation, text)])
+        answer = _answers[operation, text]
     else:
         answer = compiled.attempt(operation, text)
     outcome, _, seen = answer.partition("\t")
     if outcome == Outcome.UNTRIED:
         return untried(seen)
     return Tried(Outcome(outcome), f"{operation} in the JVM", seen)
+
+
+def _ask(world: World, questions: list[tuple[str, str]]) -> None:
+    """Have one task of an executor answer ``questions``."""
+    rows = world.spark.createDataFrame(questions, "operation string, targets string").coalesce(1)
+    answer = f"java_method('{CLASS}', 'attempt', operation, targets) AS answer"
+    for row in rows.selectExpr("operation", "targets", answer).collect():
+        _answers[row.operation, row.targets] = row.answer
 
 
 def mark(directory: str) -> str:

@@ -19,7 +19,8 @@ JVM = Group(
     remedy='run jobs with [isolation] level = "sandbox": driver and executor JVMs then see nothing but their own job',
 )
 _PLACES = (Place.DRIVER_JVM, Place.EXECUTOR_JVM)
-_SECONDS = 30.0
+_SECONDS = 150.0
+"""The first attempt in an executor waits for the answers to all."""
 
 Targets = Callable[[World], Sequence[str]]
 
@@ -211,7 +212,12 @@ PATTERNS[_DIRECTORIES] = ("gateway", "pki/identities", "pki/ca/tokens", "ha/poin
 
 
 def _trying(operation: str, targets: Targets) -> Run:
-    return lambda world: in_jvm(world, operation, targets(world))
+    return lambda world: in_jvm(world, operation, targets(world), lambda: _questions(world))
+
+
+def _questions(world: World) -> list[tuple[str, Sequence[str]]]:
+    """Everything that is asked of an executor's JVM."""
+    return [(operation, places) for _, operation, targets, _ in _ROWS if (places := targets(world))]
 
 
 for _number, (_what, _operation, _targets, _severity) in enumerate(_ROWS, 1):
