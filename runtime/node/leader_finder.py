@@ -108,9 +108,11 @@ class AskedLeader:
             try:
                 asked = await self._service.connect(*address, role=self._role, jobmanagers=self._jobmanagers)
             except (SluiceError, OSError):
+                self._last(address)  # who looks for the leader next does not wait for it again
                 continue
             if asked.identity == peer.identity:
                 await asked.close()
+                self._last(address)
                 continue
             leader = await self._ask(asked)
             await asked.close()
