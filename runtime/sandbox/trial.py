@@ -72,7 +72,14 @@ def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
         walls = Walls(python, "", tuple(system_mounts()), system_files(), program)
         _try(walls, own_uids=True)
         return walls, True
-    own_uids = all(rights >> number & 1 for number in (ROOTS_RIGHTS | NAMESPACE_RIGHTS).values())
+    missing = [name for name, number in (ROOTS_RIGHTS | NAMESPACE_RIGHTS).items() if not rights >> number & 1]
+    own_uids = os.geteuid() == 0
+    if own_uids and missing:
+        # In a user namespace a job of root's would still be the machine's user 0, which may write to /proc/sys.
+        raise SandboxUnavailable(
+            f"root without the capabilities {', '.join(missing)} cannot keep jobs from being root",
+            f"run as an ordinary user, or with these capabilities, {WITHOUT}",
+        )
     failures: list[SandboxUnavailable] = []
     for bwrap in programs(config):
         walls = Walls(python, bwrap, tuple(system_mounts()), system_files(), program)

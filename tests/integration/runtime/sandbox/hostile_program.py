@@ -337,7 +337,7 @@ def _write_read_only() -> object:
 
 @attempt("change a setting of the kernel")
 def _sysctl() -> object:
-    return Path("/proc/sys/kernel/core_pattern").write_text("|/evil", encoding="ascii")
+    return os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)  # nothing is written, should it be allowed
 
 
 @attempt("make itself unkillable for the kernel")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox, San
 from sluice.runtime.sandbox.trial import ROOTS_RIGHTS, programs
 from sluice.runtime.sandbox.uids import is_job_uid
 from tests.integration.runtime.sandbox.conftest import JOB
+from tests.ordinary_user import ROOT
 
 
 def _stand_in(tmp_path: Path, script: str) -> IsolationConfig:
@@ -108,3 +110,16 @@ def test_only_root_can_give_uids() -> None:
     else:
         with pytest.raises(SandboxUnavailable, match=f"needs root, with the capabilities {', '.join(ROOTS_RIGHTS)}"):
             Sandbox.prepare(config)
+
+
+def test_root_without_capabilities_is_refused() -> None:
+    """A job in its user namespace would be the machine's user 0, whom /proc/sys believes."""
+    code = "from sluice.runtime.sandbox import IsolationConfig, Sandbox; print(Sandbox.prepare(IsolationConfig()))"
+    outer = (next(programs(IsolationConfig())), "--dev-bind", "/", "/", "--cap-drop", "CAP_SYS_ADMIN", "--")
+    command = (*(outer if os.geteuid() == 0 else ()), sys.executable, "-c", code)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    if os.geteuid() == 0:
+        assert "root without the capabilities sys_admin cannot keep jobs from being root" in run.stderr
+    else:
+        assert "user namespaces" in run.stdout
