@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Of the envelopes; another one would be turned away for that alone, so a test compares it with the cluster's."""
 PATH = "/sluice.rpc.v1.Rpc/Exchange"
 MAX_ANSWER_BYTES = 4 << 20
 SECONDS = 10.0
+ENDED = "the connection was ended"
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _SETTINGS = 0, 1, 4
@@ -126,7 +127,7 @@ class RpcConnection:
                 raise Refused(envelope[2].rpartition(".")[2])
         if greeted:
             raise RuntimeError("the peer speaks RPC, but not as this does")
-        raise Refused("the connection was ended")
+        raise Refused(ENDED)
 
     def _send(self, envelope: list[Any]) -> None:
         message = pack([envelope])

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..attempt import Group, Place, Run, Tried, add, reached, refused, untried
 from ..identity import NoIdentity, asked, connected
-from ..wire import Refused, RpcConnection, pack
+from ..wire import ENDED, Refused, RpcConnection, pack
 from ..world import Target, World
 
 FORGING = Group(
@@ -137,7 +137,9 @@ def _calling(word: str, endpoint: str, method: str, arguments: Arguments) -> Run
             try:
                 connection.call(_filled(world, endpoint), method, _filled(world, list(arguments)))
             except Refused as error:
-                if str(error) in _NOT_THERE:
+                # A driver is admitted to these listeners: one that says nothing to it does not speak as this does.
+                silent = str(error) == ENDED and world.place == Place.DRIVER_JVM
+                if silent or str(error) in _NOT_THERE:
                     return untried(f"{done}: {error}")
                 return (reached if str(error) in _ADMITTED else refused)(done, str(error))
         return reached(done, "it answered")
