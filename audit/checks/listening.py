@@ -122,6 +122,10 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+JOB_UIDS = range(0x70000000, 0x78000000)
+"""What :mod:`sluice.runtime.sandbox` gives to jobs, each its own: a socket in a job's directory is the job's."""
+
+
 def _socket_private(subject: Subject) -> Evidence:
     path = Path(subject.listener.path)
     done = f"looked at owner and mode of {path} and of its directory"
@@ -130,7 +134,7 @@ def _socket_private(subject: Subject) -> Evidence:
     except OSError as error:
         return finding(done, f"cannot be looked at: {error.strerror}")
     modes = f"socket {stat.S_IMODE(found.st_mode):04o}, directory {stat.S_IMODE(directory.st_mode):04o}"
-    owner = directory.st_uid if subject.listener.container else os.geteuid()
+    owner = directory.st_uid if subject.listener.container or directory.st_uid in JOB_UIDS else os.geteuid()
     if found.st_uid != owner:
         return finding(done, f"the socket belongs to user id {found.st_uid}; {modes}")
     # Who may not enter the directory cannot connect, whatever the socket's own mode.
