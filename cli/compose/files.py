@@ -331,7 +331,12 @@ def _taskmanager(name: str, chosen: ComposeSet) -> Service:
         endpoint=f"taskmanager-{name}",
         networks={"cluster": ()},
         joining=(Joining(f"taskmanager/{name}", (name,)),),
-        environment={"SLUICE_JOBMANAGER": jobmanager_addresses(chosen.jobmanagers), "SLUICE__TASKMANAGER__HOST": name},
+        environment={
+            "SLUICE_JOBMANAGER": jobmanager_addresses(chosen.jobmanagers),
+            "SLUICE__TASKMANAGER__HOST": name,
+            # What one job keeps there must not fill the small /tmp of all others.
+            "TMPDIR": f"{HOME}/tmp",  # noqa: S108  in the TaskManager's own volume
+        },
         # No job can use up the processes that the TaskManager and other jobs need.
         limits=Limits(f"{memory_mb}m", pids=OWN_PROCESSES + chosen.boxes * BOX_PROCESSES),
         runs_jobs=True,

@@ -178,7 +178,7 @@ class ActionRunner:
     async def _start_driver(self, slot: SlotOffer, taskmanager: TaskExecutorGateway) -> None:
         """Where it is started is durable before: the next leader looks for it there, and starts no other meanwhile."""
         await self._repeated(lambda: self._services.dispatcher.driver_placed(self.job_id, slot.taskmanager))
-        await self._driver.start(slot, taskmanager)
+        await self._driver.start(slot, taskmanager, self.span.traceparent)
 
     def _reconcile(self, action: actions.AdoptDriver | actions.LookForDriver | actions.JobSettled) -> None:
         match action:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from sluice.core import TraceParent
 from sluice.runtime.gateways import TaskExecutorGateway
 from sluice.runtime.messages import JobSubmission, SlotOffer, SlotProfile
 
@@ -16,8 +17,11 @@ class Driver(Protocol):
         """Whether it was started, or is being started, and has not ended."""
         ...
 
-    async def start(self, slot: SlotOffer, taskmanager: TaskExecutorGateway) -> None:
-        """Start it in ``slot``; returns when it runs. Raises what the TaskManager or the call raises."""
+    async def start(self, slot: SlotOffer, taskmanager: TaskExecutorGateway, trace: TraceParent) -> None:
+        """Start it in ``slot``, traced under ``trace``; returns when it runs.
+
+        Raises what the TaskManager or the call raises.
+        """
         ...
 
     def attach(self, taskmanager: TaskExecutorGateway) -> None:

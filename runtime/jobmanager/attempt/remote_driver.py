@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from sluice.core import TraceParent
 from sluice.runtime.gateways import TaskExecutorGateway
 from sluice.runtime.messages import DriverLaunch, JobSubmission, SlotOffer, SlotProfile
 
@@ -55,7 +56,7 @@ class RemoteDriver:
         """Whether it was launched, or is being launched, and nobody has said that it ended."""
         return self._taskmanager is not None and not self._ended.done()
 
-    async def start(self, slot: SlotOffer, taskmanager: TaskExecutorGateway) -> None:
+    async def start(self, slot: SlotOffer, taskmanager: TaskExecutorGateway, trace: TraceParent) -> None:
         """Launch it; one whose launch failed may run nevertheless, and is ended with its slot."""
         launcher, size = self._launcher, self._launcher.executor_size(self._submission)
         launch = DriverLaunch(
@@ -71,7 +72,7 @@ class RemoteDriver:
             start_timeout=launcher.start_timeout,
             lease=launcher.lease,
             allow_conf=launcher.allow_conf,
-            trace=self._submission.trace,
+            trace=trace,
         )
         self._taskmanager = taskmanager
         await taskmanager.launch_driver(launch)

@@ -45,15 +45,16 @@ async def test_one_trace_leads_from_the_request_to_the_taskmanager(collector: Co
     await stopped()
 
     async def all_there() -> bool:
-        return len([span for span in collector.spans if span.trace_id.hex() == TRACE]) >= 4
+        return len([span for span in collector.spans if span.trace_id.hex() == TRACE]) >= 5
 
     await eventually(all_there, "the spans have arrived")
     mine = {span.name: span for span in collector.spans if span.trace_id.hex() == TRACE}
-    assert set(mine) == {"rest submit_job", "dispatcher accept", "job attempt", "launch executor"}
+    assert set(mine) == {"rest submit_job", "dispatcher accept", "job attempt", "launch driver", "launch executor"}
     assert mine["rest submit_job"].parent_span_id.hex() == PARENT
     for name in ("dispatcher accept", "job attempt"):
         assert mine[name].parent_span_id == mine["rest submit_job"].span_id
-    assert mine["launch executor"].parent_span_id == mine["job attempt"].span_id
+    for name in ("launch driver", "launch executor"):
+        assert mine[name].parent_span_id == mine["job attempt"].span_id
     attributes = {each.key: each.value.string_value for each in mine["job attempt"].attributes}
     assert attributes["job"] == job_id
 

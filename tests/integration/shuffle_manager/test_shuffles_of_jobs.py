@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 
 import msgspec
+import psutil
 import pytest
 
 from sluice.runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
@@ -41,10 +42,18 @@ async def shuffles(cluster: Cluster, job_id: str, count: int) -> list[str]:
     return lines
 
 
-async def submit(cluster: Cluster, *, end: str = "when-told", count: int = 2) -> str:
+async def submit(
+    cluster: Cluster, *, end: str = "when-told", count: int = 2, restart: Mapping[str, object] | None = None
+) -> str:
     """A job with so many shuffles and no executors."""
     cluster.pipeline_extras = {"shuffles": count}
-    return await cluster.submit(end=end, executors=0)
+    return await cluster.submit(end=end, executors=0, restart=restart)
+
+
+def kill_driver(job_id: str) -> None:
+    """Kill the driver of a job: a child of the TaskManager, which is in this process."""
+    (driver,) = (each for each in psutil.Process().children() if any(job_id in part for part in each.cmdline()))
+    driver.kill()
 
 
 @pytest.mark.parametrize("end", ["when-told", "cancel", "crash"])
@@ -72,12 +81,10 @@ async def test_a_job_that_starts_again_has_other_shuffles_and_its_earlier_ones_g
     await service.start_manager()
     worker = await service.start_worker("w-1")
     await cluster.start_jobmanager()
-    job_id = await submit(cluster)
+    job_id = await submit(cluster, restart={"strategy": "fixed-delay", "delay": 0.1, "attempts": 2})
     await shuffles(cluster, job_id, 2)
     worker.kept[job_id] = {1 << 20, (1 << 20) + 1}
-    await cluster.master.aclose()
-    cluster.master = AsyncExitStack()
-    await cluster.start_jobmanager()
+    kill_driver(job_id)
 
     async def again() -> bool:
         return f"shuffle 0 is {2 << 20} on w-1" in await shuffles(cluster, job_id, 2)
@@ -86,6 +93,27 @@ async def test_a_job_that_starts_again_has_other_shuffles_and_its_earlier_ones_g
     await until(lambda: worker.kept[job_id] == set(), "the shuffles of the first attempt are gone")
     cluster.flag.touch()
     await cluster.until(job_id, "FINISHED")
+    await until(lambda: not worker.allowed and not worker.kept, "nothing of the job is left")
+
+
+async def test_a_job_that_goes_on_under_another_leader_keeps_its_shuffles(service: Service, cluster: Cluster) -> None:
+    await service.start_manager()
+    worker = await service.start_worker("w-1")
+    await cluster.start_jobmanager()
+    job_id = await submit(cluster)
+    await shuffles(cluster, job_id, 2)
+    worker.kept[job_id] = {1 << 20, (1 << 20) + 1}
+    await cluster.master.aclose()
+    cluster.master = AsyncExitStack()
+    await cluster.start_jobmanager()
+
+    async def goes_on() -> bool:
+        return bool((await cluster.job(job_id))["state"] == "RUNNING")
+
+    await eventually_async(goes_on, "the new leader has taken the job over")
+    assert worker.kept[job_id] == {1 << 20, (1 << 20) + 1}
+    cluster.flag.touch()
+    assert (await cluster.until(job_id, "FINISHED"))["attempt"] == 1
     await until(lambda: not worker.allowed and not worker.kept, "nothing of the job is left")
 
 

@@ -40,7 +40,7 @@ def test_a_set_of_compose_files_is_told_in_json(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["compose", "init", str(tmp_path / "site"), "--json"])
     assert json.loads(told.stdout) == {
         "directory": str(tmp_path / "site"),
-        "files": ["compose.yaml", "sluice.toml", ".env"],
+        "files": ["compose.yaml", "sluice.toml", ".env", "seccomp.json"],
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
+from sluice.core import TraceParent
 from sluice.runtime.checkpoint.savepoints import Savepoint
 from sluice.runtime.gateways import TaskExecutorGateway
 from sluice.runtime.jobmanager.attempt.job_master import JobMaster
@@ -50,7 +51,7 @@ class FakeDriver:
     def running(self) -> bool:
         return self.starts > 0 and not self._end.done()
 
-    async def start(self, slot: SlotOffer, taskmanager: TaskExecutorGateway) -> None:
+    async def start(self, slot: SlotOffer, taskmanager: TaskExecutorGateway, trace: TraceParent) -> None:
         assert (slot, taskmanager) == (DRIVER_SLOT, TASKMANAGER)
         if self.error is not None:
             raise self.error
