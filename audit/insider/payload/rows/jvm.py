@@ -81,13 +81,20 @@ def _code(world: World) -> list[str]:
 
 
 def _code_directories(world: World) -> list[str]:
-    return sorted({str(Path(each).parent) for each in _code(world)})
+    return _as_outside(world, sorted({str(Path(each).parent) for each in _code(world)}))
+
+
+def _as_outside(world: World, places: Sequence[str]) -> list[str]:
+    """``places`` with device and inode where known: a box makes directories of its own above what it shows."""
+    marks = {target.place: target.mark for target in world.of("directory") if target.mark}
+    return [f"{place} @{marks[place]}" if place in marks else place for place in places]
 
 
 def _operators_home(world: World) -> list[str]:
     """What the directory of cached code is in, and the home of whoever this says it is."""
-    caches = [path.parent.parent for path in map(Path, _code_directories(world)) if path.parent.name == ".cache"]
-    return [str(path) for path in (*caches, Path("/root"))]
+    code = {Path(each).parent for each in _code(world)}
+    caches = [str(path.parent.parent) for path in code if path.parent.name == ".cache"]
+    return _as_outside(world, [*caches, "/root"])
 
 
 def _marked(*kinds: str) -> Targets:
