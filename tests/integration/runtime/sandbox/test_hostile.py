@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,7 +45,9 @@ def targets(tmp_path: Path) -> Iterator[dict[str, object]]:
     key.write_text("secret", encoding="utf-8")
     key.chmod(0o644)  # what protects it is the box alone
     shutil.copy(PROGRAM, shown)
-    path = tmp_path / "rest.sock"
+    place = Path(tempfile.mkdtemp(dir="/dev/shm"))  # the usual directory may be too long for a socket
+    place.chmod(0o755)  # as above
+    path = place / "rest.sock"
     outside = subprocess.Popen(
         [sys.executable, "-c", "input()", MARKER],
         env={"SECRET": MARKER},
@@ -68,6 +71,7 @@ def targets(tmp_path: Path) -> Iterator[dict[str, object]]:
         }
     outside.kill()
     outside.communicate()
+    shutil.rmtree(place)
 
 
 async def _results(boxes: Boxes, targets: dict[str, object], *attempts: str) -> dict[str, str]:
