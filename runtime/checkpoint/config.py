@@ -12,3 +12,5 @@ class StreamingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Directory, or URL that Spark knows (``s3a://…``, ``hdfs://…``), for checkpoints; empty: in the home."""
     savepoints: str = ""
     """The same for savepoints."""
+    max_savepoint_mb: int = 10_240
+    """A larger checkpoint makes no savepoint, in MiB: a job could fill the disk of others with it."""

@@ -6,6 +6,7 @@ Spark reaches it by Hadoop's file systems, this module by fsspec; both are meant
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -107,13 +108,16 @@ class Folder:
             self.files.makedirs(self.path(*names[:-1]), exist_ok=True)
             self.files.pipe_file(self.path(*names), data)
 
-    def copy_to(self, target: Folder, destination: str, *names: str) -> int:
-        """Copy the file ``names`` to a path in ``target``; returns its bytes. Raises ``FileNotFoundError``."""
+    def copy_to(self, target: Folder, destination: str, *names: str, limit: float = math.inf) -> int:
+        """Copy the file ``names`` to a path in ``target``; returns its bytes, more than ``limit`` if it stopped there.
+
+        Raises ``FileNotFoundError``.
+        """
         size = 0
         with self.available():
             target.files.makedirs(destination.rsplit("/", 1)[0], exist_ok=True)
             with self._reading(names) as reader, target.files.open(destination, "wb") as writer:
-                while chunk := reader.read(COPY_BYTES):
+                while size <= limit and (chunk := reader.read(COPY_BYTES)):
                     writer.write(chunk)
                     size += len(chunk)
         return size

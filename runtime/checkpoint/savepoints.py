@@ -79,17 +79,29 @@ def files_to_copy(files: Iterable[str], committed: Mapping[str, int]) -> list[st
 
 
 class Savepoints:
-    """The savepoints in one directory. All methods block."""
+    """The savepoints in one directory. All methods block.
 
-    def __init__(self, folder: Folder, checkpoints: CheckpointDirectory) -> None:
+    Args:
+        folder: the directory.
+        checkpoints: where they are copied from.
+        max_bytes: of one savepoint.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        checkpoints: CheckpointDirectory,
+        max_bytes: int = StreamingConfig().max_savepoint_mb << 20,
+    ) -> None:
         self._folder = folder
         self._checkpoints = checkpoints
+        self._max_bytes = max_bytes
 
     def take(self, savepoint_id: str, savepoint: Savepoint) -> Savepoint:
         """Copy the checkpoint of ``savepoint.job_id``; returns its full description.
 
         Raises:
-            SavepointFailed: there is no checkpoint, or it changed too much while it was copied.
+            SavepointFailed: there is no checkpoint, it is too large, or it changed too much while it was copied.
             CheckpointsUnavailable: one of the directories does not answer.
         """
         job_id = savepoint.job_id
@@ -101,9 +113,16 @@ class Savepoints:
         done, size = set(), 0
         for file in files_to_copy(source.everything(job_id), committed):
             try:
-                size += source.copy_to(self._folder, self._data(savepoint_id, file), job_id, file)
+                left = self._max_bytes - size
+                size += source.copy_to(self._folder, self._data(savepoint_id, file), job_id, file, limit=left)
             except FileNotFoundError:
                 continue  # Spark has cleaned it up meanwhile: it is of a batch long ago
+            if size > self._max_bytes:
+                self._folder.remove(savepoint_id)
+                raise SavepointFailed(
+                    f"the checkpoint of job {job_id} has more than {self._max_bytes >> 20} MiB",
+                    "raise streaming.max_savepoint_mb",
+                )
             done.add(file)
         for name, batch in committed.items():
             needed = {f"{name}/metadata", f"{name}/commits/{batch}", f"{name}/offsets/{batch}"}
@@ -188,4 +207,5 @@ class CheckpointPlaces:
     def of(cls, config: StreamingConfig, home: Path) -> CheckpointPlaces:
         """As the configuration says, in ``home`` where it says nothing; raises ``StreamingMisconfigured``."""
         checkpoints = CheckpointDirectory(Folder(config.checkpoints or str(home / "checkpoints")))
-        return cls(checkpoints, Savepoints(Folder(config.savepoints or str(home / "savepoints")), checkpoints))
+        savepoints = Folder(config.savepoints or str(home / "savepoints"))
+        return cls(checkpoints, Savepoints(savepoints, checkpoints, config.max_savepoint_mb << 20))

@@ -159,3 +159,20 @@ def test_no_later_commit_and_no_later_plan_is_copied(last: int, ahead: int, stat
     )
     assert "q/metadata" in chosen
     assert {"_restored", "other/commits/0"}.isdisjoint(chosen)
+
+
+def test_a_checkpoint_that_is_too_large_makes_no_savepoint(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path / "checkpoints"))
+    for name in ("commits/1", "offsets/1", "metadata"):
+        folder.write(b"1", JOB, "rows", *name.split("/"))
+    state = tmp_path / "checkpoints" / JOB / "rows" / "state" / "1.delta"
+    state.parent.mkdir(parents=True)
+    with state.open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    taken = tmp_path / "savepoints"
+    savepoints = Savepoints(Folder(str(taken)), CheckpointDirectory(folder), max_bytes=8 << 20)
+
+    with pytest.raises(SavepointFailed, match=r"more than 8 MiB.*raise streaming.max_savepoint_mb"):
+        savepoints.take(new_savepoint_id(JOB), description())
+
+    assert [each for each in taken.rglob("*") if each.is_file()] == []
