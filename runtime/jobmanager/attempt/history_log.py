@@ -29,7 +29,7 @@ MAX_ATTEMPTS_KEPT = 50
 MAX_EXECUTORS_KEPT = 100
 """Latest executors of earlier attempts that are remembered."""
 LOST = "LOST"
-"""Outcome of an attempt whose JobManager did not live to see its end."""
+"""Outcome of an attempt whose JobManager did not live to see its end, or whose driver's TaskManager was lost."""
 
 
 @dataclass
@@ -55,6 +55,11 @@ class HistoryLog:
     def next_executor(self) -> int:
         """The first number that no executor of the job has had: their logs have their numbers in their names."""
         return max((each.id for each in self.executors), default=0) + 1
+
+    @property
+    def taskmanagers_lost(self) -> int:
+        """How many attempts were lost with the TaskManager on which their driver ran."""
+        return sum(each.outcome == LOST and bool(each.taskmanager) for each in self.attempts)
 
     def begin(self, number: int, now: int) -> None:
         """Attempt ``number`` begins."""

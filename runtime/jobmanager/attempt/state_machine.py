@@ -38,7 +38,7 @@ from sluice.runtime.jobmanager.attempt.actions import (
 from sluice.runtime.jobmanager.attempt.driver_placement import DriverPlacement
 from sluice.runtime.jobmanager.attempt.executor_control import ExecutorControl
 from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorPool, FailureBudget
-from sluice.runtime.jobmanager.attempt.history_log import HistoryLog
+from sluice.runtime.jobmanager.attempt.history_log import LOST, HistoryLog
 from sluice.runtime.jobmanager.attempt.job_status import JobStatus
 from sluice.runtime.jobmanager.errors import DriverUnknown, JobAlreadyTerminal
 from sluice.runtime.jobmanager.job_state import ENDING, Verdict, judge_attempt
@@ -70,6 +70,8 @@ DRIVER_LOOK_SECONDS = 0.5
 """How often it is asked whether the TaskManager of a driver that is waited for still has it."""
 UNRECORDED_EXECUTORS = 100
 """So many numbers of executors an earlier leader may have used without having written them down."""
+MAX_TASKMANAGERS_LOST = 3
+"""So often a job begins again because its driver's TaskManager is lost; after that its restart strategy decides."""
 STOP_STREAMING_SECONDS = 30.0
 """How long a pipeline may go on after its streaming queries were stopped for a savepoint."""
 
@@ -181,6 +183,8 @@ class AttemptStateMachine:
         self._registered = False
         self._result: DriverExit | None = None
         self._process_end = ""
+        self._lost = False
+        """The TaskManager of the driver was lost, and that alone ended the attempt."""
         self._restart_useless = False
         self._pipeline_stopped = False
 
@@ -344,6 +348,7 @@ class AttemptStateMachine:
         if self._phase not in {_Phase.STARTING, _Phase.RUNNING}:
             return  # it has ended
         self.placement.given_up = why
+        self._lost = self._status.state not in ENDING
         if self._result is not None:  # it had nothing left to do but to end
             self.driver_ended(why)
             return
@@ -623,13 +628,16 @@ class AttemptStateMachine:
             return
         failure = self._status.failure or Failure(error=self._process_end)
         self._status.history.note(self._status.now_ms, failure.error, failure.traceback, ended_attempt=True)
-        self._status.history.end(JobState.FAILED.value, self._status.now_ms, failure.error)
+        outcome = LOST if self._lost else JobState.FAILED.value
+        self._status.history.end(outcome, self._status.now_ms, failure.error)
         self._status.keep_history()  # durable before it is decided what follows
         for state in verdict.path[:-1]:
             self._status.enter(state)
         self._phase = _Phase.DECIDING
         if self._restart_useless:
             self.restart_decided(None)
+        elif self._lost and self._status.history.taskmanagers_lost <= MAX_TASKMANAGERS_LOST:
+            self.restart_decided(0.0)  # no failure of the job's; its strategy does not count it
         else:
             self._outbox.add(AskForRestart())
 

@@ -78,15 +78,14 @@ async def test_a_job_whose_drivers_taskmanager_is_lost_starts_again_elsewhere_an
     alone.mkdir()
     cluster.pipeline_extras = {"alone": str(alone)}
     await cluster.start_taskmanager("tm-1")
-    restart = {"strategy": "fixed-delay", "delay": 0.0, "attempts": 2}
-    job_id = await cluster.submit(executors=0, restart=restart)
+    job_id = await cluster.submit(executors=0)
     await cluster.until(job_id, "RUNNING")
     await cluster.start_taskmanager("tm-2")
     await cluster.stop_taskmanager("tm-1")
     cluster.flag.touch()
     job = await cluster.until(job_id, "FINISHED")
     first, second = job["attempts"]
-    assert (first["taskmanager"], first["outcome"]) == ("tm-1", "FAILED")
+    assert (first["taskmanager"], first["outcome"]) == ("tm-1", "LOST")
     assert first["error"] == "TaskManager tm-1, on which the driver ran, is lost"
     assert (second["taskmanager"], second["outcome"]) == ("tm-2", "FINISHED")
     assert (alone / "runs").read_text().split() == ["1", "2"]

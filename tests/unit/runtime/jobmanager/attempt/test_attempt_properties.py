@@ -109,7 +109,7 @@ class Attempts(RuleBasedStateMachine):
                 self.ends.append(record)
             case actions.HandOver(record, delay):
                 assert not over
-                assert delay == self.decision, "a restart that nobody decided"
+                assert delay == self.decision or (self.driver_lost and delay == 0.0), "a restart that nobody decided"
                 assert record.detail.state is JobState.RESTARTING
                 self.ends.append(record)
             case actions.PublishDetail(detail):

@@ -15,6 +15,7 @@ from sluice.runtime.checkpoint.savepoints import Savepoint
 from sluice.runtime.jobmanager.attempt import actions
 from sluice.runtime.jobmanager.attempt.actions import Timer
 from sluice.runtime.jobmanager.attempt.driver_placement import DRIVER_REQUIREMENT_REPEAT_SECONDS
+from sluice.runtime.jobmanager.attempt.history_log import LOST
 from sluice.runtime.jobmanager.attempt.state_machine import (
     CANCEL_MARGIN_SECONDS,
     DRIVER_EXIT_GRACE_SECONDS,
@@ -25,7 +26,7 @@ from sluice.runtime.jobmanager.attempt.state_machine import (
     AttemptStateMachine,
 )
 from sluice.runtime.jobmanager.errors import DriverUnknown, ExecutorUnknown, JobAlreadyTerminal
-from sluice.runtime.jobmanager.views import SavepointState
+from sluice.runtime.jobmanager.views import AttemptView, SavepointState
 from sluice.runtime.messages import (
     DriverExit,
     Evidence,
@@ -192,6 +193,27 @@ def test_a_lost_taskmanager_fails_the_attempt_which_ends_when_the_lease_of_its_d
         attempt.machine.driver_registered(1)
     assert attempt.do(attempt.machine.timer_fired, Timer.DRIVER_GONE) == [actions.SettleCheckpoints()]
     assert error_of(attempt) == "TaskManager tm-1, on which the driver ran, is lost"
+
+
+@pytest.mark.parametrize(("lost_before", "decides"), [(0, False), (2, False), (3, True)])
+def test_a_job_begins_again_on_another_taskmanager_a_few_times_whatever_its_strategy(
+    lost_before: int, decides: bool
+) -> None:
+    attempt = Attempt(dataclasses.replace(SETTINGS, lease=10.0))
+    earlier = tuple(
+        AttemptView(number=each, started_at=1, outcome=LOST, taskmanager="tm-1") for each in range(lost_before)
+    )
+    attempt.machine._status.history.attempts = earlier
+    attempt.running()
+    attempt.do(attempt.machine.slots_lost, ("driver-slot",), "tm-1")
+    attempt.do(attempt.machine.timer_fired, Timer.DRIVER_GONE)
+    attempt.do(attempt.machine.checkpoints_settled)
+    taken = attempt.do(attempt.machine.connections_collected, Evidence())
+    assert (actions.AskForRestart() in taken) is decides
+    handed_over = [each for each in taken if isinstance(each, actions.HandOver)]
+    assert [each.delay for each in handed_over] == ([] if decides else [0.0])
+    last = attempt.machine.record().detail.attempts[-1]
+    assert (last.outcome, last.error) == (LOST, "TaskManager tm-1, on which the driver ran, is lost")
 
 
 def test_a_lost_driver_that_never_registered_has_no_work_and_is_not_waited_for() -> None:
