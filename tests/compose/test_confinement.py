@@ -16,7 +16,7 @@ from sluice.runtime.processes.zookeeper import ELECTION_PORT, QUORUM_PORT
 from tests.compose.engine import IMAGE, Stack, run
 
 pytestmark = pytest.mark.timeout(600)
-SHARED = tuple(f"var/lib/sluice/{name}" for name in ("access", "ha-storage", "shuffle-ha"))
+SHARED = tuple(f"var/lib/sluice/{name}" for name in ("access", "ha-storage", "shuffle-ha", "tmp"))
 SERVICES = (
     *("ca", "jobmanager", "jobmanager-2", "zookeeper-1", "zookeeper-2", "zookeeper-3"),
     *("taskmanager-1", "taskmanager-2", "taskmanager-3"),

@@ -156,7 +156,9 @@ public class Insider {
     } else if (kind.equals("write")) {
       return write(how, target);
     } else if (kind.equals("process")) {
-      return process(how, Long.parseLong(target));
+      int known = target.indexOf(" @");  // when it started: a box has processes of its own by that number
+      return process(how, Long.parseLong(known < 0 ? target : target.substring(0, known)),
+          known < 0 ? "" : target.substring(known + 2));
     } else if (kind.equals("self")) {
       return self(how, target);
     } else if (kind.equals("unix")) {
@@ -345,20 +347,22 @@ public class Insider {
   // --- processes of others ------------------------------------------------------------------------------------------
 
   /** The number is from outside, so it may be that of another process here, or of nobody. */
-  static void checkForeign(long pid) throws Exception {
+  static void checkForeign(long pid, String started) throws Exception {
     File directory = new File("/proc/" + pid);
     if (!directory.exists()) {
       throw new NoSuchFileException("/proc/" + pid);
     }
     String line = new String(Files.readAllBytes(path("/proc/" + pid + "/cmdline")));
     boolean ours = line.indexOf("sluice") >= 0 || line.indexOf("envoy") >= 0 || line.indexOf("java") >= 0;
-    if (pid == ProcessHandle.current().pid() || !ours) {
+    String stat = new String(Files.readAllBytes(path("/proc/" + pid + "/stat")));
+    String here = stat.substring(stat.lastIndexOf(')') + 2).split(" ")[19];
+    if (pid == ProcessHandle.current().pid() || !ours || !(started.isEmpty() || started.equals(here))) {
       throw new NoSuchFileException("/proc/" + pid + " (another process has that number here)");
     }
   }
 
-  static String process(String how, long pid) throws Exception {
-    checkForeign(pid);
+  static String process(String how, long pid, String started) throws Exception {
+    checkForeign(pid, started);
     String base = "/proc/" + pid;
     if (how.equals("command")) {
       return "its command line is visible";

@@ -29,6 +29,11 @@ def _of(*kinds: str) -> Targets:
     return lambda world: [target.place for target in world.of(*kinds)]
 
 
+def _running(*kinds: str) -> Targets:
+    """Processes, each with the time at which it started if that is known."""
+    return lambda world: [f"{each.place} @{each.mark}" if each.mark else each.place for each in world.of(*kinds)]
+
+
 def _sockets(word: str) -> Targets:
     return lambda world: [each.place for each in world.of("unix socket") if word in each.name or word in each.place]
 
@@ -160,22 +165,23 @@ _ROWS: tuple[tuple[str, str, Targets, str], ...] = (
     ("open the audit log for writing", "write-open", _of("audit log"), "critical"),
     ("set the mode of an authority's key", "write-mode", _of(*_AUTHORITIES), "critical"),
     # Processes.
-    ("see command lines of others", "process-command", _of(*_ALL_PROCESSES), "medium"),
-    ("get a ProcessHandle of a process of others", "process-handle", _of(*_ALL_PROCESSES), "medium"),
-    ("read the environment of a process of others", "process-environ", _of(*_ALL_PROCESSES), "critical"),
-    ("read the memory map of a process of others", "process-maps", _of(*_ALL_PROCESSES), "high"),
-    ("open the memory of a process of others", "process-memory", _of(*_ALL_PROCESSES), "critical"),
-    ("open the memory of a process of others for writing", "process-poke", _of(*_ALL_PROCESSES), "critical"),
-    ("list descriptors of a process of others", "process-descriptors", _of(*_ALL_PROCESSES), "high"),
-    ("read the auxiliary vector of a process of others", "process-auxv", _of(*_ALL_PROCESSES), "medium"),
-    ("read the input and output counters of a process of others", "process-io", _of(*_ALL_PROCESSES), "low"),
-    ("look through the root directory of a process of others", "process-root", _of(*_ALL_PROCESSES), "critical"),
-    ("look through the working directory of a process of others", "process-cwd", _of(*_ALL_PROCESSES), "critical"),
-    ("make others die first when memory is short", "process-score", _of(*_ALL_PROCESSES), "high"),
-    ("prepare a JVM of others for an attaching agent", "process-attach", _of("process of another job"), "critical"),
-    ("send signals to a process of others", "process-signal", _of(*_ALL_PROCESSES), "critical"),
-    ("read or set resource limits of a process of others", "process-limits", _of(*_ALL_PROCESSES), "high"),
-    ("enter namespaces of a process of others", "process-enter", _of(*_ALL_PROCESSES), "critical"),
+    ("see command lines of others", "process-command", _running(*_ALL_PROCESSES), "medium"),
+    ("get a ProcessHandle of a process of others", "process-handle", _running(*_ALL_PROCESSES), "medium"),
+    ("read the environment of a process of others", "process-environ", _running(*_ALL_PROCESSES), "critical"),
+    ("read the memory map of a process of others", "process-maps", _running(*_ALL_PROCESSES), "high"),
+    ("open the memory of a process of others", "process-memory", _running(*_ALL_PROCESSES), "critical"),
+    ("open the memory of a process of others for writing", "process-poke", _running(*_ALL_PROCESSES), "critical"),
+    ("list descriptors of a process of others", "process-descriptors", _running(*_ALL_PROCESSES), "high"),
+    ("read the auxiliary vector of a process of others", "process-auxv", _running(*_ALL_PROCESSES), "medium"),
+    ("read the input and output counters of a process of others", "process-io", _running(*_ALL_PROCESSES), "low"),
+    ("look through the root directory of a process of others", "process-root", _running(*_ALL_PROCESSES), "critical"),
+    ("look through the working directory of a process of others", "process-cwd", _running(*_ALL_PROCESSES), "critical"),
+    ("make others die first when memory is short", "process-score", _running(*_ALL_PROCESSES), "high"),
+    ("prepare a JVM of others for an attaching agent", "process-attach", _running("process of another job"),
+     "critical"),
+    ("send signals to a process of others", "process-signal", _running(*_ALL_PROCESSES), "critical"),
+    ("read or set resource limits of a process of others", "process-limits", _running(*_ALL_PROCESSES), "high"),
+    ("enter namespaces of a process of others", "process-enter", _running(*_ALL_PROCESSES), "critical"),
     # Rights of the JVM itself.
     ("have capabilities in a JVM", "self-capabilities", _these("CapEff", "CapPrm", "CapInh", "CapAmb"), "critical"),
     ("have capabilities within the bounds of a JVM", "self-capabilities", _these("CapBnd"), "high"),
