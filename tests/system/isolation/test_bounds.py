@@ -26,7 +26,7 @@ executors = 1
 enabled = false
 
 [isolation]
-max_processes = 300
+max_processes = 500
 disk_mb = 50
 log_mb = 20
 tmp_mb = 40
