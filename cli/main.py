@@ -4,44 +4,65 @@ from __future__ import annotations
 
 import sys
 import traceback
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
-from sluice.cli import demo, metrics, settings
-from sluice.cli.audit import commands as audit
-from sluice.cli.cluster import commands as cluster
-from sluice.cli.compose import commands as compose
-from sluice.cli.doctor import commands as doctor
-from sluice.cli.error_messages import internal_error, print_error, system_error
 from sluice.cli.errors import (
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
     exit_code_of,
 )
-from sluice.cli.gateway import (
-    audit_log,
-    commands as gateway,
-    login,
-    policy,
-    session,
-    token,
-    user,
-)
-from sluice.cli.jobs import (
-    commands as jobs,
-    connect,
-    drain,
-    exceptions as job_exceptions,
-    savepoints,
-    shuffle,
-)
-from sluice.cli.pki import commands as pki
-from sluice.cli.run import commands as run
+from sluice.cli.lazy_commands import LazyCommands
 from sluice.core import SluiceError
+
+VERBS = {
+    "up": "sluice.cli.cluster.commands:up",
+    "status": "sluice.cli.cluster.commands:status",
+    "submit": "sluice.cli.jobs.commands:submit",
+    "down": "sluice.cli.cluster.commands:down",
+    "drain": "sluice.cli.jobs.drain:drain",
+    "undrain": "sluice.cli.jobs.drain:undrain",
+    "demo": "sluice.cli.demo:demo",
+    "doctor": "sluice.cli.doctor.commands:doctor",
+    "connect": "sluice.cli.jobs.connect:connect",
+    "audit": "sluice.cli.audit.commands:audit",
+    "metrics": "sluice.cli.metrics:metrics",
+    "savepoints": "sluice.cli.jobs.savepoints:app",
+    "jobs": "sluice.cli.jobs.verbs:app",
+    "pki": "sluice.cli.pki.commands:app",
+    "token": "sluice.cli.gateway.token:app",
+    "audit-log": "sluice.cli.gateway.audit_log:app",
+    "user": "sluice.cli.gateway.user:app",
+    "session": "sluice.cli.gateway.session:app",
+    "policy": "sluice.cli.gateway.policy:app",
+    "secret": "sluice.cli.secrets.commands:app",
+    "login": "sluice.cli.gateway.login:login",
+    "logout": "sluice.cli.gateway.login:logout",
+    "whoami": "sluice.cli.gateway.login:whoami",
+    "shuffle": "sluice.cli.jobs.shuffle:app",
+    "gateway": "sluice.cli.gateway.commands:app",
+    "run": "sluice.cli.run.commands:app",
+    "compose": "sluice.cli.compose.commands:app",
+    "config": "sluice.cli.settings:app",
+}
+"""Where each verb is, in the order of the help."""
+
+
+class _Verbs(TyperGroup):
+    """The verbs of the command, each imported when it is asked for."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - those of TyperGroup
+        super().__init__(**settings)
+        self.commands = LazyCommands(VERBS)
+
 
 app = typer.Typer(
     name="sluice",
+    cls=_Verbs,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -50,36 +71,22 @@ app = typer.Typer(
     "sluice submit PIPELINE.py --wait",
     epilog="Exit codes: 0 success, 1 negative result, 2 wrong usage, 3 unreachable or unauthenticated, 4 internal.",
 )
-app.command()(cluster.up)
-app.command()(cluster.status)
-app.command()(jobs.submit)
-app.command()(cluster.down)
-app.command()(drain.drain)
-app.command()(drain.undrain)
-app.command()(demo.demo)
-app.command()(doctor.doctor)
-app.command()(connect.connect)
-app.command()(audit.audit)
-app.command()(metrics.metrics)
-jobs.app.command()(job_exceptions.exceptions)
-jobs.app.command()(savepoints.checkpoints)
-jobs.app.command()(savepoints.savepoint)
-app.add_typer(savepoints.app, name="savepoints")
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(pki.app, name="pki")
-app.add_typer(token.app, name="token")
-app.add_typer(audit_log.app, name="audit-log")
-app.add_typer(user.app, name="user")
-app.add_typer(session.app, name="session")
-app.add_typer(policy.app, name="policy")
-app.command()(login.login)
-app.command()(login.logout)
-app.command()(login.whoami)
-app.add_typer(shuffle.app, name="shuffle")
-app.add_typer(gateway.app, name="gateway")
-app.add_typer(run.app, name="run")
-app.add_typer(compose.app, name="compose")
-app.add_typer(settings.app, name="config")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sluice {version('sluice')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _sluice(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version, and stop.")
+    ] = False,
+) -> None:
+    """Take the options of the command itself."""
 
 
 def main() -> None:
@@ -88,16 +95,25 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-    except SluiceError as error:
-        print_error(error, Console(stderr=True))
-        sys.exit(exit_code_of(error))
-    except OSError as error:
-        print_error(system_error(error), Console(stderr=True))
-        sys.exit(EXIT_INTERNAL)
     except Exception as error:  # noqa: BLE001  the outermost place: a fault of ours must not look like an answer
-        traceback.print_exc()
-        print_error(internal_error(error), Console(stderr=True))
-        sys.exit(EXIT_INTERNAL)
+        sys.exit(_tell(error))
+
+
+def _tell(error: Exception) -> int:
+    """Print what went wrong; returns the exit code."""
+    # What explains an error knows those of every client: a quarter of a second that only errors pay for.
+    from sluice.cli.error_messages import internal_error, print_error, system_error
+
+    console = Console(stderr=True)
+    if isinstance(error, SluiceError):
+        print_error(error, console)
+        return exit_code_of(error)
+    if isinstance(error, OSError):
+        print_error(system_error(error), console)
+        return EXIT_INTERNAL
+    traceback.print_exception(error)
+    print_error(internal_error(error), console)
+    return EXIT_INTERNAL
 
 
 if __name__ == "__main__":
