@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 
+from sluice.core import EgressMode
 from sluice.runtime.checkpoint import CheckpointsView
 from sluice.runtime.messages import (
     ConnectionEvidence,
@@ -125,6 +126,10 @@ class JobDetail(Message, frozen=True):
     kind: JobKind = JobKind.PIPELINE
     attempts: tuple[AttemptView, ...] = ()
     checkpoints: int = 0
+    owner_roles: tuple[str, ...] = ()
+    """Roles of the owner at submission."""
+    owner_groups: tuple[str, ...] = ()
+    """Groups of the owner at submission."""
 
     def summary(self) -> JobSummary:
         """The same job in a list."""
@@ -175,7 +180,8 @@ class TaskManagerView(Message, frozen=True):
 
     ``slots_total`` and ``slots_free`` count default slots; ``total`` and ``free`` are what slots of any size are
     made of. ``draining``: it takes no more slots, and leaves when none is held. ``isolation``: what it keeps the
-    processes of jobs in; with ``none`` a job can do what the TaskManager can. Drivers have slots of their own:
+    processes of jobs in; with ``none`` a job can do what the TaskManager can. ``egress``: what jobs there may connect
+    to; with ``off`` to anything. Drivers have slots of their own:
     ``driver_slots_total`` and ``driver_slots_free`` count those, ``drivers`` are the jobs whose drivers run here, empty
     for one that the caller may not see.
     """
@@ -191,13 +197,15 @@ class TaskManagerView(Message, frozen=True):
     free: SlotProfile | None = None
     draining: bool = False
     isolation: IsolationLevel = IsolationLevel.NONE
+    egress: EgressMode = EgressMode.OFF
     driver_slots_total: int = 0
     driver_slots_free: int = 0
     drivers: tuple[str, ...] = ()
 
 
 class Overview(Message, frozen=True):
-    """The cluster in numbers; ``isolation`` says how many TaskManagers keep jobs in which sandbox."""
+    """The cluster in numbers; ``isolation`` says how many TaskManagers keep jobs in which sandbox, ``egress`` how many
+    decide how about connections of jobs to others."""
 
     taskmanagers: int
     slots_total: int
@@ -211,3 +219,4 @@ class Overview(Message, frozen=True):
     jobmanager: str
     trust_domain: str
     isolation: dict[IsolationLevel, int]
+    egress: dict[EgressMode, int]

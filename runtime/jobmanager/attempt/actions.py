@@ -187,8 +187,8 @@ class SettleCheckpoints:
 
 
 @dataclass(frozen=True, slots=True)
-class CollectConnections:
-    """Ask the TaskManagers for evidence of the attempt's TLS connections."""
+class CollectRecords:
+    """Ask the TaskManagers for evidence of the attempt's TLS connections, and which executors exceeded a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ Action = (
     | RecordCheckpoint
     | TakeSavepoint
     | SettleCheckpoints
-    | CollectConnections
+    | CollectRecords
     | AskForRestart
     | PublishDetail
     | KeepHistory

@@ -114,6 +114,11 @@ class ExecutorControl:
             if executor.state is not ExecutorState.EXITED:
                 executor.state, executor.exit_reason = ExecutorState.EXITED, "the attempt ended"
 
+    @property
+    def all(self) -> tuple[Executor, ...]:
+        """All executors, ended ones included."""
+        return self._pool.executors
+
     def check_launched(self, executor_id: int, taskmanager: str) -> None:
         """Raise :class:`ExecutorUnknown` unless ``taskmanager`` was told to launch this executor and it goes on."""
         if not self._pool.launched_on(executor_id, taskmanager):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sluice.runtime.messages import (
+    ExecutorExcess,
     ExecutorExit,
     ExecutorTarget,
     ExecutorTargets,
@@ -287,6 +288,18 @@ class ExecutorPool:
         self._failed.append(_Failed(now, exit_report.by_application))
         while now - self._failed[0].at > FAILURES_COUNT_SECONDS:
             self._failed.popleft()
+
+    def explained(self, error: str, excesses: Iterable[ExecutorExcess]) -> str:
+        """``error`` with the last excess of these executors, if it does not say it: Spark only sees that a task ended.
+
+        The kernel ends a Python worker at once; Spark tries its task again, and may give it up, before the executor
+        is ended for the same reason.
+        """
+        mine = [each for each in excesses if each.executor_id in self._executors]
+        last = max(mine, key=lambda each: each.executor_id, default=None)
+        if last is None or last.reason in error:
+            return error
+        return f"{error} (executor {last.executor_id}: {last.reason})"
 
     def stop(self, executor_ids: Iterable[int]) -> list[Executor]:
         """These are to end; returns those that have to be told."""

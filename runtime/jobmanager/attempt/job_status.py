@@ -163,6 +163,8 @@ class JobStatus:
             pending_reason="" if state.terminal else self.pending_reason,
             attempts=self.history.attempts,
             checkpoints=self.checkpoints.view.completed,
+            owner_roles=self.submission.owner_roles,
+            owner_groups=self.submission.owner_groups,
         )
 
     def _executors(self) -> tuple[ExecutorView, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,10 @@ MAX_SHUFFLES_OF_ATTEMPT = 1 << ATTEMPT_SHIFT
 FIRST_NUMBER_OF_A_LATER_CONTEXT = (1 << ATTEMPT_SHIFT) + 1
 """The first SparkContext of the first attempt has nothing before it."""
 _ATTEMPTS = 1 << (32 - ATTEMPT_SHIFT)
+
+
+WORKERS_KNOWN_SECONDS = 2.0
+"""How long an answer about all workers serves."""
 
 
 @dataclass(slots=True)
@@ -50,6 +55,9 @@ class ShuffleRelay:
         self._attempt = 0
         self._count = 0
         self._shuffles: dict[int, _Shuffle] = {}
+        self._workers: tuple[tuple[str, int], ...] = ()
+        self._workers_until = 0.0
+        self._asking = asyncio.Lock()
         self._over = False
 
     @property
@@ -114,6 +122,21 @@ class ShuffleRelay:
         allocation = await self._allocation(self._link, shuffle)
         names = [worker.name for worker in allocation.workers]
         return await self._link.locate(self._job_id, shuffle.number, names)
+
+    async def workers_on(self, port: int) -> tuple[str, ...]:
+        """The hosts on which shuffle workers serve the data channel on ``port``; none while the service is away."""
+        if self._link is None:
+            return ()
+        async with self._asking:
+            if time.monotonic() >= self._workers_until:
+                try:
+                    found = await self._link.overview()
+                except SluiceError as error:
+                    _LOG.info("job %s cannot be told where shuffle workers are: %s", self._job_id, error)
+                    return ()
+                self._workers = tuple((each.host, each.port) for each in found.workers)
+                self._workers_until = time.monotonic() + WORKERS_KNOWN_SECONDS
+        return tuple(dict.fromkeys(host for host, its_port in self._workers if its_port == port))
 
     async def unregister(self, shuffle_id: int) -> None:
         """Spark does not need it any more."""

@@ -11,7 +11,7 @@ from sluice.core import TraceParent
 from sluice.runtime.checkpoint.savepoints import Savepoint
 from sluice.runtime.gateways import TaskExecutorGateway
 from sluice.runtime.jobmanager.attempt.job_master import JobMaster
-from sluice.runtime.jobmanager.attempt.state_machine import AttemptSettings
+from sluice.runtime.jobmanager.attempt.settings import AttemptSettings
 from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail
 from sluice.runtime.jobmanager.gateways import SlotRequirement
 from sluice.runtime.jobmanager.views import JobRecord
@@ -142,6 +142,8 @@ def job_master(
         clock=lambda: 1.0,
         check_leadership=check_leadership,
         shuffle=None,
+        secrets=None,
+        record=None,
     )
     master = JobMaster(accepted(submission), services, attempt=1, token=b"0" * 16)
     neighbours.driver_wanted = lambda: master._event(master._machine.driver_slot_offered, DRIVER_SLOT)

@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sluice.core.errors import PeerRefused, SluiceError
 from sluice.runtime.checkpoint.savepoints import Savepoint
 from sluice.runtime.jobmanager.attempt import actions
-from sluice.runtime.jobmanager.attempt.state_machine import AttemptSettings, AttemptStateMachine
+from sluice.runtime.jobmanager.attempt.settings import AttemptSettings
+from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.errors import ExecutorUnknown
 from sluice.runtime.jobmanager.job_state import ENDING
 from sluice.runtime.jobmanager.views import JobRecord, SavepointState
@@ -37,7 +38,7 @@ ASYNCHRONOUS = (
     actions.LaunchExecutor,
     actions.TakeSavepoint,
     actions.SettleCheckpoints,
-    actions.CollectConnections,
+    actions.CollectRecords,
     actions.AskForRestart,
     actions.StopStreaming,
 )
@@ -70,6 +71,11 @@ class Attempts(RuleBasedStateMachine):
     def starting(self) -> bool:
         """Whether the driver is being started."""
         return any(isinstance(each, actions.StartDriver) for each in self.under_way)
+
+    @property
+    def placed(self) -> bool:
+        """Whether the driver has a slot and is about to be started."""
+        return any(each.timer is actions.Timer.DRIVER_PLACED for each in self.timers)
 
     def event(self, event: Any, *args: Any, **kwargs: Any) -> Any:
         """Tell the machine, and carry out what it wants."""
@@ -158,16 +164,22 @@ class Attempts(RuleBasedStateMachine):
                 lambda: (executors.executor_not_launched, action.executor_id, action.slot, "no"),
             ),
             actions.TakeSavepoint: (
-                lambda: (machine.savepoint_taken, _savepoint(action)),
-                lambda: (machine.savepoint_failed, "no space"),
+                lambda: (machine.streaming.savepoint_taken, _savepoint(action)),
+                lambda: (machine.streaming.savepoint_failed, "no space"),
             ),
-            actions.StopStreaming: (lambda: (len, ()), lambda: (machine.streaming_not_stopped, "no answer")),
-            actions.SettleCheckpoints: (lambda: (machine.checkpoints_settled,), lambda: (machine.records_lost,)),
-            actions.CollectConnections: (
-                lambda: (machine.connections_collected, Evidence()),
-                lambda: (machine.records_lost,),
+            actions.StopStreaming: (lambda: (len, ()), lambda: (machine.streaming.not_stopped, "no answer")),
+            actions.SettleCheckpoints: (
+                lambda: (machine.conclusion.checkpoints_settled,),
+                lambda: (machine.conclusion.records_lost,),
             ),
-            actions.AskForRestart: (lambda: (machine.restart_decided, delay), lambda: (machine.restart_decided, None)),
+            actions.CollectRecords: (
+                lambda: (machine.conclusion.records_collected, Evidence()),
+                lambda: (machine.conclusion.records_lost,),
+            ),
+            actions.AskForRestart: (
+                lambda: (machine.conclusion.restart_decided, delay),
+                lambda: (machine.conclusion.restart_decided, None),
+            ),
         }
         event, *arguments = outcomes[type(action)][0 if well else 1]()
         self.driver_runs = self.driver_runs or (well and isinstance(action, actions.StartDriver))
@@ -204,7 +216,7 @@ class Attempts(RuleBasedStateMachine):
     @rule()
     def the_taskmanager_of_the_driver_is_lost(self) -> None:
         """The driver may not go on, whatever it hears."""
-        known = self.driver_runs or self.starting
+        known = self.driver_runs or self.starting or self.placed
         reported = self.reported
         self.event(self.machine.slots_lost, ("driver-slot",), "tm")
         if reported:
@@ -299,14 +311,14 @@ class Attempts(RuleBasedStateMachine):
     def a_batch_is_committed(self, batch: int) -> None:
         """Of a streaming query; a lower number than before is a lost checkpoint."""
         query = StreamingQuery(id="q", run_id="r", name="rows", location="l", state="RUNNING", batch=batch)
-        self.event(self.machine.streaming_reported, StreamingState(queries=(query,)))
+        self.event(self.machine.streaming.reported, StreamingState(queries=(query,)))
 
     @rule(number=NUMBERS, stop=strategies.booleans())
     def a_savepoint_is_requested(self, number: int, stop: bool) -> None:
         """What is accepted is answered for at the end."""
         name = f"sp-{number}-{len(self.savepoints)}"
         with contextlib.suppress(SluiceError):
-            self.event(self.machine.savepoint_requested, name, stop=stop)
+            self.event(self.machine.streaming.savepoint_requested, name, stop=stop)
             self.savepoints.add(name)
             assert not self.ends
 

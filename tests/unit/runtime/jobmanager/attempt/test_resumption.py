@@ -13,13 +13,8 @@ from sluice.runtime.checkpoint.ledger import Checkpoint, QueryCheckpoint
 from sluice.runtime.ha import NotReconciled
 from sluice.runtime.jobmanager.attempt import actions
 from sluice.runtime.jobmanager.attempt.actions import Timer
-from sluice.runtime.jobmanager.attempt.state_machine import (
-    LEASE_MARGIN_SECONDS,
-    UNRECORDED_EXECUTORS,
-    AttemptSettings,
-    AttemptStateMachine,
-    Resumption,
-)
+from sluice.runtime.jobmanager.attempt.settings import LEASE_MARGIN_SECONDS, AttemptSettings, Resumption
+from sluice.runtime.jobmanager.attempt.state_machine import UNRECORDED_EXECUTORS, AttemptStateMachine
 from sluice.runtime.jobmanager.dispatcher.job_records import resumed_record
 from sluice.runtime.jobmanager.store.job_history import JobHistory
 from sluice.runtime.jobmanager.store.job_store import AcceptedJob, Attempt
@@ -302,8 +297,8 @@ def test_a_cancelled_job_whose_driver_does_not_come_back_is_canceled() -> None:
     job = Resumed().begun()
     job.do(job.machine.cancel)
     assert job.do(job.machine.timer_fired, Timer.DRIVER_RETURN) == [actions.SettleCheckpoints()]
-    job.do(job.machine.checkpoints_settled)
-    assert isinstance(job.do(job.machine.connections_collected, Evidence())[-1], actions.EndJob)
+    job.do(job.machine.conclusion.checkpoints_settled)
+    assert isinstance(job.do(job.machine.conclusion.records_collected, Evidence())[-1], actions.EndJob)
     assert job.state is JobState.CANCELED
 
 
@@ -326,6 +321,6 @@ def test_a_streaming_job_counts_its_checkpoints_on() -> None:
     assert job.machine.driver_slot_offered(DRIVER)
     job.do(job.machine.driver_registered, 2, RUNNING)
     running = StreamingQuery(id="q", run_id="r", name="rows", location="l", state="RUNNING", batch=6)
-    (recorded,) = job.do(job.machine.streaming_reported, StreamingState(queries=(running,)))
+    (recorded,) = job.do(job.machine.streaming.reported, StreamingState(queries=(running,)))
     assert isinstance(recorded, actions.RecordCheckpoint)
     assert (recorded.checkpoint.number, recorded.checkpoint.attempt) == (7, 2)

@@ -12,12 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sluice.core.errors import PeerRefused, SluiceError
 from sluice.runtime.ha import NotReconciled
 from sluice.runtime.jobmanager.attempt import actions
-from sluice.runtime.jobmanager.attempt.state_machine import (
-    LEASE_MARGIN_SECONDS,
-    AttemptSettings,
-    AttemptStateMachine,
-    Resumption,
-)
+from sluice.runtime.jobmanager.attempt.settings import LEASE_MARGIN_SECONDS, AttemptSettings, Resumption
+from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.dispatcher.job_records import interrupted_record, resumed_record
 from sluice.runtime.jobmanager.dispatcher.orphaned_drivers import may_run
 from sluice.runtime.jobmanager.store.job_history import JobHistory
@@ -125,7 +121,7 @@ class Leaders(RuleBasedStateMachine):
                 self.machine = None
             case actions.HandOver():
                 self.pending = [action]
-            case actions.StartDriver() | actions.SettleCheckpoints() | actions.CollectConnections():
+            case actions.StartDriver() | actions.SettleCheckpoints() | actions.CollectRecords():
                 self.pending.append(action)
             case actions.RestoreCheckpoint() | actions.AskForRestart():
                 self.pending.append(action)
@@ -151,11 +147,11 @@ class Leaders(RuleBasedStateMachine):
                 self.drivers.append(Driver(self.attempt.number, self.now))
                 self.event(machine.driver_started)
             case actions.SettleCheckpoints():
-                self.event(machine.checkpoints_settled)
-            case actions.CollectConnections():
-                self.event(machine.connections_collected, Evidence())
+                self.event(machine.conclusion.checkpoints_settled)
+            case actions.CollectRecords():
+                self.event(machine.conclusion.records_collected, Evidence())
             case actions.AskForRestart():
-                self.event(machine.restart_decided, restart)
+                self.event(machine.conclusion.restart_decided, restart)
             case actions.HandOver(record):
                 self.history = JobHistory(attempts=record.detail.attempts)
                 self.lead()

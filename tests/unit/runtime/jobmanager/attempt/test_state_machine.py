@@ -16,20 +16,20 @@ from sluice.runtime.jobmanager.attempt import actions
 from sluice.runtime.jobmanager.attempt.actions import Timer
 from sluice.runtime.jobmanager.attempt.driver_placement import DRIVER_REQUIREMENT_REPEAT_SECONDS
 from sluice.runtime.jobmanager.attempt.history_log import LOST
+from sluice.runtime.jobmanager.attempt.settings import LEASE_MARGIN_SECONDS, AttemptSettings
 from sluice.runtime.jobmanager.attempt.state_machine import (
     CANCEL_MARGIN_SECONDS,
     DRIVER_EXIT_GRACE_SECONDS,
     KILL_GRACE_SECONDS,
-    LEASE_MARGIN_SECONDS,
-    STOP_STREAMING_SECONDS,
-    AttemptSettings,
     AttemptStateMachine,
 )
+from sluice.runtime.jobmanager.attempt.streaming_control import STOP_STREAMING_SECONDS
 from sluice.runtime.jobmanager.errors import DriverUnknown, ExecutorUnknown, JobAlreadyTerminal
 from sluice.runtime.jobmanager.views import AttemptView, SavepointState
 from sluice.runtime.messages import (
     DriverExit,
     Evidence,
+    ExecutorExcess,
     ExecutorExit,
     ExecutorTarget,
     ExecutorTargets,
@@ -101,15 +101,15 @@ class Attempt:
 
     def streaming(self, *, batch: int = 1) -> Attempt:
         self.running()
-        self.do(self.machine.streaming_reported, streams(batch))
+        self.do(self.machine.streaming.reported, streams(batch))
         return self
 
     def ends(self, how: str = "exit code 0") -> list[actions.Action]:
         """The driver's process ends, and all that follows until somebody else is asked."""
         assert self.do(self.machine.driver_ended, how) == [actions.SettleCheckpoints()]
-        followed = self.do(self.machine.checkpoints_settled)
-        if followed == [actions.CollectConnections()]:
-            followed = self.do(self.machine.connections_collected, Evidence())
+        followed = self.do(self.machine.conclusion.checkpoints_settled)
+        if followed == [actions.CollectRecords()]:
+            followed = self.do(self.machine.conclusion.records_collected, Evidence())
         return followed
 
 
@@ -170,8 +170,8 @@ def test_a_job_that_is_cancelled_while_its_driver_waits_for_a_slot_ends() -> Non
     attempt = Attempt().placing()
     assert attempt.do(attempt.machine.cancel) == [actions.SettleCheckpoints()]
     assert not attempt.machine.driver_slot_offered(DRIVER_SLOT)
-    attempt.do(attempt.machine.checkpoints_settled)
-    attempt.do(attempt.machine.connections_collected, Evidence())
+    attempt.do(attempt.machine.conclusion.checkpoints_settled)
+    attempt.do(attempt.machine.conclusion.records_collected, Evidence())
     assert attempt.state is JobState.CANCELED
 
 
@@ -207,8 +207,8 @@ def test_a_job_begins_again_on_another_taskmanager_a_few_times_whatever_its_stra
     attempt.running()
     attempt.do(attempt.machine.slots_lost, ("driver-slot",), "tm-1")
     attempt.do(attempt.machine.timer_fired, Timer.DRIVER_GONE)
-    attempt.do(attempt.machine.checkpoints_settled)
-    taken = attempt.do(attempt.machine.connections_collected, Evidence())
+    attempt.do(attempt.machine.conclusion.checkpoints_settled)
+    taken = attempt.do(attempt.machine.conclusion.records_collected, Evidence())
     assert (actions.AskForRestart() in taken) is decides
     handed_over = [each for each in taken if isinstance(each, actions.HandOver)]
     assert [each.delay for each in handed_over] == ([] if decides else [0.0])
@@ -240,9 +240,45 @@ def test_a_taskmanager_that_is_lost_after_its_driver_was_done_fails_nothing() ->
         if ended:
             attempt.do(attempt.machine.driver_ended, "exit code 0")
         attempt.do(attempt.machine.slots_lost, ("driver-slot",), "tm-1")
-        attempt.do(attempt.machine.checkpoints_settled)
-        attempt.do(attempt.machine.connections_collected, Evidence())
+        attempt.do(attempt.machine.conclusion.checkpoints_settled)
+        attempt.do(attempt.machine.conclusion.records_collected, Evidence())
         assert attempt.state is JobState.FINISHED
+
+
+OUT_OF_MEMORY = "out of memory: the executor and what it started use 301 MiB and may use 300 MiB; raise this"
+
+
+@pytest.mark.parametrize(
+    ("error", "excesses", "said"),
+    [
+        ("java.io.EOFException", (), "java.io.EOFException"),
+        ("java.io.EOFException", ((2, OUT_OF_MEMORY),), f"java.io.EOFException (executor 2: {OUT_OF_MEMORY})"),
+        ("java.io.EOFException", ((2, OUT_OF_MEMORY), (1, "too much disk")), f"(executor 2: {OUT_OF_MEMORY})"),
+        ("java.io.EOFException", ((7, "of an earlier attempt"),), "java.io.EOFException"),
+        (f"executor lost: {OUT_OF_MEMORY}", ((1, OUT_OF_MEMORY),), f"executor lost: {OUT_OF_MEMORY}"),
+    ],
+)
+def test_a_pipeline_that_failed_with_its_executors_says_which_bound_they_exceeded(
+    error: str, excesses: tuple[tuple[int, str], ...], said: str
+) -> None:
+    attempt = Attempt().with_executors()
+    attempt.do(attempt.machine.driver_finished, DriverExit(succeeded=False, exit_code=1, error=error))
+    attempt.do(attempt.machine.driver_ended, "exit code 1")
+    attempt.do(attempt.machine.conclusion.checkpoints_settled)
+    found = tuple(ExecutorExcess(executor_id=number, reason=reason) for number, reason in excesses)
+    attempt.do(attempt.machine.conclusion.records_collected, Evidence(), found)
+    assert error_of(attempt).endswith(said)
+    assert attempt.machine.record().detail.attempts[-1].error == error_of(attempt)
+
+
+def test_a_job_that_finishes_although_an_executor_exceeded_a_bound_has_no_error() -> None:
+    attempt = Attempt().with_executors()
+    attempt.do(attempt.machine.driver_finished, GOOD)
+    attempt.do(attempt.machine.driver_ended, "exit code 0")
+    attempt.do(attempt.machine.conclusion.checkpoints_settled)
+    excess = ExecutorExcess(executor_id=1, reason=OUT_OF_MEMORY)
+    attempt.do(attempt.machine.conclusion.records_collected, Evidence(), (excess,))
+    assert (attempt.state, attempt.machine.record().detail.failure) == (JobState.FINISHED, None)
 
 
 def test_only_the_taskmanager_that_was_told_to_speaks_for_the_driver() -> None:
@@ -288,8 +324,8 @@ def test_a_driver_that_cannot_be_started_is_a_failed_attempt(permanent: bool) ->
     attempt = Attempt()
     attempt.do(attempt.machine.begin)
     assert attempt.do(attempt.machine.driver_not_started, "lost", permanent=permanent) == [actions.SettleCheckpoints()]
-    attempt.do(attempt.machine.checkpoints_settled)
-    (followed,) = attempt.do(attempt.machine.connections_collected, Evidence())
+    attempt.do(attempt.machine.conclusion.checkpoints_settled)
+    (followed,) = attempt.do(attempt.machine.conclusion.records_collected, Evidence())
     assert isinstance(followed, actions.EndJob if permanent else actions.AskForRestart)
     assert error_of(attempt) == "the driver cannot be started: lost"
 
@@ -349,7 +385,7 @@ def test_a_failure_asks_whether_there_is_to_be_another_attempt(result: DriverExi
         attempt.do(attempt.machine.driver_finished, result)
     assert attempt.ends() == [actions.AskForRestart()]
     assert (attempt.state, error_of(attempt)) == (JobState.FAILING, error)
-    (end,) = attempt.do(attempt.machine.restart_decided, None)
+    (end,) = attempt.do(attempt.machine.conclusion.restart_decided, None)
     assert isinstance(end, actions.EndJob)
     assert attempt.state is JobState.FAILED
 
@@ -357,8 +393,8 @@ def test_a_failure_asks_whether_there_is_to_be_another_attempt(result: DriverExi
 def test_the_history_is_written_down_before_somebody_decides_about_the_next_attempt() -> None:
     attempt = Attempt().running()
     attempt.do(attempt.machine.driver_ended, "exit code 1")
-    attempt.do(attempt.machine.checkpoints_settled)
-    attempt.machine.connections_collected(Evidence())
+    attempt.do(attempt.machine.conclusion.checkpoints_settled)
+    attempt.machine.conclusion.records_collected(Evidence())
     kept, asked = (each for each in attempt.machine.take_actions() if not isinstance(each, actions.PublishDetail))
     assert isinstance(kept, actions.KeepHistory)
     assert kept.history.attempts[-1].outcome == "FAILED"
@@ -368,7 +404,7 @@ def test_the_history_is_written_down_before_somebody_decides_about_the_next_atte
 def test_a_restart_hands_the_job_over() -> None:
     attempt = Attempt().running()
     attempt.ends()
-    (handed,) = attempt.do(attempt.machine.restart_decided, 2.0)
+    (handed,) = attempt.do(attempt.machine.conclusion.restart_decided, 2.0)
     assert isinstance(handed, actions.HandOver)
     assert (handed.delay, handed.record.detail.state) == (2.0, JobState.RESTARTING)
     assert handed.record.detail.pending_reason.startswith("attempt 1 failed, the next one starts after 2 s: ")
@@ -378,7 +414,7 @@ def test_a_job_that_is_cancelled_while_its_restart_is_decided_is_not_restarted()
     attempt = Attempt().running()
     attempt.ends()
     attempt.do(attempt.machine.cancel)
-    (end,) = attempt.do(attempt.machine.restart_decided, 2.0)
+    (end,) = attempt.do(attempt.machine.conclusion.restart_decided, 2.0)
     assert isinstance(end, actions.EndJob)
     assert attempt.state is JobState.CANCELED
 
@@ -409,7 +445,7 @@ def test_a_failing_attempt_fails_once_and_may_still_be_cancelled() -> None:
 def test_lost_records_do_not_keep_an_attempt_from_ending() -> None:
     attempt = Attempt().running()
     attempt.do(attempt.machine.driver_ended, "exit code 1")
-    assert attempt.do(attempt.machine.records_lost) == [actions.AskForRestart()]
+    assert attempt.do(attempt.machine.conclusion.records_lost) == [actions.AskForRestart()]
 
 
 def test_nothing_follows_once_the_job_is_left_to_the_next_leader() -> None:
@@ -512,9 +548,9 @@ def test_a_failed_task_is_an_exception_of_the_job_and_many_are_written_down_toge
 
 def test_a_committed_batch_is_a_checkpoint_and_one_that_goes_back_ends_the_job_for_good() -> None:
     attempt = Attempt().running()
-    (recorded,) = attempt.do(attempt.machine.streaming_reported, streams(4))
+    (recorded,) = attempt.do(attempt.machine.streaming.reported, streams(4))
     assert isinstance(recorded, actions.RecordCheckpoint)
-    attempt.do(attempt.machine.streaming_reported, streams(2))
+    attempt.do(attempt.machine.streaming.reported, streams(2))
     assert attempt.state is JobState.FAILING
     assert isinstance(attempt.ends()[0], actions.EndJob), "no attempt can go on from there"
 
@@ -522,7 +558,7 @@ def test_a_committed_batch_is_a_checkpoint_and_one_that_goes_back_ends_the_job_f
 def test_a_query_without_a_name_is_an_exception_once() -> None:
     attempt = Attempt().running()
     for batch in (1, 2):
-        attempt.do(attempt.machine.streaming_reported, streams(batch, name=""))
+        attempt.do(attempt.machine.streaming.reported, streams(batch, name=""))
     (exception,) = attempt.machine.record().exceptions
     assert "has no name" in exception.error
 
@@ -536,28 +572,28 @@ def taken(action: actions.TakeSavepoint) -> Savepoint:
 
 def test_a_savepoint_is_taken_while_the_job_runs() -> None:
     attempt = Attempt().streaming()
-    (action,) = attempt.do(attempt.machine.savepoint_requested, "sp", stop=False)
+    (action,) = attempt.do(attempt.machine.streaming.savepoint_requested, "sp", stop=False)
     assert isinstance(action, actions.TakeSavepoint)
-    assert attempt.do(attempt.machine.savepoint_taken, taken(action)) == []
+    assert attempt.do(attempt.machine.streaming.savepoint_taken, taken(action)) == []
     assert attempt.machine.record().savepoints[0].state is SavepointState.COMPLETED
 
 
 def test_a_job_that_stops_with_a_savepoint_takes_it_after_its_driver_has_ended() -> None:
     attempt = Attempt().streaming()
-    wanted = attempt.do(attempt.machine.savepoint_requested, "sp", stop=True)
+    wanted = attempt.do(attempt.machine.streaming.savepoint_requested, "sp", stop=True)
     assert actions.StopStreaming(10.0) in wanted
     assert timers(wanted) == {Timer.STREAMING_STOPPED: 10.0 + STOP_STREAMING_SECONDS}
     attempt.do(attempt.machine.driver_finished, GOOD)
     (action,) = attempt.ends()
     assert isinstance(action, actions.TakeSavepoint)
-    assert attempt.do(attempt.machine.savepoint_taken, taken(action)) == [actions.CollectConnections()]
-    attempt.do(attempt.machine.connections_collected, Evidence())
+    assert attempt.do(attempt.machine.streaming.savepoint_taken, taken(action)) == [actions.CollectRecords()]
+    attempt.do(attempt.machine.conclusion.records_collected, Evidence())
     assert attempt.state is JobState.FINISHED
 
 
 def test_a_pipeline_that_goes_on_without_its_queries_is_ended_and_that_is_no_failure() -> None:
     attempt = Attempt().streaming()
-    attempt.do(attempt.machine.savepoint_requested, "sp", stop=True)
+    attempt.do(attempt.machine.streaming.savepoint_requested, "sp", stop=True)
     assert actions.EndDriver(10.0) in attempt.do(attempt.machine.timer_fired, Timer.STREAMING_STOPPED)
     attempt.do(attempt.machine.driver_finished, BAD)
     assert isinstance(attempt.ends()[0], actions.TakeSavepoint)
@@ -566,13 +602,13 @@ def test_a_pipeline_that_goes_on_without_its_queries_is_ended_and_that_is_no_fai
 @pytest.mark.parametrize("failed", ["told", "taken", "ended"])
 def test_a_job_whose_last_savepoint_failed_has_failed(failed: str) -> None:
     attempt = Attempt().streaming()
-    attempt.do(attempt.machine.savepoint_requested, "sp", stop=True)
+    attempt.do(attempt.machine.streaming.savepoint_requested, "sp", stop=True)
     if failed == "told":
-        attempt.do(attempt.machine.streaming_not_stopped, "no answer")
+        attempt.do(attempt.machine.streaming.not_stopped, "no answer")
     attempt.do(attempt.machine.driver_finished, BAD if failed == "ended" else GOOD)
     attempt.ends()
     if failed == "taken":
-        attempt.do(attempt.machine.savepoint_failed, "no space")
-        attempt.do(attempt.machine.connections_collected, Evidence())
+        attempt.do(attempt.machine.streaming.savepoint_failed, "no space")
+        attempt.do(attempt.machine.conclusion.records_collected, Evidence())
     assert attempt.state is JobState.FAILING
     assert attempt.machine.record().savepoints[0].state is SavepointState.FAILED

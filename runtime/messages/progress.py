@@ -1,0 +1,125 @@
+"""How far a job is: tasks, stages, streaming queries, failures."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import msgspec
+
+from sluice.runtime.messages.base import Message
+
+
+class JobProgress(Message, frozen=True):
+    """Counters since the start of the driver attempt; the JobMaster shows them as they are.
+
+    What failed is not among what finished. A stage that is tried again counts again in ``stages_total``.
+    """
+
+    spark_jobs_started: int = 0
+    spark_jobs_finished: int = 0
+    spark_jobs_failed: int = 0
+    stages_total: int = 0
+    stages_finished: int = 0
+    stages_failed: int = 0
+    tasks_total: int = 0
+    tasks_finished: int = 0
+    tasks_failed: int = 0
+    tasks_running: int = 0
+    executors_added: int = 0
+    executors_removed: int = 0
+    shuffle_bytes_written: int = 0
+    shuffle_bytes_read: int = 0
+    first_task_at: float = 0.0
+
+
+MAX_STAGES = 300
+"""Stages of one job that are told of: the latest ones."""
+
+
+class StageState(enum.StrEnum):
+    """What becomes of a stage. ``SKIPPED``: its output was there already."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+
+
+class StageReport(Message, frozen=True):
+    """One stage of Spark, as its driver counts it. Times are epoch milliseconds, 0: not yet.
+
+    ``job`` is Spark's, -1 when unknown; ``operators`` are what Spark SQL calls the steps in it. ``task_ms``: least,
+    quartiles and most of the times of its finished tasks, empty without any; far apart they show skew.
+    """
+
+    id: int
+    job: int
+    name: str
+    state: StageState
+    attempts: int
+    tasks_total: int
+    tasks_running: int
+    tasks_finished: int
+    tasks_failed: int
+    description: str = ""
+    parents: tuple[int, ...] = ()
+    operators: tuple[str, ...] = ()
+    started_at: int = 0
+    ended_at: int = 0
+    failure: str = ""
+    input_bytes: int = 0
+    output_bytes: int = 0
+    shuffle_read_bytes: int = 0
+    shuffle_write_bytes: int = 0
+    memory_spilled_bytes: int = 0
+    disk_spilled_bytes: int = 0
+    run_ms: int = 0
+    gc_ms: int = 0
+    task_ms: tuple[int, ...] = ()
+
+
+class StageTable(Message, frozen=True):
+    """The stages of a driver attempt; ``left_out`` older ones are not kept."""
+
+    stages: tuple[StageReport, ...] = ()
+    left_out: int = 0
+
+
+MAX_STREAMING_QUERIES = 64
+"""Most streaming queries of one driver that are told of."""
+
+
+class StreamingQuery(Message, frozen=True):
+    """One Structured Streaming query: ``batch`` is its last committed one, -1 before the first.
+
+    ``state`` is RUNNING, ENDED or FAILED; ``location`` is the URL of its checkpoint, ``rows`` what this driver has
+    read.
+    """
+
+    id: str
+    run_id: str
+    name: str
+    location: str
+    state: str
+    batch: int = -1
+    rows: int = 0
+    error: str = ""
+
+
+class StreamingState(Message, frozen=True):
+    """All streaming queries of a driver; level-triggered: the latest replaces those before."""
+
+    queries: Annotated[tuple[StreamingQuery, ...], msgspec.Meta(max_length=MAX_STREAMING_QUERIES)] = ()
+
+
+class TaskFailure(Message, frozen=True):
+    """A task failed by an error of its own; Spark may run it again."""
+
+    stage: int
+    partition: int
+    attempt: int
+    executor_id: int
+    error: str
+    traceback: str = ""
