@@ -6,4 +6,4 @@ from .limits import Limits as Limits
 from .sandbox import Sandbox as Sandbox
 from .system_view import java_paths as java_paths
 from .uids import is_job_uid as is_job_uid
-from .view import View as View
+from .view import SECRETS_DIRECTORY as SECRETS_DIRECTORY, SecretFile as SecretFile, View as View

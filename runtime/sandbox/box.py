@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.runtime.sandbox import bwrap
+from sluice.runtime.sandbox.errors import SandboxRefused
 from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, MountKind
 from sluice.runtime.sandbox.orders import ENTRY, Orders, compiled_entry
+from sluice.runtime.sandbox.seat import NetworkSeat
 from sluice.runtime.sandbox.system_view import content_of
 from sluice.runtime.sandbox.view import View
 
@@ -43,6 +45,8 @@ class Launch:
     pass_fds: tuple[int, ...] = ()
     ignored_signals: tuple[signal.Signals, ...] = ()
     """Ignored by what is started; the job's own program gets their defaults back."""
+    namespaces: tuple[int, ...] = ()
+    """Descriptors of namespaces that the new process enters before it executes anything, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class Box:
     uid: int | None = None
     """The job's own uid; None: that of the process that starts it."""
     mounts: tuple[Mount, ...] = ()
+    network: NetworkSeat | None = None
+    """Its place in a network of the job's own; None: it shares that of the machine."""
 
     @contextlib.contextmanager
     def launch(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> Iterator[Launch]:
@@ -79,6 +85,8 @@ class Box:
         Neither command line nor environment of what is started outside has anything of the job's: a job's
         ``LD_PRELOAD`` must not load code before the box is closed.
         """
+        if self.network is not None and (self.walls is None or not self.walls.bwrap):
+            raise SandboxRefused("only a box with namespaces can have a network of its own")
         if self.walls is None:
             yield Launch(tuple(argv), dict(env))
             return
@@ -86,8 +94,21 @@ class Box:
             fds = [_memory_file(stack, "filter", self.walls.filter)]
             writable = _paths(self.mounts, MountKind.WRITABLE)
             readable = _paths((*self.walls.mounts, *self.mounts), MountKind.READ_ONLY)
+            network = None
+            if self.network is not None:
+                program = _memory_file(stack, "network", self.network.filter)
+                network = (program, stack.enter_context(self.network.channel()))
             if self.walls.bwrap:
-                orders = Orders(argv, env, cwd, self.limits, uid=self.uid, read=("/",), write=(*_OWN, *writable))
+                orders = Orders(
+                    argv,
+                    env,
+                    cwd,
+                    self.limits,
+                    uid=self.uid,
+                    network=network,
+                    read=("/",),
+                    write=(*_OWN, *writable),
+                )
             else:
                 orders = Orders(
                     argv,
@@ -105,17 +126,22 @@ class Box:
                 command = self._bwrap_command(self.walls, stack, fds)
             else:
                 command = (self.walls.python, "-I", "-S", str(ENTRY), str(fds[1]), self.view.job_id)
-            yield Launch(command, {}, tuple(fds), (signal.SIGTERM,))
+            fds += network or ()
+            namespaces = self.network.namespaces if self.network is not None else ()
+            yield Launch(command, {}, tuple(fds), (signal.SIGTERM,), namespaces)
 
     def _bwrap_command(self, walls: Walls, stack: contextlib.ExitStack, fds: list[int]) -> tuple[str, ...]:
         filter_fd, orders_fd = fds
         home = self.view.home or next(iter(self.view.writable), Path("/tmp"))  # noqa: S108 - the box's own
         uid = bwrap.INNER_UID if self.uid is None else self.uid
         files = []
-        copies = (bwrap.BoxFile(str(path), content_of(path)) for path in walls.files)
-        for file in (*bwrap.box_files(uid, home, compiled_entry()), *copies):
+        own = self.network.files if self.network is not None else {}
+        copies = (bwrap.BoxFile(str(path), content_of(path)) for path in walls.files if str(path) not in own)
+        given = (bwrap.BoxFile(path, content) for path, content in own.items())
+        secrets = bwrap.secret_files(self.view.secrets, self.uid)
+        for file in (*bwrap.box_files(uid, home, compiled_entry()), *copies, *given, *secrets):
             fds.append(_memory_file(stack, "file", file.content))
-            files.append((fds[-1], file.path))
+            files.append((fds[-1], file))
         options = (
             *bwrap.namespace_options(self.uid),
             *bwrap.mount_options(walls.mounts, self.mounts, files, tmp_mb=self.limits.tmp_mb),

@@ -8,7 +8,9 @@ the standard library: bubblewrap copies this one file into the box. FD has NUL-s
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal imports enum and re, as long as starting Python takes
+import _socket  # likewise
 import ctypes
+import errno
 import os
 import resource
 import struct
@@ -27,6 +29,10 @@ PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 PR_SET_SECCOMP = 22
 SECCOMP_MODE_FILTER = 2
+SECCOMP_SET_MODE_FILTER = 1
+SECCOMP_CALL = {"x86_64": 317, "aarch64": 277}
+NEW_LISTENER, WAIT_KILLABLE = 1 << 3, 1 << 5
+"""SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (Linux 5.19)."""
 
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 LANDLOCK_CREATE_RULESET_VERSION = 1
@@ -84,6 +90,9 @@ def _restrict(orders: dict[str, list[str]]) -> None:
         _landlock(orders.get("read", []), orders.get("write", []))
     for name in orders.get("filter", ()):
         _filter(int(name))
+    for each in orders.get("network", ()):
+        program, _, channel = each.partition(":")
+        _give_listener(int(program), int(channel))
 
 
 def _become(uid: int) -> None:
@@ -139,10 +148,34 @@ def _allow(rules: int, path: str, rights: int) -> None:
 
 def _filter(fd: int) -> None:
     """Install the filter of system calls in ``fd``, where bubblewrap has not done it."""
+    code, descriptor = _program(fd)
+    _checked(_LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, descriptor, 0, 0))
+    del code
+
+
+def _give_listener(fd: int, channel: int) -> None:
+    """Install the filter in ``fd`` whose calls somebody else answers, and give that right away over ``channel``."""
+    code, descriptor = _program(fd)
+    number = SECCOMP_CALL[os.uname().machine]
+    for flags in (NEW_LISTENER | WAIT_KILLABLE, NEW_LISTENER):
+        listener = _LIBC.syscall(number, SECCOMP_SET_MODE_FILTER, flags, descriptor)
+        if listener >= 0 or ctypes.get_errno() != errno.EINVAL:
+            break
+    del code
+    _checked(listener)
+    outside = _socket.socket(fileno=channel)
+    outside.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", listener))])
+    if outside.recv(1) != b".":
+        raise OSError(errno.EPIPE, "nobody answers for its network")
+    outside.close()
+    os.close(listener)
+
+
+def _program(fd: int) -> tuple[object, bytes]:
+    """A filter and its ``struct sock_fprog``, which is valid as long as the former lives."""
     program = os.pread(fd, MAX_ORDERS_BYTES, 0)
     code = ctypes.create_string_buffer(program, len(program))
-    descriptor = struct.pack("@HxxxxxxP", len(program) // 8, ctypes.addressof(code))
-    _checked(_LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, descriptor, 0, 0))
+    return code, struct.pack("@HxxxxxxP", len(program) // 8, ctypes.addressof(code))
 
 
 def _checked(result: int) -> int:

@@ -30,6 +30,8 @@ class Orders:
     parent: int | None = None
     filter_fd: int | None = None
     """Where the filter of system calls is, if the entry program is to install it."""
+    network: tuple[int, int] | None = None
+    """Where the filter of a network of its own is, and the socket over which the right to answer it goes out."""
     read: tuple[str, ...] = ()
     """For Landlock: what may be read and run."""
     write: tuple[str, ...] = ()
@@ -56,6 +58,8 @@ class Orders:
         yield from (("write", path) for path in self.write)
         if self.filter_fd is not None:
             yield "filter", str(self.filter_fd)
+        if self.network is not None:
+            yield "network", f"{self.network[0]}:{self.network[1]}"
         yield "cwd", str(self.cwd)
         for name, value in self.env.items():
             yield "env", f"{name}={value}"

@@ -16,10 +16,12 @@ from sluice.runtime.sandbox.bounds import (
 )
 from sluice.runtime.sandbox.box import Box, Walls
 from sluice.runtime.sandbox.config import IsolationConfig, IsolationLevel
+from sluice.runtime.sandbox.errors import SandboxRefused, SandboxUnavailable
 from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, check_path, in_order
+from sluice.runtime.sandbox.seat import NetworkSeat
 from sluice.runtime.sandbox.system_view import python_paths
-from sluice.runtime.sandbox.trial import find_walls
+from sluice.runtime.sandbox.trial import TRIAL_JOB, find_walls, own_rights
 from sluice.runtime.sandbox.uids import give, job_uid, open_way
 from sluice.runtime.sandbox.view import View
 
@@ -39,12 +41,13 @@ class Sandbox:
         self._groups: ControlGroups | None = None
 
     @classmethod
-    def prepare(cls, config: IsolationConfig, *, private: Sequence[Path] = ()) -> Sandbox:
+    def prepare(cls, config: IsolationConfig, *, private: Sequence[Path] = (), own_networks: bool = False) -> Sandbox:
         """Make sure of the configured level by starting a real process in it; takes some 100 ms.
 
         Args:
             config: section ``[isolation]``.
             private: directories that no job may see, wherever they are: the home directory with its keys.
+            own_networks: make sure that boxes can have networks of their own, too; takes some 200 ms more.
 
         Raises:
             SandboxUnavailable: this machine cannot give it; says why, and what to do.
@@ -54,8 +57,21 @@ class Sandbox:
         sandbox._groups = ControlGroups.find()
         if sandbox._groups is not None:
             sandbox._groups.remove_stale()
+        if own_networks:
+            sandbox._try_networks()
         _LOG.info("isolation of jobs: %s; %s", sandbox, sandbox.bounds)
         return sandbox
+
+    def _try_networks(self) -> None:
+        if self._walls is None or not self._walls.bwrap:
+            raise SandboxUnavailable(
+                f'jobs can have networks of their own only at isolation.level = "sandbox", not "{self.level}"',
+                'set it, or let jobs reach everything: egress.mode = "off"',
+            )
+        from sluice.runtime.sandbox.network import try_network  # needs what only TaskManagers load
+
+        uid = self.uid(TRIAL_JOB)
+        try_network(lambda seat: self.box(View(TRIAL_JOB), Limits(), network=seat), uid=uid, rights=own_rights())
 
     @property
     def private(self) -> Sequence[Path]:
@@ -131,15 +147,32 @@ class Sandbox:
         """What keeps a process of a job within ``limits``, at every level; see :class:`Guard`."""
         return Guard(limits, subject, directories=directories, logs=logs, groups=self._groups)
 
-    def box(self, view: View, limits: Limits) -> Box:
+    def box(self, view: View, limits: Limits, *, network: NetworkSeat | None = None) -> Box:
         """The box of one process.
 
+        Args:
+            view: what it sees.
+            limits: what it may use.
+            network: its place in a network of the job's own, see :mod:`sluice.runtime.sandbox.network`; None: it shares
+                the machine's.
+
         Raises:
-            SandboxRefused: it would show too much, or something below what the job can write.
+            SandboxRefused: it would show too much, or something below what the job can write; or it is to have a
+                network without namespaces.
         """
+        if network is not None and (self._walls is None or not self._walls.bwrap):
+            raise SandboxRefused("only a box with namespaces can have a network of its own")
+        if view.secrets and (self._walls is None or not self._walls.bwrap):
+            raise SandboxRefused(
+                f"a job may not have secrets at level {self.level}: others would see them",
+                'set [isolation] level = "sandbox", or submit the job without secrets',
+            )
         if self._walls is None:
             return Box(view, limits)
-        return Box(view, limits, self._walls, self.uid(view.job_id), tuple(self._mounts(view)))
+        if self._own_uids and not self._walls.bwrap:
+            for path in (*view.read_only, *view.writable):  # such as compiled code in a home directory, and checkpoints
+                open_way(path)
+        return Box(view, limits, self._walls, self.uid(view.job_id), tuple(self._mounts(view)), network)
 
     def _mounts(self, view: View) -> list[Mount]:
         readable = [*python_paths(), *view.read_only, *map(Path, self.config.read_only)]

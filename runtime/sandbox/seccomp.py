@@ -20,7 +20,7 @@ Instruction = tuple[int, int, int, int]
 """``code, jt, jf, k`` of ``struct sock_filter``."""
 
 LOAD, AND, JUMP_EQUAL, JUMP_GREATER, JUMP_AT_LEAST, JUMP_SET, RETURN = 0x20, 0x54, 0x15, 0x25, 0x35, 0x45, 0x06
-ALLOW, KILL_PROCESS, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+ALLOW, KILL_PROCESS, ERRNO, USER_NOTIFY = 0x7FFF0000, 0x80000000, 0x00050000, 0x7FC00000
 NUMBER_OFFSET, ARCHITECTURE_OFFSET = 0, 4
 
 NEW_NAMESPACES = 0x7E020000
@@ -31,6 +31,12 @@ PERSONALITIES = (0, 0xFFFFFFFF)
 """Linux's own, and the question which it is; others switch protections off."""
 _SOCKET_TYPE = 0xF
 """The rest of the argument are flags (SOCK_CLOEXEC, SOCK_NONBLOCK)."""
+FAST_OPEN = 0x20000000
+"""MSG_FASTOPEN: connects while it sends."""
+FAST_OPEN_CONNECT = 30
+"""TCP_FASTOPEN_CONNECT: connects when something is sent."""
+NEW_LISTENER = 1 << 3
+"""SECCOMP_FILTER_FLAG_NEW_LISTENER."""
 _ROUTING = 0
 """NETLINK_ROUTE: which addresses this machine has; needed for host names."""
 
@@ -41,13 +47,35 @@ def seccomp_filter(machine: str | None = None) -> bytes:
     Raises:
         SandboxUnavailable: nobody has written down the numbers of this processor's system calls.
     """
+    return _encoded(instructions(architecture_of(machine)))
+
+
+def network_filter(machine: str | None = None) -> bytes:
+    """The second filter, of a box with a network of its own: a process outside makes its connections.
+
+    Raises:
+        SandboxUnavailable: nobody has written down the numbers of this processor's system calls.
+    """
+    return _encoded(network_instructions(architecture_of(machine)))
+
+
+def architecture_of(machine: str | None = None) -> Architecture:
+    """The system calls of ``machine`` (as ``uname -m``); None: of this one.
+
+    Raises:
+        SandboxUnavailable: nobody has written down its numbers.
+    """
     machine = machine or platform.machine()
     architecture = ARCHITECTURES.get(machine)
     if architecture is None:
         raise SandboxUnavailable(
             f"there is no filter of system calls for {machine}", f"use {' or '.join(ARCHITECTURES)}"
         )
-    return b"".join(struct.pack("=HBBI", *each) for each in instructions(architecture))
+    return architecture
+
+
+def _encoded(program: Sequence[Instruction]) -> bytes:
+    return b"".join(struct.pack("=HBBI", *each) for each in program)
 
 
 def instructions(architecture: Architecture) -> list[Instruction]:
@@ -71,6 +99,33 @@ def instructions(architecture: Architecture) -> list[Instruction]:
         *_equals(arch.socket, _socket()),
         _ALLOWED,
     ]
+
+
+def network_instructions(architecture: Architecture) -> list[Instruction]:
+    """``connect`` and ``listen`` wait for the answer of a process outside; what else opens a connection is refused."""
+    arch = architecture
+    later = _refuse(errno.EOPNOTSUPP)
+    option = [_argument(2), *_equals(FAST_OPEN_CONNECT, [_refuse(errno.ENOPROTOOPT)]), _ALLOWED]
+    return [
+        (LOAD, 0, 0, ARCHITECTURE_OFFSET),
+        (JUMP_EQUAL, 1, 0, arch.audit),
+        (RETURN, 0, 0, KILL_PROCESS),
+        (LOAD, 0, 0, NUMBER_OFFSET),
+        *([(JUMP_AT_LEAST, 0, 1, arch.foreign_abi_bit), (RETURN, 0, 0, KILL_PROCESS)] if arch.foreign_abi_bit else []),
+        *_equals(arch.connect, [(RETURN, 0, 0, USER_NOTIFY)]),
+        *_equals(arch.listen, [(RETURN, 0, 0, USER_NOTIFY)]),
+        *_equals(arch.sendto, _if_set(3, FAST_OPEN, later)),
+        *_equals(arch.sendmsg, _if_set(2, FAST_OPEN, later)),
+        *_equals(arch.sendmmsg, _if_set(3, FAST_OPEN, later)),
+        *_equals(arch.setsockopt, [_argument(1), *_equals(socket.IPPROTO_TCP, option), _ALLOWED]),
+        # Whoever answers is outside: the kernel allows one listener for a process, and this says so sooner.
+        *_equals(arch.seccomp, _if_set(1, NEW_LISTENER, _refuse(errno.EBUSY))),
+        _ALLOWED,
+    ]
+
+
+def _if_set(argument: int, bits: int, then: Instruction) -> list[Instruction]:
+    return [_argument(argument), (JUMP_SET, 0, 1, bits), then, _ALLOWED]
 
 
 def _socket() -> list[Instruction]:

@@ -162,6 +162,13 @@ class Architecture:
     socketpair: int
     ioctl: int
     personality: int
+    connect: int
+    listen: int
+    sendto: int
+    sendmsg: int
+    sendmmsg: int
+    setsockopt: int
+    seccomp: int
     foreign_abi_bit: int = 0
     """Numbers with this bit are of another ABI (x32); 0: there is none."""
 
@@ -176,6 +183,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         socketpair=53,
         ioctl=16,
         personality=135,
+        connect=42,
+        listen=50,
+        sendto=44,
+        sendmsg=46,
+        sendmmsg=307,
+        setsockopt=54,
+        seccomp=317,
         foreign_abi_bit=0x40000000,
     ),
     "aarch64": Architecture(
@@ -187,6 +201,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         socketpair=199,
         ioctl=29,
         personality=92,
+        connect=203,
+        listen=201,
+        sendto=206,
+        sendmsg=211,
+        sendmmsg=269,
+        setsockopt=208,
+        seccomp=277,
     ),
 }
 """By the name that ``uname -m`` gives."""

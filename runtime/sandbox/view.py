@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+SECRETS_DIRECTORY = "/run/secrets"
+"""Where secrets are in a box, one file each; it is there only when there are any."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFile:
+    """A small file in memory, below :data:`SECRETS_DIRECTORY` of one box; its representation says nothing of it."""
+
+    name: str
+    content: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,5 +32,7 @@ class View:
     """Directories. :meth:`Sandbox.own` gives them to the job's uid."""
     identity: Path | None = None
     """The directory with key and certificate, read-only; what is renamed into it from outside is seen inside."""
+    secrets: tuple[SecretFile, ...] = ()
+    """Files that are in the box's memory alone: read-only, and nowhere on disk. Only a sandbox can have them."""
     home: Path | None = None
     """``HOME`` in the box's passwd file; None: the first writable path, else ``/tmp``."""

@@ -172,8 +172,8 @@ class Guard:
         if self._group is not None:
             self._group.kill()
 
-    def ended(self) -> str:
-        """The first process of the box has ended; returns :attr:`reason`, which may only be known now."""
+    def excess_so_far(self) -> str:
+        """:attr:`reason`, with what the kernel has counted since the last round; takes no measurements."""
         self.reason = self.reason or self._judge(self._events())
         return self.reason
 

@@ -133,3 +133,25 @@ async def test_what_exceeds_a_bound_is_told_and_its_neighbour_is_not(
         assert greedy.guard.reason == reason
         assert not watching.done()
         watching.cancel()
+
+
+CHILD_WITHOUT_MEMORY = """
+import subprocess, sys
+ended = subprocess.run([sys.executable, "-c", "a = []\\nwhile True: a.append(bytearray(1 << 20))"])
+print("the kernel ended it", flush=True)
+"""
+
+
+async def test_what_the_kernel_ended_is_known_before_the_next_round(directory: Path) -> None:
+    """Spark may give a job up before; where there are no control groups the kernel ends nothing by itself."""
+    groups = ControlGroups.find()
+    if groups is None:
+        assert Guard(Limits(memory_mb=150), SUBJECT).excess_so_far() == ""
+        return
+    with started(directory, [(CHILD_WITHOUT_MEMORY, Limits(memory_mb=150))], groups) as (greedy,):
+        stdout = directory / "0" / "stdout"
+        async with asyncio.timeout(DEADLINE):
+            while "the kernel ended it" not in stdout.read_text():
+                assert greedy.process.poll() is None
+                await asyncio.sleep(0.01)
+        assert greedy.guard.excess_so_far().startswith("out of memory: the driver")

@@ -13,7 +13,14 @@ from tests.ordinary_user import NOBODY, python_of_nobody
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
-FILES = ("test_box.py", "test_prepare.py", "test_end_of_box.py", "test_hostile.py", "test_limits.py")
+FILES = (
+    "test_box.py",
+    "test_prepare.py",
+    "test_end_of_box.py",
+    "test_hostile.py",
+    "test_limits.py",
+    *(f"network/test_{name}.py" for name in ("connections", "hostile_network", "sockets", "trial")),
+)
 
 
 async def test_boxes_hold_for_an_ordinary_user(tmp_path: Path) -> None:

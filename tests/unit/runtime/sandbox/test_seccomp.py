@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import re
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sluice.runtime.sandbox.errors import SandboxUnavailable
+from sluice.runtime.sandbox.network.unix_sockets import SET_IDS
 from sluice.runtime.sandbox.seccomp import (
     ALLOW,
     AND,
@@ -22,6 +25,8 @@ from sluice.runtime.sandbox.seccomp import (
     KILL_PROCESS,
     LOAD,
     RETURN,
+    USER_NOTIFY,
+    network_filter,
     seccomp_filter,
 )
 from sluice.runtime.sandbox.syscalls import ARCHITECTURES, NEWEST_KNOWN
@@ -36,9 +41,15 @@ HEADERS = {
 """The kernel's own tables, where they are installed."""
 
 
-def judge(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
+def judge(
+    machine: str,
+    number: int,
+    *arguments: int,
+    audit: int | None = None,
+    make: Callable[[str], bytes] = seccomp_filter,
+) -> int:
     """What the filter returns for a call."""
-    program = list(struct.iter_unpack("=HBBI", seccomp_filter(machine)))
+    program = list(struct.iter_unpack("=HBBI", make(machine)))
     given = [*arguments, 0, 0, 0, 0, 0, 0][:6]
     data = struct.pack("<IIQ6Q", number, audit or ARCHITECTURES[machine].audit, 0, *given)
     accumulator = position = 0
@@ -174,9 +185,35 @@ def test_numbers_are_those_of_the_kernels_headers() -> None:
         found = re.findall(r"#define\s+__NR(?:3264)?_(\w+)\s+(\d+)", header.read_text(encoding="utf-8"))
         numbers = {name: int(number) for name, number in found}
         architecture = ARCHITECTURES[machine]
+        own = (field.name for field in dataclasses.fields(architecture))
         ours = {
             **architecture.denied,
-            **{name: getattr(architecture, name) for name in ("clone", "clone3", "socket", "socketpair", "ioctl")},
+            **{name: getattr(architecture, name) for name in own if name not in ("audit", "denied", "foreign_abi_bit")},
+            **dict(zip(("setresgid", "setresuid", "setgroups"), SET_IDS[machine], strict=True)),
         }
         assert {name: number for name, number in ours.items() if numbers.get(name, number) != number} == {}
     assert X86.denied.keys() > ARCHITECTURES["aarch64"].denied.keys()
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_what_connects_waits_for_the_answer_of_a_process_outside(machine: str) -> None:
+    arch = ARCHITECTURES[machine]
+
+    def says(number: int, *arguments: int) -> int:
+        return judge(machine, number, *arguments, make=network_filter)
+
+    assert says(arch.connect, 3, 0, 16) == says(arch.listen, 3, 1) == USER_NOTIFY
+    fast_open = 0x20000000
+    for call, index in ((arch.sendto, 3), (arch.sendmsg, 2), (arch.sendmmsg, 3)):
+        before = [0] * index
+        for flags in (fast_open, fast_open | 0x4000, 0xFFFFFFFF, 1 << 40 | fast_open):
+            assert says(call, *before, flags) == ERRNO | errno.EOPNOTSUPP
+        for flags in (0, 0x4000, 0xDFFFFFFF, 1 << 61):
+            assert says(call, *before, flags) == ALLOW
+    assert says(arch.setsockopt, 3, socket.IPPROTO_TCP, 30) == ERRNO | errno.ENOPROTOOPT
+    assert says(arch.setsockopt, 3, socket.IPPROTO_TCP, 23) == says(arch.setsockopt, 3, socket.SOL_SOCKET, 30) == ALLOW
+    assert says(arch.seccomp, 1, 8) == says(arch.seccomp, 1, 0xFF) == ERRNO | errno.EBUSY
+    assert says(arch.seccomp, 1, 1) == ALLOW
+    assert judge(machine, arch.connect, audit=0x40000003, make=network_filter) == KILL_PROCESS
+    if arch.foreign_abi_bit:
+        assert says(arch.foreign_abi_bit | arch.connect) == KILL_PROCESS

@@ -1,0 +1,129 @@
+"""What the network of a box asks, and what it tells."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from typing import Protocol
+
+Address = IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """A program in a box wants a TCP connection."""
+
+    box: str
+    """Which box, in the words of who made it: ``driver``, ``python``, ``executor``."""
+    process: str
+    """The program's own name for itself, at most 15 characters; whatever it likes."""
+    pid: int
+    address: Address
+    """IPv4 addresses in IPv6 are IPv4 here; the unspecified address is the loopback one."""
+    port: int
+    name: str | None = None
+    """The host name that the resolver has answered with this address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Connect within the box's own network."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostAddress:
+    """Give the program a socket of the machine's network that is connected to ``address``."""
+
+    address: Address
+    port: int
+    preamble: bytes = b""
+    """What is sent before the program gets the connection, at most :data:`MAX_PREAMBLE_BYTES`."""
+    recorded: bool = True
+    """Whether :class:`Rows` hears of it."""
+    note: object = None
+    """Whatever who decides wants to know again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The call fails with ``error`` (of :mod:`errno`)."""
+
+    error: int
+    reason: str
+    """A short code for the row, as ``not_allowed``."""
+
+
+Decision = Inside | HostAddress | Refuse
+Answer = bool | Sequence[Address]
+"""Of a name: True: it gets addresses of this network alone; False: it does not exist; or its real addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A connection out of the box that a program has been given."""
+
+    id: int
+    """Unique in this process."""
+    connect: Connect
+    to: HostAddress
+    opened: float
+    """Seconds of the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What has gone over a connection, in bytes, as far as the other end has acknowledged or sent it."""
+
+    sent: int = 0
+    received: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something tried to leave the box and did not; ``count`` times since the last row of it."""
+
+    box: str
+    """Empty: some box of this network."""
+    protocol: str
+    """``tcp``, ``udp``, ``icmp``, ``dns``, ``ip-<number>``, ``listen``."""
+    address: str
+    port: int
+    name: str
+    reason: str
+    count: int = 1
+
+
+class Rules(Protocol):
+    """Who decides. Called in the broker's thread."""
+
+    async def decide(self, connect: Connect) -> Decision:
+        """What becomes of ``connect``; waits at most :data:`sluice.runtime.sandbox.network.DECISION_SECONDS`."""
+
+    def resolve(self, name: str) -> Answer:
+        """What the box's resolver answers for ``name`` (lower case, no dot at the end); must be quick."""
+
+    def listener(self, address: Address, port: int) -> socket.socket | None:
+        """A socket of the machine for a program that listens on this address and port of the box: bound, not yet
+        listening, no one else's; the network closes it. None: the port stays in the box. Must be quick.
+        """
+
+
+class Rows(Protocol):
+    """Who hears what has happened. Called in the broker's thread; must not wait, and must bound what it keeps."""
+
+    def opened(self, connection: Connection) -> None:
+        """A program has got a connection."""
+
+    def moved(self, connection: Connection, traffic: Traffic) -> None:
+        """So much has gone over it until now."""
+
+    def closed(self, connection: Connection, traffic: Traffic, seconds: float, reason: str) -> None:
+        """It has ended; ``reason`` is empty if its ends ended it. The last bytes may be missing in ``traffic``."""
+
+    def refused(self, refusal: Refusal) -> None:
+        """Something did not get out."""
+
+    def stuck(self, connection: Connection) -> None:
+        """It could not be ended, because the job hides its descriptor: end the job's boxes."""

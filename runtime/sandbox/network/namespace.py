@@ -1,0 +1,86 @@
+"""Making a network namespace, and holding it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.runtime.sandbox.errors import SandboxUnavailable
+from sluice.runtime.sandbox.network.calls import namespace_of
+from sluice.runtime.sandbox.network.remedies import network_remedy
+
+MAKER = Path(__file__).with_name("maker.py")
+MAKE_SECONDS = 30.0
+MAX_ANSWER_BYTES = 512
+
+
+@dataclass(slots=True)
+class Namespace:
+    """A network namespace. It exists as long as a process is in it, or somebody has these descriptors."""
+
+    descriptors: tuple[int, ...]
+    """Of the namespaces that a process enters, in this order."""
+    inode: int
+    cookie: int
+    questions: socket.socket
+    """The resolver's, for UDP."""
+    streams: socket.socket
+    """The resolver's, for TCP."""
+    packets: socket.socket
+    """Sees every packet."""
+
+    @classmethod
+    def make(cls, *, own_user: bool) -> Namespace:
+        """A new one, in a user namespace of its own where this is an ordinary user.
+
+        Raises:
+            SandboxUnavailable: this machine does not allow it.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs:
+                argv = (sys.executable, "-I", "-S", str(MAKER), str(theirs.fileno()), "user" if own_user else "root")
+                maker = subprocess.Popen(argv, env={}, cwd="/", stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
+            try:
+                ours.settimeout(MAKE_SECONDS)
+                said, fds, _, _ = socket.recv_fds(ours, MAX_ANSWER_BYTES, 8)
+            except OSError as error:
+                raise _unavailable(str(error)) from error
+            finally:
+                maker.kill()
+                maker.wait()
+        if len(fds) != (5 if own_user else 4):
+            for fd in fds:
+                os.close(fd)
+            raise _unavailable(said.decode(errors="replace") or "the program that makes it ended")
+        network, questions, streams, packets, *user = fds
+        opened = [socket.socket(fileno=fd) for fd in (questions, streams, packets)]
+        try:
+            cookie = namespace_of(opened[0])
+        except OSError as error:
+            for each in opened:
+                each.close()
+            for fd in (*user, network):
+                os.close(fd)
+            raise _unavailable(str(error.strerror)) from error
+        for each in opened:
+            each.setblocking(False)
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        return cls((*user, network), os.fstat(network).st_ino, cookie, *opened)
+
+    def close(self) -> None:
+        """Let go of it."""
+        for each in (self.questions, self.streams, self.packets):
+            each.close()
+        for fd in self.descriptors:
+            os.close(fd)
+        self.descriptors = ()
+
+
+def _unavailable(why: str) -> SandboxUnavailable:
+    return SandboxUnavailable(f"jobs cannot have networks of their own: {why}", network_remedy(why))

@@ -1,0 +1,161 @@
+"""The network of an attempt: one namespace for its boxes on this machine, and all that belongs to it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from sluice.runtime.sandbox.network.broker import BoxCalls, Broker, broker
+from sluice.runtime.sandbox.network.connecting import Answers, Surroundings
+from sluice.runtime.sandbox.network.events import Connection, Rows, Rules
+from sluice.runtime.sandbox.network.files import network_files
+from sluice.runtime.sandbox.network.names import Names
+from sluice.runtime.sandbox.network.namespace import Namespace
+from sluice.runtime.sandbox.network.refusals import Refusals
+from sluice.runtime.sandbox.network.resolver import Resolver
+from sluice.runtime.sandbox.network.sock_diag import SocketTable
+from sluice.runtime.sandbox.network.tracker import Tracker
+from sluice.runtime.sandbox.network.witness import Witness
+from sluice.runtime.sandbox.seccomp import network_filter
+
+
+class Network:
+    """One network namespace with its broker, resolver and witness.
+
+    It may be used from any thread but the broker's. It lives until :meth:`close`, or until this process ends: then
+    every connection attempt of its boxes fails.
+    """
+
+    def __init__(
+        self, namespace: Namespace, rules: Rules, rows: Rows, uid: int | None, hosts: Mapping[str, str]
+    ) -> None:
+        self._namespace = namespace
+        self._broker: Broker = broker()
+        self._files = network_files(hosts)
+        self._filter = network_filter()
+        self._calls: list[BoxCalls] = []
+        self._closed = False
+        self._broker.run(self._start(rules, rows, uid))
+
+    @classmethod
+    def open(
+        cls, rules: Rules, rows: Rows, *, uid: int | None = None, hosts: Mapping[str, str] | None = None
+    ) -> Network:
+        """Make it; takes some 50 ms.
+
+        Args:
+            rules: decide about connections and names.
+            rows: hear of them.
+            uid: the job's own, see :meth:`sluice.runtime.sandbox.Sandbox.uid`; None: it has that of this process, in a
+                user namespace.
+            hosts: addresses by the names that its boxes know without asking, besides ``localhost``.
+
+        Raises:
+            SandboxUnavailable: this machine does not allow it; says why, and what to do.
+        """
+        namespace = Namespace.make(own_user=uid is None)
+        try:
+            return cls(namespace, rules, rows, uid, hosts or {})
+        except BaseException:
+            namespace.close()
+            raise
+
+    async def _start(self, rules: Rules, rows: Rows, uid: int | None) -> None:
+        names = Names()
+        self._refusals = Refusals(rows)
+        self._table = SocketTable()
+        self._tracker = Tracker(rows, self._table, self._namespace.inode)
+        self._around = Surroundings(self._namespace.cookie, rules, names, self._tracker, self._refusals, uid, {}, {})
+        self._resolver = Resolver(rules, names, self._refusals)
+        await self._resolver.start(self._namespace.questions, self._namespace.streams)
+        self._witness = Witness(self._namespace.packets, names, self._refusals)
+        self._witness.start()
+
+    def seat(self, box: str) -> Seat:
+        """The place of one box, called ``box`` in rows; for :meth:`sluice.runtime.sandbox.Sandbox.box`."""
+        return Seat(self, box)
+
+    def end(self, wanted: Callable[[Connection], bool], reason: str) -> int:
+        """End open connections at once; how many they were. ``reason`` is in their rows."""
+        return self._broker.run(self._tracker.end(wanted, reason))
+
+    async def end_in_broker(self, wanted: Callable[[Connection], bool], reason: str) -> int:
+        """The same, for use in the broker's thread."""
+        return await self._tracker.end(wanted, reason)
+
+    def close(self) -> None:
+        """Give up the network. Its boxes should have ended; what is left in them cannot connect any more."""
+        if self._closed:
+            return
+        self._closed = True
+        self._broker.run(self._stop())
+        self._namespace.close()
+
+    async def _stop(self) -> None:
+        for calls in self._calls:
+            calls.close()
+        await self._tracker.end(lambda _: True, "box_ended")
+        self._tracker.close("box_ended")
+        self._witness.close()
+        await self._resolver.close()
+        self._refusals.flush()
+        self._table.close()
+
+    @property
+    def namespaces(self) -> tuple[int, ...]:
+        """Descriptors of its namespaces, in the order in which they are entered."""
+        return self._namespace.descriptors
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """Files of its boxes."""
+        return self._files
+
+    @property
+    def filter(self) -> bytes:
+        """The filter of its boxes."""
+        return self._filter
+
+    @contextlib.contextmanager
+    def channel(self, box: str) -> Iterator[int]:
+        """The end for a box of a new channel; the broker waits at the other one."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            calls = BoxCalls(box, Answers(box, self._around))
+
+            def serve() -> None:
+                self._calls = [each for each in self._calls if not each.ended]
+                self._calls.append(calls)
+                calls.begin(ours)
+
+            self._broker.loop.call_soon_threadsafe(serve)
+            yield theirs.fileno()
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The place of one box in a network."""
+
+    network: Network
+    box: str
+
+    @property
+    def filter(self) -> bytes:
+        """The filter of system calls that the broker answers."""
+        return self.network.filter
+
+    @property
+    def namespaces(self) -> tuple[int, ...]:
+        """Descriptors of the namespaces to enter."""
+        return self.network.namespaces
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """The box's files about names."""
+        return self.network.files
+
+    def channel(self) -> contextlib.AbstractContextManager[int]:
+        """The box's end of a channel to the broker."""
+        return self.network.channel(self.box)

@@ -1,0 +1,23 @@
+"""What to do where a machine cannot give jobs networks of their own."""
+
+from __future__ import annotations
+
+from sluice.runtime.sandbox.remedies import CONTAINERS, Restrictions, remedy
+
+WITHOUT = 'or let jobs reach everything: egress.mode = "off"'
+_BY_COMPLAINT = {
+    "SO_NETNS_COOKIE": "start it with Linux 5.14 or newer",
+    "did not hand over": "start it with Linux 5.14 or newer, with CONFIG_SECCOMP_FILTER",
+    "pidfd_getfd": f"as root add CAP_SYS_PTRACE; in a container use compose/seccomp.json (see {CONTAINERS})",
+    "process_vm_readv": f"as root add CAP_SYS_PTRACE; in a container use compose/seccomp.json (see {CONTAINERS})",
+    "root is without": "add these capabilities, or run as an ordinary user",
+    "a program in it says": "check that nothing else (as kernel.yama.ptrace_scope = 3) forbids pidfd_getfd",
+}
+
+
+def network_remedy(complaint: str, found: Restrictions | None = None) -> str:
+    """What to do after ``complaint``; one line."""
+    known = next((what for text, what in _BY_COMPLAINT.items() if text in complaint), "")
+    if not known:
+        known = remedy(complaint, found or Restrictions.read()).partition(", or go without")[0]
+    return f"{known}, {WITHOUT}"

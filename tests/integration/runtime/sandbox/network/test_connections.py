@@ -1,0 +1,111 @@
+"""Programs in a box with a network of its own: where their connections lead."""
+
+from __future__ import annotations
+
+import socket
+
+from tests.integration.runtime.sandbox.network.conftest import LOOPBACK, Networked, Server, until
+
+ECHO = """
+import json, socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as peer:
+    peer.sendall(b"hello")
+    print(json.dumps([peer.recv(100).decode(), peer.getpeername()[1], peer.gettimeout()]))
+"""
+
+
+async def test_a_connection_leads_where_the_rules_say(networked: Networked, server: Server) -> None:
+    networked.allow(server)
+
+    assert await networked.run(ECHO, "127.0.0.1", server.port) == ["> hello", server.port, 20.0]
+    await until(lambda: networked.rows.ended)
+    assert server.ended == 1, "the server sees that the program has closed it"
+    asked = networked.rules.asked[0]
+    assert (asked.box, asked.process[:6], asked.address, asked.name) == ("python", "python", LOOPBACK, None)
+
+
+async def test_a_name_gets_an_address_that_means_it_alone(networked: Networked, server: Server) -> None:
+    networked.rules.names["api.example.com"] = True
+    networked.allow(server, host="api.example.com", port=443, preamble=b"to api.example.com:443\n")
+
+    answer, _, _ = await networked.run(ECHO, "API.example.com", 443)
+
+    assert answer.startswith("> to api.example.com:443\n")
+    assert networked.rules.asked[0].name == "api.example.com"
+
+
+async def test_what_no_rule_allows_is_refused_and_told(networked: Networked, server: Server) -> None:
+    code = """
+import json, socket, sys
+told = []
+for host, port in (("127.0.0.1", int(sys.argv[1])), ("192.0.2.1", 80), ("2001:db8::1", 80), ("denied.example", 80)):
+    try:
+        socket.create_connection((host, port), timeout=20).close()
+        told.append(0)
+    except OSError as error:
+        told.append(error.errno)
+print(json.dumps(told))
+"""
+    refused = await networked.run(code, server.port)
+
+    assert refused == [111, 13, 13, -2], "nobody listens inside; not allowed; not allowed; no such name"
+    await until(lambda: {each.protocol for each in networked.rows.refusals} == {"tcp", "dns"})
+    assert {each.address for each in networked.rows.refusals if each.protocol == "tcp"} == {"192.0.2.1", "2001:db8::1"}
+    assert server.accepted == 0
+
+
+async def test_an_address_that_stands_for_no_name_leads_nowhere(networked: Networked, server: Server) -> None:
+    networked.allow(server, host="198.18.200.1", port=80)
+    code = "import json, socket; print(json.dumps(socket.socket().connect_ex(('198.18.200.1', 80))))"
+
+    assert await networked.run(code) == 111
+    await until(lambda: any(each.reason == "no_such_name" for each in networked.rows.refusals))
+    assert networked.rules.asked == []
+
+
+async def test_boxes_of_one_network_reach_each_other_and_nobody_else_does(networked: Networked) -> None:
+    listening = await networked.start(
+        "import socket; s = socket.create_server(('127.0.0.1', 4711)); c, _ = s.accept(); c.sendall(b'private')"
+    )
+    code = """
+import json, socket, time
+while True:
+    try:
+        print(json.dumps(socket.create_connection(("127.0.0.1", 4711)).recv(100).decode()))
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.01)
+"""
+    with socket.socket() as outside:
+        assert outside.connect_ex(("127.0.0.1", 4711)) != 0
+    assert await networked.run(code) == "private"
+    assert (await listening.wait()).code == 0
+
+
+async def test_a_program_accepts_from_outside_on_a_port_that_was_assigned(networked: Networked) -> None:
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind(("127.0.0.1", 0))
+    host, port = holder.getsockname()
+
+    def fresh() -> socket.socket:
+        made = socket.socket()
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind((host, port))
+        return made
+
+    networked.rules.listeners[port] = fresh
+    child = await networked.start(
+        "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
+        "c, _ = s.accept(); c.sendall(b'welcome')",
+        port,
+    )
+    with holder:
+
+        def welcomed() -> bool:
+            with socket.socket() as outside:
+                outside.settimeout(20)
+                return outside.connect_ex((host, port)) == 0 and outside.recv(100) == b"welcome"
+
+        await until(welcomed)
+    assert (await child.wait()).code == 0

@@ -1,0 +1,33 @@
+"""Making sure of networks for boxes, when a process starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox, SandboxUnavailable
+from sluice.runtime.sandbox.network import try_network
+
+
+def test_this_machine_can_do_it() -> None:
+    Sandbox.prepare(IsolationConfig(), own_networks=True)
+
+
+def test_without_a_sandbox_there_is_no_network_of_its_own() -> None:
+    with pytest.raises(SandboxUnavailable, match=r"egress\.mode"):
+        Sandbox.prepare(IsolationConfig(level=IsolationLevel.NONE), own_networks=True)
+
+
+def test_root_is_told_which_rights_it_needs() -> None:
+    def never(_: object) -> None:
+        raise AssertionError
+
+    with pytest.raises(SandboxUnavailable, match="sys_ptrace"):
+        try_network(never, uid=1, rights=0)  # type: ignore[arg-type]  # it must not get that far
+
+
+def test_a_box_that_does_not_work_is_told(sandbox: Sandbox) -> None:
+    def broken(_: object) -> None:
+        raise SandboxUnavailable("no box today")
+
+    with pytest.raises(SandboxUnavailable, match="no box today"):
+        try_network(broken, uid=sandbox.uid("0" * 32), rights=-1)  # type: ignore[arg-type]
