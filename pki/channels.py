@@ -27,6 +27,7 @@ class Channel(enum.StrEnum):
     ENROLMENT = "enrolment"
     CONNECT = "connect"
     ZOOKEEPER = "zookeeper"
+    EGRESS = "egress"
 
 
 _CLUSTER = frozenset({Role.JOBMANAGER, Role.TASKMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER})
@@ -45,6 +46,7 @@ MAY_LISTEN: dict[Channel, frozenset[Role]] = {
     Channel.ENROLMENT: frozenset({Role.CA}),
     Channel.CONNECT: frozenset({Role.DRIVER}),
     Channel.ZOOKEEPER: frozenset({Role.ZOOKEEPER}),
+    Channel.EGRESS: frozenset({Role.GATEWAY}),
 }
 
 MAY_CONNECT: dict[Channel, frozenset[Role]] = {
@@ -52,8 +54,9 @@ MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     # Shuffle workers hand over to shuffle workers; JVMs admit their own job alone.
     Channel.DATA: _JOB | {Role.SHUFFLE_WORKER},
     Channel.BLOB: frozenset({Role.DRIVER}),
-    # A standby forwards to the leader: the listener narrows this role to the names of its own cluster.
-    Channel.REST: frozenset({Role.GATEWAY, Role.JOBMANAGER}),
+    # A standby forwards to the leader: the listener narrows this role to the names of its own cluster. The auth service
+    # asks whose a job is that wants to connect to a destination outside.
+    Channel.REST: frozenset({Role.GATEWAY, Role.JOBMANAGER, Role.AUTH}),
     # Envoy asks about requests; JobManagers get the public keys that assertions are verified with, nothing else.
     Channel.AUTH: frozenset({Role.GATEWAY, Role.JOBMANAGER}),
     Channel.EDGE: frozenset({Role.USER}),
@@ -62,6 +65,8 @@ MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     Channel.CONNECT: frozenset({Role.GATEWAY}),
     # The processes that elect a leader. ZooKeeper's TLS admits more; its ACLs refuse them.
     Channel.ZOOKEEPER: frozenset({Role.JOBMANAGER, Role.SHUFFLE_MANAGER}),
+    # Envoy asks the auth service about each connection, by the job of the certificate.
+    Channel.EGRESS: _JOB,
 }
 
 
@@ -76,6 +81,7 @@ class PeerPolicy:
         name: when set, the exact process name expected.
         jobmanagers: when not None, the names of the JobManagers accepted: a role says nothing about whose cluster a
             JobManager belongs to.
+        identities: when not None, the only peers accepted.
     """
 
     trust_domain: str
@@ -83,12 +89,14 @@ class PeerPolicy:
     job_id: str = ""
     name: str = ""
     jobmanagers: AbstractSet[str] | None = None
+    identities: AbstractSet[SpiffeId] | None = None
 
     @property
     def key(self) -> Hashable:
         """Equal exactly for policies that admit the same peers, whatever kind of set they hold."""
         named = None if self.jobmanagers is None else frozenset(self.jobmanagers)
-        return (self.trust_domain, frozenset(self.roles), self.job_id, self.name, named)
+        only = None if self.identities is None else frozenset(self.identities)
+        return (self.trust_domain, frozenset(self.roles), self.job_id, self.name, named, only)
 
     def admit(self, peer: SpiffeId) -> None:
         """Return when ``peer`` is accepted; raise :class:`PeerRefused` with the reason when not."""
@@ -104,6 +112,8 @@ class PeerPolicy:
             raise PeerRefused(
                 f"{peer} is no JobManager of this cluster", "name the cluster's JobManagers in ha.jobmanagers"
             )
+        if self.identities is not None and peer not in self.identities:
+            raise PeerRefused(f"{peer} is none of the peers that are named")
 
 
 def client_policy(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -25,3 +26,22 @@ class PkiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """DNS domains and networks that the internal authority may certify; a type that is not listed is unrestricted."""
     edge_names: tuple[str, ...] = ()
     """The same for the edge authority."""
+    token_issuer: str = ""
+    """URL of the gateway as others reach it, ``https://sluice.example.com``: the issuer in the tokens with which jobs
+    prove who they are to others, and where the gateway serves the keys. Empty: no issuer, and nothing is served."""
+    token_algorithm: Literal["ES256", "RS256"] = "ES256"  # noqa: S105  names of algorithms
+    """What those tokens are signed with; some services know RS256 alone."""
+    token_minutes: Annotated[float, msgspec.Meta(ge=1, le=60)] = 5.0
+    """Lifetime of such a token."""
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.token_issuer)
+        if self.token_issuer and (
+            parts.scheme != "https"
+            or not parts.hostname
+            or parts.username is not None
+            or parts.path
+            or parts.query
+            or parts.fragment
+        ):
+            raise ValueError("token_issuer must be a URL as https://sluice.example.com, without a slash at the end")

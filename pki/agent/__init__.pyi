@@ -1,4 +1,3 @@
-from .jwt_keys import JwtAuthority as JwtAuthority, LocalJwtAuthority as LocalJwtAuthority
 from .policy import (
     AgentPolicy as AgentPolicy,
     ManagedIdentity as ManagedIdentity,
@@ -8,3 +7,4 @@ from .policy import (
 from .process import Agent as Agent, run_agent as run_agent
 from .published_identities import PublishedIdentities as PublishedIdentities
 from .renewer import IdentityRenewer as IdentityRenewer, renew_forever as renew_forever
+from .workload_api import WorkloadApi as WorkloadApi, Workloads as Workloads

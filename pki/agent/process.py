@@ -12,13 +12,14 @@ from pathlib import Path
 
 from sluice.core import Clock, StoreError, listen_unix, utc_now
 from sluice.core.grpc import Caller, GrpcServer
-from sluice.pki.agent.jwt_keys import JwtAuthority
 from sluice.pki.agent.policy import AgentPolicy
+from sluice.pki.agent.policy_workloads import PolicyWorkloads
 from sluice.pki.agent.published_identities import PublishedIdentities
 from sluice.pki.agent.renewer import IdentityRenewer, renew_forever
 from sluice.pki.agent.sds import SecretDiscovery
 from sluice.pki.agent.workload_api import WorkloadApi
 from sluice.pki.issuing import DirectoryIssuer
+from sluice.pki.jwt import JwtAuthority
 from sluice.pki.trust import Reporter
 
 _LOG = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class Agent:
         ]
         self.server = GrpcServer(
             {
-                **WorkloadApi(policy, self._board, jwt, trust_domain).methods(),
+                **WorkloadApi(PolicyWorkloads(policy, jwt), self._board, trust_domain).methods(),
                 **SecretDiscovery(policy, self._board, trust_domain).methods(),
             },
             self._admits,

@@ -23,6 +23,8 @@ from .protocol import (
     MAX_TRUST_REQUEST_BYTES as MAX_TRUST_REQUEST_BYTES,
     RENEW_PATH as RENEW_PATH,
     REVOKE_PATH as REVOKE_PATH,
+    TOKEN_KEYS_PATH as TOKEN_KEYS_PATH,
+    TOKEN_PATH as TOKEN_PATH,
     TRUST_PATH as TRUST_PATH,
     TRUST_WAIT_SECONDS as TRUST_WAIT_SECONDS,
     AuthorityAnswer as AuthorityAnswer,
@@ -33,10 +35,14 @@ from .protocol import (
     RenewRequest as RenewRequest,
     RevokedAnswer as RevokedAnswer,
     RevokeRequest as RevokeRequest,
+    SignedToken as SignedToken,
+    TokenKeysAnswer as TokenKeysAnswer,
+    TokenRequest as TokenRequest,
     TrustAnswer as TrustAnswer,
     TrustRequest as TrustRequest,
     TrustSide as TrustSide,
 )
+from .rate_limit import RateLimiter as RateLimiter
 from .refusals import Refusal as Refusal, needing_attention as needing_attention, refusals_path as refusals_path
 from .revocable_certificates import (
     Found as Found,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -22,14 +22,16 @@ from sluice.pki.ca.policy import (
     grant_enrolment,
     grant_job,
     grant_renewal,
+    grant_token,
 )
-from sluice.pki.ca.protocol import TrustSide
+from sluice.pki.ca.protocol import TokenKeysAnswer, TrustSide
 from sluice.pki.ca.refusals import Refusal, Refusals
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateSuperseded, IssuanceRefused
 from sluice.pki.identities import JoinToken, check_token
 from sluice.pki.issuing import IssuingEngine, LeafRequest, SignedChain
+from sluice.pki.jwt import LocalJwtAuthority
 from sluice.pki.ledger import DEFAULT_OVERLAP, IssuanceKind, IssuanceNotes, Ledger, LedgerRecord, ledger_path
 from sluice.pki.revocation import RevocationList
 from sluice.pki.spiffe_id import Role, SpiffeId
@@ -46,6 +48,7 @@ from sluice.pki.x509 import (
 
 _LOG = logging.getLogger(__name__)
 ISSUED = Counter("sluice_ca_issued_total", "Certificates that the online authority has signed.", registry=REGISTRY)
+TOKENS = Counter("sluice_ca_tokens_total", "JWT-SVIDs of jobs that the online authority signed.", registry=REGISTRY)
 REFUSED = Counter(
     "sluice_ca_superseded_refused_total",
     "Requests refused because a newer certificate of the identity exists: two have it.",
@@ -84,6 +87,9 @@ class OnlineAuthority:
         self._notes = IssuanceNotes(pki)
         self._refusals = Refusals(pki)
         self._overlap = overlap
+        self._jwt = LocalJwtAuthority(
+            pki, config.trust_domain, clock, algorithm=config.token_algorithm, issuer=config.token_issuer
+        )
 
     @property
     def state(self) -> ChainState:
@@ -260,6 +266,27 @@ class OnlineAuthority:
     ) -> SignedChain:
         """Certify a driver or an executor on the request of a JobManager."""
         return self._issue(grant_job(requester, wanted, csr_pem, lifetime, self._config))
+
+    def issue_token(self, requester: SpiffeId, wanted: str, audience: Sequence[str], owner: str) -> str:
+        """A JWT-SVID of a driver or an executor on the request of a JobManager.
+
+        Raises:
+            IssuanceRefused: the requester may not, or that is no identity of a job.
+            TokenRejected: the audiences are not possible.
+            StoreError: the keys are damaged.
+        """
+        grant = grant_token(requester, wanted, audience, self._config)
+        self._jwt.refresh()
+        extra = {"sluice": {"job": grant.spiffe_id.job_id, "owner": owner}}
+        token = self._jwt.sign(grant.spiffe_id, grant.audience, grant.lifetime, extra)
+        TOKENS.inc()
+        _LOG.info("signed a token of %s for %s", grant.spiffe_id, ", ".join(grant.audience))
+        return token
+
+    def token_keys(self) -> TokenKeysAnswer:
+        """The public keys of tokens. Raises :class:`StoreError` when they are damaged."""
+        self._jwt.refresh()
+        return TokenKeysAnswer(jwks=self._jwt.jwks().decode(), issuer=self._config.token_issuer)
 
     def issue_own(self, directory: Path, name: str, host: str) -> None:
         """The identity of this very process, ``spiffe://<td>/ca/<name>``, written to ``directory``.

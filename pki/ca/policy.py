@@ -7,8 +7,8 @@ A request that asks for more is refused, not trimmed (:mod:`sluice.pki.x509.csr`
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from cryptography import x509
 
@@ -18,6 +18,7 @@ from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateSuperseded, EnrolmentRefused, IssuanceRefused
 from sluice.pki.identities import ENROLLABLE, TokenRecord
 from sluice.pki.issuing import LeafRequest, renewal_request
+from sluice.pki.jwt import check_audiences
 from sluice.pki.ledger import overlap_for
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509 import (
@@ -33,6 +34,25 @@ from sluice.pki.x509 import (
 )
 
 JOB_ROLES = frozenset({Role.DRIVER, Role.EXECUTOR})
+
+
+@dataclass(frozen=True, slots=True)
+class TokenGrant:
+    """A JWT-SVID that may be signed: whose, for whom, for how long."""
+
+    spiffe_id: SpiffeId
+    audience: tuple[str, ...]
+    lifetime: dt.timedelta
+
+
+def _of_job(wanted: str, config: PkiConfig) -> SpiffeId:
+    try:
+        spiffe_id = SpiffeId.parse(wanted)
+    except InvalidIdentity as error:
+        raise IssuanceRefused(f"no identity of a job: {error.what}", error.remedy) from error
+    if spiffe_id.role not in JOB_ROLES or spiffe_id.trust_domain != config.trust_domain:
+        raise IssuanceRefused(f"{spiffe_id} is no identity of a job of {config.trust_domain}")
+    return spiffe_id
 
 
 def grant_enrolment(record: TokenRecord, csr_pem: bytes, config: PkiConfig) -> LeafRequest:
@@ -123,12 +143,7 @@ def grant_job(
     if requester.role is not Role.JOBMANAGER or requester.trust_domain != config.trust_domain:
         raise IssuanceRefused(f"{requester} may not ask for identities of jobs", "only a JobManager may")
     # 2. Identities of jobs only: a JobManager cannot make itself another process.
-    try:
-        spiffe_id = SpiffeId.parse(wanted)
-    except InvalidIdentity as error:
-        raise IssuanceRefused(f"no identity of a job: {error.what}", error.remedy) from error
-    if spiffe_id.role not in JOB_ROLES or spiffe_id.trust_domain != config.trust_domain:
-        raise IssuanceRefused(f"{spiffe_id} is no identity of a job of {config.trust_domain}")
+    spiffe_id = _of_job(wanted, config)
     # 3. Shorter than the profile if it likes, never longer.
     profile = workload_profile(spiffe_id.role, config)
     if lifetime is not None and not MIN_LEAF_LIFETIME <= lifetime <= profile.lifetime:
@@ -138,6 +153,16 @@ def grant_job(
     names = Names.checked(spiffe_id, (), ())
     key = check_csr(csr_pem, names)
     return LeafRequest(names, profile, lifetime, key=key, kind="job", requester=str(requester))
+
+
+def grant_token(requester: SpiffeId, wanted: str, audience: Sequence[str], config: PkiConfig) -> TokenGrant:
+    """For a JobManager: a JWT-SVID of a driver or executor, for audiences that the gateway's policy gave to the job.
+
+    A JobManager can have any identity of a job certified, so that it is believed about audiences, too.
+    """
+    if requester.role is not Role.JOBMANAGER or requester.trust_domain != config.trust_domain:
+        raise IssuanceRefused(f"{requester} may not ask for tokens of jobs", "only a JobManager may")
+    return TokenGrant(_of_job(wanted, config), check_audiences(audience), dt.timedelta(minutes=config.token_minutes))
 
 
 def check_newest(

@@ -15,7 +15,9 @@ from sluice.pki.errors import (
     LedgerError,
     RateLimited,
 )
+from sluice.pki.jwt import MAX_AUDIENCES, TokenRejected
 from sluice.pki.revocation import Reason
+from sluice.pki.spiffe_id import MAX_SPIFFE_ID_BYTES
 from sluice.pki.trust import TrustReport
 from sluice.pki.x509 import AuthorityKind
 
@@ -23,6 +25,8 @@ AUTHORITY_PATH = "/v1/authority"
 ENROL_PATH = "/v1/enrol"
 RENEW_PATH = "/v1/renew"
 JOB_PATH = "/v1/jobs/identities"
+TOKEN_PATH = "/v1/jobs/tokens"  # noqa: S105  a path
+TOKEN_KEYS_PATH = "/v1/jobs/token-keys"  # noqa: S105  a path
 EDGE_RENEW_PATH = "/v1/edge/renew"
 TRUST_PATH = "/v1/trust"
 REVOKE_PATH = "/v1/revoke"
@@ -52,6 +56,7 @@ ERROR_STATUS: dict[type[SluiceError], int] = {
     CertificateUnknown: 404,
     PeerRefused: 403,
     RateLimited: 429,
+    TokenRejected: 422,
     LedgerError: 503,
 }
 """The errors that a requester gets as they are, with their HTTP status; any other one is an internal error (500)."""
@@ -88,6 +93,30 @@ class JobRequest(_Body, frozen=True):
     spiffe_id: str
     csr_pem: str
     lifetime_seconds: float = 0
+
+
+class TokenRequest(_Body, frozen=True):
+    """A JWT-SVID of a job's process; ``owner`` of the job goes into it, for those who take it."""
+
+    spiffe_id: Annotated[str, msgspec.Meta(max_length=MAX_SPIFFE_ID_BYTES)]
+    audience: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_AUDIENCES)]
+    owner: Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARACTERS)] = ""
+
+
+class SignedToken(_Body, frozen=True):
+    """``token`` is a secret: whoever has it is the job, for its audience, until it expires."""
+
+    token: str
+
+    def __repr__(self) -> str:
+        return "SignedToken(...)"
+
+
+class TokenKeysAnswer(_Body, frozen=True):
+    """The keys of JWT-SVIDs, public: ``jwks`` as a SPIFFE bundle. ``issuer``: of OpenID Connect; empty: none."""
+
+    jwks: str
+    issuer: str = ""
 
 
 class RevokeRequest(_Body, frozen=True):

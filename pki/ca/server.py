@@ -6,6 +6,8 @@ enrolment (no certificate) ``GET /v1/authority``              the trust anchors
 mutual TLS                 ``POST /v1/renew``                 a new certificate for the holder of a valid one
 \\                          ``POST /v1/edge/renew``            a new public certificate, for gateways
 \\                          ``POST /v1/jobs/identities``       an identity of a job, for JobManagers
+\\                          ``POST /v1/jobs/tokens``           a JWT-SVID of a job, for JobManagers
+\\                          ``GET /v1/jobs/token-keys``        the public keys of these
 \\                          ``POST /v1/trust``                 trust anchors and revocation lists, once they change
 \\                          ``POST /v1/revoke``                revokes a leaf, for the auth service
 ========================== ================================== =============================================
@@ -43,6 +45,8 @@ from sluice.pki.ca.protocol import (
     MAX_TRUST_REQUEST_BYTES,
     RENEW_PATH,
     REVOKE_PATH,
+    TOKEN_KEYS_PATH,
+    TOKEN_PATH,
     TRUST_PATH,
     TRUST_WAIT_SECONDS,
     AuthorityAnswer,
@@ -53,6 +57,9 @@ from sluice.pki.ca.protocol import (
     RenewRequest,
     RevokedAnswer,
     RevokeRequest,
+    SignedToken,
+    TokenKeysAnswer,
+    TokenRequest,
     TrustRequest,
     TrustSide,
 )
@@ -80,6 +87,7 @@ ENROLMENTS_PER_ADDRESS = (64, 1.0)
 ENROLMENTS_IN_ALL = (256, 16.0)
 RENEWALS_PER_IDENTITY = (8, 0.2)
 JOB_IDENTITIES_PER_JOBMANAGER = (1024, 64.0)
+TOKENS_PER_JOBMANAGER = (1024, 64.0)
 TRUST_PER_IDENTITY = (32, 1.0)
 REVOCATIONS_PER_IDENTITY = (32, 0.2)
 """Enough for an administrator in the dashboard; use `sluice pki revoke` for more."""
@@ -121,6 +129,7 @@ class CaServer:
         self._in_all = _limiter(ENROLMENTS_IN_ALL, clock)
         self._per_identity = _limiter(RENEWALS_PER_IDENTITY, clock)
         self._per_jobmanager = _limiter(JOB_IDENTITIES_PER_JOBMANAGER, clock)
+        self._per_token_requester = _limiter(TOKENS_PER_JOBMANAGER, clock)
         self._per_listener = _limiter(TRUST_PER_IDENTITY, clock)
         self._per_revoker = _limiter(REVOCATIONS_PER_IDENTITY, clock)
         self._followers = subscribers if subscribers is not None else TrustSubscribers()
@@ -140,6 +149,8 @@ class CaServer:
             ("POST", RENEW_PATH): self._renew,
             ("POST", EDGE_RENEW_PATH): self._renew_edge,
             ("POST", JOB_PATH): self._issue_job,
+            ("POST", TOKEN_PATH): self._issue_token,
+            ("GET", TOKEN_KEYS_PATH): self._tell_token_keys,
             ("POST", TRUST_PATH): self._tell_trust,
         }
         if revoker is not None:
@@ -215,6 +226,22 @@ class CaServer:
             return self._authority.issue_job(peer, asked.spiffe_id, asked.csr_pem.encode(), lifetime)
 
         return await self._issue(issue)
+
+    async def _issue_token(self, request: web.BaseRequest) -> SignedToken:
+        peer, current = _peer(request)
+        _limit(self._per_token_requester, str(peer))
+        asked = await _read(request, TokenRequest)
+
+        def issue() -> SignedToken:
+            self._authority.require_newest(current)
+            return SignedToken(token=self._authority.issue_token(peer, asked.spiffe_id, asked.audience, asked.owner))
+
+        return await asyncio.get_running_loop().run_in_executor(self._worker, issue)
+
+    async def _tell_token_keys(self, request: web.BaseRequest) -> TokenKeysAnswer:
+        peer, _ = _peer(request)
+        _limit(self._per_listener, str(peer))
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._authority.token_keys)
 
     async def _revoke(self, revoker: Revoker, request: web.BaseRequest) -> RevokedAnswer:
         peer, current = _peer(request)

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sluice.core import Home, run_with_background
-from sluice.pki.agent import Agent, AgentPolicy, JwtAuthority, PolicyError, run_agent
+from sluice.pki.agent import Agent, AgentPolicy, PolicyError, run_agent
 from sluice.pki.config import PkiConfig
 from sluice.pki.enrolment.enrolling_issuer import EnrollingIssuer, Locate
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
 from sluice.pki.enrolment.trust_subscription import TrustSubscription
 from sluice.pki.identities import ENROLLABLE
+from sluice.pki.jwt import JwtAuthority
 from sluice.pki.spiffe_id import SpiffeId
 
 

@@ -29,3 +29,4 @@ from .revoked_peers import (
     describe_revoked as describe_revoked,
 )
 from .store import RevocationStore as RevocationStore, RevocationTarget as RevocationTarget
+from .trusted_anchors import trusted_anchors as trusted_anchors

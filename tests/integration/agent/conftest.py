@@ -13,11 +13,11 @@ import pytest
 from cryptography import x509
 
 from sluice.core.clock import utc_now
-from sluice.pki.agent.jwt_keys import LocalJwtAuthority
 from sluice.pki.agent.policy import IdentityEntry, PolicyFile, resolve
 from sluice.pki.agent.process import Agent
 from sluice.pki.config import PkiConfig
 from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.jwt.authority import LocalJwtAuthority
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import install_crls
 from sluice.pki.revocation.store import RevocationStore, RevocationTarget

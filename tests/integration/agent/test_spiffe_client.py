@@ -15,9 +15,9 @@ from spiffe._proto import workload_pb2, workload_pb2_grpc
 from spiffe.workloadapi.errors import FetchJwtSvidError, FetchX509SvidError, ValidateJwtSvidError
 from spiffe.workloadapi.x509_context import X509Context
 
-from sluice.pki.agent.jwt_svid import KEY_LIFETIME, MAX_LIFETIME, PUBLISH_AHEAD
 from sluice.pki.agent.policy import IdentityEntry
 from sluice.pki.identities.directory import read_identity
+from sluice.pki.jwt.svid import KEY_LIFETIME, MAX_LIFETIME, PUBLISH_AHEAD
 from tests.integration.agent.conftest import BUNDLE, OWN_UID, TRUST_DOMAIN, RunningAgent, StartAgent
 from tests.waiting import until
 

@@ -31,12 +31,14 @@ from sluice.pki.ca.protocol import (
     JOB_PATH,
     MAX_REQUEST_BYTES,
     RENEW_PATH,
+    TOKEN_PATH,
     EnrolRequest,
 )
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.enrolment.client import enrol, renew
 from sluice.pki.enrolment.online_issuer import RETRY_SECONDS, OnlineIssuer
+from sluice.pki.enrolment.online_tokens import OnlineTokens
 from sluice.pki.errors import (
     CaUnavailable,
     EnrolmentRefused,
@@ -45,6 +47,7 @@ from sluice.pki.errors import (
 )
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.identities.join_tokens import mint
+from sluice.pki.jwt.svid import decode_jwks, validate_token
 from sluice.pki.ledger.file import ledger_path, read_ledger
 from sluice.pki.ledger.records import LedgerRecord
 from sluice.pki.spiffe_id import Role, SpiffeId
@@ -264,7 +267,47 @@ async def test_jobmanager_gets_identities_of_nothing_but_jobs(wanted: SpiffeId, 
     assert ca.ledger() == []
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", RENEW_PATH), ("POST", JOB_PATH), ("GET", "/"), ("PUT", "/v1/x")])
+async def test_a_jobmanager_has_tokens_of_jobs_signed_and_anybody_inside_gets_their_keys(ca: Ca) -> None:
+    token = await OnlineTokens(ca.pki.identity(MASTER), lambda: ca.address).sign_token(DRIVER, ["reports"], "ada")
+    answer = await OnlineTokens(ca.pki.identity(WORKER), lambda: ca.address).keys()
+    keys = decode_jwks(answer.jwks.encode())
+    subject, claims = validate_token(token, "reports", keys, trust_domain=TRUST_DOMAIN, now=utc_now())
+    assert subject == DRIVER
+    assert claims["exp"] - claims["iat"] == 300
+    assert claims["sluice"] == {"job": JOB, "owner": "ada"}
+    assert "iss" not in claims, "none is configured"
+    assert answer.issuer == ""
+
+
+@pytest.mark.parametrize(
+    ("requester", "wanted", "audience", "status"),
+    [
+        pytest.param(WORKER, DRIVER, ["a"], 403, id="a TaskManager"),
+        pytest.param(DRIVER, DRIVER, ["a"], 403, id="the job itself"),
+        pytest.param(MASTER, WORKER, ["a"], 403, id="for a process"),
+        pytest.param(MASTER, DRIVER, [""], 422, id="an empty audience"),
+        pytest.param(MASTER, DRIVER, ["a" * 513], 422, id="a long audience"),
+        pytest.param(MASTER, DRIVER, [], 400, id="no audience"),
+        pytest.param(MASTER, DRIVER, [f"a{n}" for n in range(9)], 400, id="too many"),
+    ],
+)
+async def test_nobody_else_gets_tokens_and_nobody_for_others(
+    ca: Ca, requester: SpiffeId, wanted: SpiffeId, audience: list[str], status: int
+) -> None:
+    identity = ca.pki.identity(requester)
+    context = identity.client_context(server_policy(Channel.CA, TRUST_DOMAIN), alpn=("http/1.1",))
+    body = msgspec.json.encode({"spiffe_id": str(wanted), "audience": audience})
+    try:
+        answered, _ = await off_loop(call, ca.address.mutual, context, "POST", TOKEN_PATH, body)
+    except (ssl.SSLError, ConnectionError):
+        assert requester == DRIVER, "jobs do not even get in"
+        return
+    assert answered == status
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", RENEW_PATH), ("POST", JOB_PATH), ("POST", TOKEN_PATH), ("GET", "/"), ("PUT", "/v1/x")]
+)
 async def test_enrolment_door_has_no_other_route(method: str, path: str, ca: Ca) -> None:
     body = msgspec.json.encode({"csr_pem": new_csr(WORKER)[1].decode()})
     status, _ = await off_loop(call, ca.address.enrolment, unverified_client_context(), method, path, body)

@@ -21,7 +21,7 @@ MAY_CONNECT = {
     },
     Channel.DATA: {Role.DRIVER, Role.EXECUTOR, Role.SHUFFLE_WORKER},
     Channel.BLOB: {Role.DRIVER},
-    Channel.REST: {Role.GATEWAY, Role.JOBMANAGER},
+    Channel.REST: {Role.GATEWAY, Role.JOBMANAGER, Role.AUTH},
     Channel.AUTH: {Role.GATEWAY, Role.JOBMANAGER},
     Channel.EDGE: {Role.USER},
     Channel.CA: {
@@ -36,6 +36,7 @@ MAY_CONNECT = {
     Channel.ENROLMENT: set[Role](),
     Channel.ZOOKEEPER: {Role.JOBMANAGER, Role.SHUFFLE_MANAGER},
     Channel.CONNECT: {Role.GATEWAY},
+    Channel.EGRESS: {Role.DRIVER, Role.EXECUTOR},
 }
 
 

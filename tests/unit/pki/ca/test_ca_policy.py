@@ -17,7 +17,7 @@ from sluice.pki.authorities.signing import (
     create_root,
     sign_leaf,
 )
-from sluice.pki.ca.policy import grant_enrolment, grant_job, grant_renewal
+from sluice.pki.ca.policy import grant_enrolment, grant_job, grant_renewal, grant_token
 from sluice.pki.ca.rate_limit import MAX_REQUESTERS, RateLimiter
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.config import PkiConfig
@@ -146,6 +146,36 @@ def test_what_is_no_job_identity(wanted: str) -> None:
     _, csr = new_csr(SpiffeId.driver("td", JOB))
     with pytest.raises(IssuanceRefused):
         grant_job(MASTER, wanted, csr, None, CONFIG)
+
+
+@given(identities, identities)
+def test_tokens_are_for_jobs_of_this_domain_by_its_jobmanagers(requester: SpiffeId, wanted: SpiffeId) -> None:
+    right = (
+        requester.role is Role.JOBMANAGER
+        and requester.trust_domain == wanted.trust_domain == "td"
+        and wanted.role in {Role.DRIVER, Role.EXECUTOR}
+    )
+    try:
+        grant = grant_token(requester, str(wanted), ["a", "a"], CONFIG)
+    except PkiError:
+        assert not right
+        return
+    assert right
+    assert (grant.spiffe_id, grant.audience, grant.lifetime) == (wanted, ("a",), dt.timedelta(minutes=5))
+
+
+@pytest.mark.parametrize("wanted", ["", "spiffe://td/ca/ca-1", "spiffe://td/job/../ca/ca-1", "é"])
+def test_what_no_token_is_for(wanted: str) -> None:
+    with pytest.raises(IssuanceRefused):
+        grant_token(MASTER, wanted, ["a"], CONFIG)
+
+
+@pytest.mark.parametrize(
+    "issuer", ["http://a.example", "https://", "https://a.example/", "https://u@a.example", "https://a.example?x", "a"]
+)
+def test_what_is_no_issuer(issuer: str) -> None:
+    with pytest.raises(ValueError, match="token_issuer"):
+        PkiConfig(token_issuer=issuer)
 
 
 @pytest.mark.parametrize("hours", [-1.0, 25.0])

@@ -8,24 +8,33 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jwt
 import msgspec
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from hypothesis import given, strategies as st
 
 from sluice.core.errors import PkiError, StoreError
-from sluice.pki.agent.jwt_keys import LocalJwtAuthority
-from sluice.pki.agent.jwt_svid import (
+from sluice.pki.jwt.authority import LocalJwtAuthority
+from sluice.pki.jwt.svid import (
     KEY_LIFETIME,
+    MAX_AUDIENCE_BYTES,
+    MAX_AUDIENCES,
+    MAX_KEYS,
     MAX_LIFETIME,
     MAX_TOKEN_BYTES,
     PUBLISH_AHEAD,
+    Algorithm,
     JwtKey,
     TokenRejected,
     advanced,
+    check_audiences,
+    decode_jwks,
     jwks,
+    oidc_jwks,
     public_keys,
     sign_token,
     signing_key,
@@ -48,6 +57,7 @@ def _b64(data: bytes) -> str:
 
 def _forge(header: dict[str, Any], claims: Any, key: JwtKey = KEY) -> str:
     signed = f"{_b64(json.dumps(header).encode())}.{_b64(json.dumps(claims).encode())}"
+    assert isinstance(key.key, ec.EllipticCurvePrivateKey)
     r, s = decode_dss_signature(key.key.sign(signed.encode(), ec.ECDSA(hashes.SHA256())))
     return f"{signed}.{_b64(r.to_bytes(32) + s.to_bytes(32))}"
 
@@ -164,7 +174,99 @@ def test_a_new_key_is_published_before_it_signs_and_the_old_stays_until_its_toke
 
 def test_the_bundle_holds_no_private_member() -> None:
     (key,) = json.loads(jwks((KEY,)))["keys"]
-    assert set(key) == {"use", "kid", "kty", "crv", "x", "y"}
+    assert set(key) == {"use", "kid", "kty", "crv", "x", "y", "x5c"}
+
+
+def test_a_key_is_also_published_as_a_certificate_for_those_who_read_nothing_else() -> None:
+    (published,) = json.loads(oidc_jwks(jwks((KEY,))))["keys"]
+    certificate = x509.load_der_x509_certificate(base64.b64decode(published["x5c"][0], validate=True))
+    assert certificate.public_key() == KEY.key.public_key()
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    old = JwtKey(KEY.key_id, NOW, KEY.key)
+    assert "x5c" not in json.loads(oidc_jwks(jwks((old,))))["keys"][0]
+
+
+def test_a_ring_changes_its_algorithm_with_overlap_and_both_kinds_of_keys_verify() -> None:
+    (first,) = advanced((), NOW)
+    ring = advanced((first,), NOW, "RS256")
+    assert [key.algorithm for key in ring] == ["ES256", "RS256"]
+    assert advanced(ring, NOW, "RS256") == ring, "once is enough"
+    keys = decode_jwks(jwks(ring))
+    for key in ring:
+        token = sign_token(key, ME, ["reports"], NOW, LIFETIME)
+        assert validate_token(token, "reports", keys, trust_domain="sluice.local", now=NOW)[0] == ME
+
+
+def test_a_key_decides_the_algorithm_whatever_the_header_says() -> None:
+    ring = advanced(advanced((), NOW), NOW, "RS256")
+    confused = _forge({**HEADER, "kid": ring[1].key_id}, CLAIMS, ring[0])
+    with pytest.raises(TokenRejected, match="only RS256 is"):
+        validate_token(confused, "reports", public_keys(ring), trust_domain="sluice.local", now=NOW)
+
+
+def test_an_issuer_and_further_claims_are_signed_but_never_who_for_whom_or_when() -> None:
+    token = sign_token(KEY, ME, ["a"], NOW, LIFETIME, issuer="https://i.example", extra={"sluice": {"owner": "ada"}})
+    _, claims = validate_token(token, "a", public_keys((KEY,)), trust_domain="sluice.local", now=NOW)
+    assert (claims["iss"], claims["sluice"]) == ("https://i.example", {"owner": "ada"})
+    for name in ("sub", "aud", "exp", "nbf", "iat", "iss", "jti"):
+        with pytest.raises(TokenRejected, match="nobody adds"):
+            sign_token(KEY, ME, ["a"], NOW, LIFETIME, extra={name: "x"})
+
+
+@pytest.mark.parametrize("algorithm", ["ES256", "RS256"])
+def test_the_keys_of_openid_connect_are_those_of_the_bundle(algorithm: Algorithm) -> None:
+    key = JwtKey.generate(NOW, algorithm)
+    (published,) = json.loads(oidc_jwks(jwks((key,))))["keys"]
+    assert (published["use"], published["alg"], published["kid"]) == ("sig", algorithm, key.key_id)
+    token = sign_token(key, ME, ["a"], NOW, LIFETIME)
+    read = jwt.PyJWK.from_dict(published)
+    payload = jwt.decode(
+        token, read, algorithms=[algorithm], audience="a", options={"verify_exp": False, "verify_iat": False}
+    )
+    assert payload["sub"] == str(ME)
+    assert not {"d", "p", "q", "dp", "dq", "qi", "oth"} & set(published)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\xff", id="no text"),
+        pytest.param(b'{"keys": [{"kty": "oct", "kid": "a", "k": "AA"}]}', id="a shared secret"),
+        pytest.param(
+            b'{"keys": [{"kty": "EC", "kid": "a", "crv": "P-384", "x": "AA", "y": "AA"}]}', id="another curve"
+        ),
+        pytest.param(b'{"keys": [{"kty": "RSA", "kid": "a", "n": "AQAB", "e": "AQAB"}]}', id="a short key"),
+        pytest.param(b'{"keys": [{"kty": "EC", "kid": "a", "crv": "P-256", "x": "AA", "y": "AA"}]}', id="not on it"),
+        pytest.param(
+            msgspec.json.encode({"keys": json.loads(jwks((KEY,)))["keys"] * (MAX_KEYS + 1)}), id="too many keys"
+        ),
+    ],
+)
+def test_a_damaged_bundle_is_refused(data: bytes) -> None:
+    with pytest.raises(TokenRejected):
+        decode_jwks(data)
+
+
+@pytest.mark.parametrize(
+    "audience",
+    [
+        pytest.param([], id="none"),
+        pytest.param(["a", ""], id="an empty one"),
+        pytest.param(["a" * (MAX_AUDIENCE_BYTES + 1)], id="too long"),
+        pytest.param(["ü" * MAX_AUDIENCE_BYTES], id="too long in bytes"),
+        pytest.param(["a\nb"], id="a line break"),
+        pytest.param(["\ud800"], id="half a character"),
+        pytest.param([f"a{n}" for n in range(MAX_AUDIENCES + 1)], id="too many"),
+    ],
+)
+def test_impossible_audiences(audience: list[str]) -> None:
+    with pytest.raises(TokenRejected):
+        check_audiences(audience)
+
+
+def test_audiences_are_counted_once() -> None:
+    assert check_audiences(["b", "a", "b"]) == ("b", "a")
 
 
 def test_a_restarted_agent_verifies_the_tokens_of_before(tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""Decides which tokens jobs get, by the policy in force; each decision is in the audit log before it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from sluice.core import Home
+from sluice.gateway.audit_log import AuditLog, AuditRecord, AuditWriter, audit_file
+from sluice.gateway.authz import TOKEN_OPERATION, EgressSubject, Policy, PolicyFile
+from sluice.gateway.authz.policy_file import policy_file
+from sluice.gateway.config import GatewayConfig
+from sluice.pki.jwt import AskForToken, TokenVerdict, TokenWish
+
+MAX_LOGGED_CHARACTERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class JobTokenDecisions:
+    """Decides about tokens of jobs; ``policy`` is the one in force."""
+
+    policy: Callable[[], Policy]
+    audit: AuditWriter
+
+    async def decide(self, wish: TokenWish) -> TokenVerdict:
+        """The decision, recorded. Raises :class:`~sluice.gateway.errors.AuditLogError` when it cannot be."""
+        subject = EgressSubject(wish.job_id, wish.job_name, wish.owner, wish.roles, wish.groups)
+        ruling = self.policy().audience_rules.decide(subject, wish.audience)
+        await self.audit.append(
+            AuditRecord(
+                event="decision",
+                principal=wish.owner,
+                credential=wish.job_id,
+                operation=TOKEN_OPERATION,
+                path=" ".join(wish.audience)[:MAX_LOGGED_CHARACTERS],
+                decision="allow" if ruling.allowed else "deny",
+                status=200 if ruling.allowed else 403,
+                reason=ruling.reason,
+                detail={"job": wish.job_name[:MAX_LOGGED_CHARACTERS], "subject": wish.subject},
+                roles=wish.roles,
+            )
+        )
+        return TokenVerdict(allowed=ruling.allowed, reason=ruling.reason)
+
+
+def job_tokens_in(home: Home, config: GatewayConfig, operations: Callable[[], frozenset[str]]) -> AskForToken:
+    """For a JobManager beside the auth service: decides by the same policy file, and writes the same audit log.
+
+    Both are opened when the first job asks.
+    """
+    decisions: list[JobTokenDecisions] = []
+
+    async def ask(wish: TokenWish) -> TokenVerdict:
+        if not decisions:
+            policy = PolicyFile(lambda: policy_file(home, config.policy_file), operations)
+            decisions.append(JobTokenDecisions(policy.get, AuditWriter(AuditLog(audit_file(home)))))
+        return await decisions[0].decide(wish)
+
+    return ask
+
+
+def decode_wish(data: bytes) -> TokenWish:
+    """A JobManager's question; raises ``msgspec.MsgspecError``."""
+    return msgspec.json.decode(data, type=TokenWish)

@@ -1,0 +1,58 @@
+"""Tokens of jobs and their public keys, from the online authority."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sluice.pki.ca import (
+    JOB_ROLES,
+    TOKEN_KEYS_PATH,
+    TOKEN_PATH,
+    CaAddress,
+    SignedToken,
+    TokenKeysAnswer,
+    TokenRequest,
+)
+from sluice.pki.enrolment.exchange import Limits, exchange, mutual_context
+from sluice.pki.errors import IssuanceRefused
+from sluice.pki.jwt import check_audiences, decode_jwks
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.tls import TlsIdentity
+
+MAX_ANSWER_BYTES = 64 << 10
+LIMITS = Limits(connect=5.0, read=5.0, total=10.0, answer_bytes=MAX_ANSWER_BYTES)
+"""A token is asked for again, unlike a certificate: nobody waits long for one."""
+
+
+class OnlineTokens:
+    """Has JWT-SVIDs of jobs signed, as a JobManager; any other identity may ask for the keys alone.
+
+    Args:
+        identity: of this process.
+        locate: where the authority is now.
+    """
+
+    def __init__(self, identity: TlsIdentity, locate: Callable[[], CaAddress]) -> None:
+        self._identity = identity
+        self._locate = locate
+
+    async def sign_token(self, spiffe_id: SpiffeId, audience: Sequence[str], owner: str) -> str:
+        """A JWT-SVID of a driver or an executor.
+
+        Raises:
+            IssuanceRefused: that is no identity of a job, or this is no JobManager.
+            TokenRejected: the audiences are not possible.
+            CaUnavailable: no answer.
+        """
+        if spiffe_id.role not in JOB_ROLES:
+            raise IssuanceRefused(f"{spiffe_id} has no token", "only drivers and executors have")
+        body = TokenRequest(spiffe_id=str(spiffe_id), audience=check_audiences(audience), owner=owner)
+        context = mutual_context(self._identity)
+        return (await exchange(self._locate().mutual, context, TOKEN_PATH, body, SignedToken, LIMITS)).token
+
+    async def keys(self) -> TokenKeysAnswer:
+        """The public keys of tokens; raises :class:`CaUnavailable`, or :class:`TokenRejected` for damaged ones."""
+        context = mutual_context(self._identity)
+        answer = await exchange(self._locate().mutual, context, TOKEN_KEYS_PATH, None, TokenKeysAnswer, LIMITS)
+        decode_jwks(answer.jwks.encode())
+        return answer

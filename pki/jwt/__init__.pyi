@@ -1,0 +1,19 @@
+from .authority import JwtAuthority as JwtAuthority, LocalJwtAuthority as LocalJwtAuthority
+from .svid import (
+    MAX_AUDIENCE_BYTES as MAX_AUDIENCE_BYTES,
+    MAX_AUDIENCES as MAX_AUDIENCES,
+    MAX_TOKEN_BYTES as MAX_TOKEN_BYTES,
+    PublicKey as PublicKey,
+    TokenRejected as TokenRejected,
+    algorithm_of as algorithm_of,
+    check_audiences as check_audiences,
+    decode_jwks as decode_jwks,
+    oidc_jwks as oidc_jwks,
+    validate_token as validate_token,
+)
+from .wishes import (
+    MAX_WISH_BYTES as MAX_WISH_BYTES,
+    AskForToken as AskForToken,
+    TokenVerdict as TokenVerdict,
+    TokenWish as TokenWish,
+)

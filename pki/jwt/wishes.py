@@ -1,0 +1,47 @@
+"""What a JobManager asks the gateway before it has a token signed: may this job have one? Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import msgspec
+
+from sluice.pki.jwt.svid import MAX_AUDIENCES
+
+MAX_NAME_CHARACTERS = 1024
+MAX_MEMBERSHIPS = 1000
+"""Most roles or groups of an owner."""
+MAX_WISH_BYTES = 1 << 20
+
+_Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARACTERS)]
+_Names = Annotated[tuple[_Name, ...], msgspec.Meta(max_length=MAX_MEMBERSHIPS)]
+
+
+class TokenWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job's process wants a token.
+
+    Attributes:
+        subject: its SPIFFE ID, by the JobManager's word.
+        owner, roles, groups: whoever submitted the job, when it was submitted.
+        audience: whom the token is for.
+    """
+
+    job_id: _Name
+    job_name: _Name
+    subject: _Name
+    owner: _Name
+    roles: _Names
+    groups: _Names
+    audience: Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1, max_length=MAX_AUDIENCES)]
+
+
+class TokenVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the gateway's policy says, which is in the audit log already."""
+
+    allowed: bool
+    reason: str
+
+
+AskForToken = Callable[[TokenWish], Awaitable[TokenVerdict]]
+"""Asks the gateway; raises :class:`~sluice.core.errors.SluiceError` when it cannot decide: then there is no token."""

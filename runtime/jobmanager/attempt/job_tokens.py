@@ -1,0 +1,97 @@
+"""Tokens with which jobs prove to others who they are: the gateway decides, the online authority signs.
+
+The JobMaster says whose token it is, from what it launched. The job says for whom it wants it, and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from sluice.pki import SpiffeId
+from sluice.pki.ca import RateLimiter, TokenKeysAnswer
+from sluice.pki.jwt import AskForToken, TokenRejected, TokenWish, check_audiences
+from sluice.runtime.jobmanager.errors import TokenRefused
+from sluice.runtime.messages import JobSubmission, JobToken, TokenKeys
+
+TOKENS_PER_JOB = (60.0, 2.0)
+"""Burst, and tokens per second after it, of a job with all its executors. Each process keeps what it gets."""
+KEYS_SECONDS = 30.0
+"""How long the public keys are kept; a new one is published 10 minutes before it signs."""
+
+
+class TokenSigner(Protocol):
+    """Signs tokens; :class:`sluice.pki.enrolment.OnlineTokens`."""
+
+    async def sign_token(self, spiffe_id: SpiffeId, audience: Sequence[str], owner: str) -> str:
+        """A JWT-SVID."""
+        ...
+
+    async def keys(self) -> TokenKeysAnswer:
+        """The public keys."""
+        ...
+
+
+class JobTokens:
+    """The tokens of all jobs of a JobManager.
+
+    Args:
+        ask: the gateway's policy.
+        signer: the online authority.
+        trust_domain: of the jobs.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self, ask: AskForToken, signer: TokenSigner, trust_domain: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ask = ask
+        self._signer = signer
+        self._trust_domain = trust_domain
+        self._clock = clock
+        burst, per_second = TOKENS_PER_JOB
+        self._per_job = RateLimiter(burst=burst, per_second=per_second, clock=clock)
+        self._keys: tuple[float, TokenKeys] | None = None
+
+    async def of_driver(self, job_id: str, submission: JobSubmission, audience: Sequence[str]) -> JobToken:
+        """A token of the job's driver; raises :class:`TokenRefused`, or that somebody cannot be asked."""
+        return await self._issue(SpiffeId.driver(self._trust_domain, job_id), submission, audience)
+
+    async def of_executor(
+        self, job_id: str, number: int, submission: JobSubmission, audience: Sequence[str]
+    ) -> JobToken:
+        """Likewise of one executor."""
+        return await self._issue(SpiffeId.executor(self._trust_domain, job_id, number), submission, audience)
+
+    async def _issue(self, subject: SpiffeId, submission: JobSubmission, audience: Sequence[str]) -> JobToken:
+        # 1. What is no audience, or comes too often, is not worth a record.
+        try:
+            wanted = check_audiences(audience)
+        except TokenRejected as error:
+            raise TokenRefused(error.what, error.remedy) from error
+        if wait := self._per_job.take(subject.job_id):
+            raise TokenRefused("the job asks for too many tokens", f"try again in {wait:.1f} s")
+        # 2. The policy, which also records.
+        verdict = await self._ask(
+            TokenWish(
+                job_id=subject.job_id,
+                job_name=submission.name,
+                subject=str(subject),
+                owner=submission.owner,
+                roles=submission.owner_roles,
+                groups=submission.owner_groups,
+                audience=wanted,
+            )
+        )
+        if not verdict.allowed:
+            raise TokenRefused(f"the policy gives no token: {verdict.reason}", "see [[audiences]] in the policy")
+        # 3. The signature.
+        return JobToken(token=await self._signer.sign_token(subject, wanted, submission.owner))
+
+    async def keys(self) -> TokenKeys:
+        """The public keys of all tokens of the trust domain; raises that they cannot be had."""
+        now = self._clock()
+        if self._keys is None or now - self._keys[0] >= KEYS_SECONDS:
+            self._keys = now, TokenKeys(jwks=(await self._signer.keys()).jwks)
+        return self._keys[1]

@@ -1,0 +1,81 @@
+"""Token files: written where the process can read them, replaced at half of a token's life, gone when it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+from sluice.core import SECRET_MODE, staged_name
+from sluice.runtime.workload.place import TokenFile
+from sluice.runtime.workload.tokens import ProcessTokens, Token, TokenUnavailable
+
+_LOG = logging.getLogger(__name__)
+
+RETRY_SECONDS = 15.0
+"""Before a token that could not be had is asked for again."""
+SHORTEST_PAUSE_SECONDS = 1.0
+
+
+class TokenFiles:
+    """The token files of one process.
+
+    Args:
+        directory: which it reads and does not write.
+        tokens: of the process.
+        files: which to keep.
+        uid: whom the files belong to; None: this user.
+    """
+
+    def __init__(self, directory: Path, tokens: ProcessTokens, files: tuple[TokenFile, ...], uid: int | None) -> None:
+        self._directory = directory
+        self._tokens = tokens
+        self._files = files
+        self._uid = uid
+
+    async def write_all(self) -> None:
+        """Write every file once; raises :class:`TokenUnavailable` with the audience that cannot be had."""
+        for file in self._files:
+            try:
+                await self._write(file)
+            except TokenUnavailable as error:
+                raise TokenUnavailable(f"no token for {file.audience!r}: {error.what}", error.remedy) from error
+
+    async def keep_fresh(self) -> None:
+        """Keep all of them fresh until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for file in self._files:
+                group.create_task(self._keep(file))
+
+    async def _keep(self, file: TokenFile) -> None:
+        complaint = ""
+        while True:
+            try:
+                pause = (await self._write(file)).lifetime / 2
+                complaint = ""
+            except (TokenUnavailable, OSError) as error:
+                if str(error) != complaint:
+                    _LOG.warning("the token file %s is not renewed: %s", file.name, error)
+                complaint, pause = str(error), RETRY_SECONDS
+            await asyncio.sleep(max(SHORTEST_PAUSE_SECONDS, pause))
+
+    async def _write(self, file: TokenFile) -> Token:
+        token = await self._tokens.token([file.audience])
+        await asyncio.to_thread(self._place, file.name, token.text)
+        return token
+
+    def _place(self, name: str, text: str) -> None:
+        staged = self._directory / staged_name(name)
+        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, SECRET_MODE)
+        try:
+            with os.fdopen(descriptor, "w") as opened:
+                opened.write(text)
+                if self._uid is not None:
+                    os.fchown(opened.fileno(), self._uid, self._uid)
+            staged.rename(self._directory / name)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                staged.unlink()
+            raise

@@ -1,0 +1,152 @@
+"""The SPIFFE Workload API for one process of a job, on a socket of its own: its identity alone, and its tokens.
+
+Who asks is known by the socket, which no other job sees, and by the user id that the kernel reports. The process says
+for whom it wants a token; who it is, nobody asks it. Outside of the box this costs the TaskManager (or the driver's
+agent) no more than a bounded share of its time, whatever the process sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from grpclib.const import Status
+
+from sluice.core import Clock, StoreError, end_tasks, listen_unix, make_private_directory, utc_now
+from sluice.core.grpc import Caller, CallRefused, GrpcServer, Pace
+from sluice.pki import SpiffeId
+from sluice.pki.agent import PublishedIdentities, WorkloadApi
+from sluice.runtime.workload.files import TokenFiles
+from sluice.runtime.workload.identity import IdentityWatch
+from sluice.runtime.workload.place import TokenFile, WorkloadPlace
+from sluice.runtime.workload.tokens import KEYS_SECONDS, AskKeys, AskToken, ProcessTokens, TokenUnavailable
+
+_LOG = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+"""How often it is looked whether the identity was renewed, or a revocation list has come."""
+OTHERS_MAY_PASS = 0o711
+PACE = Pace(connections_per_second=20, burst_bytes=256 << 10, bytes_per_second=32 << 10, max_connections=16)
+
+
+class WorkloadServer:
+    """Serves one process of a job.
+
+    Args:
+        place: a directory of this process alone, made private before.
+        identity: the directory of its X.509 identity; whoever started the process renews it.
+        spiffe_id: who it is.
+        uid: the job's own user; None: this one.
+        ask: for a token.
+        ask_keys: for the public keys.
+        files: tokens to keep in files.
+        clock: the present.
+    """
+
+    def __init__(
+        self,
+        place: WorkloadPlace,
+        identity: Path,
+        spiffe_id: SpiffeId,
+        *,
+        uid: int | None,
+        ask: AskToken,
+        ask_keys: AskKeys,
+        files: tuple[TokenFile, ...] = (),
+        clock: Clock = utc_now,
+    ) -> None:
+        self.place = place
+        self.environment = place.environment(files)
+        """Variables by which the process finds all this."""
+        self._spiffe_id = spiffe_id
+        self._uid = uid
+        self._tokens = ProcessTokens(spiffe_id, ask, ask_keys, clock=clock)
+        self._files = TokenFiles(place.tokens, self._tokens, files, uid)
+        self._board = PublishedIdentities(clock)
+        self._watch = IdentityWatch(identity, self._board, clock)
+        self._server = GrpcServer(
+            WorkloadApi(self, self._board, spiffe_id.trust_domain).methods(), self._admits, pace=PACE
+        )
+        self._keeping: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Write the token files, and listen.
+
+        Raises:
+            TokenUnavailable: a token file cannot be written: the policy does not give it, or nobody answers.
+            StoreError: the socket cannot be had, or there is no identity.
+        """
+        await asyncio.to_thread(self._prepare)
+        await self._files.write_all()
+        self._watch.publish(await asyncio.to_thread(self._watch.read))
+        listening = listen_unix(self.place.socket, shared=True)
+        try:
+            await self._server.start(listening)
+        except BaseException:
+            listening.close()
+            raise
+        self._keeping = [
+            asyncio.create_task(self._look(), name=f"identity of {self._spiffe_id}"),
+            asyncio.create_task(self._files.keep_fresh(), name=f"token files of {self._spiffe_id}"),
+        ]
+
+    async def close(self) -> None:
+        """Stop serving: from now on nobody gets a token for this process. Its directory stays."""
+        await end_tasks(*self._keeping)
+        await self._server.close()
+        await self._tokens.close()
+
+    def _prepare(self) -> None:
+        for path in (self.place.directory, self.place.tokens):
+            make_private_directory(path).chmod(OTHERS_MAY_PASS)
+
+    # --- what the Workload API asks -------------------------------------------------------------------------
+
+    def identities(self, caller: Caller) -> tuple[SpiffeId, ...]:
+        """The one of this process, for its user."""
+        return (self._spiffe_id,) if self._admits(caller) else ()
+
+    async def issue(self, caller: Caller, audience: Sequence[str], wanted: str) -> list[tuple[SpiffeId, str]]:
+        """A token; an identity that the process names must be its own."""
+        if (wanted and wanted != str(self._spiffe_id)) or not self._admits(caller):
+            raise CallRefused(Status.PERMISSION_DENIED, "the caller does not have this identity")
+        try:
+            token = await self._tokens.token(list(audience))
+        except TokenUnavailable as error:
+            raise CallRefused(Status.PERMISSION_DENIED, str(error)) from error
+        return [(self._spiffe_id, token.text)]
+
+    async def bundle(self) -> bytes:
+        """The keys of tokens."""
+        try:
+            return (await self._tokens.bundle()).encode()
+        except TokenUnavailable as error:
+            raise CallRefused(Status.UNAVAILABLE, str(error)) from error
+
+    async def validate(self, token: str, audience: str) -> tuple[SpiffeId, dict[str, object]]:
+        """Subject and claims of somebody's token."""
+        try:
+            return await self._tokens.validate(token, audience)
+        except TokenUnavailable as error:
+            raise CallRefused(Status.UNAVAILABLE, str(error)) from error
+
+    def _admits(self, caller: Caller) -> bool:
+        return caller.uid == (os.geteuid() if self._uid is None else self._uid)
+
+    async def _look(self) -> None:
+        complaint, told = "", asyncio.get_running_loop().time()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if (now := asyncio.get_running_loop().time()) >= told + KEYS_SECONDS:
+                told = now
+                self._board.touch()  # whoever follows the keys of tokens looks again
+            try:
+                self._watch.publish(await asyncio.to_thread(self._watch.read))
+                complaint = ""
+            except StoreError as error:
+                if str(error) != complaint:
+                    _LOG.warning("%s: %s", self._spiffe_id, error)
+                complaint = str(error)

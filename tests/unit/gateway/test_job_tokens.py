@@ -1,0 +1,103 @@
+"""Tokens of jobs: decided by the policy in force, and in the audit log before anybody hears of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sluice.core.errors import SluiceError
+from sluice.core.home import Home
+from sluice.gateway.audit_log.chain import AuditRecord
+from sluice.gateway.audit_log.log import audit_directory
+from sluice.gateway.audit_log.verification import read_records
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.job_tokens import decode_wish, job_tokens_in
+from sluice.pki.jwt.wishes import AskForToken, TokenWish
+
+POLICY = """
+version = 1
+[roles.submitter]
+allow = []
+[[audiences]]
+audience = ["vault"]
+roles = ["submitter"]
+"""
+WISH = TokenWish(
+    job_id="a" * 32,
+    job_name="nightly",
+    subject=f"spiffe://td/job/{'a' * 32}/driver",
+    owner="ada",
+    roles=("submitter",),
+    groups=(),
+    audience=("vault",),
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home.at(tmp_path).create()
+    policy = home.gateway / "policy.toml"
+    policy.write_text(POLICY)
+    policy.chmod(0o600)
+    return home
+
+
+@pytest.fixture
+def ask(home: Home) -> AskForToken:
+    return job_tokens_in(home, GatewayConfig(), frozenset)
+
+
+def decisions(home: Home) -> list[AuditRecord]:
+    return [each for each in read_records(audit_directory(home)) if each.event == "decision"]
+
+
+async def test_what_the_policy_gives_is_allowed_and_recorded(home: Home, ask: AskForToken) -> None:
+    verdict = await ask(WISH)
+    assert (verdict.allowed, verdict.reason) == (True, "audiences[1] allows it")
+    (record,) = decisions(home)
+    assert (record.decision, record.operation, record.principal, record.credential, record.path) == (
+        "allow",
+        "jobs.token",
+        "ada",
+        "a" * 32,
+        "vault",
+    )
+    assert record.detail == {"job": "nightly", "subject": WISH.subject}
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        pytest.param(msgspec.structs.replace(WISH, audience=("vault", "payroll")), id="another audience too"),
+        pytest.param(msgspec.structs.replace(WISH, roles=("viewer",)), id="another role"),
+        pytest.param(msgspec.structs.replace(WISH, roles=(), groups=("submitter",)), id="a group of that name"),
+        pytest.param(msgspec.structs.replace(WISH, audience=("vault payroll",)), id="two in one"),
+    ],
+)
+async def test_everything_else_is_refused_and_recorded(home: Home, ask: AskForToken, wish: TokenWish) -> None:
+    assert not (await ask(wish)).allowed
+    (record,) = decisions(home)
+    assert (record.decision, record.status) == ("deny", 403)
+
+
+async def test_a_changed_policy_counts_at_once(home: Home, ask: AskForToken) -> None:
+    assert (await ask(WISH)).allowed
+    (home.gateway / "policy.toml").write_text(POLICY.replace('["vault"]', '["vault-2"]'))
+    assert not (await ask(WISH)).allowed
+
+
+async def test_without_a_policy_nothing_is_decided(home: Home, ask: AskForToken) -> None:
+    (home.gateway / "policy.toml").write_text("version = 2")
+    with pytest.raises(SluiceError):
+        await ask(WISH)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"audience": []}, {"audience": ["a"] * 9}, {"owner": "a" * 1025}, {"surprise": 1}, {"roles": "submitter"}],
+)
+def test_questions_are_bounded(change: dict[str, object]) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        decode_wish(msgspec.json.encode({**msgspec.to_builtins(WISH), **change}))
