@@ -4,12 +4,17 @@ Starts: a program that does nothing, in a box with its guard and plain, in alter
 pair. Job: two clusters that differ in nothing but the level each run one job, and the jobs take turns: a round of one,
 a round of the other, while the rest is idle. ``ratio`` is the median over all pairs of rounds of (time in the sandbox /
 time without).
+
+With ``--egress`` both jobs are in sandboxes, and the ratio is that of (time in networks of their own / time in the
+machine's): ``egress.mode`` is ``enforce`` in one cluster and ``off`` in the other.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -23,12 +28,14 @@ from pathlib import Path
 from typing import TextIO
 
 from benchmarks.report import Result, arguments, emit, progress, spread
+from sluice.core import EgressMode
 from sluice.runtime.node import ChildProcess
 from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox, Subject, View
 
 START_BAR_MS = 50.0
 BAR = 1.03
 GOAL = f"a start at most {START_BAR_MS:.0f} ms more, a shuffle-heavy job at most {BAR} times the time without"
+EGRESS_GOAL = f"a shuffle-heavy job in networks of its own at most {BAR} times the time in the machine's"
 JOB = "0" * 32
 ROUNDS = Path(__file__).with_name("isolation_rounds.py")
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -37,12 +44,30 @@ ROUND_SECONDS = 300.0
 CONFIG = """
 [isolation]
 level = "{level}"
+writable = ["{shared}"]
+[egress]
+mode = "{mode}"
 [taskmanager]
 count = 1
 slots = 2
 slot_memory_mb = 1024
 """
 EXECUTORS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the jobs of one cluster are kept."""
+
+    level: IsolationLevel
+    mode: EgressMode
+
+    def __str__(self) -> str:
+        return f"{self.level}_{self.mode}"
+
+
+SANDBOX, PLAIN = Way(IsolationLevel.SANDBOX, EgressMode.OFF), Way(IsolationLevel.NONE, EgressMode.OFF)
+OWN_NETWORK = Way(IsolationLevel.SANDBOX, EgressMode.ENFORCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,69 +128,88 @@ def sluice(home: Path, verb: str, *options: str) -> str:
 
 
 @contextmanager
-def job(directory: Path, level: IsolationLevel) -> Iterator[TextIO]:
+def job(directory: Path, way: Way) -> Iterator[TextIO]:
     """The connection to a job that runs rounds, on a cluster of its own."""
-    progress(f"starting a cluster and a job: {level}")
-    home = directory / level
+    progress(f"starting a cluster and a job: {way}")
+    home = directory / str(way)
     home.mkdir()
-    (home / "sluice.toml").write_text(CONFIG.format(level=level))
+    shared = Path(tempfile.mkdtemp(prefix="rounds-"))  # a short path, for a socket, that the job's user may pass
+    shared.chmod(0o755)
+    (home / "sluice.toml").write_text(CONFIG.format(level=way.level, mode=way.mode, shared=shared))
     sluice(home, "up", "--detach", "--port", "0", "--config", str(home / "sluice.toml"))
     try:
         sluice(home, "token create", "bench", "--role", "submitter", "--output", str(home / "token"))
-        with socket.create_server(("127.0.0.1", 0)) as listening:
+        path = shared / "rounds.sock"
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+            path.chmod(0o666)
+            listening.listen()
             listening.settimeout(START_SECONDS)
-            port = listening.getsockname()[1]
-            sluice(home, "submit", "--executors", str(EXECUTORS), str(ROUNDS), "--", str(port))
+            sluice(home, "submit", "--executors", str(EXECUTORS), str(ROUNDS), "--", str(path))
             connection, _ = listening.accept()
         connection.settimeout(ROUND_SECONDS)
         with connection, connection.makefile("rw") as lines:
             yield lines
     finally:
         sluice(home, "down")
+        shutil.rmtree(shared, ignore_errors=True)
 
 
-def measure_rounds(plan: Plan, directory: Path) -> dict[IsolationLevel, list[float]]:
+def measure_rounds(plan: Plan, directory: Path, ours: Way, theirs: Way) -> dict[Way, list[float]]:
     """Seconds of all rounds; the n-th rounds of the jobs ran next to each other."""
-    levels = (IsolationLevel.SANDBOX, IsolationLevel.NONE)
-    measured: dict[IsolationLevel, list[float]] = {level: [] for level in levels}
+    ways = (ours, theirs)
+    measured: dict[Way, list[float]] = {way: [] for way in ways}
     with ExitStack() as stack:
-        jobs = {level: stack.enter_context(job(directory, level)) for level in levels}
+        jobs = {way: stack.enter_context(job(directory, way)) for way in ways}
         stop_at = time.monotonic() + plan.budget_seconds
         for number in range(plan.warm_up + plan.rounds):
-            if len(measured[IsolationLevel.NONE]) >= QUICK.rounds and time.monotonic() > stop_at:
+            if len(measured[theirs]) >= QUICK.rounds and time.monotonic() > stop_at:
                 break
-            for level in levels if number % 2 else reversed(levels):
-                jobs[level].write(f"{plan.rows}\n")
-                jobs[level].flush()
-                seconds = float(jobs[level].readline())
+            for way in ways if number % 2 else reversed(ways):
+                jobs[way].write(f"{plan.rows}\n")
+                jobs[way].flush()
+                seconds = float(jobs[way].readline())
                 if number >= plan.warm_up:
-                    measured[level].append(seconds)
+                    measured[way].append(seconds)
             progress(f"round {number + 1} of {plan.warm_up + plan.rounds}")
     return measured
 
 
-def summarize(boxed: list[float], plain: list[float], rounds: dict[IsolationLevel, list[float]]) -> Result:
-    """Differences and ratios over pairs that ran next to each other, so that a slow minute of the machine hits both."""
+def round_figures(rounds: dict[Way, list[float]]) -> tuple[dict[str, float], float]:
+    """Seconds of rounds, and the median ratio over pairs that ran next to each other."""
     figures = {"load_average": os.getloadavg()[0]}
+    for way, seconds in rounds.items():
+        figures |= {f"shuffle_{way}_{statistic}_s": value for statistic, value in spread(seconds).items()}
+    return figures, statistics.median(ours / theirs for ours, theirs in zip(*rounds.values(), strict=True))
+
+
+def summarize(boxed: list[float], plain: list[float], rounds: dict[Way, list[float]]) -> Result:
+    """Differences and ratios over pairs that ran next to each other, so that a slow minute of the machine hits both."""
+    figures, ratio = round_figures(rounds)
     for name, values in (("start_sandbox", boxed), ("start_plain", plain)):
         figures |= {f"{name}_{statistic}_ms": value for statistic, value in spread(values).items()}
-    for level, seconds in rounds.items():
-        figures |= {f"shuffle_{level}_{statistic}_s": value for statistic, value in spread(seconds).items()}
     more = statistics.median(ours - theirs for ours, theirs in zip(boxed, plain, strict=True))
     figures["start_more_ms"] = more
-    pairs = zip(rounds[IsolationLevel.SANDBOX], rounds[IsolationLevel.NONE], strict=True)
-    ratio = statistics.median(ours / theirs for ours, theirs in pairs)
     return Result("isolation", figures, ratio, GOAL, BAR, ratio <= BAR and more <= START_BAR_MS)
 
 
 def main() -> int:
     """Measure and report; exit code 0 when the goal holds."""
-    options = arguments(__doc__)
+    options = arguments(__doc__, more=_options)
     plan = QUICK if options.quick else FULL
     with tempfile.TemporaryDirectory(prefix="isolation-") as name:
+        if options.egress:
+            figures, ratio = round_figures(measure_rounds(plan, Path(name), OWN_NETWORK, SANDBOX))
+            return emit(
+                Result("isolation-egress", figures, ratio, EGRESS_GOAL, BAR, ratio <= BAR), as_json=options.json
+            )
         boxed, plain = asyncio.run(measure_starts(plan.starts, Path(name)))
-        rounds = measure_rounds(plan, Path(name))
+        rounds = measure_rounds(plan, Path(name), SANDBOX, PLAIN)
     return emit(summarize(boxed, plain, rounds), as_json=options.json)
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--egress", action="store_true", help="what networks of their own cost jobs in sandboxes")
 
 
 if __name__ == "__main__":

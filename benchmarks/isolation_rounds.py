@@ -1,6 +1,6 @@
 """The pipeline that :mod:`benchmarks.isolation` measures: a shuffle for each number of rows that it is sent.
 
-Connects to the port of this machine that is its first argument, and answers each line with the seconds that the
+Connects to the unix socket that is its first argument, and answers each line with the seconds that the
 shuffle took: two jobs can take turns that way, whatever the files are that they see.
 """
 
@@ -18,7 +18,9 @@ PARTITIONS = 4
 def main() -> None:
     """Run rounds until the connection ends."""
     spark = SparkSession.builder.getOrCreate()
-    with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as connection, connection.makefile("rw") as lines:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(sys.argv[1])
+        lines = connection.makefile("rw")
         for line in lines:
             rows = spark.range(int(line), numPartitions=PARTITIONS).withColumn(
                 "payload", f.sha2(f.col("id").cast("string"), 256)

@@ -6,7 +6,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -34,11 +34,17 @@ class Result:
     holds: bool
 
 
-def arguments(description: str | None, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options every measurement has."""
+def arguments(
+    description: str | None,
+    argv: Sequence[str] | None = None,
+    *,
+    more: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+) -> argparse.Namespace:
+    """The options every measurement has, and ``more`` of this one."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--quick", action="store_true", help="within 60 seconds on 2 cores; same meaning, more noise")
+    more(parser)
     return parser.parse_args(argv)
 
 

@@ -15,6 +15,7 @@ EDGE_NAME = "edge"
 """Name of the gateway's public certificate."""
 CONNECT_NAME = "connect"
 """Process name in the certificate of the relay for Spark Connect."""
+MAX_EXT_AUTHZ_CLIENTS = 64
 MAX_PASS_SECONDS = 600
 """Shorter than a signing key stays published after its last signature."""
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -83,6 +84,22 @@ class OidcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
 
+class ExtAuthzConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A listener for proxies of your own (Envoy Gateway, Istio, Contour), which ask the auth service by gRPC."""
+
+    host: str
+    """Address or host name to listen on."""
+    port: int = 8083
+    clients: tuple[str, ...]
+    """SPIFFE IDs of the proxies, as in ``spiffe://sluice.local/gateway/edge-1``; nobody else is admitted."""
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise ValueError("clients must name the proxies that may ask")
+        if len(self.clients) > MAX_EXT_AUTHZ_CLIENTS:
+            raise ValueError(f"clients has more than {MAX_EXT_AUTHZ_CLIENTS} names")
+
+
 def check_url(key: str, url: str) -> None:
     """Raise ValueError unless ``url`` is HTTPS without credentials, query and fragment."""
     parts = urlsplit(url)
@@ -124,6 +141,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     auth_host: str = ""
     """Where Envoy reaches the auth service over mutual TLS; empty: on its unix socket, both on one machine."""
     auth_port: int = 8082
+    ext_authz: ExtAuthzConfig | None = None
+    """Where proxies of your own ask by gRPC, as a table ``[gateway.ext_authz]``; without it there is no listener."""
     max_upstream_seconds: float = 3.0
     """How long a connection to REST or the auth service is kept: Envoy checks a new CRL only in handshakes."""
     authorization_timeout: float = 0.5

@@ -8,12 +8,14 @@ from .messages import (
     TYPE_PREFIX as TYPE_PREFIX,
     Message as Message,
     XdsError as XdsError,
+    decode as decode,
     encode as encode,
     from_json as from_json,
     message_class as message_class,
 )
 from .resources import Resources as Resources
 from .secrets import certificate_secret as certificate_secret, trust_secret as trust_secret
+from .snapshot import SnapshotBoard as SnapshotBoard
 from .stream import (
     AGGREGATED as AGGREGATED,
     SECRET_SERVICE as SECRET_SERVICE,

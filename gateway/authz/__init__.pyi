@@ -1,3 +1,23 @@
+from .address_blocks import Address as Address, Network as Network
+from .audiences import (
+    TOKEN_OPERATION as TOKEN_OPERATION,
+    AudiencePolicy as AudiencePolicy,
+    AudienceRuling as AudienceRuling,
+)
+from .destinations import (
+    Destination as Destination,
+    UnclearDestination as UnclearDestination,
+    authority as authority,
+    parse_authority as parse_authority,
+)
+from .egress import (
+    EGRESS_OPERATION as EGRESS_OPERATION,
+    EgressPolicy as EgressPolicy,
+    EgressRule as EgressRule,
+    EgressRuling as EgressRuling,
+    EgressSubject as EgressSubject,
+)
+from .grantees import Grantees as Grantees, is_job_pattern as is_job_pattern
 from .operations import (
     OWNED_OPERATIONS as OWNED_OPERATIONS,
     is_pattern as is_pattern,
@@ -11,7 +31,12 @@ from .policy_file import (
     PolicyFile as PolicyFile,
     read_policy as read_policy,
 )
-from .policy_table import Case as Case, decide_case as decide_case, parse_table as parse_table
+from .policy_table import (
+    Case as Case,
+    Outcome as Outcome,
+    decide_case as decide_case,
+    parse_table as parse_table,
+)
 from .routes import (
     PARAMETER_PATTERN as PARAMETER_PATTERN,
     TARGET_PATTERN as TARGET_PATTERN,

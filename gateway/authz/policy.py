@@ -16,6 +16,8 @@ from typing import Literal
 
 import msgspec
 
+from sluice.gateway.authz.audiences import AudiencePolicy
+from sluice.gateway.authz.egress import EgressPolicy, EgressRuling, EgressSubject
 from sluice.gateway.authz.operations import OWNED_OPERATIONS, matches
 from sluice.pki.assertions import Principal
 
@@ -67,6 +69,8 @@ class Policy:
         groups: group -> roles of its members.
         users: principal's name -> roles.
         default_roles: roles of everybody who is authenticated, besides the others.
+        egress_rules: what jobs may reach outside.
+        audience_rules: whom jobs may prove their identity to.
     """
 
     operations: frozenset[str]
@@ -74,6 +78,12 @@ class Policy:
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     default_roles: tuple[str, ...] = ()
+    egress_rules: EgressPolicy = field(default_factory=EgressPolicy)
+    audience_rules: AudiencePolicy = field(default_factory=AudiencePolicy)
+
+    def egress(self, subject: EgressSubject, host: str, port: int) -> EgressRuling:
+        """The decision about a connection of the job ``subject`` to ``host:port``, before a name is resolved."""
+        return self.egress_rules.decide(subject, host, port)
 
     def rule(self, principal: Principal, operation: str) -> Ruling:
         """The decision about ``operation`` by ``principal``; see :class:`Verdict`."""

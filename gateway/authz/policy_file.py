@@ -18,8 +18,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from sluice.core import FileStamp, Home, SluiceError, StoreError, file_stamp, read_bounded
+from sluice.gateway.authz.audiences import AudienceTable, read_audiences
+from sluice.gateway.authz.egress_rules import EgressTable, read_rules
 from sluice.gateway.authz.operations import OWNED_OPERATIONS, is_pattern, matches
 from sluice.gateway.authz.policy import Policy, RoleRules
+from sluice.gateway.authz.rule_tables import RuleTableError
 from sluice.gateway.errors import PolicyError
 from sluice.gateway.principal import MAX_ROLES, is_group, is_name, is_role
 
@@ -46,6 +49,8 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default_roles: tuple[str, ...] = ()
     groups: dict[str, tuple[str, ...]] = {}
     users: dict[str, tuple[str, ...]] = {}
+    egress: tuple[EgressTable, ...] = ()
+    audiences: tuple[AudienceTable, ...] = ()
 
 
 def policy_file(home: Home, configured: str = "") -> Path:
@@ -135,7 +140,15 @@ class _Reader:
                 raise self._error(f"{name!r} cannot name a role", "roles", name, remedy="lower-case letters, digits, -")
         self._check_bindings(file)
         rules = {name: self._rules(name, file.roles, ()) for name in file.roles}
-        return Policy(self._operations, rules, file.groups, file.users, file.default_roles)
+        try:
+            egress = read_rules(file.egress, file.roles)
+        except RuleTableError as error:
+            raise self._error(error.what, "[egress]", error.value, remedy=error.remedy) from error
+        try:
+            audiences = read_audiences(file.audiences, file.roles)
+        except RuleTableError as error:
+            raise self._error(error.what, "[audiences]", error.value, remedy=error.remedy) from error
+        return Policy(self._operations, rules, file.groups, file.users, file.default_roles, egress, audiences)
 
     def _convert(self, value: object, struct: type[_Struct], *place: str) -> _Struct:
         try:

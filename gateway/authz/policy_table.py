@@ -7,6 +7,12 @@
     groups = ["data-engineers"]
     operation = "jobs.cancel"
     expect = "own"                 # allow, deny, or own: allowed for one's own jobs
+
+    [[case]]
+    as = "ada"
+    job = "nightly"
+    egress = "api.example.com:443" # instead of an operation: where a job of that name wants to connect to
+    expect = "allow"               # or deny
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from typing import Literal
 
 import msgspec
 
+from sluice.gateway.authz.egress import EgressSubject
 from sluice.gateway.authz.policy import Policy, Ruling, Verdict
 from sluice.gateway.errors import PolicyError
 from sluice.pki.assertions import Credential, Principal, SessionId
@@ -26,11 +33,16 @@ VERDICTS = {"allow": Verdict.ALLOW, "own": Verdict.OWN, "deny": Verdict.DENY}
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"name": "as"}):
-    """One row: who asks for what, and the answer that is expected. ``roles`` are besides those of the policy."""
+    """One row: who asks for what, and the answer that is expected. ``roles`` are besides those of the policy.
+
+    It has an ``operation``; or ``egress``, a destination (``host:port``), and the name of the ``job``.
+    """
 
     name: str
-    operation: str
     expect: Literal["allow", "own", "deny"]
+    operation: str = ""
+    egress: str = ""
+    job: str = ""
     groups: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
@@ -61,9 +73,15 @@ def parse_table(data: bytes, where: str) -> tuple[Case, ...]:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise PolicyError(f"{where} is not valid TOML: {error}") from error
     except msgspec.ValidationError as error:
-        raise PolicyError(f"{where}: {error}", "each [[case]] has as, operation and expect") from error
+        raise PolicyError(f"{where}: {error}", "each [[case]] has as, expect, and operation or egress") from error
     if not 0 < len(table.case) <= MAX_CASES:
         raise PolicyError(f"{where} has {len(table.case)} cases", f"1 to {MAX_CASES}")
+    for number, case in enumerate(table.case, 1):
+        if bool(case.operation) is bool(case.egress) or (case.egress and (case.expect == "own" or case.scopes)):
+            raise PolicyError(
+                f"{where}: case {number} is neither about an operation nor about a destination",
+                "it has operation, or egress with expect allow or deny and without scopes",
+            )
     return table.case
 
 
@@ -71,4 +89,12 @@ def decide_case(case: Case, policy: Policy) -> Outcome:
     """The decision of ``policy`` in ``case``."""
     roles = tuple(dict.fromkeys([*case.roles, *policy.roles_of(case.name, case.groups)]))
     principal = Principal(case.name, roles, "session", Credential.of_session(SessionId("")), case.groups, case.scopes)
+    if case.egress:
+        return Outcome(case, principal, _rule_egress(case, principal, policy))
     return Outcome(case, principal, policy.rule(principal, case.operation))
+
+
+def _rule_egress(case: Case, owner: Principal, policy: Policy) -> Ruling:
+    subject = EgressSubject("", case.job, owner.name, owner.roles, owner.groups)
+    ruling = policy.egress_rules.decide_authority(subject, case.egress)
+    return Ruling(Verdict.ALLOW if ruling.allowed else Verdict.DENY, ruling.reason)

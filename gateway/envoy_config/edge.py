@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from sluice.core import EgressConfig
 from sluice.core.xds import CLUSTER, EXTENSION, LISTENER, ROUTES, Resources, from_json
 from sluice.gateway.authz import Route
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.envoy_config.clusters import edge_clusters
+from sluice.gateway.envoy_config.egress import egress_clusters, egress_listeners
 from sluice.gateway.envoy_config.filters import PASS, REVOCATIONS, pass_filter
 from sluice.gateway.envoy_config.http3 import EDGE_QUIC, quic_listener
 from sluice.gateway.envoy_config.listeners import EDGE, edge_listener
@@ -27,6 +29,7 @@ class EdgeInputs:
         listener_source: ``envoy/listener.jsonc``.
         routes: what REST publishes.
         collector: where spans go; None: nothing is traced.
+        egress: the way out of jobs, with the mode that holds.
     """
 
     config: GatewayConfig
@@ -36,6 +39,7 @@ class EdgeInputs:
     routes: tuple[Route, ...]
     grants: Grants
     collector: Collector | None = None
+    egress: EgressConfig = field(default_factory=EgressConfig)
 
 
 def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]]:
@@ -43,10 +47,12 @@ def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]
     listeners = {EDGE: edge_listener(inputs.listener_source, inputs.config, inputs.collector)}
     if inputs.config.http3:
         listeners[EDGE_QUIC] = quic_listener(listeners[EDGE], inputs.config)
+    listeners |= egress_listeners(inputs.egress, inputs.trust_domain)
     routes = route_configuration(inputs.config, inputs.routes, inputs.grants)
     clusters = [
         *edge_clusters(inputs.config, inputs.trust_domain, inputs.legs),
         *collector_clusters(inputs.collector),
+        *egress_clusters(inputs.egress),
     ]
     return {
         CLUSTER: {str(each["name"]): each for each in clusters},

@@ -35,6 +35,8 @@ OPERATION = "x-sluice-operation"
 REQUEST_ID = "x-sluice-request-id"
 """Headers that Envoy and the auth service write for each other and for REST."""
 CLIENT_CERTIFICATE = "x-forwarded-client-cert"
+NOT_FROM_CLIENTS = (PRINCIPAL, CREDENTIAL, PASS_ID, ROLE, OPERATION, REQUEST_ID)
+"""Those of them that are taken out of a request before REST gets it, unless the gateway has written them."""
 
 
 def header_mutations() -> list[dict[str, object]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sluice.gateway.config import GatewayConfig
+from sluice.gateway.envoy_config.egress_log import ACCESS_LOG_FILE
 from sluice.gateway.envoy_config.filters import ROUTE_NAMESPACE, http_filters
 from sluice.gateway.envoy_config.headers import (
     CREDENTIAL,
@@ -23,9 +24,6 @@ from sluice.gateway.upstreams import EDGE_SECRET, EDGE_TRUST_SECRET, secret_sour
 SOURCE = DIRECTORY / "listener.jsonc"
 EDGE = "edge"
 """Name of the listener and of its routes."""
-
-ACCESS_LOG_FILE = "access/access.jsonl"
-"""Relative to the home, in which Envoy runs: this server may be on another machine."""
 
 TLS_1_2_CIPHERS = (
     "ECDHE-ECDSA-AES128-GCM-SHA256",

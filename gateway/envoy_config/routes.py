@@ -34,6 +34,10 @@ NO_OPERATION = "none"
 """An operation that no policy grants."""
 MAX_AUTH_REQUEST_BYTES = 64 << 10
 """Forms and tokens are small."""
+DISCOVERY_PATH = "/.well-known/openid-configuration"
+TOKEN_KEYS_PATH = "/.well-known/jwks.json"  # noqa: S105  a path
+DISCOVERY_PATHS = (DISCOVERY_PATH, TOKEN_KEYS_PATH)
+"""What everybody may read: OpenID Connect discovery of the trust domain."""
 _Condition = Mapping[str, object]
 _WITH_PASS_COOKIE: _Condition = {"name": "cookie", "string_match": {"contains": f"{PASS_COOKIE}="}}
 
@@ -69,7 +73,11 @@ class Grants:
 
 def route_configuration(config: GatewayConfig, published: tuple[Route, ...], grants: Grants) -> dict[str, object]:
     """RDS: the resource ``edge``, in JSON."""
-    routes: list[dict[str, object]] = [*_preflight(config), *_auth_routes(config)]
+    routes: list[dict[str, object]] = [
+        *_preflight(config),
+        *_auth_routes(config),
+        *_discovery_routes(config),
+    ]
     for route in published:
         if is_connect(route):
             routes += _to_relay(route, grants)
@@ -164,6 +172,20 @@ def _auth_routes(config: GatewayConfig) -> list[dict[str, object]]:
         "typed_per_filter_config": dict(open_route()),
     }
     return [refusal, route]
+
+
+def _discovery_routes(config: GatewayConfig) -> list[dict[str, object]]:
+    """The keys of jobs' tokens: for everybody, without credentials; Envoy's limits for an address count."""
+    read: _Condition = {"name": ":method", "string_match": {"safe_regex": {"regex": "GET|HEAD"}}}
+    return [
+        {
+            "match": {"path": path, "headers": [read]},
+            "route": {"cluster": "auth", "timeout": seconds(config.request_timeout)},
+            "request_headers_to_remove": [*REMOVED_TOWARDS_REST, ASSERTION],
+            "typed_per_filter_config": dict(open_route()),
+        }
+        for path in DISCOVERY_PATHS
+    ]
 
 
 def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> list[dict[str, object]]:

@@ -49,8 +49,15 @@ class EnvoyAdmin:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise EnvoyFailed(f"Envoy does not open its logs anew: {error or type(error).__name__}") from error
 
-    async def serving_port(self) -> int:
-        """The edge listener's port once all workers have it, else 0."""
+    async def until_listening(self, listener: str) -> int:
+        """Wait until all workers have this ``listener``; its port."""
+        while True:
+            if port := await self.serving_port(listener):
+                return port
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def serving_port(self, wanted: str = EDGE_LISTENER) -> int:
+        """The port of a listener once all workers have it, else 0."""
         try:
             async with self._session() as session:
                 async with session.get("http://admin/ready") as answer:
@@ -61,7 +68,7 @@ class EnvoyAdmin:
         except (aiohttp.ClientError, OSError, TimeoutError, BodyTooLarge):
             return 0
         for listener in document.get("listener_statuses", []):
-            if listener.get("name") == EDGE_LISTENER:
+            if listener.get("name") == wanted:
                 return int(listener["local_address"]["socket_address"]["port_value"])
         return 0
 

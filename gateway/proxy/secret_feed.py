@@ -11,7 +11,7 @@ import datetime as dt
 import enum
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from sluice.gateway.upstreams import (
 from sluice.pki import Role
 from sluice.pki.authorities import to_pem
 from sluice.pki.identities import IdentityMaterial, Stamp, read_identity, stamp_of
-from sluice.pki.revocation import RevocationList, RevokedPeers
+from sluice.pki.revocation import RevocationList, RevokedPeers, trusted_anchors
 from sluice.pki.x509 import Purpose, purposes_of
 
 _LOG = logging.getLogger(__name__)
@@ -72,22 +72,6 @@ class Given:
             TRUST_SECRET: trust_secret(TRUST_SECRET, anchors, lists),
             CERTIFICATE_SECRET: certificate_secret(CERTIFICATE_SECRET, chain, key),
         }
-
-
-def trusted_anchors(
-    anchors: Sequence[x509.Certificate], lists: Sequence[RevocationList]
-) -> tuple[tuple[x509.Certificate, ...], tuple[RevocationList, ...]]:
-    """Anchors and lists that go together.
-
-    Once Envoy has a list it refuses everybody whose issuer has none. Lists are not given up for that: an authority
-    without one, while others have theirs, is not trusted until its list is there. When there is no list at all,
-    nobody was revoked yet, as everywhere else.
-    """
-    subjects = {anchor.subject.public_bytes() for anchor in anchors}
-    counting = tuple(each for each in lists if each.issuer_key in subjects)
-    listed = {each.issuer_key for each in counting}
-    covered = tuple(anchor for anchor in anchors if anchor.subject.public_bytes() in listed)
-    return covered or tuple(anchors), counting
 
 
 class SecretFeed:

@@ -12,8 +12,17 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core import CachedFile, SluiceError, end_tasks, make_private_directory, repeat, write_secret
-from sluice.core.xds import SHORT_NAMES
+from sluice.core import (
+    CachedFile,
+    EgressConfig,
+    EgressSetting,
+    SluiceError,
+    end_tasks,
+    make_private_directory,
+    repeat,
+    write_secret,
+)
+from sluice.core.xds import SHORT_NAMES, SnapshotBoard
 from sluice.gateway.authz import PolicyFile, RouteTable
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.credentials import PassKeys, Revocations, RevocationSet
@@ -28,7 +37,7 @@ from sluice.gateway.envoy_config import (
     load_source,
 )
 from sluice.gateway.upstreams import Legs
-from sluice.gateway.xds import SnapshotBoard, XdsService, XdsStatus
+from sluice.gateway.xds import XdsService, XdsStatus
 
 _LOG = logging.getLogger(__name__)
 
@@ -138,10 +147,11 @@ async def publishing(
     *,
     copy: Path,
     collector: Collector | None = None,
+    egress: EgressConfig | None = None,
 ) -> AsyncIterator[None]:
     """Serve what ``sources`` say while the context lasts, and write it to ``copy`` for people.
 
-    Envoy's spans go to ``collector``.
+    Envoy's spans go to ``collector``; ``egress`` is the way out of jobs, None: there is none.
 
     Raises :class:`~sluice.core.errors.SluiceError` when there is nothing good to begin with.
     """
@@ -153,6 +163,7 @@ async def publishing(
         routes=(),
         grants=Grants({}),
         collector=collector,
+        egress=egress or EgressConfig(mode=EgressSetting.OFF),
     )
     publisher = EdgePublisher(service.board, service.status, sources, inputs, copy=copy)
     publisher.refresh()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,18 +16,23 @@ from sluice.core.xds import (
     SHORT_NAMES,
     Heard,
     Resources,
+    SnapshotBoard,
     Subscription,
     serve_stream,
 )
-from sluice.gateway.xds.snapshot import SnapshotBoard
 from sluice.gateway.xds.status import XdsStatus
 from sluice.pki.tls import peer_of
 
 _LOG = logging.getLogger(__name__)
 
 
-def xds_server(board: SnapshotBoard, status: XdsStatus, admits: Callable[[Caller], bool]) -> GrpcServer:
-    """A gRPC server of what ``board`` has, for callers that ``admits`` lets in."""
+def xds_server(
+    board: SnapshotBoard,
+    status: XdsStatus,
+    admits: Callable[[Caller], bool],
+    more: Mapping[str, Method] | None = None,
+) -> GrpcServer:
+    """A gRPC server of what ``board`` has, for callers that ``admits`` lets in; ``more`` are methods besides."""
 
     async def serve(call: Call, only: str) -> None:
         await serve_stream(call, _BoardSource(board, status, call.caller), only)
@@ -36,6 +41,7 @@ def xds_server(board: SnapshotBoard, status: XdsStatus, admits: Callable[[Caller
         {
             AGGREGATED: Method(partial(serve, only=""), MAX_REQUEST_BYTES),
             f"{SECRET_SERVICE}/StreamSecrets": Method(partial(serve, only=SECRET), MAX_REQUEST_BYTES),
+            **(more or {}),
         },
         admits,
         lambda transport: str(peer_of(transport)),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.core import listen_unix
-from sluice.core.grpc import Caller, GrpcServer
+from sluice.core.grpc import Caller, GrpcServer, Method
+from sluice.core.xds import SnapshotBoard
 from sluice.gateway.xds.server import xds_server
-from sluice.gateway.xds.snapshot import SnapshotBoard
 from sluice.gateway.xds.status import XdsStatus
 from sluice.pki import Role, SpiffeId
 
@@ -26,10 +26,12 @@ class XdsService:
 
 
 @contextlib.asynccontextmanager
-async def xds_service(status_path: Path, socket_path: Path | None = None) -> AsyncIterator[XdsService]:
-    """Serve on ``socket_path``, or only the connections that a listener passes on."""
+async def xds_service(
+    status_path: Path, socket_path: Path | None = None, more: Mapping[str, Method] | None = None
+) -> AsyncIterator[XdsService]:
+    """Serve on ``socket_path``, or only the connections that a listener passes on; ``more`` are methods besides."""
     board, status = SnapshotBoard(), XdsStatus(status_path)
-    server = xds_server(board, status, _admits)
+    server = xds_server(board, status, _admits, more)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(status.close)
         if socket_path is not None:

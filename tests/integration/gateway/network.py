@@ -77,10 +77,12 @@ class Generation:
         self.issuer.revocations.revoke(AuthorityKind.INTERNAL, [RevocationTarget(serial)], Reason.SUPERSEDED)
 
 
-def install(directory: Path, spiffe_id: SpiffeId, signer: Generation, trusted: Sequence[Generation]) -> int:
+def install(
+    directory: Path, spiffe_id: SpiffeId, signer: Generation, trusted: Sequence[Generation], *, dns: Sequence[str] = ()
+) -> int:
     """A new leaf by ``signer``, the anchors and lists of ``trusted``; returns the leaf's serial number."""
     scratch = directory.with_name(f"next-{directory.name}")
-    signer.issuer.issue_to(scratch, spiffe_id)
+    signer.issuer.issue_to(scratch, spiffe_id, dns=dns)
     material, _ = read_identity(scratch)
     anchors = b"".join(each.anchor() for each in trusted)
     write_identity(directory, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=anchors)

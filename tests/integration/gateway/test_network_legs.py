@@ -10,11 +10,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from cryptography import x509
 
 from sluice.core.errors import AssertionRefused
 from sluice.core.home import Home
+from sluice.gateway.audit_log.log import audit_directory
+from sluice.gateway.audit_log.verification import read_records
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.principal import AccessRole
 from sluice.gateway.upstreams import CERTIFICATE_SECRET, TRUST_SECRET
@@ -22,10 +25,13 @@ from sluice.pki.assertions.keys import assertion_keys_file
 from sluice.pki.assertions.open_streams import StreamHolder
 from sluice.pki.assertions.principal import Jti
 from sluice.pki.channels import MAY_CONNECT, Channel, server_policy
+from sluice.pki.jwt.wishes import TokenWish
 from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.rest.assertion_keys import JWKS_PATH, fetch_forever
+from sluice.runtime.rest.audit_events import record_at
 from sluice.runtime.rest.auth_service import AuthService
+from sluice.runtime.rest.job_tokens import ask_at
 from sluice.runtime.rest.stream_validity import check_at
 from tests.integration.gateway.conftest import (
     DEADLINE_SECONDS,
@@ -200,6 +206,47 @@ async def test_jobmanager_asks_whose_streams_may_stay(shared: NetworkGateway) ->
     nobody = check_at(AuthService(TlsIdentity(shared.rest_identity), shared.auth_address[0], 1))
     with pytest.raises(AssertionRefused):
         await nobody({ada})
+
+
+async def test_jobmanager_has_uses_of_secrets_recorded_and_no_other_acts(shared: NetworkGateway) -> None:
+    record = record_at(AuthService(TlsIdentity(shared.rest_identity), *shared.auth_address))
+    await record("secret.used", "ada", {"secret": "db", "job": "a" * 32})
+    found = [
+        each
+        for each in await asyncio.to_thread(lambda: list(read_records(audit_directory(shared.home))))
+        if each.kind == "secret.used"
+    ]
+    assert [each.principal for each in found] == ["ada"]
+    assert found[0].detail == {"secret": "db", "job": "a" * 32, "by": str(TlsIdentity(shared.rest_identity).spiffe_id)}
+    for kind, principal, detail in (
+        ("policy.changed", "ada", {}),
+        ("secret.used", "", {}),
+        ("secret.used", "ada", {str(number): "x" for number in range(20)}),
+        ("secret.used", "ada", {"x": "y" * 20_000}),
+    ):
+        with pytest.raises(AssertionRefused):
+            await record(kind, principal, detail)
+    gateway = record_at(AuthService(TlsIdentity(shared.envoy_identity), *shared.auth_address))
+    with pytest.raises(AssertionRefused):
+        await gateway("secret.used", "ada", {})
+    nobody = record_at(AuthService(TlsIdentity(shared.rest_identity), shared.auth_address[0], 1))
+    with pytest.raises(AssertionRefused):
+        await nobody("secret.used", "ada", {})
+
+
+async def test_jobmanager_asks_which_tokens_jobs_get(shared: NetworkGateway) -> None:
+    ask = ask_at(AuthService(TlsIdentity(shared.rest_identity), *shared.auth_address))
+    subject = f"spiffe://{TRUST_DOMAIN}/job/{'a' * 32}/driver"
+    wish = TokenWish(
+        job_id="a" * 32, job_name="j", subject=subject, owner="ada", roles=("admin",), groups=(), audience=("vault",)
+    )
+    verdict = await ask(wish)
+    assert (verdict.allowed, verdict.reason) == (False, "no rule gives it 'vault'"), "the default policy gives none"
+    with pytest.raises(AssertionRefused, match="status 400"):
+        await ask(msgspec.structs.replace(wish, owner="a" * 2000))
+    others = ask_at(AuthService(TlsIdentity(shared.envoy_identity), *shared.auth_address))
+    with pytest.raises(AssertionRefused):
+        await others(wish)
 
 
 async def attempt(gateway: NetworkGateway, channel: Channel, directory: Path, path: str = "/v1/jobs") -> bytes:

@@ -59,6 +59,11 @@ TABLE = {
     "jobs.savepoint": (DENY, OWN, ALLOW),
     "savepoints.dispose": (DENY, OWN, ALLOW),
     "connect.use": (DENY, ALLOW, ALLOW),
+    "secrets.list": (DENY, DENY, ALLOW),
+    "secrets.put": (DENY, DENY, ALLOW),
+    "secrets.remove": (DENY, DENY, ALLOW),
+    "secrets.grant": (DENY, DENY, ALLOW),
+    "secrets.rotate": (DENY, DENY, ALLOW),
     "sessions.list": (DENY, DENY, ALLOW),
     "sessions.revoke": (DENY, DENY, ALLOW),
     "tokens.list": (DENY, DENY, ALLOW),
@@ -99,6 +104,12 @@ def test_what_is_granted_is_told_as_it_is_decided() -> None:
     assert "tokens.list" not in submitter
     assert DEFAULT.granted(someone(A, scopes=("jobs.read",))) == {"jobs.read": "allow"}
     assert DEFAULT.granted(someone()) == {}
+
+
+def test_who_keeps_secrets_stores_and_grants_them_and_no_more() -> None:
+    granted = DEFAULT.granted(someone("secret-keeper"))
+    assert granted.keys() >= {"secrets.list", "secrets.put", "secrets.remove", "secrets.grant"}
+    assert not granted.keys() & {"secrets.rotate", "jobs.submit", "jobs.list", "jobs.logs", "audit_log.search"}
 
 
 def test_table_is_complete() -> None:

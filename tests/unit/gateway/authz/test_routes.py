@@ -159,7 +159,7 @@ def test_malformed_list_is_refused(routes: object) -> None:
         RouteTable.decode(json.dumps(routes).encode())
 
 
-ADMINS_ALONE = {"shuffle.drain"}
+ADMINS_ALONE = {"shuffle.drain", "secrets.rotate"}
 """What no role but the one that may do everything is granted, on purpose."""
 
 

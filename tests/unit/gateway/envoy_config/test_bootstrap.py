@@ -17,7 +17,7 @@ from sluice.gateway.envoy_config.clusters import edge_clusters
 from sluice.gateway.envoy_config.headers import REMOVED_HEADERS, REMOVED_PREFIXES
 from sluice.gateway.envoy_config.listeners import SOURCE as LISTENER_SOURCE, edge_listener
 from sluice.gateway.envoy_config.replies import LOCAL_DETAILS, local_replies
-from sluice.gateway.envoy_config.routes import Grants, domains, route_configuration
+from sluice.gateway.envoy_config.routes import DISCOVERY_PATHS, Grants, domains, route_configuration
 from sluice.gateway.envoy_config.templates import fill, load_source
 from sluice.gateway.errors import BootstrapError
 from sluice.gateway.proxy.bootstrap import (
@@ -26,7 +26,7 @@ from sluice.gateway.proxy.bootstrap import (
     legs_of,
     render,
 )
-from sluice.gateway.service.ext_authz import OPERATION_HEADER, REQUEST_ID_HEADER
+from sluice.gateway.service.checks import OPERATION_HEADER, REQUEST_ID_HEADER
 from sluice.pki.assertions.tokens import HEADER
 
 PATHS = EnvoyPaths.of(Home(Path("/home/of/cluster")))
@@ -191,11 +191,12 @@ def edge_routes() -> list[dict[str, Any]]:
     return routes
 
 
-def test_only_logging_in_is_open_to_everybody() -> None:
+def test_only_logging_in_and_the_keys_of_tokens_are_open_to_everybody() -> None:
     """No other route switches the question who it is off."""
     unasked = [route for route in edge_routes() if found(route, "disabled")]
     demanding = [route for route in unasked if found(route, "requirement_name") == ["role-pass"]]
-    assert {route["match"].get("path_separated_prefix") for route in unasked if route not in demanding} == {"/auth"}
+    matches = [route["match"] for route in unasked if route not in demanding]
+    assert {match.get("path_separated_prefix") or match["path"] for match in matches} == {"/auth", *DISCOVERY_PATHS}
     for route in demanding:
         assert route["match"]["headers"][0]["name"] == "authorization"
         assert {each["name"] for each in found(route["typed_per_filter_config"]["authorization"], "header")} == {

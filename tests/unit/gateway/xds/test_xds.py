@@ -28,6 +28,7 @@ from sluice.core.xds.messages import (
     to_json,
 )
 from sluice.core.xds.resources import Resources
+from sluice.core.xds.snapshot import SnapshotBoard
 from sluice.core.xds.subscription import (
     MAX_REASON_CHARACTERS,
     Heard,
@@ -36,7 +37,6 @@ from sluice.core.xds.subscription import (
 )
 from sluice.gateway.envoy_config.revocations import revocation_filter
 from sluice.gateway.xds.service import _admits
-from sluice.gateway.xds.snapshot import SnapshotBoard
 from sluice.gateway.xds.status import XdsStatus, read_status, status_file
 from sluice.pki.spiffe_id import Role, SpiffeId
 

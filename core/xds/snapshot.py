@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from sluice.core.xds import Resources
+from sluice.core.xds.resources import Resources
 
 
 class SnapshotBoard:

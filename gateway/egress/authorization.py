@@ -1,0 +1,71 @@
+"""Envoy's gRPC ``ext_authz`` for the listener of jobs, served where Envoy gets its configuration.
+
+Over HTTP a check would be a CONNECT request itself. The client's certificate comes as an attribute that Envoy writes.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from grpclib.const import Status
+
+from sluice.core import SluiceError
+from sluice.core.grpc import Call, CallRefused, Method
+from sluice.core.xds import TYPE_PREFIX, XdsError, decode, encode, from_json
+from sluice.gateway.egress.checks import EgressAnswer, EgressChecks, EgressRequest
+from sluice.gateway.envoy_config import INSIDE_HEADER
+
+_LOG = logging.getLogger(__name__)
+
+CHECK = "/envoy.service.auth.v3.Authorization/Check"
+MAX_CHECK_BYTES = 64 << 10
+_REQUEST = TYPE_PREFIX + "envoy.service.auth.v3.CheckRequest"
+_RESPONSE = TYPE_PREFIX + "envoy.service.auth.v3.CheckResponse"
+_GRPC_OK = 0
+_GRPC_PERMISSION_DENIED = 7
+
+
+def authorization(checks: EgressChecks) -> dict[str, Method]:
+    """The method, by path."""
+
+    async def serve(call: Call) -> None:
+        request = read_check(await call.receive_one())
+        try:
+            answer = await checks.check(request)
+        except SluiceError as error:
+            # Without a record of it nothing is decided; Envoy refuses.
+            _LOG.exception("cannot decide about a connection of a job")
+            raise CallRefused(Status.UNAVAILABLE, "cannot decide now") from error
+        await call.send(write_answer(answer))
+
+    return {CHECK: Method(serve, MAX_CHECK_BYTES)}
+
+
+def read_check(data: bytes) -> EgressRequest:
+    """What Envoy asks; raises :class:`CallRefused`."""
+    try:
+        attributes = decode(_REQUEST, data).attributes
+    except XdsError as error:
+        raise CallRefused(Status.INVALID_ARGUMENT, error.what) from error
+    http = attributes.request.http
+    return EgressRequest(
+        method=http.method,
+        authority=http.host,
+        peer=attributes.source.principal,
+        request_id=http.headers.get("x-request-id", ""),
+        address=attributes.source.address.socket_address.address,
+    )
+
+
+def write_answer(answer: EgressAnswer) -> bytes:
+    """The answer for Envoy."""
+    if answer.allowed:
+        header = {
+            "header": {"key": INSIDE_HEADER, "value": answer.inside},
+            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+        }
+        document: dict[str, object] = {"status": {"code": _GRPC_OK}, "ok_response": {"headers": [header]}}
+    else:
+        denied = {"status": {"code": answer.status}, "body": f"{answer.reason}\n"}
+        document = {"status": {"code": _GRPC_PERMISSION_DENIED}, "denied_response": denied}
+    return encode(from_json(_RESPONSE, {**document, "dynamic_metadata": dict(answer.facts)}))

@@ -1,0 +1,214 @@
+"""The way out of jobs: a listener for their CONNECT requests, and what becomes of a connection that is allowed.
+
+1. The listener demands the certificate of a job's process. The auth service decides about each CONNECT, and tells the
+   address to connect to, which it has resolved and checked: nothing is resolved again, so a name that is bound to
+   another address meanwhile gains nothing.
+2. What is sent in the tunnel goes through a listener inside of Envoy. It looks into the first bytes: TLS must show the
+   name that was asked for (SNI), a request of plain HTTP must be for that host.
+3. From there to exactly the address that was checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sluice.core import EgressConfig, EgressSetting
+from sluice.gateway.envoy_config.egress_inside import INSIDE, filter_states, inside_cluster, inside_listener
+from sluice.gateway.envoy_config.egress_log import refused_log
+from sluice.gateway.envoy_config.json_values import exact_header, extension, seconds, typed
+from sluice.gateway.upstreams import CERTIFICATE_SECRET, KEY_EXCHANGES, TRUST_SECRET, XDS_CLUSTER, secret_source
+
+EGRESS = "egress"
+"""Name of the listener."""
+INSIDE_HEADER = "x-sluice-egress"
+"""In the auth service's answer: which of the inner listeners goes on; a client's own is removed."""
+UPSTREAM = "egress-upstream"
+"""The cluster of all destinations."""
+NOWHERE = "egress-nowhere"
+"""A cluster without an endpoint."""
+
+AUTHORIZATION_SECONDS = 10.0
+"""How long the auth service may take, which asks REST and the DNS."""
+HANDSHAKE_SECONDS = 10.0
+CONNECT_SECONDS = 10.0
+DELAYED_CLOSE_SECONDS = 0.2
+"""For who is refused to read why."""
+BUFFER_BYTES = 1 << 20
+
+_HCM = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+_DOWNSTREAM_TLS = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext"
+_EXT_AUTHZ = "envoy.extensions.filters.http.ext_authz.v3.ExtAuthz"
+_HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+_ROUTER = "envoy.extensions.filters.http.router.v3.Router"
+_HEADER_MUTATION = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
+
+
+def is_on(config: EgressConfig) -> bool:
+    """Whether there is a way out for jobs at all."""
+    return config.mode in {EgressSetting.ENFORCE, EgressSetting.AUDIT}
+
+
+def egress_listeners(config: EgressConfig, trust_domain: str) -> dict[str, dict[str, object]]:
+    """The listener for jobs and the three inside, by name; none when there is no way out."""
+    if not is_on(config):
+        return {}
+    enforced = config.mode is EgressSetting.ENFORCE
+    inside = [
+        inside_listener(kind, UPSTREAM, idle=config.idle_timeout, longest=config.max_seconds, enforced=enforced)
+        for kind in INSIDE
+    ]
+    return {str(each["name"]): each for each in (_listener(config, trust_domain), *inside)}
+
+
+def egress_clusters(config: EgressConfig) -> list[dict[str, object]]:
+    """The clusters of the inner listeners, and of the destinations."""
+    if not is_on(config):
+        return []
+    most = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), config.max_connections)
+    limits = {"thresholds": [most]}
+    upstream: dict[str, object] = {
+        "name": UPSTREAM,
+        "type": "ORIGINAL_DST",
+        "lb_policy": "CLUSTER_PROVIDED",
+        "connect_timeout": seconds(CONNECT_SECONDS),
+        "per_connection_buffer_limit_bytes": BUFFER_BYTES,
+        "circuit_breakers": limits,
+        "upstream_connection_options": {"tcp_keepalive": {}},
+        # A connection belongs to one job: what it has authenticated itself for, no other job may use.
+        "connection_pool_per_downstream_connection": True,
+        "typed_extension_protocol_options": {
+            _HTTP_OPTIONS: typed(
+                _HTTP_OPTIONS,
+                use_downstream_protocol_config={"http_protocol_options": {}, "http2_protocol_options": {}},
+            )
+        },
+    }
+    nowhere: dict[str, object] = {"name": NOWHERE, "type": "STATIC", "load_assignment": {"cluster_name": NOWHERE}}
+    return [*({**inside_cluster(kind), "circuit_breakers": limits} for kind in INSIDE), upstream, nowhere]
+
+
+def _listener(config: EgressConfig, trust_domain: str) -> dict[str, object]:
+    return {
+        "name": EGRESS,
+        "address": {"socket_address": {"address": config.host, "port_value": config.port}},
+        "enable_reuse_port": False,
+        "per_connection_buffer_limit_bytes": BUFFER_BYTES,
+        # Connections of jobs have a limit of their own: they shut out nobody from the gateway.
+        "ignore_global_conn_limit": True,
+        "filter_chains": [
+            {
+                "transport_socket_connect_timeout": seconds(HANDSHAKE_SECONDS),
+                "transport_socket": _transport_socket(trust_domain),
+                "filters": [
+                    extension(
+                        "limit",
+                        "envoy.extensions.filters.network.connection_limit.v3.ConnectionLimit",
+                        stat_prefix=EGRESS,
+                        max_connections=config.max_connections,
+                    ),
+                    _connection_manager(config),
+                ],
+            }
+        ],
+    }
+
+
+def _transport_socket(trust_domain: str) -> dict[str, object]:
+    # The trailing slash: without it a role whose name begins alike would do.
+    job = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{trust_domain}/job/"}}
+    context = typed(
+        _DOWNSTREAM_TLS,
+        require_client_certificate=True,
+        disable_stateless_session_resumption=True,
+        disable_stateful_session_resumption=True,
+        common_tls_context={
+            "alpn_protocols": ["http/1.1"],
+            "tls_params": {
+                "tls_minimum_protocol_version": "TLSv1_3",
+                "tls_maximum_protocol_version": "TLSv1_3",
+                "ecdh_curves": list(KEY_EXCHANGES),
+            },
+            "tls_certificate_sds_secret_configs": [secret_source(CERTIFICATE_SECRET)],
+            "combined_validation_context": {
+                "default_validation_context": {"match_typed_subject_alt_names": [job]},
+                "validation_context_sds_secret_config": secret_source(TRUST_SECRET),
+            },
+        },
+    )
+    return {"name": "envoy.transport_sockets.tls", "typed_config": context}
+
+
+def _connection_manager(config: EgressConfig) -> dict[str, object]:
+    return extension(
+        "envoy.filters.network.http_connection_manager",
+        _HCM,
+        stat_prefix=EGRESS,
+        server_name="sluice",
+        codec_type="HTTP1",
+        http_protocol_options={"accept_http_10": True},  # as Python's http.client asks
+        use_remote_address=True,
+        skip_xff_append=True,
+        early_header_mutation_extensions=[
+            extension("strip", _HEADER_MUTATION, mutations=[{"remove": INSIDE_HEADER}]),
+        ],
+        max_request_headers_kb=16,
+        common_http_protocol_options={
+            "idle_timeout": seconds(HANDSHAKE_SECONDS),
+            "max_stream_duration": seconds(config.max_seconds),
+            "max_headers_count": 32,
+            "headers_with_underscores_action": "REJECT_REQUEST",
+        },
+        request_headers_timeout=seconds(HANDSHAKE_SECONDS),
+        delayed_close_timeout=seconds(DELAYED_CLOSE_SECONDS),
+        stream_idle_timeout=seconds(config.idle_timeout),
+        upgrade_configs=[{"upgrade_type": "CONNECT"}],
+        access_log=[refused_log()],
+        http_filters=[
+            _authorization(),
+            extension(
+                "pin",
+                "envoy.extensions.filters.http.set_filter_state.v3.Config",
+                on_request_headers=filter_states(),
+            ),
+            extension("envoy.filters.http.router", _ROUTER, suppress_envoy_headers=True),
+        ],
+        # Until the auth service has answered, the route leads nowhere; without any, Envoy would not ask it.
+        route_config={
+            "name": EGRESS,
+            "virtual_hosts": [
+                {"name": EGRESS, "domains": ["*"], "routes": [*(_route(kind) for kind in INSIDE), _nowhere()]}
+            ],
+        },
+    )
+
+
+def _authorization() -> Mapping[str, object]:
+    service = {
+        "envoy_grpc": {"cluster_name": XDS_CLUSTER},
+        "timeout": seconds(AUTHORIZATION_SECONDS),
+    }
+    return extension(
+        "envoy.filters.http.ext_authz",
+        _EXT_AUTHZ,
+        transport_api_version="V3",
+        grpc_service=service,
+        failure_mode_allow=False,
+        status_on_error={"code": "ServiceUnavailable"},
+        validate_mutations=True,
+        clear_route_cache=True,
+    )
+
+
+def _route(kind: str) -> dict[str, object]:
+    return {
+        "match": {"connect_matcher": {}, "headers": [exact_header(INSIDE_HEADER, kind)]},
+        "route": {
+            "cluster": f"{EGRESS}-{kind}",
+            "timeout": "0s",
+            "upgrade_configs": [{"upgrade_type": "CONNECT", "connect_config": {}}],
+        },
+    }
+
+
+def _nowhere() -> dict[str, object]:
+    return {"match": {"connect_matcher": {}}, "route": {"cluster": NOWHERE}}

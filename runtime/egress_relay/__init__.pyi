@@ -1,0 +1,3 @@
+from .errors import RelayFailed as RelayFailed
+from .preamble import RelayRoute as RelayRoute, preamble as preamble
+from .relay import EgressRelay as EgressRelay

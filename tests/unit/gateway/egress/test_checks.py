@@ -1,0 +1,214 @@
+"""Decisions about CONNECT requests of jobs, and what Envoy is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from grpclib.const import Status
+
+from sluice.core.egress import EgressSetting
+from sluice.core.grpc.server import CallRefused
+from sluice.core.xds.messages import TYPE_PREFIX, decode, encode, from_json, to_json
+from sluice.gateway.audit_log.log import AuditLog
+from sluice.gateway.audit_log.writer import AuditWriter
+from sluice.gateway.authz.egress import EgressSubject
+from sluice.gateway.authz.policy import Policy
+from sluice.gateway.authz.policy_file import parse
+from sluice.gateway.egress.authorization import read_check, write_answer
+from sluice.gateway.egress.checks import EgressAnswer, EgressChecks, EgressRequest
+from sluice.gateway.egress.job_owners import KEPT_SECONDS, JobOwners, JobUnknown
+from sluice.gateway.egress.resolver import NameUnresolved
+
+JOB = "0" * 32
+DRIVER = f"spiffe://egress.test/job/{JOB}/driver"
+POLICY = """
+version = 1
+[roles.submitter]
+allow = []
+[[egress]]
+to = ["api.test:443", "db.test:5432", "10.0.0.7:80"]
+users = ["ada"]
+[[egress]]
+to = ["first.test:3306"]
+users = ["ada"]
+protocol = "tcp"
+"""
+
+
+@dataclass
+class Names:
+    """A resolver that remembers what it was asked."""
+
+    known: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    async def addresses(self, name: str) -> tuple[str, ...]:
+        self.asked.append(name)
+        if name not in self.known:
+            raise NameUnresolved(f"{name} is not resolved: not found")
+        return self.known[name]
+
+
+def policy() -> Policy:
+    return parse(POLICY.encode(), frozenset())
+
+
+@dataclass
+class Asked:
+    checks: EgressChecks
+    names: Names
+    log: AuditLog
+
+    async def connect(self, authority: str, peer: str = DRIVER, method: str = "CONNECT") -> EgressAnswer:
+        return await self.checks.check(EgressRequest(method, authority, peer))
+
+
+@pytest.fixture(params=[EgressSetting.ENFORCE])
+async def asked(request: pytest.FixtureRequest, tmp_path: Path) -> Asked:
+    async def ask(job_id: str) -> EgressSubject:
+        if job_id != JOB:
+            raise JobUnknown("no such job")
+        return EgressSubject(job_id, "nightly", "ada")
+
+    log, names = AuditLog(tmp_path / "audit.jsonl"), Names()
+    checks = EgressChecks(policy, JobOwners(ask), names, AuditWriter(log), "egress.test", request.param)
+    return Asked(checks, names, log)
+
+
+async def test_an_allowed_name_leads_to_its_address(asked: Asked) -> None:
+    asked.names.known["api.test"] = ("169.254.169.254", "93.184.216.34")
+    answer = await asked.connect("API.test:443")
+    assert (answer.allowed, answer.inside) == (True, "tls")
+    assert answer.facts == {
+        "address": "93.184.216.34:443",
+        "authority": "api.test:443",
+        "host": "api.test",
+        "sni": "api.test",
+        "rule": "egress[1]",
+        "job": JOB,
+        "owner": "ada",
+        "process": "driver",
+    }
+
+
+@pytest.mark.parametrize(("authority", "inside"), [("db.test:5432", "auto"), ("first.test:3306", "tcp")])
+async def test_what_is_looked_into(asked: Asked, authority: str, inside: str) -> None:
+    asked.names.known |= {"db.test": ("10.1.1.1",), "first.test": ("2606:2800::1",)}
+    answer = await asked.connect(authority)
+    assert (answer.allowed, answer.inside) == (True, inside)
+
+
+async def test_an_address_needs_no_resolver(asked: Asked) -> None:
+    answer = await asked.connect("[::ffff:10.0.0.7]:80")
+    assert (answer.facts["address"], answer.facts["sni"], answer.facts["host"]) == ("10.0.0.7:80", "", "10.0.0.7")
+    assert asked.names.asked == []
+
+
+@pytest.mark.parametrize(
+    ("authority", "status"),
+    [
+        ("evil.test:443", 403),
+        ("api.test:80", 403),
+        ("0x7f.1:443", 400),
+        ("api.test", 400),
+        ("", 400),
+        ("api.test:443", 502),
+    ],
+)
+async def test_refusals(asked: Asked, authority: str, status: int) -> None:
+    answer = await asked.connect(authority)
+    assert (answer.allowed, answer.status, answer.inside) == (False, status, "")
+    assert asked.names.asked == (["api.test"] if status == 502 else [])
+    assert "address" not in answer.facts
+
+
+async def test_where_a_name_may_not_lead(asked: Asked) -> None:
+    asked.names.known["api.test"] = ("127.0.0.1", "::ffff:169.254.169.254")
+    answer = await asked.connect("api.test:443")
+    assert (answer.status, "but not at 127.0.0.1" in answer.reason) == (403, True)
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        "",
+        "spiffe://egress.test/taskmanager/tm-1",
+        "spiffe://egress.test/user/ada",
+        f"spiffe://elsewhere.test/job/{JOB}/driver",
+        f"spiffe://egress.test/job/{JOB}/driver/x",
+        f"spiffe://egress.test/job/{'1' * 32}/driver",
+    ],
+)
+async def test_nobody_else_is_let_out(asked: Asked, peer: str) -> None:
+    asked.names.known["api.test"] = ("93.184.216.34",)
+    assert (await asked.connect("api.test:443", peer)).status == 403
+
+
+async def test_other_methods_are_refused(asked: Asked) -> None:
+    asked.names.known["api.test"] = ("93.184.216.34",)
+    assert (await asked.connect("api.test:443", method="GET")).status == 405
+
+
+@pytest.mark.parametrize("asked", [EgressSetting.AUDIT], indirect=True)
+async def test_audit_refuses_only_what_cannot_be_done(asked: Asked) -> None:
+    asked.names.known["any.test"] = ("127.0.0.1",)
+    answer = await asked.connect("any.test:443")
+    assert (answer.allowed, answer.inside, answer.facts["address"]) == (True, "auto", "127.0.0.1:443")
+    assert answer.reason == "audit: would be refused: no rule allows it"
+    assert (await asked.connect("0x7f.1:443")).status == 400
+    assert (await asked.connect("gone.test:443")).status == 502
+
+
+async def test_a_job_is_asked_about_once_in_a_while() -> None:
+    now, questions = 0.0, []
+
+    async def ask(job_id: str) -> EgressSubject:
+        questions.append(job_id)
+        return EgressSubject(job_id, "nightly", "ada")
+
+    owners = JobOwners(ask, monotonic=lambda: now)
+    await owners.find(JOB)
+    await owners.find(JOB)
+    assert questions == [JOB]
+    now = KEPT_SECONDS
+    await owners.find(JOB)
+    assert questions == [JOB, JOB]
+
+
+async def test_a_failure_is_not_remembered() -> None:
+    away = iter([True, False])
+
+    async def ask(job_id: str) -> EgressSubject:
+        if next(away):
+            raise JobUnknown("REST is away")
+        return EgressSubject(job_id, "nightly", "ada")
+
+    owners = JobOwners(ask)
+    with pytest.raises(JobUnknown):
+        await owners.find(JOB)
+    assert (await owners.find(JOB)).owner == "ada"
+
+
+def test_what_envoy_asks() -> None:
+    attributes = {
+        "source": {"principal": DRIVER, "address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}}},
+        "request": {"http": {"method": "CONNECT", "host": "api.test:443", "headers": {"x-request-id": "r"}}},
+    }
+    data = encode(from_json(TYPE_PREFIX + "envoy.service.auth.v3.CheckRequest", {"attributes": attributes}))
+    assert read_check(data) == EgressRequest("CONNECT", "api.test:443", DRIVER, "r", "127.0.0.1")
+    with pytest.raises(CallRefused) as refused:
+        read_check(b"\xff")
+    assert refused.value.status is Status.INVALID_ARGUMENT
+
+
+def test_what_envoy_is_told() -> None:
+    response = TYPE_PREFIX + "envoy.service.auth.v3.CheckResponse"
+    told = to_json(decode(response, write_answer(EgressAnswer(200, "fine", "tls", {"address": "1.2.3.4:5"}))))
+    assert told["ok_response"]["headers"][0]["header"] == {"key": "x-sluice-egress", "value": "tls"}
+    assert told["dynamic_metadata"] == {"address": "1.2.3.4:5"}
+    told = to_json(decode(response, write_answer(EgressAnswer(403, "no rule allows it"))))
+    assert told["status"]["code"] == 7
+    assert told["denied_response"]["body"] == "no rule allows it\n"
+    assert "ok_response" not in told
