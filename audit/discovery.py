@@ -21,7 +21,7 @@ import psutil
 from sluice.audit.errors import AuditError
 from sluice.audit.model import Kind, Listener
 from sluice.audit.sockets import KernelSocket
-from sluice.core import Home, StoreError, read_bounded, read_untrusted, socket_of
+from sluice.core import Home, StoreError, egress_endpoint, read_bounded, read_untrusted, socket_of
 from sluice.pki import Channel
 from sluice.pki.ca import CaAddress
 
@@ -130,6 +130,12 @@ def declared(home: Home) -> tuple[Listener, ...]:
     edge = _read(endpoints / "envoy.json", _HostPort)
     if edge is not None:
         found.append(Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=edge.host, port=edge.port))
+    egress = _read(egress_endpoint(home), _HostPort)
+    if egress is not None:
+        found.append(
+            Listener(name="egress", kind=Kind.MUTUAL, channel=Channel.EGRESS, host=egress.host, port=egress.port)
+        )
+    found += _relays(home)
     sockets = ["sds", "connect", "envoy-admin"]
     auth = _read(endpoints / "auth.json", _HostPort)
     if auth is None:
@@ -170,6 +176,16 @@ def _zookeepers(endpoints: Path) -> Iterable[Listener]:
                 yield Listener(
                     name=f"{what}{server.name}", kind=Kind.MUTUAL, channel=Channel.ZOOKEEPER, host=host, port=port
                 )
+
+
+def _relays(home: Home) -> Iterable[Listener]:
+    """The relays of TaskManagers, for connections of their jobs: on this machine alone, each with a capability."""
+    for path in sorted(home.sockets.glob("relay-*/endpoint.json")):
+        relay = _read(path, _HostPort)
+        if relay is not None:
+            name = path.parent.name
+            yield Listener(name=name, kind=Kind.LOCAL, host=relay.host, port=relay.port)
+            yield Listener(name=f"{name}-configuration", kind=Kind.SOCKET, path=str(path.with_name("relay.sock")))
 
 
 def _metrics(home: Home) -> Iterable[Listener]:

@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from sluice.core import EgressConfig
 from sluice.runtime.checkpoint import StreamingConfig
 from sluice.runtime.ha import HaConfig
 from sluice.runtime.messages import SlotProfile
@@ -148,6 +149,14 @@ class LimitsConfig(_Section, frozen=True):
     """Bytes of all files of one user's unfinished jobs."""
 
 
+class SecretsConfig(_Section, frozen=True):
+    """Secrets of jobs."""
+
+    keys: str = ""
+    """Directory of the keys with which secrets are encrypted, on each JobManager; empty: `secret-keys` in the home.
+    What is encrypted is in the HA storage: keep backups of the two apart."""
+
+
 class RuntimeConfig(_Section, frozen=True):
     """All of the above, and the trust domain from ``[pki]``."""
 
@@ -164,3 +173,10 @@ class RuntimeConfig(_Section, frozen=True):
     resources: ResourcesConfig = ResourcesConfig()
     limits: LimitsConfig = LimitsConfig()
     isolation: IsolationConfig = IsolationConfig()
+    egress: EgressConfig = EgressConfig()
+    secrets: SecretsConfig = SecretsConfig()
+
+    @property
+    def fence_after(self) -> float:
+        """Seconds without a JobManager after which a TaskManager ends what it runs: no driver goes on any longer."""
+        return max(self.jobmanager.heartbeat_timeout, self.ha.lease)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from sluice.core import EgressReceipt, EgressReport, EgressTarget, EgressWord
 from sluice.pki import Role
 from sluice.pki.issuing import SignedChain
 from sluice.runtime.messages import (
+    AssignedPorts,
     CsrToSign,
     DriverAssignment,
     DriverCsr,
@@ -18,12 +20,16 @@ from sluice.runtime.messages import (
     DriverLaunch,
     DriverProcessEnd,
     Evidence,
+    ExecutorExcess,
     ExecutorExit,
     ExecutorLaunch,
     ExecutorTargets,
+    GivenSecret,
     JobProgress,
+    JobToken,
     LogChunk,
     OutputLocation,
+    Port,
     RegistrationAccepted,
     RunningDriver,
     ShuffleAllocation,
@@ -35,6 +41,7 @@ from sluice.runtime.messages import (
     StreamingState,
     TaskFailure,
     TaskManagerRegistration,
+    TokenKeys,
     UiPage,
     UiRequest,
 )
@@ -43,8 +50,13 @@ from sluice.runtime.rpc import rpc
 RESOURCE_MANAGER = "resourcemanager"
 TASK_EXECUTOR = "taskexecutor"
 DRIVER = "driver"
+EGRESS = "egress"
 STOP_DRIVER_SECONDS = 120.0
 """How long it is waited for the end of a driver that was told to end; its grace is usually shorter."""
+TOKEN_SECONDS = 20.0
+"""How long a token is waited for: the gateway decides, and the online authority signs."""
+EGRESS_SECONDS = 5.0
+"""How long it may take to record and decide; what is not answered until then is told again."""
 SHUFFLE_SECONDS = 600.0
 """How long a driver waits for a place for a shuffle; the service's own time-out comes first."""
 
@@ -52,6 +64,20 @@ SHUFFLE_SECONDS = 600.0
 def jobmaster_endpoint(job_id: str) -> str:
     """The name of the endpoint that masters ``job_id``."""
     return f"jobmaster/{job_id}"
+
+
+class EgressGateway(Protocol):
+    """Served by the JobManager that leads under :data:`EGRESS`."""
+
+    @rpc(allow={Role.TASKMANAGER}, timeout=EGRESS_SECONDS)
+    async def report_egress(self, report: EgressReport) -> EgressReceipt:
+        """What the boxes of jobs tried, and where they have open connections."""
+        ...
+
+    @rpc(allow={Role.TASKMANAGER}, timeout=EGRESS_SECONDS)
+    async def decide_egress(self, target: EgressTarget) -> EgressWord:
+        """Whether a job may connect there."""
+        ...
 
 
 class ResourceManagerGateway(Protocol):
@@ -139,6 +165,11 @@ class TaskExecutorGateway(Protocol):
         """Mutual TLS connections seen by this process (``job_id`` empty) or by that job's driver and executors here."""
         ...
 
+    @rpc(allow={Role.JOBMANAGER})
+    async def excesses(self, job_id: str) -> tuple[ExecutorExcess, ...]:
+        """Which of the job's executors here have exceeded a bound, as is found out now, the latest ones."""
+        ...
+
 
 class JobMasterGateway(Protocol):
     """Served by the JobManager under :func:`jobmaster_endpoint`, one per job, permanently fenced."""
@@ -163,9 +194,39 @@ class JobMasterGateway(Protocol):
         """Sign the CSR of the driver that this TaskManager was told to launch; anything else is refused."""
         ...
 
+    @rpc(allow={Role.TASKMANAGER}, timeout=TOKEN_SECONDS)
+    async def issue_executor_token(self, executor_id: int, audience: tuple[str, ...]) -> JobToken:
+        """A token of an executor that this TaskManager was told to launch, and that runs; anything else is refused."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True, timeout=TOKEN_SECONDS)
+    async def issue_driver_token(self, attempt: int, audience: tuple[str, ...]) -> JobToken:
+        """A token of the driver, while this attempt goes on; raises ``TokenRefused``, or ``PeerRefused`` afterwards."""
+        ...
+
+    @rpc(allow={Role.TASKMANAGER, Role.DRIVER}, timeout=TOKEN_SECONDS)
+    async def token_keys(self) -> TokenKeys:
+        """The public keys with which tokens are verified."""
+        ...
+
     @rpc(allow={Role.TASKMANAGER})
     async def driver_process_ended(self, end: DriverProcessEnd) -> None:
         """The process of the driver has ended on this TaskManager."""
+        ...
+
+    @rpc(allow={Role.TASKMANAGER})
+    async def executor_listens(self, executor_id: int, ports: AssignedPorts) -> None:
+        """An executor that this TaskManager was told to launch will listen on these ports of its host."""
+        ...
+
+    @rpc(allow={Role.TASKMANAGER})
+    async def driver_listens(self, attempt: int, ports: AssignedPorts) -> None:
+        """The driver that this TaskManager was told to launch will listen on these ports of its host."""
+        ...
+
+    @rpc(allow={Role.TASKMANAGER})
+    async def listeners_on(self, port: Port) -> tuple[str, ...]:
+        """The hosts on which processes of this job, or shuffle workers, listen on ``port``; asked for a box of it."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
@@ -175,6 +236,11 @@ class JobMasterGateway(Protocol):
         Raises ``PeerRefused`` when this is not its JobMaster, ``LeadershipLost`` when it does not lead, and
         ``MailboxFull`` when it is asked too early.
         """
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True, timeout=60.0)
+    async def driver_secrets(self, attempt: int) -> tuple[GivenSecret, ...]:
+        """The secrets of the job; raises what there is to tell its owner when they are not given."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,32 +15,45 @@ from sluice.core import Home, StoreError, read_bounded
 
 MAX_TOLD = 5
 _ISOLATED = frozenset({"sandbox", "uid"})
+_DECIDED = frozenset({"enforce", "audit"})
 
 
 class _Announced(msgspec.Struct, frozen=True):
-    """A TaskManager's announcement; one that says nothing about isolation has none."""
+    """A TaskManager's announcement; what it says nothing about it does not have."""
 
     name: str
     isolation: str = "none"
+    egress: str = "off"
 
 
 def _jobs_isolated(subject: Subject) -> Evidence:
+    return _judged(subject, lambda each: each.isolation, _ISOLATED, "jobs can do whatever their TaskManager can")
+
+
+def _jobs_kept_in(subject: Subject) -> Evidence:
+    return _judged(
+        subject, lambda each: each.egress, _DECIDED, "jobs connect to whatever their machine can reach, unrecorded"
+    )
+
+
+def _judged(subject: Subject, of: Callable[[_Announced], str], good: frozenset[str], problem: str) -> Evidence:
+    """What the TaskManagers of a home announce, one value ``of`` each."""
     endpoints = Home.at(Path(subject.listener.path)).run / "endpoints"
     done = f"read what each TaskManager announces in {endpoints}"
-    levels = {}
+    values = {}
     for path in sorted(endpoints.glob("taskmanager-*.json")):
         try:
             announced = msgspec.json.decode(read_bounded(path), type=_Announced)
         except (StoreError, msgspec.MsgspecError) as error:
             return finding(done, f"{path.name} cannot be read: {error}")
-        levels[announced.name] = announced.isolation
-    if not levels:
+        values[announced.name] = of(announced)
+    if not values:
         return not_examined("no TaskManager is registered here")
-    bad = [f"{name} ({level})" for name, level in levels.items() if level not in _ISOLATED]
+    bad = [f"{name} ({value})" for name, value in values.items() if value not in good]
     if bad:
         more = f" and {len(bad) - MAX_TOLD} more" if len(bad) > MAX_TOLD else ""
-        return finding(done, f"jobs can do whatever their TaskManager can: {', '.join(bad[:MAX_TOLD])}{more}")
-    return passed(done, ", ".join(sorted(set(levels.values()))))
+        return finding(done, f"{problem}: {', '.join(bad[:MAX_TOLD])}{more}")
+    return passed(done, ", ".join(sorted(set(values.values()))))
 
 
 CHECKS = (
@@ -53,5 +67,16 @@ CHECKS = (
         references=(ref.ASVS_ACCESS, ref.CWE_ISOLATION),
         remedy='Set isolation.level = "sandbox"; `sluice doctor` says whether the machine can.',
         run=_jobs_isolated,
+    ),
+    Check(
+        id="ISO-02",
+        title="Connections of jobs to others are decided about",
+        problem="jobs with a way to anywhere",
+        severity=Severity.MEDIUM,
+        kinds=frozenset({Kind.HOME}),
+        expected="every TaskManager gives jobs networks of their own, and leads out what the policy allows",
+        references=(ref.ASVS_ACCESS, ref.CWE_ISOLATION),
+        remedy='Set egress.mode = "enforce" and name in the policy what jobs may connect to; "audit" records first.',
+        run=_jobs_kept_in,
     ),
 )

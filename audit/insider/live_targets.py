@@ -12,7 +12,7 @@ from sluice.audit.discovery import declared, find, kernel_sockets, processes_of
 from sluice.audit.insider.payload import Target
 from sluice.audit.model import Listener
 from sluice.audit.wire import speaks_tls
-from sluice.core import Home
+from sluice.core import EgressConfig, EgressMisconfigured, Home, egress_address
 
 _START_TIME = 19
 """Field of ``/proc/PID/stat``, counted from the one behind the command's name (proc(5): 22)."""
@@ -29,6 +29,9 @@ def live_targets(home: Home, victim: str) -> Iterator[Target]:
             yield Target(kind, str(pid), name or process.name(), start_ticks(pid))
     yield from _temporary_directories(processes[pid][1] for pid in of_victim if pid in processes)
     yield from _listeners(declared(home))
+    with contextlib.suppress(EgressMisconfigured):
+        host, port = egress_address(EgressConfig(), home)
+        yield Target("port", f"{host}:{port}", "egress")
     for each in kernel_sockets(home)[0]:
         if each.pid in of_victim and each.path:
             yield Target("socket of another job", each.path, each.process)

@@ -1,4 +1,4 @@
-"""What is seen from outside after the job has ended: what readers made of the links and FIFOs that it had laid out."""
+"""What is seen from outside after the job has ended: what came of what it had laid out or asked for."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class Seen:
         canary_gone: whether something of the audit's own was removed.
         left: paths of what the job had left, and nobody removed; None when the audit cannot look.
         running: places whose process still runs; None when the audit cannot look.
+        robbed: what the other job has lost; None when there is no other job, or it had ended by itself.
+        heard: attempts, and from where, whose mark has come out of the job; None when the audit does not listen.
     """
 
     read: int = 0
@@ -31,9 +33,11 @@ class Seen:
     canary_gone: bool = False
     left: tuple[str, ...] | None = None
     running: frozenset[Place] | None = None
+    robbed: tuple[str, ...] | None = None
+    heard: frozenset[tuple[str, Place]] | None = None
 
 
-def judge(row: Row, seen: Seen) -> Evidence:
+def judge(row: Row, seen: Seen) -> Evidence:  # noqa: PLR0911  a line for each kind
     """What came of something that the job had laid out."""
     if row.id in _READERS:
         return _read(row, seen)
@@ -44,6 +48,10 @@ def judge(row: Row, seen: Seen) -> Evidence:
         return _removed(row, seen)
     if row.id == "USE-07":
         return _ended(row, seen)
+    if row.id == "SHR-01":
+        return _robbed(row, seen)
+    if row.id.startswith("EGR-"):
+        return _left(row, seen)
     return not_examined(f"{row.done}: nobody looked at it from outside")
 
 
@@ -68,3 +76,20 @@ def _ended(row: Row, seen: Seen) -> Evidence:
         return not_examined("the audit does not run beside the cluster and cannot look")
     done = f"{row.done}; then looked for it when the job had ended"
     return finding(done, "it still ran") if row.place in seen.running else passed(done, "it had ended, too")
+
+
+def _left(row: Row, seen: Seen) -> Evidence:
+    if seen.heard is None:
+        return not_examined("the audit does not run beside the cluster and cannot listen")
+    done = f"{row.done}, and {row.seen}; then asked the outlet"
+    heard = (row.id, row.place) in seen.heard
+    return finding(done, "it has heard the job") if heard else passed(done, "it has heard nothing")
+
+
+def _robbed(row: Row, seen: Seen) -> Evidence:
+    if seen.robbed is None:
+        return not_examined("there is no other job, or it had ended by itself")
+    done = f"{row.done}, and {row.seen}; then looked at the other job"
+    return (
+        finding(done, ", ".join(seen.robbed)[:300]) if seen.robbed else passed(done, "it had all that it held before")
+    )

@@ -10,7 +10,7 @@ from sluice.audit.insider.catalogue import CHECKS
 from sluice.audit.insider.outside import Seen, judge
 from sluice.audit.insider.payload import ATTEMPTS, Outcome as Tried, Place
 from sluice.audit.insider.results import Row
-from sluice.audit.model import Evidence, Kind, Listener, ListenerReport, Outcome, Report, Result, not_examined
+from sluice.audit.model import Evidence, Kind, Listener, ListenerReport, Outcome, Report, Result, finding, not_examined
 
 NAMES = {
     Place.DRIVER: "driver's Python",
@@ -61,6 +61,8 @@ def report_of(
 
 
 def _evidence(row: Row, seen: Seen | None) -> Evidence:
+    if seen is not None and (row.id, row.place) in (seen.heard or ()):
+        return finding(row.done, "the outlet has heard it")  # whatever the job says
     if row.outcome is Tried.PLANTED:
         return not_examined(f"{row.done}: nobody looked at it from outside") if seen is None else judge(row, seen)
     return Evidence(_OUTCOMES[row.outcome], row.done, row.seen)

@@ -31,7 +31,7 @@ from sluice.cli.options import (
     JsonOption,
     load_configuration,
 )
-from sluice.core import Home, SluiceError, read_bounded
+from sluice.core import EgressMode, Home, SluiceError, egress_endpoint, read_bounded
 from sluice.runtime.node import Registration
 from sluice.runtime.sandbox import IsolationLevel
 
@@ -92,7 +92,7 @@ def _say_ready(home: Home, console: Console, *, as_json: bool) -> None:
     console.print(
         f"ready after {seconds:.1f} s: https://{address['host']}:{address['port']}", highlight=False, soft_wrap=True
     )
-    if IsolationLevel.NONE in _isolation(home).values():
+    if any(each.isolation is IsolationLevel.NONE for each in _registered(home).values()):
         console.print("warning: jobs run without a sandbox: they can do whatever their TaskManager can", style="red")
     if not (home.root / "token").exists():
         console.print(
@@ -168,14 +168,20 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     with contextlib.suppress(OSError, ValueError):
         address = json.loads((located.run / "endpoints" / "envoy.json").read_text())
         gateway = f"https://{address['host']}:{address['port']}"
-    isolation = _isolation(located) if alive else {}
+    outside = None
+    with contextlib.suppress(OSError, ValueError):
+        address = json.loads(egress_endpoint(located).read_text())
+        outside = f"{address['host']}:{address['port']}"
+    registered = _registered(located) if alive else {}
     document = {
         "home": str(located.root),
         "running": alive,
         "ready": bool(alive and record and record.ready),
         "gateway": gateway if alive else None,
         "startup_seconds": record.ready_at - record.started_at if alive and record and record.ready else None,
-        "isolation": isolation,
+        "isolation": {name: each.isolation.value for name, each in registered.items()},
+        "egress": {name: each.egress.value for name, each in registered.items()},
+        "egress_listener": outside if alive else None,
         "processes": [
             {"name": entry.name, "pid": entry.pid, "running": process is not None} for entry, process in members
         ],
@@ -187,23 +193,28 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
     else:
         print(f"cluster in {located.root}: {'ready' if document['ready'] else 'starting'}")
         print(f"gateway: {gateway or 'not up yet'}")
-        levels = sorted(set(isolation.values()))
-        if levels:
-            print(f"isolation of jobs: {', '.join(levels)}")
-        for name in sorted(name for name, level in isolation.items() if level == IsolationLevel.NONE):
-            print(f"  warning: jobs on {name} run without a sandbox")
+        if registered:
+            print(f"isolation of jobs: {', '.join(sorted({each.isolation for each in registered.values()}))}")
+            print(f"egress of jobs: {', '.join(sorted({each.egress for each in registered.values()}))}")
+        if outside:
+            print(f"connections of jobs to hosts outside: {outside}")
+        for name, each in sorted(registered.items()):
+            if each.isolation is IsolationLevel.NONE:
+                print(f"  warning: jobs on {name} run without a sandbox")
+            elif each.egress is EgressMode.OFF:
+                print(f"  warning: jobs on {name} connect to whatever it can reach")
         for entry, process in members:
             print(f"  {entry.name:<16} pid {entry.pid:<8} {'running' if process else 'gone'}")
     raise typer.Exit(0 if document["ready"] else EXIT_NO)
 
 
-def _isolation(home: Home) -> dict[str, str]:
-    """What the TaskManagers that are registered keep jobs in, by their names."""
+def _registered(home: Home) -> dict[str, Registration]:
+    """The TaskManagers that are registered, by their names."""
     found = {}
     for path in sorted((home.run / "endpoints").glob("taskmanager-*.json")):
         with contextlib.suppress(SluiceError, msgspec.MsgspecError):
             each = msgspec.json.decode(read_bounded(path), type=Registration)
-            found[each.name] = each.isolation.value
+            found[each.name] = each
     return found
 
 

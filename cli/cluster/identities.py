@@ -184,7 +184,8 @@ def _host_of(role: Role, configuration: Configuration) -> str:
         case Role.SHUFFLE_MANAGER | Role.SHUFFLE_WORKER:
             return configuration.shuffle.host
         case Role.AUTH:
-            return configuration.gateway.auth_host
+            gateway = configuration.gateway
+            return gateway.auth_host or (gateway.ext_authz.host if gateway.ext_authz is not None else "")
         case _:
             return ""
 

@@ -46,7 +46,7 @@ from sluice.cli.cluster.supervision import Member, Supervisor
 from sluice.cli.config import EMBEDDED, FLAG, Configuration
 from sluice.cli.errors import CommandError
 from sluice.cli.published_routes import publish_routes
-from sluice.core import Home, SluiceError, make_private_directory
+from sluice.core import EgressMode, Home, SluiceError, egress_mode, make_private_directory
 from sluice.gateway.connect import connect_socket
 from sluice.gateway.service import auth_announcement
 from sluice.pki.tls import no_tickets_environment
@@ -130,7 +130,9 @@ class Launcher:
 
         find_java()
         # Before anything else, because without it no TaskManager would start; and here its remedy is seen.
-        await asyncio.to_thread(Sandbox.prepare, self.configuration.isolation)
+        isolation = self.configuration.isolation
+        own = egress_mode(self.configuration.egress, isolation.level) is not EgressMode.OFF
+        await asyncio.to_thread(Sandbox.prepare, isolation, own_networks=own)
         for line in prepare_authorities(self.home, self.configuration):
             self.report(line)
         ca = Member("ca", ("ca",))

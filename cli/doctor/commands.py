@@ -18,6 +18,7 @@ from sluice.cli.options import (
     load_configuration,
 )
 from sluice.cli.pki import print_json, printable, problem_lines
+from sluice.core import egress_mode
 from sluice.pki.inspect import Severity
 
 _MEBIBYTE = 1 << 20
@@ -34,7 +35,9 @@ def doctor(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None, as_json
     record = read_record(located)
     running = record is not None and record.launcher.find() is not None
     configuration = configuration.embedded()
-    facts = read_machine(located.root, _ports(configuration), configuration.isolation, cluster_running=running)
+    isolation = configuration.isolation
+    egress = egress_mode(configuration.egress, isolation.level)
+    facts = read_machine(located.root, _ports(configuration), isolation, egress, cluster_running=running)
     problems = machine_problems(facts, _demand(configuration))
     fit = not any(each.severity is Severity.ERROR for each in problems)
     if as_json:
@@ -87,6 +90,7 @@ def _found(facts: MachineFacts) -> dict[str, str]:
     return {
         "python": ".".join(map(str, facts.python)),
         **{name: program.found for name, program in programs.items() if program.found},
+        "egress": str(facts.egress),
         "cores": str(facts.cores),
         "memory": f"{facts.memory_available // _MEBIBYTE} of {facts.memory // _MEBIBYTE} MiB available",
         "disk": f"{facts.home.free_bytes // _MEBIBYTE} MiB free for {facts.home.path}",

@@ -12,6 +12,7 @@ from sluice.cli.doctor.machine_facts import (
     Port,
     Program,
 )
+from sluice.core import EgressMode
 from sluice.pki.inspect import Problem, Severity, worst_first
 
 MINIMUM_PYTHON = (3, 11)
@@ -56,6 +57,7 @@ def machine_problems(facts: MachineFacts, demand: Demand) -> list[Problem]:
             *_program("envoy", facts.envoy),
             *_program("sandbox", facts.sandbox),
             *_isolation(facts),
+            *_egress(facts),
             *_directory("home", facts.home),
             *_directory("temporary", facts.temporary),
             *_private(facts.home),
@@ -102,6 +104,21 @@ def _isolation(facts: MachineFacts) -> list[Problem]:
             "jobs run without a sandbox",
             "a job can do whatever its TaskManager can: read its keys, and the data of other jobs",
             'set isolation.level = "sandbox"',
+        )
+    ]
+
+
+def _egress(facts: MachineFacts) -> list[Problem]:
+    if facts.egress is not EgressMode.OFF or not facts.isolated:
+        return []
+    return [
+        _problem(
+            Severity.WARNING,
+            "egress-off",
+            "egress.mode",
+            "jobs connect to whatever this machine can reach",
+            "nobody decides about it, and nobody knows of it: a job can send what it reads anywhere",
+            'set egress.mode = "enforce"',
         )
     ]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from sluice.core import SluiceError
+from sluice.core import EgressMode, SluiceError
 from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
 
 _STA_UNSYNC = 0x0040
@@ -91,10 +91,17 @@ class MachineFacts:
     cluster_running: bool = False
     isolated: bool = True
     """Whether jobs are to be isolated at all."""
+    egress: EgressMode = EgressMode.ENFORCE
+    """What jobs may connect to."""
 
 
 def read_machine(
-    home: Path, ports: Iterable[tuple[str, str, int]], isolation: IsolationConfig, *, cluster_running: bool
+    home: Path,
+    ports: Iterable[tuple[str, str, int]],
+    isolation: IsolationConfig,
+    egress: EgressMode,
+    *,
+    cluster_running: bool,
 ) -> MachineFacts:
     """Look at this machine for a cluster in ``home`` with the ``(setting, host, port)`` that it is to listen on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -105,7 +112,7 @@ def read_machine(
         java=_java(),
         spark=_spark(),
         envoy=_envoy(),
-        sandbox=_sandbox(isolation),
+        sandbox=_sandbox(isolation, egress),
         home=_directory(home),
         temporary=_directory(Path(tempfile.gettempdir())),
         ports=tuple(_port(*each) for each in ports),
@@ -120,6 +127,7 @@ def read_machine(
         localhost=_addresses("localhost"),
         cluster_running=cluster_running,
         isolated=isolation.level is not IsolationLevel.NONE,
+        egress=egress,
     )
 
 
@@ -142,9 +150,9 @@ def _spark() -> Program:
         return Program(error=error.what, remedy=error.remedy)
 
 
-def _sandbox(isolation: IsolationConfig) -> Program:
+def _sandbox(isolation: IsolationConfig, egress: EgressMode) -> Program:
     try:
-        return Program(found=str(Sandbox.prepare(isolation)))
+        return Program(found=str(Sandbox.prepare(isolation, own_networks=egress is not EgressMode.OFF)))
     except SluiceError as error:
         return Program(error=error.what, remedy=error.remedy)
 

@@ -45,9 +45,10 @@ def agent(
     """
     from sluice.cli.serving import serve
     from sluice.core import utc_now
-    from sluice.pki.agent import Agent, LocalJwtAuthority, load_policy, run_agent
+    from sluice.pki.agent import Agent, load_policy, run_agent
     from sluice.pki.enrolment import joined_agent
     from sluice.pki.issuing import LocalIssuer
+    from sluice.pki.jwt import LocalJwtAuthority
 
     located, configuration = load_configuration(home, config)
     settings = configuration.pki

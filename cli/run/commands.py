@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sluice.cli import audit_records as acts
 from sluice.cli.cluster import JOBMANAGER_NAME
 from sluice.cli.options import (
     DEFAULT_HOME,
@@ -16,7 +17,7 @@ from sluice.cli.options import (
     HomeOption,
     load_configuration,
 )
-from sluice.cli.published_routes import auth_address, publish_routes
+from sluice.cli.published_routes import auth_address, operations, publish_routes
 from sluice.cli.run.agent import agent
 from sluice.cli.run.application import application
 from sluice.cli.run.joining import (
@@ -71,7 +72,9 @@ def jobmanager(
     options: MemberOptions,
 ) -> None:
     """Dispatcher, ResourceManager, JobMasters, blob server and REST."""
+    from sluice.gateway import job_tokens_in
     from sluice.gateway.authn import check_in
+    from sluice.gateway.egress_evidence import egress_evidence_in
     from sluice.runtime.node import allow_many_files
     from sluice.runtime.processes import run_jobmanager
 
@@ -89,6 +92,9 @@ def jobmanager(
             locate_ca=member.locate_ca,
             auth=remote_auth,
             check_streams=check_in(home, configuration.gateway) if remote_auth is None else None,
+            ask_tokens=job_tokens_in(home, configuration.gateway, operations) if remote_auth is None else None,
+            ask_egress=egress_evidence_in(home, configuration.gateway, operations()) if remote_auth is None else None,
+            record=acts.recording(home) if remote_auth is None else None,
         )
 
     member.serve(main)
@@ -187,6 +193,7 @@ def auth(
             rest=member.rest_address,
             locate_ca=member.locate_ca,
             tracing=configuration.tracing,
+            egress=configuration.gateway_egress,
         )
     )
 
@@ -215,8 +222,11 @@ def envoy(
 
     member = options.member(Role.GATEWAY, ENVOY_NAME)
     gateway, domain, rest = member.configuration.gateway, member.configuration.pki.trust_domain, member.rest_address
+    egress = member.configuration.gateway_egress
     identities = gateway_identities(member.home, member.configuration.pki, member.join, edge_token_file)
-    member.serve(lambda: run_envoy(member.home, gateway, domain, rest=rest, elsewhere=elsewhere), identities)
+    member.serve(
+        lambda: run_envoy(member.home, gateway, domain, rest=rest, elsewhere=elsewhere, egress=egress), identities
+    )
 
 
 @app.command()

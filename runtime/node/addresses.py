@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from sluice.core import Home, SluiceError, make_private_directory, read_bounded, write_public
+from sluice.core import EgressMode, Home, SluiceError, make_private_directory, read_bounded, write_public
 from sluice.runtime.sandbox import IsolationLevel
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -149,11 +149,13 @@ def _read(home: Home, name: str, kind: type[_T], called: str) -> _T:
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """A TaskManager of this home that is registered: its name, who took it (a SPIFFE ID), and how it isolates jobs."""
+    """A TaskManager of this home that is registered: its name, who took it (a SPIFFE ID), how it isolates jobs, and
+    what these may connect to."""
 
     name: str
     jobmanager: str
     isolation: IsolationLevel = IsolationLevel.NONE
+    egress: EgressMode = EgressMode.OFF
 
 
 class ShuffleRegistration(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,8 +17,9 @@ from sluice.core import Home, MetricsRegistry, PkiError, SluiceError, collecting
 from sluice.pki import PkiConfig, Role
 from sluice.pki.assertions import AssertionKeys, CheckHolders, OpenStreams, assertion_keys_file
 from sluice.pki.ca import CaAddress, needing_attention, read_ca
-from sluice.pki.enrolment import OnlineIssuer
+from sluice.pki.enrolment import OnlineIssuer, OnlineTokens
 from sluice.pki.issuing import Issuer
+from sluice.pki.jwt import AskForToken
 from sluice.pki.tls import ConnectionLog, TlsIdentity
 from sluice.pki.trust import reporting
 from sluice.runtime.blob import BlobServer, BlobStore, sweeping
@@ -37,10 +38,13 @@ from sluice.runtime.ha import (
 )
 from sluice.runtime.ha.terms import terms
 from sluice.runtime.jobmanager import DISPATCHER
-from sluice.runtime.jobmanager.attempt import JobIdentities, RemoteDrivers
+from sluice.runtime.jobmanager.attempt import JobIdentities, JobTokens, Record, RemoteDrivers
 from sluice.runtime.jobmanager.dispatcher import ConnectSessions, Observation
+from sluice.runtime.jobmanager.egress import Ask as AskEgress, without_gateway
+from sluice.runtime.jobmanager.secrets import KeyRing, keys_directory
 from sluice.runtime.node import (
     JobManagerAddress,
+    forbid_core_dumps,
     listening_jobmanager,
     publish_jobmanager,
     require_reachable,
@@ -55,10 +59,13 @@ from sluice.runtime.rest import (
     Streams,
     Term,
     TrustFacts,
+    ask_at,
+    ask_egress_at,
     check_at,
     check_nothing,
     fetch_forever,
     read_summary,
+    record_at,
 )
 from sluice.runtime.rest.trust_facts import trust_facts
 from sluice.runtime.rest_server import RestServer, RestSwitch, make_application
@@ -83,13 +90,17 @@ async def run_jobmanager(
     locate_ca: Callable[[], CaAddress] | None = None,
     auth: tuple[str, int] | None = None,
     check_streams: CheckHolders | None,
+    ask_tokens: AskForToken | None = None,
+    ask_egress: AskEgress | None = None,
+    record: Record | None = None,
 ) -> None:
     """Run a JobManager until cancelled, leading or standing by; then stop. Its jobs are left to the next leader.
 
     Its identity is at ``home.identity(Role.JOBMANAGER, name)``, prepared before. ``locate_ca`` says where the online
     authority is; by default it is announced in ``home``. ``auth`` is where the auth service of another machine is,
     which tells the gateway's public keys; without it they are in ``home``. ``check_streams`` tells whose streams of
-    events may stay open; None: the auth service of another machine is asked.
+    events may stay open, ``ask_tokens`` decides which tokens jobs get, ``ask_egress`` records and decides connections
+    of jobs to the outside, and ``record`` writes to the audit log; None: the auth service of another machine is asked.
 
     Raises:
         StoreError: there is no usable identity, or an address is taken.
@@ -97,7 +108,18 @@ async def run_jobmanager(
         HaError: it can neither lead nor stand by.
         EndpointFailed: the Dispatcher or the ResourceManager failed unexpectedly.
     """
-    node = jobmanager(home, config, pki, name, locate_ca=locate_ca, auth=auth, check_streams=check_streams)
+    node = jobmanager(
+        home,
+        config,
+        pki,
+        name,
+        locate_ca=locate_ca,
+        auth=auth,
+        check_streams=check_streams,
+        ask_tokens=ask_tokens,
+        ask_egress=ask_egress,
+        record=record,
+    )
     async with node as running:
         await running.wait()
 
@@ -114,6 +136,9 @@ async def jobmanager(
     auth: tuple[str, int] | None = None,
     election: LeaderElection | None = None,
     check_streams: CheckHolders | None = None,
+    ask_tokens: AskForToken | None = None,
+    ask_egress: AskEgress | None = None,
+    record: Record | None = None,
 ) -> AsyncIterator[JobManagerNode]:
     """A running JobManager, once it takes work or stands by for another one that does.
 
@@ -124,9 +149,15 @@ async def jobmanager(
         election: by default the one of ``config.ha``.
         check_streams: whose streams of events may stay open; by default as the auth service of another machine says, or
             those of whoever was let in, where there is none.
+        ask_tokens: which tokens jobs get; by default as the auth service of another machine says, or none.
+        ask_egress: records and decides connections of jobs to the outside; by default the auth service of another
+            machine. Where there is none, nothing is allowed, and REST alone shows what was tried.
+        record: writes to the audit log; by default the auth service of another machine does. Where there is none, no
+            job gets a secret.
     """
     settings = config.jobmanager
     require_reachable(settings.host, "jobmanager.host")
+    forbid_core_dumps()  # it holds secrets of jobs
     home.create()
     identity = TlsIdentity(home.identity(Role.JOBMANAGER, name))
     connections = ConnectionLog()
@@ -146,8 +177,11 @@ async def jobmanager(
         stack.push_async_callback(service.close)
         rpc_address = await service.listen(settings.host, settings.rpc_port)
         await service.start(LeaderEndpoint(elected_by.leader))
+        locate = locate_ca or (lambda: read_ca(home))
+        asked = ask_tokens or (None if auth is None else ask_at(AuthService(identity, *auth)))
+        tokens = None if asked is None else JobTokens(asked, OnlineTokens(identity, locate), config.trust_domain)
         identities = JobIdentities(
-            issuer or OnlineIssuer(identity, locate_ca or (lambda: read_ca(home)), algorithm=pki.key_algorithm),
+            issuer or OnlineIssuer(identity, locate, algorithm=pki.key_algorithm),
             config.trust_domain,
             timedelta(hours=pki.job_hours),
         )
@@ -171,9 +205,13 @@ async def jobmanager(
             storage=storage,
             origin=origin_of(home),
             places=CheckpointPlaces.of(config.streaming, home.root),
+            ask_egress=ask_egress or _egress_question(identity, auth),
+            secret_keys=KeyRing(keys_directory(home, config.secrets.keys), makes_keys=not elected_by.across_machines),
+            record=record or (None if auth is None else record_at(AuthService(identity, *auth))),
             find_shuffle_manager=shuffle_manager_finder(service, home, config.shuffle)
             if config.shuffle.enabled
             else None,
+            tokens=tokens,
         )
         facts = ClusterFacts(
             sluice_version=importlib.metadata.version("sluice"),
@@ -269,6 +307,8 @@ class JobManagerNode:
             artifacts=ArtifactStores(config.jobmanager.artifact_stores),
             feed=gateways.feed,
             streams=self.streams,
+            egress=gateways.egress,
+            secrets=gateways.secrets,
             shuffle=gateways.shuffle,
             trust=self._trust,
             standbys=self.standbys,
@@ -301,6 +341,10 @@ def _shown_late(home: Home) -> tuple[str, ...]:
 
 def _stream_check(identity: TlsIdentity, auth: tuple[str, int] | None) -> CheckHolders:
     return check_nothing if auth is None else check_at(AuthService(identity, *auth))
+
+
+def _egress_question(identity: TlsIdentity, auth: tuple[str, int] | None) -> AskEgress:
+    return without_gateway if auth is None else ask_egress_at(AuthService(identity, *auth))
 
 
 def _streams(stack: AsyncExitStack, check_streams: CheckHolders) -> Streams:

@@ -6,18 +6,38 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluice.core import end_tasks
 from sluice.pki.tls import ConnectionLog
 from sluice.runtime.blob import BlobStore
 from sluice.runtime.checkpoint import CheckpointPlaces
 from sluice.runtime.config import LimitsConfig, Provider, RuntimeConfig
-from sluice.runtime.gateways import RESOURCE_MANAGER
+from sluice.runtime.gateways import EGRESS, RESOURCE_MANAGER
 from sluice.runtime.ha import HaStorage, Leadership, check_storage
-from sluice.runtime.jobmanager import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
-from sluice.runtime.jobmanager.attempt import AttemptSettings, JobIdentities, JobServices, RemoteDrivers
+from sluice.runtime.jobmanager import (
+    DISPATCHER,
+    DispatcherGateway,
+    EgressInternalGateway,
+    ResourceManagerInternalGateway,
+)
+from sluice.runtime.jobmanager.attempt import (
+    AttemptSettings,
+    JobIdentities,
+    JobServices,
+    JobTokens,
+    Record,
+    RemoteDrivers,
+)
 from sluice.runtime.jobmanager.dispatcher import Dispatcher, JobFeed, JobLimits
+from sluice.runtime.jobmanager.egress import (
+    Ask as AskEgress,
+    EgressEndpoint,
+    EgressLedger,
+    Exchange,
+    without_gateway,
+)
+from sluice.runtime.jobmanager.secrets import KeyRing, SecretStore
 from sluice.runtime.jobmanager.slots import ProvisionLimits, ResourceManager
 from sluice.runtime.jobmanager.store import CheckpointStore, HistoryStore, JobStore
 from sluice.runtime.jobmanager.store.shuffle_secret import shuffle_secret
@@ -41,7 +61,12 @@ class ProcessServices:
     storage: HaStorage
     origin: str
     places: CheckpointPlaces
+    secret_keys: KeyRing
+    ask_egress: AskEgress = without_gateway
+    egress: EgressLedger = field(default_factory=EgressLedger)
     find_shuffle_manager: ShuffleLeader | None = None
+    tokens: JobTokens | None = None
+    record: Record | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +76,8 @@ class Gateways:
     dispatcher: DispatcherGateway
     resource_manager: ResourceManagerInternalGateway
     feed: JobFeed
+    egress: EgressInternalGateway
+    secrets: SecretStore
     shuffle: ShuffleManagerLink | None = None
 
 
@@ -82,13 +109,14 @@ async def leading(process: ProcessServices, leadership: Leadership) -> AsyncIter
         dispatcher_gateway = service.local(DispatcherGateway, DISPATCHER)
         feed = JobFeed()
         stack.callback(feed.close)
+        secrets = SecretStore(leadership.pointers, process.storage, process.secret_keys, process.config.trust_domain)
         dispatcher = Dispatcher(
             store=JobStore(leadership.pointers, process.storage, epoch=leadership.epoch, origin=process.origin),
             history=HistoryStore(leadership.pointers, process.storage),
             term=leadership,
             blobs=process.blobs,
             resource_manager=slots,
-            services=_services(process, slots, dispatcher_gateway, leadership, shuffle),
+            services=_services(process, slots, dispatcher_gateway, leadership, shuffle=shuffle, secrets=secrets),
             finished_jobs_kept=settings.finished_jobs_kept,
             lease=process.config.ha.lease,
             limits=_limits(process.config.limits),
@@ -99,7 +127,13 @@ async def leading(process: ProcessServices, leadership: Leadership) -> AsyncIter
         )
         await service.start(dispatcher)
         stack.push_async_callback(service.stop, dispatcher)
-        yield Gateways(dispatcher_gateway, slots, feed, shuffle)
+        exchange = Exchange(process.ask_egress)
+        stack.push_async_callback(exchange.close)
+        egress = EgressEndpoint(dispatcher_gateway, exchange, process.egress)
+        await service.start(egress)
+        stack.push_async_callback(service.stop, egress)
+        outside = service.local(EgressInternalGateway, EGRESS)
+        yield Gateways(dispatcher_gateway, slots, feed, outside, secrets, shuffle)
 
 
 @asynccontextmanager
@@ -153,7 +187,9 @@ def _services(
     slots: ResourceManagerInternalGateway,
     dispatcher: DispatcherGateway,
     leadership: Leadership,
+    *,
     shuffle: ShuffleManagerLink | None,
+    secrets: SecretStore,
 ) -> JobServices:
     settings = process.config.jobmanager
     return JobServices(
@@ -176,6 +212,9 @@ def _services(
         places=process.places,
         check_leadership=leadership.check,
         shuffle=shuffle,
+        tokens=process.tokens,
+        secrets=secrets,
+        record=process.record,
     )
 
 

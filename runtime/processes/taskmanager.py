@@ -9,11 +9,20 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from sluice.core import Home, MetricsRegistry, collecting, end_tasks, make_private_directory
+from sluice.core import (
+    EgressMode,
+    Home,
+    MetricsRegistry,
+    collecting,
+    egress_mode,
+    end_tasks,
+    make_private_directory,
+)
 from sluice.pki import Role, SpiffeId
 from sluice.pki.tls import ConnectionLog, TlsIdentity
 from sluice.pki.trust import reporting
 from sluice.runtime.config import RuntimeConfig
+from sluice.runtime.egress import EgressJournal, EgressReporter, reporting_egress
 from sluice.runtime.messages import TaskManagerRegistration
 from sluice.runtime.node import (
     Address,
@@ -21,11 +30,13 @@ from sluice.runtime.node import (
     LeaderLink,
     LeaderPlace,
     Registration,
+    forbid_core_dumps,
     kept,
     publish_registration,
     require_reachable,
     withdraw_registration,
 )
+from sluice.runtime.processes.job_networks import job_networks
 from sluice.runtime.rpc import RpcService
 from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.taskmanager import (
@@ -53,6 +64,7 @@ async def run_taskmanager(home: Home, config: RuntimeConfig, name: str, *, jobma
         StoreError: there is no usable identity.
         JavaNotFound: there is no Java that drivers and executors could run on.
         SandboxUnavailable: this machine cannot give jobs the configured isolation.
+        EgressMisconfigured: nor keep them from the network as configured.
         AddressUnusable: others could not connect to ``config.taskmanager.host``.
     """
     async with taskmanager(home, config, name, jobmanagers=jobmanagers) as link:
@@ -81,10 +93,13 @@ async def taskmanager(
     require_reachable(settings.host, "taskmanager.host")
     identity = TlsIdentity(home.identity(Role.TASKMANAGER, name))
     profile = settings.profile
+    forbid_core_dumps()  # it holds secrets of jobs
     total = settings.total
     spark = launcher or SparkExecutorLauncher()
     await asyncio.to_thread(spark.prepare)
-    sandbox = await asyncio.to_thread(Sandbox.prepare, config.isolation, private=[home.root])
+    mode = egress_mode(config.egress, config.isolation.level)
+    own = mode is not EgressMode.OFF
+    sandbox = await asyncio.to_thread(Sandbox.prepare, config.isolation, private=[home.root], own_networks=own)
     connections = ConnectionLog()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(reporting(identity, "taskmanager"))
@@ -112,12 +127,18 @@ async def taskmanager(
             if jobmanager_id is None:
                 withdraw_registration(home, name)
             else:
-                registration = Registration(name=name, jobmanager=str(jobmanager_id), isolation=sandbox.level)
+                registration = Registration(
+                    name=name, jobmanager=str(jobmanager_id), isolation=sandbox.level, egress=mode
+                )
                 publish_registration(home, registration)
 
         stack.callback(withdraw_registration, home, name)
         slots_changed = asyncio.Event()
-        executor = TaskExecutor(shape, spark, sandbox, connections, slots_changed.set, argv=argv)
+        journal = EgressJournal()
+        # The endpoint is there before anything is reported.
+        outside = EgressReporter(journal, lambda: executor.egress(), enforce=mode is EgressMode.ENFORCE)  # noqa: PLW0108
+        networks = job_networks(stack, home, config, name, sandbox, journal, outside, mode)
+        executor = TaskExecutor(shape, spark, sandbox, connections, slots_changed.set, argv=argv, networks=networks)
         registrant = RegisteringTaskManager(
             executor,
             TaskManagerRegistration(
@@ -129,18 +150,21 @@ async def taskmanager(
                 version=importlib.metadata.version("sluice"),
                 total=total,
                 isolation=sandbox.level,
+                egress=mode,
                 driver_slots=settings.driver_slots,
                 driver_profile=config.spark.driver_profile,
             ),
-            fence_after=config.jobmanager.heartbeat_timeout,
+            fence_after=config.fence_after,
         )
         link = LeaderLink(leader, registrant, report_now=slots_changed, registered=registered)
         await service.start(executor)
         await service.start(Diagnostics(f"taskmanager/{name}", stack.enter_context(kept())))
         linked = asyncio.create_task(_until_left(link, executor), name="jobmanager link")
         stack.push_async_callback(end_tasks, linked)
-        offered = (settings.slots, settings.driver_slots, sandbox)
-        _LOG.info("TaskManager %s offers %d slots, and %d for drivers; isolation: %s", identity.spiffe_id, *offered)
+        await stack.enter_async_context(reporting_egress(outside))
+        offered = (settings.slots, settings.driver_slots, sandbox, mode)
+        told = "TaskManager %s offers %d slots, and %d for drivers; isolation: %s; egress: %s"
+        _LOG.info(told, identity.spiffe_id, *offered)
         yield linked
         _LOG.info("TaskManager %s stops", identity.spiffe_id)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from sluice.core import clear_untrusted, is_regular_file, make_private_directory
 from sluice.pki import SpiffeId
 from sluice.pki.issuing import SignedChain, install_chain
 from sluice.pki.x509 import new_csr
+from sluice.runtime.job_network import JobNetwork, SeatGiver, pair_of_seats
 from sluice.runtime.messages import DRIVER_LOGS, DriverCsr, DriverLaunch, Evidence
 from sluice.runtime.node import ChildProcess, LeaderPlace, keep_renewed, open_log, shorten_log
 from sluice.runtime.sandbox import IsolationConfig
@@ -71,6 +73,10 @@ class DriverHome:
     argv: DriverArgv = driver_argv
 
 
+JoinDriver = Callable[["HostedDriver"], Awaitable[JobNetwork]]
+"""Makes the network of a driver, and tells its JobMaster on which ports it listens."""
+
+
 class HostedDriver:
     """A driver that has not been started yet, runs, or has ended.
 
@@ -79,21 +85,37 @@ class HostedDriver:
         home: of all drivers here.
         token: fencing token of its JobMaster.
         sign: has the JobMaster sign its CSR.
+        join: makes its network; None: it shares the machine's.
     """
 
-    def __init__(self, launch: DriverLaunch, home: DriverHome, *, token: bytes, sign: SignDriver) -> None:
+    def __init__(
+        self,
+        launch: DriverLaunch,
+        home: DriverHome,
+        *,
+        token: bytes,
+        sign: SignDriver,
+        join: JoinDriver | None = None,
+    ) -> None:
         self.launch = launch
         self.ended = asyncio.Event()
         """Set when nothing of it runs any more, or it was not started."""
         self._home = home
         self._token = token
         self._sign = sign
+        self._join = join
+        self._network: JobNetwork | None = None
         self.directory = driver_directory(home.jobs, launch.job_id, launch.attempt)
         self._work = self.directory / "work"
         self._reports = self.directory / "reports"
-        self._identity = self.directory / "identity"
+        self.identity = self.directory / "identity"
         self._child: ChildProcess | None = None
         self._grace: float | None = None
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Those that were assigned to it; none where it listens where it wants."""
+        return () if self._network is None else self._network.ports.ports
 
     @property
     def started(self) -> bool:
@@ -105,19 +127,34 @@ class HostedDriver:
         for path in (self.directory, self._work, self._reports):
             make_private_directory(path)
         await self.renew_identity()
-        spec = await asyncio.to_thread(self._write_spec)
+        if self._join is not None:
+            self._network = await self._join(self)
+        seats = None if self._network is None else _give_seats(self._network)
+        try:
+            return await self._start_agent(seats)
+        finally:
+            if seats is not None:
+                seats.close()  # the agent has inherited it
+
+    async def _start_agent(self, seats: socket.socket | None) -> ChildProcess:
+        spec = await asyncio.to_thread(self._write_spec, -1 if seats is None else seats.fileno())
         if self._grace is not None:
             raise DriverNotStarted(f"the driver of job {self.launch.job_id} was given up before it was started")
         environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
         with open_log(self.directory / LOG_FILES["driver.agent"]) as log:
             self._child = await ChildProcess.start(
-                self._home.argv(spec), env=environment, cwd=self.directory, stdout=log, stderr=asyncio.subprocess.STDOUT
+                self._home.argv(spec),
+                env=environment,
+                cwd=self.directory,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+                pass_fds=() if seats is None else (seats.fileno(),),
             )
         if self._grace is not None:  # asked to end while it was being started
             await self._child.stop(self._grace)
         return self._child
 
-    def _write_spec(self) -> Path:
+    def _write_spec(self, seats: int) -> Path:
         launch = self.launch
         return DriverSpec(
             job_id=launch.job_id,
@@ -126,7 +163,7 @@ class HostedDriver:
             trust_domain=self._home.trust_domain,
             leader=self._home.leader,
             jobmaster_token=self._token.hex(),
-            identity_dir=str(self._identity),
+            identity_dir=str(self.identity),
             work_dir=str(self._work),
             reports_dir=str(self._reports),
             log_dir=str(self.directory),
@@ -141,6 +178,8 @@ class HostedDriver:
             allow_conf=launch.allow_conf,
             isolation=self._home.isolation,
             private_dirs=tuple(map(str, self._home.private)),
+            ports={} if self._network is None else dict(self._network.ports.by_name),
+            seats=seats,
         ).write(self.directory / "driver.json")
 
     async def renew_identity(self) -> None:
@@ -150,7 +189,7 @@ class HostedDriver:
         signed = await self._sign(DriverCsr(attempt=self.launch.attempt, csr_pem=csr_pem))
         await asyncio.to_thread(
             install_chain,
-            self._identity,
+            self.identity,
             key_pem,
             signed,
             accept=[f"spiffe://{self._home.trust_domain}/job/{job_id}/*"],
@@ -159,7 +198,7 @@ class HostedDriver:
 
     async def keep_renewed(self) -> None:
         """Renew the identity whenever it is due, until cancelled."""
-        await keep_renewed(self._identity, self.renew_identity, f"driver of job {self.launch.job_id}")
+        await keep_renewed(self.identity, self.renew_identity, f"driver of job {self.launch.job_id}")
 
     async def stop(self, grace: float) -> None:
         """SIGTERM, so that the agent ends JVM and Python; SIGKILL after ``grace`` seconds; returns at its end."""
@@ -172,8 +211,17 @@ class HostedDriver:
         return read_evidence(self._reports)
 
     def clean_up(self) -> None:
-        """After the end: only the logs stay, shortened; key, token and the job's files go."""
+        """After the end: only the logs stay, shortened; key, token, network and the job's files go."""
+        if self._network is not None:
+            self._network.close()
         clean_driver_directory(self.directory)
+
+
+def _give_seats(network: JobNetwork) -> socket.socket:
+    """The end for an agent, to which this process gives seats in ``network`` from now on."""
+    ours, theirs = pair_of_seats()
+    SeatGiver(network, ours)  # the event loop holds it
+    return theirs
 
 
 def clean_driver_directory(directory: Path) -> None:

@@ -11,6 +11,7 @@ from sluice.core import TRACING, SluiceError
 from sluice.pki.issuing import SignedChain
 from sluice.runtime.blob import check_job_id
 from sluice.runtime.gateways import JobMasterGateway
+from sluice.runtime.job_network import JobNetwork
 from sluice.runtime.messages import (
     MAX_DRIVER_END_CHARACTERS,
     DriverCsr,
@@ -24,14 +25,18 @@ from sluice.runtime.messages import (
 )
 from sluice.runtime.node import ChildProcess, Exit, kill_below, merge, read_log
 from sluice.runtime.rpc import MailboxFull, RpcEndpoint, RpcTimeout
+from sluice.runtime.spark.jvm import DRIVER_LISTENS
 from sluice.runtime.taskmanager.driver import (
     LOG_FILES,
     DriverHome,
     HostedDriver,
+    JoinDriver,
     driver_directory,
     driver_logs,
 )
 from sluice.runtime.taskmanager.errors import AllocationUnknown, DriverNotStarted, SlotNotAvailable
+from sluice.runtime.taskmanager.networks import Networks
+from sluice.runtime.taskmanager.occupant import Occupant
 from sluice.runtime.taskmanager.slot_table import TaskSlot
 
 _LOG = logging.getLogger(__name__)
@@ -49,6 +54,7 @@ class Drivers:
         endpoint: the TaskExecutor, on whose main thread ends are handled.
         home: what all drivers here have in common.
         jobmaster: who masters the job of a slot now.
+        networks: those of drivers; None: they share the machine's.
     """
 
     def __init__(
@@ -56,10 +62,12 @@ class Drivers:
         endpoint: RpcEndpoint,
         home: DriverHome,
         jobmaster: Callable[[SlotRequest], JobMasterGateway],
+        networks: Networks | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._home = home
         self._jobmaster = jobmaster
+        self._networks = networks
         self._drivers: dict[str, HostedDriver] = {}
         self._evidence: dict[str, Evidence] = {}
 
@@ -81,9 +89,36 @@ class Drivers:
         def sign(csr: DriverCsr) -> asyncio.Future[SignedChain]:
             return asyncio.ensure_future(self._jobmaster(request).sign_driver_identity(csr))
 
-        driver = HostedDriver(launch, self._home, token=request.jobmaster_token, sign=sign)
+        join = None if self._networks is None else self._joining(self._networks, request)
+        driver = HostedDriver(launch, self._home, token=request.jobmaster_token, sign=sign, join=join)
         self._drivers[launch.job_id] = driver
         return self._start(driver, request)
+
+    def _joining(self, networks: Networks, request: SlotRequest) -> JoinDriver:
+        loop = asyncio.get_running_loop()
+
+        async def join(driver: HostedDriver) -> JobNetwork:
+            def end(reason: str) -> None:
+                _LOG.warning("driver of job %s is ended: %s", request.job_id, reason)
+                self._endpoint.hand_off(driver.stop(0))
+
+            occupant = Occupant(
+                job_id=request.job_id,
+                process="driver",
+                attempt=driver.launch.attempt,
+                identity=driver.identity,
+                ask=lambda port: self._jobmaster(request).listeners_on(port),
+                end=lambda reason: loop.call_soon_threadsafe(end, reason),
+            )
+            network = await networks.open(occupant, DRIVER_LISTENS)
+            try:
+                await self._jobmaster(request).driver_listens(driver.launch.attempt, network.ports.ports)
+            except BaseException:
+                await asyncio.to_thread(network.close)
+                raise
+            return network
+
+        return join
 
     async def _start(self, driver: HostedDriver, request: SlotRequest) -> None:
         launch = driver.launch
@@ -138,6 +173,11 @@ class Drivers:
         """The attempt whose driver runs in a slot; 0: none."""
         driver = self._in(allocation_id)
         return 0 if driver is None else driver.launch.attempt
+
+    def ports_in(self, allocation_id: str) -> tuple[int, ...]:
+        """The ports that are assigned to the driver in a slot."""
+        driver = self._in(allocation_id)
+        return () if driver is None else driver.ports
 
     def starting_in(self, allocation_id: str) -> bool:
         """Whether a driver is being started in a slot."""

@@ -15,19 +15,31 @@ from sluice.pki import SpiffeId
 from sluice.pki.issuing import SignedChain, install_chain
 from sluice.pki.trust import place_reports
 from sluice.pki.x509 import new_csr
+from sluice.runtime.job_network import JobNetwork
 from sluice.runtime.messages import (
     CsrToSign,
     Evidence,
     ExecutorExit,
     ExecutorLaunch,
 )
-from sluice.runtime.node import ChildProcess, Exit, JobIdentity, keep_renewed, open_log, own_checkpoints, shorten_log
+from sluice.runtime.node import (
+    ChildProcess,
+    Exit,
+    JobIdentity,
+    keep_renewed,
+    masker_of,
+    open_log,
+    own_checkpoints,
+    secret_files,
+    shorten_log,
+)
 from sluice.runtime.out_of_memory import HEAP_FULL, KernelKills, end_of
 from sluice.runtime.sandbox import Box, Sandbox, Subject, View
 from sluice.runtime.spark import read_evidence
 from sluice.runtime.spark.jvm import Command, make_temp_dir, remove_temp_dir
 from sluice.runtime.taskmanager.errors import ExecutorNotStarted
 from sluice.runtime.taskmanager.launcher import ExecutorLauncher, ExecutorPlace
+from sluice.runtime.workload import AskKeys, AskToken, WorkloadPlace, WorkloadServer, no_keys, no_token
 
 STREAMS = ("stdout", "stderr")
 KILL_GRACE_SECONDS = 3.0
@@ -46,6 +58,10 @@ def executor_directory(jobs: Path, job_id: str, executor_id: int) -> Path:
     return jobs / job_id / f"executor-{executor_id}"
 
 
+Join = Callable[["ExecutorProcess"], Awaitable[JobNetwork]]
+"""Makes the network of an executor, and tells its JobMaster on which ports it listens."""
+
+
 class ExecutorProcess:
     """An executor that has not been started yet, runs, or has ended.
 
@@ -53,23 +69,43 @@ class ExecutorProcess:
     """
 
     def __init__(  # who it is, where, and what it is started with
-        self, launch: ExecutorLaunch, jobs: Path, *, host: str, trust_domain: str, sign: Sign, sandbox: Sandbox
+        self,
+        launch: ExecutorLaunch,
+        jobs: Path,
+        *,
+        host: str,
+        trust_domain: str,
+        sign: Sign,
+        sandbox: Sandbox,
+        join: Join | None = None,
+        ask_token: AskToken = no_token,
+        ask_keys: AskKeys = no_keys,
     ) -> None:
         self.launch = launch
         self._host = host
         self._trust_domain = trust_domain
         self._sign = sign
         self._sandbox = sandbox
+        self._join = join
+        self._network: JobNetwork | None = None
         self.directory = executor_directory(jobs, launch.job_id, launch.executor_id)
-        self._identity = self.directory / "identity"
+        self.identity = self.directory / "identity"
         self._work = self.directory / "work"
         self._reports = self.directory / "reports"
-        self._of_job = JobIdentity(self._identity, sandbox, launch.job_id)
+        self._of_job = JobIdentity(self.identity, sandbox, launch.job_id)
         self._temp: Path | None = None
+        self._ask_token = ask_token
+        self._ask_keys = ask_keys
+        self._workload: WorkloadServer | None = None
         self._child: ChildProcess | None = None
         self._unwanted = False
         self._kills = KernelKills()
         self._kills_before = self._kills.count
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Those that were assigned to it; none where it listens where it wants."""
+        return () if self._network is None else self._network.ports.ports
 
     @property
     def started(self) -> bool:
@@ -82,17 +118,28 @@ class ExecutorProcess:
             make_private_directory(path)
         await self.renew_identity()
         self._temp = make_temp_dir()
-        place = ExecutorPlace(self._of_job.shown, self._work, self._temp, self._reports, self._host)
+        network = self._network = None if self._join is None else await self._join(self)
+        ports = None if network is None else network.ports.by_name
+        place = ExecutorPlace(self._of_job.shown, self._work, self._temp, self._reports, self._host, ports)
         command = launcher.command(self.launch, place)
+        self._workload = await self._serve_workload()
         box = await asyncio.to_thread(self._prepare, command, self._temp)
         if self._unwanted:
             raise ExecutorNotStarted(f"executor {self.launch.executor_id} was given up before it was started")
+        masker = await asyncio.to_thread(masker_of, self.launch.secrets)
         with open_log(self.directory / "stdout") as stdout, open_log(self.directory / "stderr") as stderr:
             guard = self._sandbox.guard(
                 box.limits, EXECUTOR, directories=(self._work, self._temp, self._reports), logs=(stdout, stderr)
             )
             self._child = await ChildProcess.start(
-                command.argv, env=command.env, cwd=self._work, stdout=stdout, stderr=stderr, box=box, guard=guard
+                command.argv,
+                env={**command.env, **self._workload.environment},
+                cwd=self._work,
+                stdout=stdout,
+                stderr=stderr,
+                box=box,
+                guard=guard,
+                masker=masker,
             )
         await asyncio.to_thread(self._place_reports, self._child.pid)
         if self._unwanted:  # asked to end while it was being started
@@ -109,16 +156,37 @@ class ExecutorProcess:
         checkpoints = own_checkpoints(self.launch.checkpoints, self._sandbox, job_id)
         view = View(
             job_id=job_id,
-            read_only=command.read_only,
+            read_only=(*command.read_only, *(() if self._workload is None else (self._workload.place.directory,))),
             writable=(*own, *checkpoints),
             identity=self._of_job.shown,
+            secrets=secret_files(self.launch.secrets),
             home=self._work,
         )
         limits = self._sandbox.executor_limits(heap_mb=self.launch.memory_mb, cores=self.launch.cores)
-        return self._sandbox.box(view, limits)
+        seat = None if self._network is None else self._network.seat("executor")
+        return self._sandbox.box(view, limits, network=seat)
+
+    async def _serve_workload(self) -> WorkloadServer:
+        server = WorkloadServer(
+            WorkloadPlace(make_temp_dir()),
+            self.identity,
+            self._spiffe_id,
+            uid=self._sandbox.uid(self.launch.job_id),
+            ask=self._ask_token,
+            ask_keys=self._ask_keys,
+            files=self.launch.token_files,
+        )
+        self._workload = server  # cleaned up whatever comes
+        await server.start()
+        return server
+
+    async def end_workload(self) -> None:
+        """From now on nobody gets a token for this executor."""
+        if self._workload is not None:
+            await self._workload.close()
 
     def _place_reports(self, pid: int) -> None:
-        place_reports(self._identity, pid, str(self._spiffe_id), self._reports)
+        place_reports(self.identity, pid, str(self._spiffe_id), self._reports)
 
     @property
     def _spiffe_id(self) -> SpiffeId:
@@ -131,7 +199,7 @@ class ExecutorProcess:
         signed = await self._sign(CsrToSign(executor_id=executor_id, csr_pem=csr_pem))
         await asyncio.to_thread(
             install_chain,
-            self._identity,
+            self.identity,
             key_pem,
             signed,
             accept=[f"spiffe://{self._trust_domain}/job/{job_id}/*"],
@@ -141,7 +209,7 @@ class ExecutorProcess:
     async def keep_renewed(self) -> None:
         """Renew the identity whenever it is due, until cancelled."""
         owner = f"executor {self.launch.executor_id} of job {self.launch.job_id}"
-        renewing = keep_renewed(self._identity, self.renew_identity, owner)
+        renewing = keep_renewed(self.identity, self.renew_identity, owner)
         await asyncio.gather(renewing, self._of_job.keep_fresh())
 
     async def stop(self) -> None:
@@ -154,10 +222,14 @@ class ExecutorProcess:
         """What the executor's JVM recorded."""
         return read_evidence(self._reports)
 
+    def excess(self) -> str:
+        """Which bound it has exceeded by now; empty: none."""
+        return self._child.excess_so_far() if self._child is not None else ""
+
     def exit_report(self, ended: Exit) -> ExecutorExit:
         """How the executor ended, for JobMaster and Spark."""
         code = ended.code if ended.code >= 0 else SIGNAL_EXIT_BASE - ended.code
-        excess = self._child.excess if self._child is not None else ""
+        excess = self.excess()
         reason = excess or end_of(
             ended,
             memory_mb=self.launch.memory_mb,
@@ -173,9 +245,13 @@ class ExecutorProcess:
         )
 
     def clean_up(self) -> None:
-        """After the end: only the logs stay, shortened; key, secrets and shuffle files go."""
+        """After the end: only the logs stay, shortened; key, secrets, shuffle files and network go."""
+        if self._network is not None:
+            self._network.close()
         if self._temp is not None:
             remove_temp_dir(self._temp)
+        if self._workload is not None:
+            remove_temp_dir(self._workload.place.directory)
         clean_executor_directory(self.directory)
 
 

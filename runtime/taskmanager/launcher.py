@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +28,8 @@ class ExecutorPlace:
     temp: Path
     reports: Path
     host: str
+    ports: Mapping[str, int] | None = None
+    """Assigned to it; None: it listens where it wants."""
 
 
 class ExecutorLauncher(Protocol):
@@ -64,6 +67,7 @@ class SparkExecutorLauncher:
             temp_dir=place.temp,
             reports_dir=place.reports,
             host=place.host,
+            ports=place.ports,
         )
 
     def _find_classes_in_background(self, spark: SparkRuntime) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,12 +17,14 @@ from sluice.core import TRACING, SluiceError, make_private_directory, remove_unt
 from sluice.pki.issuing import SignedChain
 from sluice.pki.tls import ConnectionLog
 from sluice.runtime.blob import check_job_id
-from sluice.runtime.gateways import TASK_EXECUTOR, JobMasterGateway, TaskExecutorGateway
+from sluice.runtime.gateways import EGRESS, TASK_EXECUTOR, EgressGateway, JobMasterGateway, TaskExecutorGateway
 from sluice.runtime.ha import LeadershipLost
+from sluice.runtime.job_network import JobNetwork
 from sluice.runtime.messages import (
     CsrToSign,
     DriverLaunch,
     Evidence,
+    ExecutorExcess,
     ExecutorLaunch,
     LogChunk,
     RunningExecutor,
@@ -41,18 +45,23 @@ from sluice.runtime.rpc import (
     RpcTimeout,
 )
 from sluice.runtime.sandbox import Sandbox, SandboxRefused
+from sluice.runtime.spark.jvm import EXECUTOR_LISTENS
 from sluice.runtime.taskmanager.driver import DriverArgv, DriverHome, clean_driver_directory, driver_argv
 from sluice.runtime.taskmanager.drivers import Drivers
 from sluice.runtime.taskmanager.errors import AllocationUnknown, ExecutorNotStarted, SlotNotAvailable
 from sluice.runtime.taskmanager.executor import (
     STREAMS,
     ExecutorProcess,
+    Join,
     clean_executor_directory,
     executor_directory,
 )
 from sluice.runtime.taskmanager.launcher import ExecutorLauncher
+from sluice.runtime.taskmanager.networks import Networks
+from sluice.runtime.taskmanager.occupant import Occupant
 from sluice.runtime.taskmanager.slot_table import SlotTable
 from sluice.runtime.taskmanager.slot_tables import SlotTables
+from sluice.runtime.workload import TokenUnavailable
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,16 +71,19 @@ OFFER_AGAIN_SECONDS = 0.2
 """Before a slot that is held is offered again to a JobMaster that is not there yet."""
 KEPT_DRIVERS = 5
 """Latest drivers of one job whose logs are kept here: a streaming job may be restarted for ever."""
+KEPT_EXCESSES = 20
+"""Latest executors of one job of which is remembered which bound they exceeded."""
 KEPT_JOBS = 100
 """Of how many ended jobs logs are kept."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """What runs here of one job, by executor number, and the evidence of what has ended."""
+    """What runs here of one job, by executor number; the evidence of what has ended, and what had to be ended."""
 
     executors: dict[int, ExecutorProcess] = field(default_factory=dict)
     evidence: Evidence = field(default_factory=Evidence)
+    excesses: deque[ExecutorExcess] = field(default_factory=lambda: deque(maxlen=KEPT_EXCESSES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +113,7 @@ class TaskExecutor(RpcEndpoint):
         connections: what this process has seen.
         slots_changed: called on the main thread after each change, so that the ResourceManager hears of it soon.
         argv: the command of a driver agent.
+        networks: those of drivers and executors; None: they share the machine's.
     """
 
     def __init__(
@@ -112,6 +125,7 @@ class TaskExecutor(RpcEndpoint):
         slots_changed: Callable[[], None],
         *,
         argv: DriverArgv = driver_argv,
+        networks: Networks | None = None,
     ) -> None:
         super().__init__(TASK_EXECUTOR, TaskExecutorGateway)
         self._shape = shape
@@ -119,6 +133,7 @@ class TaskExecutor(RpcEndpoint):
         self._sandbox = sandbox
         self._connections = connections
         self._slots_changed = slots_changed
+        self._networks = networks
         self._slots = SlotTables(
             SlotTable(shape.slots, shape.profile, shape.total), SlotTable(shape.driver_slots, shape.driver_profile)
         )
@@ -136,7 +151,7 @@ class TaskExecutor(RpcEndpoint):
             private=sandbox.private,
             argv=argv,
         )
-        self._drivers = Drivers(self, home, self._jobmaster)
+        self._drivers = Drivers(self, home, self._jobmaster, networks)
 
     async def on_start(self) -> None:
         """Remove what an earlier process of this name left behind; raises ``OrphansRemain``."""
@@ -160,6 +175,11 @@ class TaskExecutor(RpcEndpoint):
         """From now on calls go to this JobManager."""
         self._jobmanager = peer
 
+    def egress(self) -> EgressGateway | None:
+        """Who takes evidence of connections out of boxes now; None: nobody."""
+        peer = self._jobmanager
+        return None if peer is None or peer.closed else peer.gateway(EgressGateway, EGRESS)
+
     def report(self) -> SlotReport:
         """The state of all slots now."""
         return self._slots.report()
@@ -178,7 +198,7 @@ class TaskExecutor(RpcEndpoint):
         running = [each for job in self._jobs.values() for each in job.executors.values()]
         await asyncio.gather(self._drivers.stop_all(), *(each.stop() for each in running))
         for each in running:
-            await asyncio.to_thread(each.clean_up)
+            await self._clear_away(each)
 
     # --- slots ----------------------------------------------------------------------------------------------
 
@@ -233,6 +253,7 @@ class TaskExecutor(RpcEndpoint):
                 held=True,
                 executor=self._executor_in(request),
                 driver=self._drivers.attempt_in(allocation_id),
+                driver_ports=self._drivers.ports_in(allocation_id),
             )
             try:
                 wanted = await self._jobmaster(request).offer_slot(offer)
@@ -270,6 +291,7 @@ class TaskExecutor(RpcEndpoint):
             resource_profile_id=launch.resource_profile_id,
             cores=launch.cores,
             memory_mb=launch.memory_mb,
+            ports=executor.ports,
         )
 
     async def drain(self, draining: bool) -> None:
@@ -340,6 +362,9 @@ class TaskExecutor(RpcEndpoint):
             trust_domain=self._shape.trust_domain,
             sign=self._signer(request),
             sandbox=self._sandbox,
+            join=None if self._networks is None else self._joining(self._networks, request),
+            ask_token=partial(self._ask_token, request, launch.executor_id),
+            ask_keys=partial(self._ask_keys, request),
         )
         job.executors[launch.executor_id] = executor
         return self.deferred(self._start(executor, job, request))
@@ -348,6 +373,40 @@ class TaskExecutor(RpcEndpoint):
         """Asks whoever masters the job now, over the connection there is now."""
         return lambda csr: asyncio.ensure_future(self._jobmaster(request).sign_executor_identity(csr))
 
+    def _joining(self, networks: Networks, request: SlotRequest) -> Join:
+        loop = asyncio.get_running_loop()
+
+        async def join(executor: ExecutorProcess) -> JobNetwork:
+            number = executor.launch.executor_id
+
+            def end(reason: str) -> None:
+                _LOG.warning("executor %d of job %s is ended: %s", number, request.job_id, reason)
+                self.hand_off(executor.stop())
+
+            occupant = Occupant(
+                job_id=request.job_id,
+                process=f"executor/{number}",
+                attempt=executor.launch.attempt,
+                identity=executor.identity,
+                ask=lambda port: self._jobmaster(request).listeners_on(port),
+                end=lambda reason: loop.call_soon_threadsafe(end, reason),
+            )
+            network = await networks.open(occupant, EXECUTOR_LISTENS)
+            try:
+                await self._jobmaster(request).executor_listens(number, network.ports.ports)
+            except BaseException:
+                await asyncio.to_thread(network.close)
+                raise
+            return network
+
+        return join
+
+    async def _ask_token(self, request: SlotRequest, executor_id: int, audience: tuple[str, ...]) -> str:
+        return (await self._jobmaster(request).issue_executor_token(executor_id, audience)).token
+
+    async def _ask_keys(self, request: SlotRequest) -> str:
+        return (await self._jobmaster(request).token_keys()).jwks
+
     async def _start(self, executor: ExecutorProcess, job: _Job, request: SlotRequest) -> None:
         launch = executor.launch
         try:
@@ -355,8 +414,8 @@ class TaskExecutor(RpcEndpoint):
                 child = await executor.start(self._launcher)
         except BaseException as error:
             job.executors.pop(launch.executor_id, None)
-            await asyncio.shield(asyncio.to_thread(executor.clean_up))
-            if isinstance(error, SandboxRefused):
+            await asyncio.shield(self._clear_away(executor))
+            if isinstance(error, SandboxRefused | TokenUnavailable):
                 raise ExecutorNotStarted(f"executor {launch.executor_id}: {error}") from error
             if isinstance(error, OSError):
                 raise ExecutorNotStarted(f"executor {launch.executor_id}: {error.strerror or error}") from error
@@ -375,11 +434,17 @@ class TaskExecutor(RpcEndpoint):
         if job is not None and job.executors.get(launch.executor_id) is executor:
             del job.executors[launch.executor_id]
             job.evidence = merge(job.evidence, executor.connections())
-        self.hand_off(asyncio.to_thread(executor.clean_up))
+            job.excesses.extend(_excess(executor))
+        self.hand_off(self._clear_away(executor))
         if self._jobmanager is not None and not self._jobmanager.closed and job is not None:
             self.hand_off(
                 self._jobmaster(request).executor_exited(executor.exit_report(ended)), failed=self._note_failure
             )
+
+    @staticmethod
+    async def _clear_away(executor: ExecutorProcess) -> None:
+        await executor.end_workload()
+        await asyncio.to_thread(executor.clean_up)
 
     async def kill_executor(self, job_id: str, executor_id: int) -> None:
         """End an executor: SIGTERM, then SIGKILL. One that is not known has ended already."""
@@ -441,6 +506,11 @@ class TaskExecutor(RpcEndpoint):
 
         return self.deferred(asyncio.to_thread(read))
 
+    async def excesses(self, job_id: str) -> tuple[ExecutorExcess, ...]:
+        """Which of the job's executors here have exceeded a bound, as is found out now, the latest ones."""
+        job = self._jobs.get(job_id, _Job())
+        return (*job.excesses, *(each for executor in job.executors.values() for each in _excess(executor)))
+
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _jobmaster(self, request: SlotRequest) -> JobMasterGateway:
@@ -465,6 +535,11 @@ class TaskExecutor(RpcEndpoint):
             _trim(job, "executor-", KEPT_EXECUTORS)
         for job in self._directory.iterdir():
             _trim(job, "driver-", KEPT_DRIVERS)
+
+
+def _excess(executor: ExecutorProcess) -> tuple[ExecutorExcess, ...]:
+    reason = executor.excess()
+    return (ExecutorExcess(executor_id=executor.launch.executor_id, reason=reason),) if reason else ()
 
 
 def _trim(job: Path, prefix: str, kept: int) -> None:

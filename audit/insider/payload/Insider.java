@@ -10,6 +10,8 @@ import java.io.RandomAccessFile;
 import java.lang.invoke.MethodHandle;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.MethodType;
+import java.net.DatagramPacket;
+import java.net.DatagramSocket;
 import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.net.URL;
@@ -165,6 +167,8 @@ public class Insider {
       return unix(how, target);
     } else if (kind.equals("tcp")) {
       return tcp(how, target);
+    } else if (kind.equals("leave")) {
+      return leave(how, target);
     } else if (kind.equals("spark")) {
       return spark(how, target);
     }
@@ -509,6 +513,47 @@ public class Insider {
     }
     boolean http2 = how.endsWith("2");
     return tls(target, how.startsWith("own"), http2);
+  }
+
+  /** Says a mark to an outlet of the audit; something only if the outlet answers. */
+  static String leave(String how, String target) throws Exception {
+    int space = target.indexOf(' ');
+    InetSocketAddress to = address(target.substring(0, space));
+    byte[] mark = (target.substring(space + 1) + "\n").getBytes("ISO-8859-1");
+    byte[] answer = new byte[MAX_BYTES];
+    int got = 0;
+    if (how.equals("udp")) {
+      DatagramSocket socket = new DatagramSocket();
+      try {
+        socket.setSoTimeout(SOCKET_MILLIS / 4);
+        socket.send(new DatagramPacket(mark, mark.length, to));
+        DatagramPacket packet = new DatagramPacket(answer, answer.length);
+        socket.receive(packet);
+        got = packet.getLength();
+      } finally {
+        socket.close();
+      }
+    } else if (how.equals("nio")) {
+      SocketChannel channel = SocketChannel.open(to);
+      try {
+        channel.write(ByteBuffer.wrap(mark));
+        got = channel.read(ByteBuffer.wrap(answer));
+      } finally {
+        channel.close();
+      }
+    } else {
+      Socket socket = new Socket();
+      try {
+        socket.connect(to, SOCKET_MILLIS);
+        socket.setSoTimeout(SOCKET_MILLIS);
+        socket.getOutputStream().write(mark);
+        got = socket.getInputStream().read(answer);
+      } finally {
+        socket.close();
+      }
+    }
+    String text = new String(answer, 0, Math.max(got, 0), "ISO-8859-1");
+    return text.startsWith("SLUICE-OUTLET") ? "the outlet answered" : null;
   }
 
   /** Whether a listener talks to a client with this job's certificate, or with none; who it is does not matter. */

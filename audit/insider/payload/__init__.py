@@ -12,6 +12,7 @@ from .calling import (
     KERNEL_PATH as KERNEL_PATH,
     KERNEL_PATHS as KERNEL_PATHS,
 )
+from .leaving import GREETING as GREETING, OUTLET as OUTLET
 from .main import MARK as MARK
 from .rows import load as load
 from .world import PATTERNS as PATTERNS, TARGETS as TARGETS, Target as Target, World as World, encode as encode

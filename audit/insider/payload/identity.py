@@ -11,10 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .jvm import insider
+from .reading import error_of
 from .world import World
 
 SECONDS = 10.0
 _FILES = ("key.pem", "chain.pem")
+_DIRECTORIES = ("identity", "identity-of-job")
+"""What it is called beside the working directory; the second where the job has a user of its own."""
+_MAX_PLACES = 200
 
 
 class NoIdentity(Exception):
@@ -23,18 +27,38 @@ class NoIdentity(Exception):
 
 def read_own(world: World) -> tuple[bytes, bytes]:
     """Key and certificates of this driver or executor, as files or as its JVM sees them; raises :class:`NoIdentity`."""
-    for directory in (Path.cwd(), *Path.cwd().parents):
-        with contextlib.suppress(OSError):
-            key, chain = ((directory / "identity" / name).read_bytes() for name in _FILES)
+    places = _places()
+    errors = []
+    for directory in places:
+        try:
+            key, chain = ((directory / name).read_bytes() for name in _FILES)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            errors.append(f"{directory}: {error_of(error)}")
+        else:
             return key, chain
     if world.spark is None:
-        raise NoIdentity("no identity is in sight")
+        told = "; ".join(errors) or f"there is none beside {Path.cwd()} and the directories above, or mounted"
+        raise NoIdentity(f"no identity of its own is in sight in {len(places)} directories: {told}")
     compiled = insider(world.spark)
     try:
         key, chain = (str(compiled.ownFile(name)).encode() for name in _FILES)
     except Exception as error:
         raise NoIdentity(f"the JVM sees no identity: {type(error).__name__}") from error
     return key, chain
+
+
+def _places() -> list[Path]:
+    """Where it may be: beside the working directory and those above it, and whatever is mounted under such a name."""
+    above = (Path.cwd(), *Path.cwd().parents)
+    mounted: list[Path] = []
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        mounted = [Path(line.split()[4]) for line in lines]
+    found = [each / name for each in above for name in _DIRECTORIES]
+    found += [each for each in mounted if each.name in _DIRECTORIES]
+    return list(dict.fromkeys(found))[:_MAX_PLACES]
 
 
 @contextlib.contextmanager

@@ -88,6 +88,8 @@ def run() -> None:
     for place in (Place.DRIVER_JVM, Place.EXECUTOR_JVM):
         for each in chosen(place, last=False):
             tell([row(each, place, inside)])
+    for each in chosen(Place.DRIVER_JVM, last=True):
+        tell([row(each, Place.DRIVER_JVM, inside)])
     for each in chosen(Place.UDF, last=True):
         tell(_told_by_udfs(spark, [each], world))
     for each in chosen(Place.DRIVER, last=True):

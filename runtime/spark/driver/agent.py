@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sluice.core import SluiceError, end_tasks, make_private_directory
+from sluice.pki import SpiffeId
+from sluice.runtime.job_network import SeatTaker
+from sluice.runtime.masking import Masker
 from sluice.runtime.messages import (
     BlobRef,
     DriverAssignment,
@@ -51,6 +54,7 @@ from sluice.runtime.spark.driver.verdict import Ending, judge
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.job_python import install_job_python
 from sluice.runtime.spark.jvm import Packages, SparkRuntime, connect_conf, importable, shuffle_conf, streaming_conf
+from sluice.runtime.workload import WorkloadPlace, WorkloadServer
 
 KILL_GRACE_SECONDS = 2.0
 """How long a Python process that must go gets between SIGTERM and SIGKILL."""
@@ -70,6 +74,7 @@ class DriverAgent:
 
     Attributes:
         bridge: to Spark; what the JobMaster has to tell Spark goes there.
+        masker: of the job's secrets; what Spark tells goes through it.
     """
 
     def __init__(  # noqa: PLR0917  # what it runs, with what, for whom, and where
@@ -80,14 +85,19 @@ class DriverAgent:
         link: JobMasterLink,
         fetch: FetchBlob,
         temp_dir: Path,
+        seats: SeatTaker | None = None,
     ) -> None:
         self._spec = spec
         self._link = link
         self._fetch = following(fetch, link)
         places = DriverPlaces(Path(spec.work_dir), Path(spec.reports_dir), Path(spec.log_dir), temp_dir)
         places.make()
+        self.masker = Masker({})
         self.bridge = Bridge(places.bridge, self._on_spark_event)
-        self._process = DriverProcess(spec, spark, sandbox, places)
+        self._process = DriverProcess(spec, spark, sandbox, places, seats)
+        self._place = WorkloadPlace(places.workload)
+        self._uid = sandbox.uid(spec.job_id)
+        self._workload: WorkloadServer | None = None
         self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._spark_lost = False
         self._kills = KernelKills()
@@ -128,6 +138,11 @@ class DriverAgent:
             assignment = await self._first(self._link.assignment)
             if assignment is None:
                 return self._ending(None)
+            if assignment.secrets:
+                secrets = await self._first(asyncio.ensure_future(self._link.secrets()))
+                if secrets is None:
+                    return self._ending(None)
+                self.masker = self._link.masker = self._process.give(secrets)
             pipeline = await self._first(asyncio.ensure_future(self._fetch_all(assignment)))
             if pipeline is None:
                 return self._ending(None)
@@ -137,8 +152,9 @@ class DriverAgent:
                 assignment.spark_auth_secret,
                 pipeline.files,
                 packages=pipeline.packages,
-                besides=kind_conf(assignment, self._spec.host),
+                besides=kind_conf(assignment, self._spec.host, self._spec.ports.get("connect", 0)),
             )
+            await self._serve_workload(assignment)
             gateway = await self._first(asyncio.ensure_future(self._process.start_jvm(conf, assignment.checkpoints)))
             if gateway is None:
                 return self._ending(None)
@@ -150,6 +166,23 @@ class DriverAgent:
         finally:
             await self._process.stop_python(KILL_GRACE_SECONDS)
             await self._process.stop_jvm(0 if self._link.lost.done() else self._spec.stop_grace_seconds)
+            if self._workload is not None:
+                await self._workload.close()
+
+    async def _serve_workload(self, assignment: DriverAssignment) -> None:
+        """Let JVM and Python prove who they are; raises :class:`TokenUnavailable` for a token file that is refused."""
+        spiffe_id = SpiffeId.driver(self._spec.trust_domain, self._spec.job_id)
+        self._workload = WorkloadServer(
+            self._place,
+            Path(self._spec.identity_dir),
+            spiffe_id,
+            uid=self._uid,
+            ask=self._link.issue_token,
+            ask_keys=self._link.token_keys,
+            files=assignment.token_files,
+        )
+        self._process.workload = self._workload
+        await self._workload.start()
 
     async def _first(self, work: asyncio.Future[_T]) -> _T | None:
         """The result of ``work``, or None when the driver was cancelled or lost its JobMaster before."""
@@ -289,13 +322,13 @@ class DriverAgent:
         self.bridge.answer_shuffle(context, event.id, answer)
 
 
-def kind_conf(assignment: DriverAssignment, host: str) -> dict[str, str]:
+def kind_conf(assignment: DriverAssignment, host: str, connect_port: int = 0) -> dict[str, str]:
     """Settings that only this kind of job has."""
     shuffle = shuffle_conf() if assignment.shuffle else {}
     if assignment.kind is not JobKind.CONNECT:
         return {**shuffle, **(streaming_conf(assignment.checkpoints) if assignment.checkpoints else {})}
     try:
-        return {**shuffle, **connect_conf(host, float(assignment.args[0]))}
+        return {**shuffle, **connect_conf(host, float(assignment.args[0]), connect_port)}
     except (IndexError, ValueError) as error:
         raise DriverFailed("a Spark Connect session without a time-out", "it is started by REST") from error
 

@@ -21,10 +21,12 @@ from typing import Any, Protocol, TypeVar
 from sluice.core import PeerRefused, SluiceError, end_tasks
 from sluice.runtime.gateways import JobMasterGateway
 from sluice.runtime.ha import LeadershipLost
+from sluice.runtime.masking import Masker
 from sluice.runtime.messages import (
     DriverAssignment,
     DriverExit,
     ExecutorTargets,
+    GivenSecret,
     JobProgress,
     OutputLocation,
     ShuffleAllocation,
@@ -119,6 +121,9 @@ class JobMasterLink:
         self._left = asyncio.Event()
         self._told = Told()
         self._registered_before = False
+        self._serving: JobMasterPeer | None = None
+        self.masker = Masker({})
+        """Of the job's secrets: what Spark says for people goes through it."""
         self.latest: DriverAssignment | None = None
         """The answer to the latest registration: where blobs are may have changed."""
         self._next: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -130,6 +135,18 @@ class JobMasterLink:
         while len(self._queue) >= BUSY_CALLS and not self.lost.done():
             self._left.clear()
             await self._left.wait()
+
+    async def issue_token(self, audience: tuple[str, ...]) -> str:
+        """A token of this driver; raises ``TokenRefused``, or :class:`PeerUnreachable` without a link."""
+        if self._serving is None:
+            raise PeerUnreachable("there is no JobMaster now")
+        return (await self._serving.jobmaster.issue_driver_token(self._attempt, audience)).token
+
+    async def token_keys(self) -> str:
+        """The public keys of tokens; raises :class:`PeerUnreachable` without a link."""
+        if self._serving is None:
+            raise PeerUnreachable("there is no JobMaster now")
+        return (await self._serving.jobmaster.token_keys()).jwks
 
     def spark_started(self, registration: SparkRegistration) -> None:
         """A SparkContext is up; targets of an earlier one are void."""
@@ -161,6 +178,7 @@ class JobMasterLink:
 
     def report_stages(self, stages: StageTable) -> None:
         """The latest stages, under the same rule."""
+        stages = self.masker.mask_message(stages)
         self._told.stages = stages
         self._show("stages", lambda jobmaster: jobmaster.report_stages(stages))
 
@@ -175,15 +193,19 @@ class JobMasterLink:
             self._told.asked += 1
             return jobmaster.register_shuffle(shuffle_id, partitions)
 
-        allocation = await self._ask(ask, shuffle_id)
+        allocation = await self._ask(ask, f"the place of shuffle {shuffle_id}")
         self._told.shuffle_placed(shuffle_id, allocation.shuffle_number, partitions)
         return allocation
 
     async def locate_shuffle(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
         """Where the outputs of a registered shuffle are now; asked and raising as :meth:`register_shuffle` does."""
-        return await self._ask(lambda jobmaster: jobmaster.locate_shuffle(shuffle_id), shuffle_id)
+        return await self._ask(lambda jobmaster: jobmaster.locate_shuffle(shuffle_id), f"shuffle {shuffle_id}")
 
-    async def _ask(self, question: Callable[[JobMasterGateway], Awaitable[_T]], shuffle_id: int) -> _T:
+    async def secrets(self) -> tuple[GivenSecret, ...]:
+        """The secrets of the job; asked and raising as :meth:`register_shuffle` does."""
+        return await self._ask(lambda jobmaster: jobmaster.driver_secrets(self._attempt), "the job's secrets")
+
+    async def _ask(self, question: Callable[[JobMasterGateway], Awaitable[_T]], what: str) -> _T:
         while True:
             asked: asyncio.Future[Awaitable[_T]] = asyncio.get_running_loop().create_future()
 
@@ -202,7 +224,7 @@ class JobMasterLink:
             try:
                 return await asked.result()
             except _AWAY as error:
-                _LOG.info("shuffle %d is asked for again: %s", shuffle_id, error)
+                _LOG.info("asking for %s again: %s", what, error)
             await asyncio.sleep(RETRY_SECONDS)
 
     def unregister_shuffle(self, shuffle_id: int) -> None:
@@ -216,16 +238,19 @@ class JobMasterLink:
 
     def report_streaming(self, state: StreamingState) -> None:
         """The latest state of streaming queries; repeated after a reconnection."""
+        state = self.masker.mask_message(state)
         self._told.streaming = state
         self._put(lambda jobmaster: jobmaster.report_streaming(state), shows="streaming")
 
     def report_task_failure(self, failure: TaskFailure) -> None:
         """A task failed."""
-        self._put(lambda jobmaster: jobmaster.report_task_failure(failure))
+        masked = self.masker.mask_message(failure)
+        self._put(lambda jobmaster: jobmaster.report_task_failure(masked))
 
     async def finish(self, result: DriverExit) -> None:
         """Report the end and wait until it has arrived; raises :class:`DriverFailed` when the link is lost."""
-        done = self._put(lambda jobmaster: jobmaster.driver_finished(result))
+        masked = self.masker.mask_message(result)
+        done = self._put(lambda jobmaster: jobmaster.driver_finished(masked))
         await first_of(done, self.lost)
         if not done.done():
             raise DriverFailed(f"the end of the driver could not be reported: {self.lost.result()}")
@@ -345,6 +370,7 @@ class JobMasterLink:
 
     async def _serve(self, peer: JobMasterPeer) -> None:
         """Repeat what was told, then deliver until the connection is gone, or another JobManager leads."""
+        self._serving = peer
         closed = asyncio.ensure_future(peer.wait_closed())
         delivery = asyncio.ensure_future(self._deliver(peer.jobmaster))
         renewal = asyncio.ensure_future(
@@ -357,6 +383,7 @@ class JobMasterLink:
                     with contextlib.suppress(*_AWAY):
                         task.result()
         finally:
+            self._serving = None
             await end_tasks(closed, delivery, renewal)
 
     async def _deliver(self, jobmaster: JobMasterGateway) -> None:

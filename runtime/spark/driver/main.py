@@ -27,6 +27,7 @@ from sluice.runtime.gateways import (
     JobMasterGateway,
     jobmaster_endpoint,
 )
+from sluice.runtime.job_network import SeatTaker
 from sluice.runtime.messages import (
     BlobRef,
     DriverAssignment,
@@ -36,7 +37,7 @@ from sluice.runtime.messages import (
     UiPage,
     UiRequest,
 )
-from sluice.runtime.node import Leader
+from sluice.runtime.node import Leader, forbid_core_dumps
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint, RpcService
 from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.spark.driver import ui_client
@@ -95,7 +96,11 @@ class DriverEndpoint(RpcEndpoint):
 
     async def ui(self, request: UiRequest) -> UiPage:
         """A page of Spark's UI; status 502 to 504 when there is none."""
-        return self.deferred(ui_client.ask(self._agent.bridge.path.with_name(ui_client.SOCKET_NAME), request))
+        return self.deferred(self._ui(request))
+
+    async def _ui(self, request: UiRequest) -> UiPage:
+        page = await ui_client.ask(self._agent.bridge.path.with_name(ui_client.SOCKET_NAME), request)
+        return self._agent.masker.mask_message(page)
 
 
 class DialedPeer:
@@ -130,6 +135,7 @@ async def run_driver(spec: DriverSpec) -> int:
     expected = f"spiffe://{spec.trust_domain}/job/{spec.job_id}/driver"
     if str(identity.spiffe_id) != expected:
         raise DriverFailed(f"the identity is {identity.spiffe_id}, not {expected}")
+    seats = SeatTaker(spec.seats) if spec.seats >= 0 else None
     spark = await asyncio.to_thread(find_spark_runtime)
     sandbox = await asyncio.to_thread(Sandbox.prepare, spec.isolation, private=[*map(Path, spec.private_dirs)])
     service = RpcService(identity)
@@ -151,7 +157,7 @@ async def run_driver(spec: DriverSpec) -> int:
         patience_seconds=max(spec.reconnect_seconds, spec.lease_seconds),
         lease=DriverLease(spec.lease_seconds),
     )
-    agent = DriverAgent(spec, spark, sandbox, link, fetch, temp_dir)
+    agent = DriverAgent(spec, spark, sandbox, link, fetch, temp_dir, seats)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.cancel, spec.stop_grace_seconds)
     try:
         async with reporting(identity, "driver-agent"):
@@ -185,6 +191,7 @@ def main(argv: list[str]) -> int:
     if len(argv) != 1:
         sys.stderr.write("usage: python -m sluice.runtime.spark.driver.main SPEC.json\n")
         return 2
+    forbid_core_dumps()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         return asyncio.run(run_driver(DriverSpec.read(Path(argv[0]))))

@@ -40,6 +40,11 @@ class DriverPlaces:
         """Where the JVM says how Python reaches it."""
         return self.jvm / "gateway"
 
+    @property
+    def workload(self) -> Path:
+        """The Workload API's socket and token files, which JVM and Python read."""
+        return self.temp / "w"
+
     def make(self) -> None:
         """Create what is written; raises ``StoreError``."""
         for path in (self.work, self.reports, self.scratch, self.jvm):

@@ -27,7 +27,18 @@ from sluice.core import (
 )
 from sluice.pki import SpiffeId
 from sluice.pki.trust import place_reports
-from sluice.runtime.node import ChildProcess, Exit, JobIdentity, open_log, own_checkpoints
+from sluice.runtime.job_network import GivenSeat, SeatTaker
+from sluice.runtime.masking import Masker
+from sluice.runtime.messages import GivenSecret
+from sluice.runtime.node import (
+    ChildProcess,
+    Exit,
+    JobIdentity,
+    masker_of,
+    open_log,
+    own_checkpoints,
+    secret_files,
+)
 from sluice.runtime.sandbox import Box, IsolationLevel, Limits, Sandbox, Subject, View
 from sluice.runtime.spark.driver.places import DriverPlaces
 from sluice.runtime.spark.driver.spec import DriverSpec
@@ -45,6 +56,7 @@ from sluice.runtime.spark.jvm import (
     launcher_conf,
     read_gateway,
 )
+from sluice.runtime.workload import WorkloadServer
 
 MAX_STDERR_TAIL_BYTES = 64 << 10
 MAX_GATEWAY_BYTES = 4 << 10
@@ -106,16 +118,33 @@ class DriverProcess:
     agent's owner renews, and the bridge.
     """
 
-    def __init__(self, spec: DriverSpec, spark: SparkRuntime, sandbox: Sandbox, places: DriverPlaces) -> None:
+    def __init__(  # what it runs, with what, in what, where
+        self,
+        spec: DriverSpec,
+        spark: SparkRuntime,
+        sandbox: Sandbox,
+        places: DriverPlaces,
+        seats: SeatTaker | None = None,
+    ) -> None:
         self._spec = spec
         self._spark = spark
         self._sandbox = sandbox
         self._places = places
+        self._seats = seats
         self._identity = JobIdentity(Path(spec.identity_dir), sandbox, spec.job_id)
         self._fresh: asyncio.Task[None] | None = None
         self._checkpoints: tuple[Path, ...] = ()
         self._jvm: ChildProcess | None = None
         self._python: ChildProcess | None = None
+        self.workload: WorkloadServer | None = None
+        """What JVM and Python prove who they are with; set before they start."""
+        self._secrets: tuple[GivenSecret, ...] = ()
+        self._masker: Masker | None = None
+
+    def give(self, secrets: tuple[GivenSecret, ...]) -> Masker:
+        """JVM and Python get these when they are started; masks them in what they print, and whatever else is told."""
+        self._secrets, self._masker = secrets, masker_of(secrets)
+        return self._masker
 
     async def start_jvm(self, conf: Mapping[str, str], checkpoints: str = "") -> Gateway:
         """Start the JVM and wait until its gateway listens.
@@ -144,19 +173,21 @@ class DriverProcess:
             job_id=self._spec.job_id,
             attempt=self._spec.attempt,
             allow_conf=self._spec.allow_conf,
+            ports=self._spec.ports or None,
         )
         box = await asyncio.to_thread(self._prepare_jvm, command, checkpoints)
         with self._log("driver.jvm.log") as log:
             guard = self._sandbox.guard(box.limits, JVM, directories=box.view.writable, logs=(log,))
             self._jvm = await ChildProcess.start(
                 command.argv,
-                env=command.env,
+                env={**command.env, **self._workload_environment},
                 cwd=places.work,
                 stdout=log.fileno(),
                 stderr=log.fileno(),
                 stdin=asyncio.subprocess.PIPE,
                 box=box,
                 guard=guard,
+                masker=self._masker,
             )
         self._fresh = asyncio.create_task(self._identity.keep_fresh(), name="identity of the driver's JVM")
         await asyncio.to_thread(self._place_reports, self._jvm.pid)
@@ -185,22 +216,36 @@ class DriverProcess:
         self._checkpoints = own_checkpoints(checkpoints, self._sandbox, job_id)
         view = View(
             job_id=job_id,
-            read_only=command.read_only,
+            read_only=(*command.read_only, *self._workload_directory),
             writable=(*own, *self._checkpoints),
             identity=self._identity.shown,
+            secrets=secret_files(self._secrets),
             home=places.work,
         )
-        return self._sandbox.box(view, self._sandbox.driver_jvm_limits(heap_mb=self._spec.driver_memory_mb))
+        limits = self._sandbox.driver_jvm_limits(heap_mb=self._spec.driver_memory_mb)
+        return self._sandbox.box(view, limits, network=self._seat("jvm"))
 
     def _python_box(self) -> Box:
         places = self._places
         view = View(
             job_id=self._spec.job_id,
-            read_only=self._spark.read_only,
+            read_only=(*self._spark.read_only, *self._workload_directory),
             writable=(places.work, places.scratch, *self._checkpoints),
+            secrets=secret_files(self._secrets),
             home=places.work,
         )
-        return self._sandbox.box(view, self._sandbox.driver_python_limits())
+        return self._sandbox.box(view, self._sandbox.driver_python_limits(), network=self._seat("python"))
+
+    def _seat(self, box: str) -> GivenSeat | None:
+        return None if self._seats is None else self._seats.seat(box)
+
+    @property
+    def _workload_directory(self) -> tuple[Path, ...]:
+        return () if self.workload is None else (self.workload.place.directory,)
+
+    @property
+    def _workload_environment(self) -> Mapping[str, str]:
+        return {} if self.workload is None else self.workload.environment
 
     def _place_reports(self, pid: int) -> None:
         identity = SpiffeId.driver(self._spec.trust_domain, self._spec.job_id)
@@ -213,7 +258,7 @@ class DriverProcess:
             TimeoutError: it has not ended after :data:`ASIDE_SECONDS`.
         """
         await asyncio.to_thread(self._sandbox.own, [self._places.work], self._spec.job_id)
-        box = self._python_box()
+        box = await asyncio.to_thread(self._python_box)
         with tempfile.TemporaryFile() as complaints:
             child = await ChildProcess.start(
                 argv,
@@ -243,12 +288,13 @@ class DriverProcess:
             guard = self._sandbox.guard(box.limits, PIPELINE, logs=(out, err))
             self._python = await ChildProcess.start(
                 command.argv,
-                env=command.env,
+                env={**command.env, **self._workload_environment},
                 cwd=pipeline.script.parent,
                 stdout=out.fileno(),
                 stderr=err.fileno(),
                 box=box,
                 guard=guard,
+                masker=self._masker,
             )
 
     def _python_command(self, pipeline: Pipeline, gateway: Gateway) -> Command:

@@ -44,6 +44,8 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             that could lead.
         allow_conf: Spark settings that the operator allows the job's code in addition.
         isolation: what JVM and Python run in.
+        ports: assigned to the driver, by what it listens for; empty: it listens where it wants.
+        seats: descriptor over which its boxes get their places in the job's network; -1: they share the machine's.
         private_dirs: what no job may see, wherever it is: the home directory with its keys.
     """
 
@@ -69,6 +71,8 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     allow_conf: tuple[str, ...] = ()
     isolation: IsolationConfig = IsolationConfig()
     private_dirs: tuple[str, ...] = ()
+    ports: dict[str, int] = {}
+    seats: int = -1
 
     @property
     def token(self) -> bytes:

@@ -13,6 +13,8 @@ from .command import (
     find_spark_runtime as find_spark_runtime,
 )
 from .conf import (
+    DRIVER_LISTENS as DRIVER_LISTENS,
+    EXECUTOR_LISTENS as EXECUTOR_LISTENS,
     DriverShape as DriverShape,
     connect_conf as connect_conf,
     default_conf as default_conf,

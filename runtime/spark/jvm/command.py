@@ -34,7 +34,12 @@ from sluice.runtime.spark.java import (
     find_spark,
 )
 from sluice.runtime.spark.jvm.class_archive import find_class_archive
-from sluice.runtime.spark.jvm.conf import executor_startup_conf
+from sluice.runtime.spark.jvm.conf import (
+    NO_NATIVE_TRANSPORT,
+    driver_port_conf,
+    executor_port_conf,
+    executor_startup_conf,
+)
 from sluice.runtime.spark.jvm.job_conf import rendered
 from sluice.runtime.spark.jvm.options import MODULE_OPTIONS, SCALA_BINARY_VERSION, argument_file
 from sluice.runtime.spark.plugin_build import ensure_plugin
@@ -135,6 +140,7 @@ def executor_command(
     temp_dir: Path,
     reports_dir: Path,
     host: str,
+    ports: Mapping[str, int] | None = None,
 ) -> Command:
     """The command of one executor.
 
@@ -146,6 +152,7 @@ def executor_command(
         temp_dir: a short private directory, see :func:`sluice.runtime.spark.jvm.tempdir.make_temp_dir`.
         reports_dir: where it tells what it has connected to and what it trusts; it can write there.
         host: the address it listens on and tells the driver.
+        ports: assigned to it, by :data:`EXECUTOR_LISTENS`; None: it listens where it wants.
 
     Raises:
         ForbiddenSparkConf: the driver wants something that the launcher decides.
@@ -154,6 +161,7 @@ def executor_command(
     options = [
         *_jvm_options(spark, identity_dir, work_dir, temp_dir, reports_dir, memory_mb=launch.memory_mb),
         *(f"-D{key}={value}" for key, value in sorted(executor_startup_conf(launch.startup_conf).items())),
+        *_listening(None if ports is None else executor_port_conf(ports)),
         "-cp",
         spark.distribution.class_path,
     ]
@@ -195,6 +203,7 @@ def driver_jvm_command(
     job_id: str,
     attempt: int,
     allow_conf: Sequence[str] = (),
+    ports: Mapping[str, int] | None = None,
 ) -> Command:
     """The command of a driver's JVM: a py4j gateway on loopback that ends at the end of its standard input.
 
@@ -204,11 +213,13 @@ def driver_jvm_command(
         bridge: unix socket of the driver agent, see :mod:`sluice.runtime.spark.driver.bridge`.
         connection_info: where the gateway writes its port and token.
         allow_conf: settings that the operator allows the job's code in addition.
+        ports: assigned to it, by :data:`DRIVER_LISTENS`; None: it listens where it wants.
     """
     options = [
         *_jvm_options(spark, identity_dir, work_dir, temp_dir, reports_dir, memory_mb=memory_mb),
         *(f"-D{key}={value}" for key, value in rendered(allow_conf).items()),
         *(f"-D{key}={value}" for key, value in sorted(conf.items())),
+        *_listening(None if ports is None else driver_port_conf(ports)),
         "-cp",
         spark.distribution.class_path,
     ]
@@ -244,6 +255,10 @@ def _jvm_options(
         f"-Dsluice.reports={reports_dir}",
         f"-javaagent:{spark.plugin}={identity_dir}",
     ]
+
+
+def _listening(conf: Mapping[str, str] | None) -> list[str]:
+    return [] if conf is None else [*(f"-D{key}={value}" for key, value in sorted(conf.items())), NO_NATIVE_TRANSPORT]
 
 
 def _class_options(archive: Path, work_dir: Path) -> list[str]:

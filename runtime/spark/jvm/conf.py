@@ -75,6 +75,30 @@ def launcher_conf(*, job_id: str, name: str, host: str, shape: DriverShape) -> d
     }
 
 
+DRIVER_LISTENS = ("rpc", "blocks", "connect")
+"""What a driver listens for, where its ports are assigned."""
+EXECUTOR_LISTENS = ("blocks",)
+_FIXED_PORTS = {"spark.port.maxRetries": "0"}
+"""On another port nobody would find it."""
+NO_NATIVE_TRANSPORT = "-Dio.netty.transport.noNative=true"
+"""Netty's native transport watches a socket before it connects or listens. In a network of the job's own that socket is
+replaced by one of the machine's, which nobody would watch; Java's own transport begins afterwards."""
+
+
+def driver_port_conf(ports: Mapping[str, int]) -> dict[str, str]:
+    """The settings of a driver that listens on assigned ports, by :data:`DRIVER_LISTENS`."""
+    return {
+        **_FIXED_PORTS,
+        "spark.driver.port": str(ports["rpc"]),
+        "spark.driver.blockManager.port": str(ports["blocks"]),
+    }
+
+
+def executor_port_conf(ports: Mapping[str, int]) -> dict[str, str]:
+    """Those of an executor, by :data:`EXECUTOR_LISTENS`; the driver's do not reach it."""
+    return {**_FIXED_PORTS, "spark.blockManager.port": str(ports["blocks"])}
+
+
 def shuffle_conf() -> dict[str, str]:
     """The settings of a driver whose shuffles go through the shuffle service; they win over the job's own.
 
@@ -89,14 +113,14 @@ def shuffle_conf() -> dict[str, str]:
     }
 
 
-def connect_conf(host: str, idle_seconds: float) -> dict[str, str]:
+def connect_conf(host: str, idle_seconds: float, port: int = 0) -> dict[str, str]:
     """The settings of a Spark Connect session besides: its listener, whose TLS the plugin's guard decides.
 
     No shared token: who may connect is decided in the handshake, and a token would be readable to every user.
     """
     return {
         "spark.connect.grpc.binding.address": host,
-        "spark.connect.grpc.binding.port": "0",
+        "spark.connect.grpc.binding.port": str(port),
         "spark.connect.session.manager.defaultSessionTimeout": f"{max(1, int(idle_seconds))}s",
     }
 
@@ -142,7 +166,7 @@ def executor_startup_conf(offered: Mapping[str, str]) -> dict[str, str]:
             if value != security[key]:
                 raise ForbiddenSparkConf(f"the driver wants executors with {key}={value}, not {security[key]}")
             continue
-        if key.lower().endswith(".port"):
+        if key.lower().endswith(".port") or key.startswith("spark.port."):
             continue
         if not key.startswith(_STARTUP):
             raise ForbiddenSparkConf(f"the driver wants executors started with {key[:100]!r}", "Spark sends it later")

@@ -79,8 +79,13 @@ def _announce(home: Home, name: str, **said: str) -> None:
 
 
 def _not_isolated(home: Home) -> None:
-    _announce(home, "tm-1", isolation="sandbox")
-    _announce(home, "tm-2", isolation="none")
+    _announce(home, "tm-1", isolation="sandbox", egress="enforce")
+    _announce(home, "tm-2", isolation="none", egress="enforce")
+
+
+def _open_to_anything(home: Home) -> None:
+    _announce(home, "tm-1", isolation="sandbox", egress="enforce")
+    _announce(home, "tm-2", isolation="sandbox", egress="off")
 
 
 def _says_nothing(home: Home) -> None:
@@ -88,8 +93,8 @@ def _says_nothing(home: Home) -> None:
 
 
 def test_isolated_jobs_are_no_finding(home: Home) -> None:
-    _announce(home, "tm-1", isolation="sandbox")
-    _announce(home, "tm-2", isolation="uid")
+    _announce(home, "tm-1", isolation="sandbox", egress="enforce")
+    _announce(home, "tm-2", isolation="uid", egress="audit")
     assert findings(home) == set()
 
 
@@ -106,7 +111,8 @@ def _fails_open(home: Home) -> None:
         pytest.param(_damaged_list, {"HOM-03"}, id="damaged revocation list"),
         pytest.param(_fails_open, {"HOM-04"}, id="gateway fails open"),
         pytest.param(_not_isolated, {"ISO-01"}, id="a TaskManager without a sandbox"),
-        pytest.param(_says_nothing, {"ISO-01"}, id="a TaskManager that does not say"),
+        pytest.param(_open_to_anything, {"ISO-02"}, id="a TaskManager whose jobs connect to anything"),
+        pytest.param(_says_nothing, {"ISO-01", "ISO-02"}, id="a TaskManager that does not say"),
     ],
 )
 def test_what_is_wrong_in_a_home_gives_its_finding(

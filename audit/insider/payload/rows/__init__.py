@@ -12,9 +12,11 @@ MODULES = (
     "writing",
     "escape",
     "privileges",
+    "egress",
     "jvm",
     "links",
     "usage",
+    "sharing",
     "forging",
 )
 """In the order in which their attempts run."""

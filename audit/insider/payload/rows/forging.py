@@ -105,7 +105,7 @@ def _at(world: World, word: str, run: Callable[[World, Target], Tried]) -> Tried
         try:
             result = run(world, target)
         except NoIdentity as error:
-            return refused(f"looked for the job's own identity, to connect to {target}", str(error))
+            return untried(f"nothing was sent to {target}: {error}")
         except (ssl.SSLError, OSError, http.client.HTTPException) as error:
             result = refused(
                 f"connected to {target}", f"{type(error).__name__}: {getattr(error, 'reason', error)}"[:200]

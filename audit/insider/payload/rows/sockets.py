@@ -108,9 +108,9 @@ def _abstract_names() -> list[str]:
     return []
 
 
-@attempt("SOC-11", "see the sockets of others in the kernel's tables", SOCKETS, severity="info")
+@attempt("SOC-11", "see the sockets of others in the kernel's tables", SOCKETS, severity="medium")
 def _tables(world: World) -> Tried:
-    """Paths of unix sockets tell where the cluster's home is. The table is that of the network, which jobs share."""
+    """Paths of unix sockets tell where the cluster's home is. The table is that of the network."""
     targets = [*world.of("unix socket"), *world.of("socket of another job")]
     if not targets:
         return untried("no unix socket is known from outside")

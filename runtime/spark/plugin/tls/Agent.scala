@@ -47,6 +47,7 @@ object Agent {
       instrumentation.addTransformer(Guard.ready())
       Guard.verify()
       SSLContext.getInstance(SluiceProvider.Algorithm).init(null, null, null)
+      UserName.provide()
       new Watcher(identity, reports.fold(UseReport.beside(directory))(UseReport.in)).start()
     } catch {
       case error: Throwable => stop("this process cannot be given its identity", error)

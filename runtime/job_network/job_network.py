@@ -1,0 +1,73 @@
+"""The network of one driver, or of one executor: its ports on this host, and the namespace of its boxes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from sluice.runtime.job_network.known_listeners import AskHosts, KnownListeners
+from sluice.runtime.job_network.outward import Outward
+from sluice.runtime.job_network.reserved_ports import ReservedPorts
+from sluice.runtime.job_network.rules import JobRules
+from sluice.runtime.sandbox.network import Connection, Network, Rows, Seat
+
+
+class JobNetwork:
+    """See the module's documentation. Its rules are asked in the broker's thread, and ask in the loop that made it."""
+
+    def __init__(self, ports: ReservedPorts, network: Network, outward: Outward) -> None:
+        self.ports = ports
+        self._network = network
+        self._outward = outward
+
+    @classmethod
+    async def open(
+        cls, host: str, names: Sequence[str], *, ask: AskHosts, outward: Outward, rows: Rows, uid: int | None
+    ) -> JobNetwork:
+        """Reserve ports of ``host`` and make the namespace.
+
+        Args:
+            host: that the process tells others.
+            names: what it listens for.
+            ask: on which hosts the job's processes listen on a port.
+            outward: decides about everything else.
+            rows: hear of what leaves the boxes, and of what does not.
+            uid: the job's own, if it has one.
+
+        Raises:
+            PortsNotReserved: there is no free port of ``host``.
+            SandboxUnavailable: this machine does not allow it.
+        """
+        loop = asyncio.get_running_loop()
+
+        async def ask_here(port: int) -> tuple[str, ...]:
+            async def asked() -> tuple[str, ...]:
+                return await ask(port)
+
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked(), loop))
+
+        def make() -> JobNetwork:
+            ports = ReservedPorts(host, names)
+            try:
+                rules = JobRules(KnownListeners(ask_here), ports, outward)
+                return cls(ports, Network.open(rules, rows, uid=uid, hosts=ports.hosts), outward)
+            except BaseException:
+                ports.close()
+                outward.close()
+                raise
+
+        return await asyncio.to_thread(make)
+
+    def seat(self, box: str) -> Seat:
+        """The place of a box, called ``box`` in rows."""
+        return self._network.seat(box)
+
+    def end(self, wanted: Callable[[Connection], bool], reason: str) -> int:
+        """End open connections, and wait until they are ended; how many they were. From any thread but the broker's."""
+        return self._network.end(wanted, reason)
+
+    def close(self) -> None:
+        """After the end of all its boxes; takes some milliseconds, from any thread. May be called again."""
+        self._network.close()
+        self._outward.close()
+        self.ports.close()

@@ -1,0 +1,133 @@
+"""Where a job's processes and shuffle workers listen, asked of its JobMaster when a box connects to a port.
+
+What was answered serves for seconds; while nobody answers, as between two leaders, for minutes: executors keep talking
+to each other without a JobMaster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from sluice.core import SluiceError
+
+FRESH_SECONDS = 5.0
+NOBODY_SECONDS = 0.5
+"""How long it is believed that nobody listens on a port."""
+STALE_SECONDS = 600.0
+"""How long an answer serves while there is no other."""
+MAX_PORTS = 4096
+MAX_NAMES = 4096
+RESOLVED_SECONDS = 30.0
+
+_LOG = logging.getLogger(__name__)
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+AskHosts = Callable[[int], Awaitable[tuple[str, ...]]]
+
+
+@dataclass(slots=True)
+class _Answer:
+    hosts: frozenset[str]
+    at: float
+
+
+async def _resolve(host: str) -> frozenset[Address]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return frozenset(ipaddress.ip_address(each[4][0]) for each in found)
+
+
+class KnownListeners:
+    """See the module's documentation. For one event loop.
+
+    Args:
+        ask: the hosts on which processes of the job listen on a port; raises :class:`SluiceError` or OSError.
+        resolve: the addresses of a host that has a name; raises OSError.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        ask: AskHosts,
+        *,
+        resolve: Callable[[str], Awaitable[frozenset[Address]]] = _resolve,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask = ask
+        self._resolve_host = resolve
+        self._clock = clock
+        self._answers: dict[int, _Answer] = {}
+        self._asked: dict[int, asyncio.Task[frozenset[str]]] = {}
+        self._resolved: dict[str, tuple[frozenset[Address], float]] = {}
+
+    async def find(self, host: Address | str, port: int) -> Address | None:
+        """The address of the process of the job that listens on ``port`` of ``host``; None: there is none.
+
+        Args:
+            host: a name, as the program asked for it, or an address.
+            port: of TCP.
+        """
+        hosts = await self._hosts(port)
+        if isinstance(host, str):
+            return min(await self._addresses(host), key=_rank, default=None) if host.lower() in hosts else None
+        literal, names = str(host), [each for each in hosts if not _is_address(each)]
+        if literal in hosts:
+            return host
+        for name in names:
+            if host in await self._addresses(name):
+                return host
+        return None
+
+    async def _hosts(self, port: int) -> frozenset[str]:
+        known, now = self._answers.get(port), self._clock()
+        if known is not None and now - known.at < (FRESH_SECONDS if known.hosts else NOBODY_SECONDS):
+            return known.hosts
+        asking = self._asked.get(port)
+        if asking is None:
+            asking = self._asked[port] = asyncio.ensure_future(self._answer(port))
+            asking.add_done_callback(lambda _: self._asked.pop(port, None))
+        return await asyncio.shield(asking)
+
+    async def _answer(self, port: int) -> frozenset[str]:
+        try:
+            hosts = frozenset(each.lower() for each in await self._ask(port))
+        except (SluiceError, OSError, TimeoutError) as error:
+            known = self._answers.get(port)
+            _LOG.info("nobody says who listens on port %d: %s", port, error)
+            return known.hosts if known is not None and self._clock() - known.at < STALE_SECONDS else frozenset()
+        self._answers.pop(port, None)  # so that the oldest comes first
+        self._answers[port] = _Answer(hosts, self._clock())
+        while len(self._answers) > MAX_PORTS:
+            del self._answers[next(iter(self._answers))]
+        return hosts
+
+    async def _addresses(self, host: str) -> frozenset[Address]:
+        if _is_address(host):
+            return frozenset({ipaddress.ip_address(host)})
+        known = self._resolved.get(host)
+        if known is not None and self._clock() - known[1] < RESOLVED_SECONDS:
+            return known[0]
+        try:
+            found = await self._resolve_host(host)
+        except (OSError, UnicodeError):
+            return known[0] if known is not None else frozenset()
+        if len(self._resolved) >= MAX_NAMES:
+            self._resolved.clear()
+        self._resolved[host] = (found, self._clock())
+        return found
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _rank(address: Address) -> tuple[int, int]:
+    return address.version, int(address)

@@ -1,0 +1,31 @@
+"""What a box may reach besides its own job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from sluice.runtime.sandbox.network import Answer, Connect, Decision
+
+
+@dataclass(frozen=True, slots=True)
+class WouldRefuse:
+    """The note of a decision to let a connection through only to record it: why it would be refused otherwise."""
+
+    reason: str
+
+
+class Outward(Protocol):
+    """The way out of one box. Called in the broker's thread."""
+
+    async def decide(self, connect: Connect) -> Decision:
+        """What becomes of a connection to something that is not the job's."""
+        ...
+
+    def resolve(self, name: str) -> Answer:
+        """What the box's resolver answers for a name; must be quick."""
+        ...
+
+    def close(self) -> None:
+        """The box has ended; from any thread."""
+        ...

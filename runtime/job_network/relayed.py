@@ -1,0 +1,100 @@
+"""The way out of one driver or executor: what the policy allows, through the relay of its TaskManager.
+
+Two ask the policy. The JobManager, before: so that a program hears of a refusal when it connects. And the gateway, for
+each connection, with the certificate of the driver or executor: what it refuses is refused, whoever lets it through
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+from sluice.core import EgressWord, SluiceError
+from sluice.runtime.egress_relay import EgressRelay, RelayRoute
+from sluice.runtime.job_network.outward import WouldRefuse
+from sluice.runtime.job_network.through_relay import ThroughRelay
+from sluice.runtime.sandbox.network import Answer, Connect, Decision, HostAddress, Refuse
+
+_LOG = logging.getLogger(__name__)
+
+AskPolicy = Callable[[str, int], Awaitable[EgressWord]]
+"""Whether the job may connect to this name or address, and port."""
+
+
+class Relayed:
+    """An :class:`~sluice.runtime.job_network.outward.Outward` that begins with the first connection that needs it.
+
+    Names have addresses of the box alone, whoever asks for them: what they mean is found out when it connects.
+
+    Args:
+        relay: of this process.
+        identity: the directory of the driver's or executor's identity.
+        ask: the policy; None: everything is let through as far as the gateway.
+        enforce: whether what the policy does not allow is refused; else it is only marked.
+    """
+
+    def __init__(
+        self, relay: EgressRelay, identity: Path, ask: AskPolicy | None = None, *, enforce: bool = True
+    ) -> None:
+        self._relay = relay
+        self._identity = identity
+        self._ask = ask
+        self._enforce = enforce
+        self._loop = asyncio.get_running_loop()
+        self._opening: asyncio.Task[RelayRoute] | None = None
+        self._held = contextlib.AsyncExitStack()
+
+    async def decide(self, connect: Connect) -> Decision:
+        """Refuse it, or lead it to the relay. Called in the broker's thread."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._decide(connect), self._loop))
+
+    def resolve(self, name: str) -> Answer:  # noqa: ARG002 - whatever it is
+        """An address of the box alone."""
+        return True
+
+    def close(self) -> None:
+        """The box has ended; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and the relay with it
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+
+    async def _decide(self, connect: Connect) -> Decision:
+        objection = await self._objection(connect)
+        if objection is not None and self._enforce:
+            return objection
+        try:
+            route = await self._route()
+        except (SluiceError, OSError) as error:
+            _LOG.warning("there is no way out: %s", error)
+            return Refuse(errno.ENETUNREACH, "no_relay")
+        decision = await ThroughRelay(route).decide(connect)
+        if objection is not None and isinstance(decision, HostAddress):
+            return replace(decision, note=WouldRefuse(objection.reason))
+        return decision
+
+    async def _objection(self, connect: Connect) -> Refuse | None:
+        """Why the policy does not let it out; None: it does."""
+        if self._ask is None:
+            return None
+        word = await self._ask(connect.name or str(connect.address), connect.port)
+        if not word.decided:
+            return Refuse(errno.ENETUNREACH, "not_decided")
+        return None if word.allowed else Refuse(errno.ECONNREFUSED, "not_allowed")
+
+    async def _route(self) -> RelayRoute:
+        """The route of this process, made once; a failure is tried again by the next connection."""
+        if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
+            entered = self._held.enter_async_context(self._relay.attempt(self._identity))
+            self._opening = asyncio.ensure_future(entered)
+        return await asyncio.shield(self._opening)
+
+    async def _close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait({self._opening})
+            await self._held.aclose()

@@ -1,0 +1,48 @@
+"""Where the processes of one job listen for each other, as TaskManagers have assigned it. No I/O.
+
+A box reaches nothing but what is here, and what policy allows. Nothing comes from the job: a driver's agent and the
+TaskManagers of executors tell which ports they hold for them, and the slots say on which hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from sluice.runtime.jobmanager.attempt.executor_pool import Executor, ExecutorState
+from sluice.runtime.messages import MAX_LISTENER_HOSTS, SlotOffer
+
+
+class JobListeners:
+    """See the module's documentation.
+
+    Args:
+        executors: those of the attempt, ended ones included.
+        driver: the slot of the driver; None until it has one.
+    """
+
+    def __init__(self, executors: Callable[[], Iterable[Executor]], driver: Callable[[], SlotOffer | None]) -> None:
+        self._executors = executors
+        self._driver = driver
+        self._of_driver: frozenset[int] = frozenset()
+        self._of_executors: dict[int, frozenset[int]] = {}
+
+    def driver(self, ports: Iterable[int]) -> None:
+        """The driver listens on these ports of its host."""
+        self._of_driver = frozenset(ports)
+
+    def executor(self, executor_id: int, ports: Iterable[int]) -> None:
+        """An executor listens on these ports of its host."""
+        running = {each.id for each in self._executors() if each.state is not ExecutorState.EXITED}
+        self._of_executors = {number: held for number, held in self._of_executors.items() if number in running}
+        self._of_executors[executor_id] = frozenset(ports)
+
+    def on(self, port: int, others: Sequence[str] = ()) -> tuple[str, ...]:
+        """The hosts on which the job's processes listen on ``port``, and ``others``; each once."""
+        hosts = dict.fromkeys(others)
+        slot = self._driver()
+        if slot is not None and port in self._of_driver:
+            hosts[slot.host] = None
+        for each in self._executors():
+            if each.state is not ExecutorState.EXITED and port in self._of_executors.get(each.id, ()):
+                hosts[each.slot.host] = None
+        return tuple(hosts)[:MAX_LISTENER_HOSTS]

@@ -1,0 +1,88 @@
+"""What a box may connect to of its own job, with a clock that stands still."""
+
+from __future__ import annotations
+
+import ipaddress
+from ipaddress import ip_address
+
+from sluice.runtime.job_network import KnownListeners
+from sluice.runtime.job_network.known_listeners import FRESH_SECONDS, MAX_PORTS, NOBODY_SECONDS, STALE_SECONDS
+from sluice.runtime.rpc import PeerUnreachable
+
+HERE = ip_address("127.0.0.1")
+
+
+class World:
+    """The JobMaster, the names of hosts, and the time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.hosts: dict[int, tuple[str, ...]] = {}
+        self.names: dict[str, str] = {}
+        self.asked: list[int] = []
+        self.away = False
+        self.known = KnownListeners(self.ask, resolve=self.resolve, clock=lambda: self.now)
+
+    async def ask(self, port: int) -> tuple[str, ...]:
+        self.asked.append(port)
+        if self.away:
+            raise PeerUnreachable("gone")
+        return self.hosts.get(port, ())
+
+    async def resolve(self, host: str) -> frozenset[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+        if host not in self.names:
+            raise OSError("no such host")
+        return frozenset({ip_address(self.names[host])})
+
+
+async def test_only_where_the_job_listens_can_be_connected_to() -> None:
+    world = World()
+    world.hosts[40000] = ("127.0.0.1",)
+    assert await world.known.find(HERE, 40000) == HERE
+    assert await world.known.find(ip_address("127.0.0.2"), 40000) is None
+    assert await world.known.find(HERE, 40001) is None
+
+
+async def test_a_host_is_known_by_its_name_and_by_the_address_of_the_name() -> None:
+    world = World()
+    world.hosts[7338] = ("Worker-1", "worker-2")
+    world.names = {"worker-1": "10.0.0.1", "other": "10.0.0.9"}
+    assert await world.known.find("worker-1", 7338) == ip_address("10.0.0.1")
+    assert await world.known.find(ip_address("10.0.0.1"), 7338) == ip_address("10.0.0.1")
+    assert await world.known.find("other", 7338) is None
+    assert await world.known.find("worker-2", 7338) is None, "it has no address"
+    assert await world.known.find(ip_address("10.0.0.9"), 7338) is None
+
+
+async def test_an_answer_serves_for_a_moment() -> None:
+    world = World()
+    world.hosts[40000] = ("127.0.0.1",)
+    for _ in range(3):
+        assert await world.known.find(HERE, 40000) == HERE
+        assert await world.known.find(HERE, 40001) is None
+    assert world.asked == [40000, 40001]
+    world.now += NOBODY_SECONDS
+    world.hosts[40001] = ("127.0.0.1",)
+    assert await world.known.find(HERE, 40001) == HERE
+    world.now += FRESH_SECONDS
+    world.hosts.clear()
+    assert await world.known.find(HERE, 40000) is None, "another job may have the port now"
+
+
+async def test_what_was_known_serves_while_there_is_no_leader() -> None:
+    world = World()
+    world.hosts[40000] = ("127.0.0.1",)
+    assert await world.known.find(HERE, 40000) == HERE
+    world.now += FRESH_SECONDS
+    world.away = True
+    assert await world.known.find(HERE, 40000) == HERE
+    assert await world.known.find(HERE, 40001) is None, "nobody has said that it listens"
+    world.now += STALE_SECONDS
+    assert await world.known.find(HERE, 40000) is None
+
+
+async def test_a_job_that_tries_all_ports_is_not_remembered_for_ever() -> None:
+    world = World()
+    for port in range(1, MAX_PORTS + 100):
+        assert await world.known.find(HERE, port) is None
+    assert len(world.known._answers) == MAX_PORTS

@@ -1,0 +1,107 @@
+"""The way out of one driver or executor, with a relay and a policy that are none."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import AsyncIterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import cast
+
+from sluice.core import EgressWord
+from sluice.runtime.egress_relay import EgressRelay, RelayFailed, RelayRoute
+from sluice.runtime.job_network import Relayed, WouldRefuse
+from sluice.runtime.sandbox.network import Connect, Decision, HostAddress, Refuse
+
+IDENTITY = Path("/identity")
+WANTED = Connect("python", "python", 7, ip_address("127.1.0.1"), 443, "api.example.com")
+RELAY = ("127.0.0.1", 40000)
+
+
+class Relay:
+    """Knows routes."""
+
+    def __init__(self) -> None:
+        self.opened: list[Path] = []
+        self.closed = 0
+        self.fails = False
+
+    @contextlib.asynccontextmanager
+    async def attempt(self, identity: Path) -> AsyncIterator[RelayRoute]:
+        self.opened.append(identity)
+        if self.fails:
+            raise RelayFailed("no Envoy")
+        yield RelayRoute("ab" * 32, lambda: RELAY)
+        self.closed += 1
+
+
+class Policy:
+    """Answers what it is told to."""
+
+    def __init__(self, word: EgressWord) -> None:
+        self.word = word
+        self.asked: list[tuple[str, int]] = []
+
+    async def ask(self, host: str, port: int) -> EgressWord:
+        self.asked.append((host, port))
+        return self.word
+
+
+async def decided(relay: Relay, policy: Policy | None, wanted: Connect = WANTED) -> Decision:
+    return await Relayed(cast("EgressRelay", relay), IDENTITY, policy.ask if policy else None)._decide(wanted)
+
+
+async def test_what_is_allowed_goes_to_the_relay_with_the_name_that_was_asked_for() -> None:
+    relay, policy = Relay(), Policy(EgressWord(decided=True, allowed=True))
+    found = await decided(relay, policy)
+    assert isinstance(found, HostAddress)
+    assert (str(found.address), found.port, found.recorded) == (*RELAY, True)
+    assert b"api.example.com:443" in found.preamble
+    assert policy.asked == [("api.example.com", 443)]
+
+
+async def test_what_the_policy_refuses_never_reaches_the_relay() -> None:
+    for word, refusal in (
+        (EgressWord(decided=True), Refuse(errno.ECONNREFUSED, "not_allowed")),
+        (EgressWord(decided=False, allowed=True), Refuse(errno.ENETUNREACH, "not_decided")),
+    ):
+        relay = Relay()
+        assert await decided(relay, Policy(word)) == refusal
+        assert relay.opened == []
+
+
+async def test_nobody_but_the_gateway_is_asked_where_everything_is_let_through() -> None:
+    assert isinstance(await decided(Relay(), None), HostAddress)
+
+
+async def test_the_route_is_made_once_kept_and_given_back() -> None:
+    relay = Relay()
+    way = Relayed(cast("EgressRelay", relay), IDENTITY)
+    for _ in range(3):
+        assert isinstance(await way._decide(WANTED), HostAddress)
+    assert relay.opened == [IDENTITY]
+    await way._close()
+    assert relay.closed == 1
+
+
+async def test_without_a_relay_there_is_no_way_out_until_there_is_one() -> None:
+    relay = Relay()
+    relay.fails = True
+    way = Relayed(cast("EgressRelay", relay), IDENTITY)
+    assert await way._decide(WANTED) == Refuse(errno.ENETUNREACH, "no_relay")
+    relay.fails = False
+    assert isinstance(await way._decide(WANTED), HostAddress)
+    await way._close()
+
+
+async def test_only_recording_lets_everything_through_and_marks_it() -> None:
+    for word, note in (
+        (EgressWord(decided=True, allowed=False), WouldRefuse("not_allowed")),
+        (EgressWord(decided=False), WouldRefuse("not_decided")),
+        (EgressWord(decided=True, allowed=True), "api.example.com"),
+    ):
+        relayed = Relayed(cast("EgressRelay", Relay()), IDENTITY, Policy(word).ask, enforce=False)
+        found = await relayed._decide(WANTED)
+        assert isinstance(found, HostAddress)
+        assert found.note == note

@@ -1,0 +1,102 @@
+"""Seats for boxes that another process starts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from sluice.runtime.job_network import JobNetwork, NoSeat, SeatGiver, SeatTaker, pair_of_seats
+
+
+class Seat:
+    """A place whose channel is a pipe, and whose namespace is a file."""
+
+    filter = b"\x06\x00"
+
+    def __init__(self, namespace: int) -> None:
+        self.files = {"/etc/hosts": b"127.0.0.1 localhost\n"}
+        self.namespaces = (namespace,)
+        self.heard: list[bytes] = []
+
+    @contextlib.contextmanager
+    def channel(self) -> Iterator[int]:
+        ours, theirs = os.pipe()
+        try:
+            yield theirs
+        finally:
+            os.close(theirs)
+        self.ours = ours
+
+
+class Network:
+    """Has one seat."""
+
+    def __init__(self) -> None:
+        self.namespace = os.open("/proc/self/ns/net", os.O_RDONLY)
+        self.given: list[tuple[str, Seat]] = []
+
+    def seat(self, box: str) -> Seat:
+        seat = Seat(self.namespace)
+        self.given.append((box, seat))
+        return seat
+
+
+async def test_a_box_gets_its_filter_files_namespaces_and_a_channel_of_its_own() -> None:
+    network = Network()
+    ours, theirs = pair_of_seats()
+    giver = SeatGiver(cast("JobNetwork", network), ours)
+    taker = SeatTaker(theirs.detach())
+    for box in ("jvm", "python"):
+        given = await asyncio.to_thread(taker.seat, box)
+        name, seat = network.given[-1]
+        assert (name, given.filter, dict(given.files)) == (box, seat.filter, seat.files)
+        with given.channel() as channel:
+            assert not os.get_inheritable(channel)
+            (namespace,) = given.namespaces
+            assert os.fstat(namespace).st_ino == os.fstat(network.namespace).st_ino
+            os.write(channel, b"x")
+        assert os.read(seat.ours, 2) == b"x"
+        assert os.read(seat.ours, 1) == b"", "nobody else holds it"
+        for each in given.descriptors:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(each)
+        os.close(seat.ours)
+    giver.close()
+    with pytest.raises(NoSeat):
+        await asyncio.to_thread(taker.seat, "jvm")
+    taker.close()
+    os.close(network.namespace)
+
+
+@pytest.mark.parametrize("said", [b"\xff\xfe", None], ids=["no name", "the end"])
+async def test_who_says_nothing_sensible_gets_no_more_seats(said: bytes | None) -> None:
+    ours, theirs = pair_of_seats()
+    giver = SeatGiver(cast("Any", Network()), ours)
+    if said is None:
+        theirs.close()
+    else:
+        theirs.send(said)
+    async with asyncio.timeout(10):
+        while ours.fileno() >= 0:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    giver.close()
+    if said is not None:
+        theirs.settimeout(10)
+        assert theirs.recv(1) == b""
+        theirs.close()
+
+
+async def test_a_descriptor_that_is_no_seat_is_refused() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    taker = SeatTaker(one.detach())
+    other.send(b"nonsense")
+    with pytest.raises(NoSeat):
+        await asyncio.to_thread(taker.seat, "jvm")
+    taker.close()
+    other.close()

@@ -1,0 +1,51 @@
+"""Where the processes of one job listen for each other."""
+
+from __future__ import annotations
+
+from sluice.runtime.jobmanager.attempt.executor_pool import Executor, ExecutorState
+from sluice.runtime.jobmanager.attempt.listeners import JobListeners
+from sluice.runtime.messages import ExecutorTarget, SlotOffer, SlotProfile
+
+SIZE = SlotProfile(cores=1, memory_mb=768)
+TARGET = ExecutorTarget(resource_profile_id=0, total=1, cores=1, memory_mb=768)
+
+
+def slot(host: str) -> SlotOffer:
+    return SlotOffer(taskmanager=host, host=host, slot=0, allocation_id=host, profile=SIZE)
+
+
+class Attempt:
+    """What the JobMaster knows of its processes."""
+
+    def __init__(self) -> None:
+        self.executors = [Executor(number, slot(f"host-{number}"), TARGET, 0) for number in (1, 2)]
+        self.driver: SlotOffer | None = None
+        self.listeners = JobListeners(lambda: self.executors, lambda: self.driver)
+
+
+def test_hosts_come_from_the_slots_and_ports_from_those_that_hold_them() -> None:
+    attempt = Attempt()
+    attempt.listeners.driver((40000, 40001))
+    attempt.listeners.executor(1, (40000,))
+    assert attempt.listeners.on(40000) == ("host-1",), "the driver's slot is not known yet"
+    attempt.driver = slot("host-d")
+    assert attempt.listeners.on(40000) == ("host-d", "host-1")
+    assert attempt.listeners.on(40001, ("worker",)) == ("worker", "host-d")
+    assert attempt.listeners.on(40002) == ()
+
+
+def test_an_executor_that_has_ended_listens_nowhere_and_one_that_hands_its_blocks_over_does() -> None:
+    attempt = Attempt()
+    for each in attempt.executors:
+        attempt.listeners.executor(each.id, (40000,))
+    attempt.executors[0].state, attempt.executors[1].state = ExecutorState.EXITED, ExecutorState.STOPPING
+    assert attempt.listeners.on(40000) == ("host-2",)
+    attempt.executors.append(Executor(3, slot("host-3"), TARGET, 0))
+    attempt.listeners.executor(3, (40000,))
+    assert set(attempt.listeners._of_executors) == {2, 3}, "those that are gone are forgotten"
+
+
+def test_ports_of_an_executor_that_nobody_knows_mean_nothing() -> None:
+    attempt = Attempt()
+    attempt.listeners.executor(9, (40000,))
+    assert attempt.listeners.on(40000) == ()
