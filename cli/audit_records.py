@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from sluice.core import Home
 from sluice.gateway.audit_log import record_act
@@ -17,6 +18,15 @@ def record(home: Home, kind: str, detail: Mapping[str, object]) -> None:
         AuditLogError: it is not on record; the command ends with an error then, though the act was done.
     """
     record_act(home, kind, operator(), detail)
+
+
+def recording(home: Home) -> Callable[[str, str, Mapping[str, str]], Awaitable[None]]:
+    """Records what a JobManager of ``home`` does for the owner of a job; raises as :func:`record` does."""
+
+    async def record_event(kind: str, principal: str, detail: Mapping[str, str]) -> None:
+        await asyncio.to_thread(record_act, home, kind, principal, detail)
+
+    return record_event
 
 
 def operator() -> str:

@@ -117,6 +117,21 @@ class Tracing:
             return Span()
         return Span(self._tracer.start_span(name, context=_context(parent), attributes=attributes))
 
+    def past(
+        self, name: str, parent: str, begun: float, ended: float, *, error: str = "", **attributes: str | int
+    ) -> None:
+        """A span that is over, between two moments in epoch seconds; ``error`` when it did not end well."""
+        if self._tracer is None:
+            return
+        from opentelemetry.trace import Status, StatusCode
+
+        span = self._tracer.start_span(
+            name, context=_context(parent), attributes=attributes, start_time=int(begun * 1e9)
+        )
+        if error:
+            span.set_status(Status(StatusCode.ERROR, error[:200]))
+        span.end(end_time=int(ended * 1e9))
+
     @contextlib.contextmanager
     def span(self, name: str, parent: str = "", **attributes: str | int) -> Iterator[Span]:
         """The same for a block; an exception that leaves it is its error, by its type alone."""

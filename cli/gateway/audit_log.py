@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import re
 import sys
 import time
 from collections import deque
@@ -16,6 +15,7 @@ import msgspec
 import typer
 
 from sluice.cli.errors import UsageError
+from sluice.cli.gateway.moments import moment
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.core import Home
 from sluice.gateway.audit_log import (
@@ -33,8 +33,6 @@ from sluice.gateway.audit_log import (
 FOLLOW_SECONDS = 0.2
 DEFAULT_LINES = 20
 MAX_LINES = 100_000
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_AGO = re.compile(r"([1-9][0-9]{0,6})([smhd])")
 
 DirectoryOption = Annotated[
     Path | None,
@@ -148,7 +146,7 @@ def tail(
     if decision not in {"", "allow", "deny"}:
         raise UsageError(f"--decision {decision!r} is neither allow nor deny")
     now = dt.datetime.now(dt.UTC)
-    wanted = Filter(principal, operation, decision, _moment("--since", since, now), _moment("--until", until, now))
+    wanted = Filter(principal, operation, decision, moment("--since", since, now), moment("--until", until, now))
     last: deque[AuditRecord] = deque(maxlen=lines)
     if not keep_following:
         enough = lines if wanted == Filter() else None
@@ -185,7 +183,7 @@ def describe(record: AuditRecord) -> str:
     detail = record.detail if isinstance(record.detail, dict) else {}
     facts = " ".join(f"{name}={value}" for name, value in detail.items())
     match record.event:
-        case "decision" | "traffic":
+        case "decision" | "traffic" | "egress":
             what = f"{record.decision or '-':<5} {record.status or '-'} {record.principal or '-'}"
             text = f"{what} {record.operation or '-'} {record.method} {record.path} from {record.address or '-'}"
             text += f" ({record.reason})" if record.reason else ""
@@ -198,15 +196,3 @@ def describe(record: AuditRecord) -> str:
             text = f"{record.event}: {record.reason} {facts}"
     line = f"{record.number:>8} {when} {text}".rstrip()
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
-
-
-def _moment(option: str, text: str, now: dt.datetime) -> dt.datetime | None:
-    if not text:
-        return None
-    if match := _AGO.fullmatch(text):
-        return now - dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
-    try:
-        moment = dt.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(f"{option} {text!r} is no time", "1h, 30m, 7d, or 2026-03-01T12:00 (UTC)") from error
-    return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment

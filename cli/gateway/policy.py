@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli.errors import EXIT_NO, UsageError
+from sluice.cli.gateway.policy_replay import replay
 from sluice.cli.options import (
     DEFAULT_HOME,
     ConfigOption,
@@ -24,6 +25,7 @@ from sluice.gateway.authz import (
     DEFAULT_POLICY,
     MAX_POLICY_BYTES,
     Case,
+    Outcome,
     Policy,
     Verdict,
     decide_case,
@@ -86,15 +88,15 @@ def check(
     """Explain a decision. Exit code 0: allowed (possibly for the principal's own jobs only), 1: denied."""
     policy = read_policy(_path(home, config, file), operations())
     _require_operation(operation, policy)
-    if not is_name(name):
-        raise UsageError(f"{name!r} is not a valid name")
+    _valid(name)
     if bad := [each for each in scope or () if not is_pattern(each)]:
         raise UsageError(f"{bad[0]!r} is not a scope", "use an operation, or a pattern such as jobs.*")
     located, _ = load_configuration(home, config)
     known = UserStore(located).read().get(name)
     groups = tuple(dict.fromkeys([*(group or ()), *(known.groups if known else ())]))
     roles = tuple(dict.fromkeys([*(role or ()), *(known.roles if known else ())]))
-    outcome = decide_case(Case(name, operation, "allow", groups, roles, tuple(scope or ())), policy)
+    case = Case(name=name, operation=operation, expect="allow", groups=groups, roles=roles, scopes=tuple(scope or ()))
+    outcome = decide_case(case, policy)
     ruling = outcome.ruling
     if as_json:
         document = {"as": name, "operation": operation, "verdict": ruling.verdict.name.lower(), "reason": ruling.reason}
@@ -108,20 +110,56 @@ def check(
 
 
 @app.command(
-    "test", epilog="The table: [[case]] with as, operation, expect (allow, own, deny), and groups, roles, scopes."
+    "test",
+    epilog="The table: [[case]] with as, expect (allow, own, deny), operation, and groups, roles, scopes; for the way "
+    "out egress (host:port) and job instead of operation. One destination: sluice policy test --egress "
+    "api.example.com:443 --as ada --job nightly",
 )
 def compare(
-    table: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with expected decisions.")],
+    table: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="TOML file with expected decisions.")] = None,
+    egress: Annotated[
+        str, typer.Option(help="Instead of a table: may a job connect to this destination, as in api.example.com:443?")
+    ] = "",
+    name: Annotated[str, typer.Option("--as", help="With --egress: the owner of the job.")] = "",
+    job: Annotated[str, typer.Option(help="With --egress: the name of the job.")] = "",
+    group: Annotated[list[str] | None, typer.Option(help="With --egress: a group of the owner; repeatable.")] = None,
+    role: Annotated[
+        list[str] | None, typer.Option(help="With --egress: an additional role of the owner; repeatable.")
+    ] = None,
     file: FileOption = None,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare a policy with expected decisions. Exit code 1 when one differs."""
+    """Compare a policy with expected decisions, or ask it about one destination of a job.
+
+    Exit code 0: all as expected, or the destination is allowed; 1: a decision differs, or the destination is denied.
+    Addresses that a name resolves to are looked at only when a job connects.
+    """
+    if bool(egress) is (table is not None):
+        raise UsageError("either FILE or --egress", "sluice policy test expected.toml")
     policy = read_policy(_path(home, config, file), operations())
+    if egress:
+        located, _ = load_configuration(home, config)
+        known = UserStore(located).read().get(name)
+        case = Case(
+            name=_valid(name),
+            expect="allow",
+            egress=egress,
+            job=job,
+            groups=tuple(dict.fromkeys([*(group or ()), *(known.groups if known else ())])),
+            roles=tuple(dict.fromkeys([*(role or ()), *(known.roles if known else ())])),
+        )
+        print_egress(decide_case(case, policy), as_json=as_json)
+        return
+    _compare_table(table or Path(), policy, as_json=as_json)
+
+
+def _compare_table(table: Path, policy: Policy, *, as_json: bool) -> None:
     cases = parse_table(read_bounded(table, MAX_POLICY_BYTES), str(table))
     for case in cases:
-        _require_operation(case.operation, policy)
+        if case.operation:
+            _require_operation(case.operation, policy)
     outcomes = [decide_case(case, policy) for case in cases]
     wrong = [outcome for outcome in outcomes if not outcome.holds]
     if as_json:
@@ -129,6 +167,8 @@ def compare(
             {
                 "as": each.case.name,
                 "operation": each.case.operation,
+                "egress": each.case.egress,
+                "job": each.case.job,
                 "expected": each.case.expect,
                 "got": each.ruling.verdict.name.lower(),
                 "reason": each.ruling.reason,
@@ -139,10 +179,38 @@ def compare(
     else:
         for each in wrong:
             case, got = each.case, each.ruling.verdict.name.lower()
-            typer.echo(f"{case.operation} for {case.name}: expected {case.expect}, got {got}; {each.ruling.reason}")
+            what = case.operation or f"egress to {case.egress}"
+            typer.echo(f"{what} for {case.name}: expected {case.expect}, got {got}; {each.ruling.reason}")
         typer.echo(f"{len(cases) - len(wrong)} of {len(cases)} as expected")
     if wrong:
         raise typer.Exit(EXIT_NO)
+
+
+app.command(
+    "replay",
+    epilog="Examples: sluice policy replay new-policy.toml; "
+    "sluice policy replay new-policy.toml --since 7d --format json",
+)(replay)
+
+
+def print_egress(outcome: Outcome, *, as_json: bool) -> None:
+    """Print the decision about one destination; exits with 1 when it is denied."""
+    case, ruling = outcome.case, outcome.ruling
+    if as_json:
+        document = {"as": case.name, "egress": case.egress, "job": case.job, "verdict": ruling.verdict.name.lower()}
+        typer.echo(json.dumps({**document, "reason": ruling.reason, "roles": outcome.principal.roles}))
+    else:
+        held = ", ".join(outcome.principal.roles) or "no role"
+        verdict = "allowed" if ruling.verdict is Verdict.ALLOW else "denied"
+        typer.echo(f"{case.egress} for jobs {case.job!r} of {case.name} ({held}): {verdict}; {ruling.reason}")
+    if ruling.verdict is Verdict.DENY:
+        raise typer.Exit(EXIT_NO)
+
+
+def _valid(name: str) -> str:
+    if not is_name(name):
+        raise UsageError(f"{name!r} is not a valid name", "--as NAME")
+    return name
 
 
 def _path(home: Path, config: Path | None, file: Path | None) -> Path:

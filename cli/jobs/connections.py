@@ -1,4 +1,4 @@
-"""``sluice jobs connections``: the connections of a job, as both ends verified them."""
+"""``sluice jobs connections``: the connections of a job, inside as both ends verified them, and to the outside."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sluice.cli.tables import print_table
 from sluice.client import GatewayClient, whole_id
 
 COLUMNS = ("CHANNEL", "FROM", "TO", "PROTOCOL", "CIPHER")
+JOB_COLUMNS = ("DIRECTION", *COLUMNS, "RESULT")
 CHANNELS = ("edge", "rpc", "blob", "rest", "data", "connect")
 
 Row = tuple[str, str, str, str, str]
@@ -23,17 +24,39 @@ def connections(
     gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """The mutual TLS connections of a job: which identity each end verified, with which version and cipher."""
+    """The connections of a job.
 
-    async def read(client: GatewayClient) -> tuple[str, list[dict[str, Any]]]:
+    Inside the cluster: which identity each end verified, with which TLS version and cipher. Out of the cluster: what
+    the job asked for, whether it was allowed, refused or would be refused, and how many bytes it sent and got.
+    """
+
+    async def read(client: GatewayClient) -> tuple[str, dict[str, Any]]:
         whole = await whole_id(client, job_id)
-        return whole, (await client.get(f"/v1/jobs/{whole}/connections"))["connections"]
+        return whole, await client.get(f"/v1/jobs/{whole}/connections")
 
-    whole, found = gateway.call(read)
+    whole, answer = gateway.call(read)
+    found, outside = answer["connections"], answer.get("egress", [])
     if as_json:
-        print(json.dumps({"connections": found}))
+        print(json.dumps({"connections": found, "egress": outside, "egress_dropped": answer.get("egress_dropped", 0)}))
         return
-    print_table(COLUMNS, connection_rows(found, whole))
+    rows = [("inside", *row, "") for row in connection_rows(found, whole)]
+    print_table(JOB_COLUMNS, [*rows, *map(_outside, outside)])
+    if answer.get("egress_dropped"):
+        print(f"{answer['egress_dropped']} earlier connections out are only in the audit log")
+
+
+def _outside(row: dict[str, Any]) -> tuple[str, ...]:
+    """One connection to the outside; what the job wrote is printed without control characters."""
+    host = row["host"] or row["address"]
+    target = f"[{host}]:{row['port']}" if ":" in host else f"{host}:{row['port']}"
+    times = f", {row['count']} times" if row["count"] > 1 else ""
+    moved = f", {row['bytes_up']} bytes up, {row['bytes_down']} down" if row["verdict"] != "refused" else ""
+    state = "open" if row["open"] else f"{row['duration_ms']} ms"
+    result = f"{row['verdict']}{times}{moved}, {state}"
+    if row["reason"]:
+        result += f" ({row['reason']})"
+    cells = ("out", "egress", row["process"], target, row["protocol"], "-", result)
+    return tuple("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cell) for cell in cells)
 
 
 async def all_connections(client: GatewayClient, job_id: str) -> list[dict[str, Any]]:

@@ -1,3 +1,4 @@
+from .access_lines import ASKED as ASKED
 from .access_log_reader import access_file as access_file
 from .access_rotation import make_access_log as make_access_log, rotating as rotating
 from .chain import AuditRecord as AuditRecord
@@ -8,9 +9,9 @@ from .log import (
     audit_file as audit_file,
     record_act as record_act,
 )
-from .log_reader import Filter as Filter, follow as follow
+from .log_reader import Filter as Filter, follow as follow, moment_of as moment_of
 from .maintenance import keeping as keeping
 from .recorded_policy import RecordedPolicy as RecordedPolicy
 from .segments import CHECKPOINT as CHECKPOINT
-from .verification import read_records as read_records, verify_log as verify_log
+from .verification import Verified as Verified, read_records as read_records, verify_log as verify_log
 from .writer import AuditWriter as AuditWriter

@@ -1,9 +1,9 @@
 """Lines of the proxy's access log as records of the audit log. Pure.
 
 The proxy decides most requests by itself and writes one JSON object per line: ``time``, ``request_id``, ``address``,
-``method``, ``path``, ``operation``, ``principal``, ``credential``, ``pass_id``, ``roles``, ``decision``, ``status``,
-``reason``. Unknown fields are left out; a line that is no JSON object becomes a record of its own with its size and
-digest, for a line must not disappear because it is strange.
+``method``, ``path``, ``operation``, ``principal``, ``credential``, ``pass_id``, ``roles``, ``decision``, ``asked``,
+``status``, ``reason``. Unknown fields are left out; a line that is no JSON object becomes a record of its own with its
+size and digest, for a line must not disappear because it is strange.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from sluice.gateway.credentials import redact
 MAX_ACCESS_LINE_BYTES = 64 << 10
 """A longer line is recorded by size and digest alone."""
 MALFORMED = "malformed line of the access log"
+ASKED = "asked"
+"""In the detail of a request about which the proxy has asked: the operation that the auth service granted."""
 _FIELD_CHARACTERS = 128
 _PATH_CHARACTERS = 1024
 _ROLE_CHARACTERS = 64
@@ -73,6 +75,7 @@ def record_of(line: bytes) -> AuditRecord:
         decision=_decision(fields),
         status=_status(fields.get("status")),
         reason=_text(fields, "reason"),
+        detail={ASKED: asked} if (asked := _text(fields, "asked")) else msgspec.UNSET,
     )
 
 

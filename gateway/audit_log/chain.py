@@ -61,13 +61,14 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     ``event`` is ``decision`` (of the auth service, written before it answers), ``access`` (lines of the proxy's access
     log were taken over; ``traffic`` says where they are kept), ``act`` (an administrative one, named by ``kind``),
-    ``checkpoint`` (signed), ``recovered`` (the log was continued after a line that a crash cut short), or ``gap``
-    (lines of the access log are missing). Readers make a ``traffic`` record of each line that an ``access`` record
-    stands for. ``time`` is UTC in RFC 3339, when the record was written; ``at`` is when a request of the access log
-    began. ``credential`` is a public id.
+    ``checkpoint`` (signed), ``recovered`` (the log was continued after a line that a crash cut short), ``gap``
+    (lines of the access log are missing, or rows about connections of jobs), or ``egress`` (a connection of a job to
+    the outside, as the process beside its box saw it). Readers make a ``traffic`` record of each line that an
+    ``access`` record stands for. ``time`` is UTC in RFC 3339, when the record was written; ``at`` is when a request of
+    the access log, or a connection of a job, began. ``credential`` is a public id.
     """
 
-    event: Literal["decision", "access", "traffic", "act", "checkpoint", "recovered", "gap"]
+    event: Literal["decision", "access", "traffic", "act", "checkpoint", "recovered", "gap", "egress"]
     sequence: int = 0
     time: str = ""
     previous: str = ""
@@ -87,6 +88,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     detail: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     pass_id: str | msgspec.UnsetType = msgspec.UNSET
     roles: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    groups: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     position: AccessPosition | msgspec.UnsetType = msgspec.UNSET
     traffic: Traffic | msgspec.UnsetType = msgspec.UNSET
     part: int | msgspec.UnsetType = msgspec.UNSET

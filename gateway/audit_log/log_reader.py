@@ -37,11 +37,11 @@ class Filter:
             return False
         if self.since is None and self.until is None:
             return True
-        when = _when(record)
+        when = moment_of(record)
         return (self.since is None or when >= self.since) and (self.until is None or when < self.until)
 
 
-def _when(record: AuditRecord) -> dt.datetime:
+def moment_of(record: AuditRecord) -> dt.datetime:
     """When it happened: the proxy's word counts for what it decided, if it is a time at all."""
     if isinstance(record.at, str):
         try:

@@ -13,6 +13,9 @@ from sluice.gateway.credentials import redact
 
 MAX_DETAILS = 16
 MAX_NAME_CHARACTERS = 64
+MAX_GROUPS = 64
+MAX_GROUP_CHARACTERS = 128
+"""As many and as long as a principal can have."""
 MAX_VALUE_CHARACTERS = 512
 MAX_FIELD_CHARACTERS = 2048
 
@@ -27,7 +30,8 @@ _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*", re.DOTALL)
 _TEXT_FIELDS = tuple(
     name
     for name in AuditRecord.__struct_fields__
-    if name not in {"event", "sequence", "time", "previous", "decision", "status", "detail", "roles", "position"}
+    if name
+    not in {"event", "sequence", "time", "previous", "decision", "status", "detail", "roles", "groups", "position"}
 )
 
 
@@ -80,6 +84,8 @@ def record_without_secrets(record: AuditRecord) -> AuditRecord:
         changed["detail"] = detail_without_secrets(record.detail)
     if isinstance(record.roles, tuple):
         changed["roles"] = tuple(clean(role, MAX_NAME_CHARACTERS) for role in record.roles[:MAX_DETAILS])
+    if isinstance(record.groups, tuple):
+        changed["groups"] = tuple(clean(group, MAX_GROUP_CHARACTERS) for group in record.groups[:MAX_GROUPS])
     return msgspec.structs.replace(record, **changed) if changed else record
 
 

@@ -179,10 +179,10 @@ class TrafficCheck:
         self._last: Traffic | None = None
         self.lines = 0
 
-    def take(self, record: AuditRecord) -> None:
-        """The next record of the chain; raises :class:`AuditLogError`."""
+    def take(self, record: AuditRecord) -> bytes:
+        """The next record of the chain; returns the lines that it stands for. Raises :class:`AuditLogError`."""
         if record.event != "access":
-            return
+            return b""
         last, traffic = self._last, record.traffic
         if isinstance(traffic, Traffic):
             number, end = (1, 0) if last is None else (last.file, last.end)
@@ -193,7 +193,7 @@ class TrafficCheck:
                 raise AuditLogError(f"audit log line {record.sequence} does not go on where the access log was")
             self._last = traffic
             self.lines += traffic.lines
-        self._reader.read(record)
+        return self._reader.read(record)
 
     def close(self) -> None:
         """Let go of the files."""

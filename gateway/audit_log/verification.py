@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,9 @@ from sluice.gateway.audit_log.segments import (
 )
 from sluice.gateway.audit_log.traffic import TrafficCheck, TrafficReader
 from sluice.gateway.errors import AuditLogError
+
+PROGRESS_RECORDS = 1000
+"""Between two reports of progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,35 @@ class _Look:
     kept: list[bytes] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _PassOn:
+    """Who is told of records while they are verified."""
+
+    visit: Callable[[AuditRecord], None] | None
+    progress: Callable[[int, int], None] | None
+    total: int
+
+    def take(self, record: AuditRecord, lines: bytes) -> None:
+        """The next record, and the lines of the access log that it stands for."""
+        if self.progress is not None and (record.sequence % PROGRESS_RECORDS == 0 or record.sequence == self.total):
+            self.progress(record.sequence, self.total)
+        if self.visit is None:
+            return
+        if record.event == "access":
+            for each in records_of(lines, record):
+                self.visit(each)
+        else:
+            self.visit(record)
+
+
 def verify_log(
-    directory: Path, *, key: Path | None = None, key_id: str = "", checkpoints: Sequence[Path] = ()
+    directory: Path,
+    *,
+    key: Path | None = None,
+    key_id: str = "",
+    checkpoints: Sequence[Path] = (),
+    visit: Callable[[AuditRecord], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Verified:
     """Check the log in ``directory``.
 
@@ -78,6 +108,9 @@ def verify_log(
         key: the public key to trust; default: the one beside the log.
         key_id: when given, the key must have this id.
         checkpoints: checkpoints kept elsewhere; each must be a line of this log, besides the one beside it.
+        visit: called with each record in its order, and with those of the lines of the access log instead of the
+            records that stand for them. What it was given counts only once this function has returned.
+        progress: called now and then with how many lines are read, and how many there are.
 
     Raises:
         AuditLogError: naming the first line, segment or checkpoint that does not fit.
@@ -90,14 +123,15 @@ def verify_log(
         look.kept += [read_bounded(path, MAX_LINE_BYTES) for path in checkpoints]
         awaited = {one.sequence: one for one in _kept(look.kept, check)}
         reader = ChainReader(check)
+        pass_on = _PassOn(visit, progress, _last_sequence(look) or (look.closed[-1].last if look.closed else 0))
         for segment in look.closed:
-            _check_segment(segment, reader, awaited, traffic)
+            _check_segment(segment, reader, awaited, traffic, pass_on)
         cut_short = 0
         for raw in _current_lines(look):
             if not raw.endswith(b"\n"):
                 cut_short = len(raw)
                 break
-            _take(raw, reader, awaited, traffic)
+            _take(raw, reader, awaited, traffic, pass_on)
     if awaited:
         farthest = max(awaited)
         raise AuditLogError(
@@ -199,7 +233,7 @@ def _kept(lines: Sequence[bytes], check: Check) -> Iterator[Checkpoint]:
 
 
 def _check_segment(
-    segment: Segment, reader: ChainReader, awaited: dict[int, Checkpoint], traffic: TrafficCheck
+    segment: Segment, reader: ChainReader, awaited: dict[int, Checkpoint], traffic: TrafficCheck, pass_on: _PassOn
 ) -> None:
     expected = reader.state.count + 1
     if segment.first > expected:
@@ -209,7 +243,7 @@ def _check_segment(
     if segment.first < expected:
         raise AuditLogError(f"audit log segment {segment.path.name} begins before line {expected}", "it was added")
     for raw in segment.lines():
-        _take(raw, reader, awaited, traffic)
+        _take(raw, reader, awaited, traffic, pass_on)
     if reader.state.count != segment.last:
         raise AuditLogError(
             f"audit log segment {segment.path.name} ends with line {reader.state.count}", "its end was removed"
@@ -218,8 +252,11 @@ def _check_segment(
         raise AuditLogError(f"audit log segment {segment.path.name} does not end with a checkpoint")
 
 
-def _take(raw: bytes, reader: ChainReader, awaited: dict[int, Checkpoint], traffic: TrafficCheck) -> None:
-    traffic.take(reader.take(raw))
+def _take(
+    raw: bytes, reader: ChainReader, awaited: dict[int, Checkpoint], traffic: TrafficCheck, pass_on: _PassOn
+) -> None:
+    record = reader.take(raw)
+    pass_on.take(record, traffic.take(record))
     kept = awaited.pop(reader.state.count, None)
     if kept is not None and kept.digest != reader.state.digest:
         raise AuditLogError(

@@ -9,8 +9,9 @@ Envoy's access log says.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from sluice.gateway.audit_log.chain import AuditRecord
@@ -44,6 +45,12 @@ class AuditWriter:
         if self._writing is None:
             self._writing = asyncio.create_task(self._write())
         await written
+
+    async def append_all(self, records: Sequence[AuditRecord]) -> None:
+        """Append records that no request waits for; they are in the log on return. Raises :class:`AuditLogError`."""
+        for begin in range(0, len(records), MAX_BATCH_RECORDS):
+            batch = records[begin : begin + MAX_BATCH_RECORDS]
+            await self._beside(partial(self.log.append_all, batch))
 
     async def event(self, kind: str, principal: str, detail: Mapping[str, object] | str = "") -> None:
         """Record an administrative act, signed at once. Raises :class:`AuditLogError`."""

@@ -16,6 +16,7 @@ from sluice.pki.tls import PeerCertificate
 from sluice.runtime.messages import ConnectionEvidence
 from sluice.runtime.rest import AuditSummary, Examined
 from sluice.runtime.ui.trust_members import Registered
+from sluice.runtime.ui.trust_outside import CHANNEL, OUTSIDE, WayOut
 
 GOOD_PROTOCOL = "TLSv1.3"
 GROUP_ABOVE = 6
@@ -80,6 +81,13 @@ class Link:
     tone: Tone = "ok"
     ended: bool = False
     """Whether one of its ends is not there any more."""
+    out: tuple[WayOut, ...] = ()
+    """The ways out of the cluster that it stands for."""
+
+    @property
+    def verdict(self) -> str:
+        """What became of connections to the outside; empty for those inside."""
+        return next((each.verdict.value for each in self.out if each.tone == self.tone), "")
 
     @property
     def key(self) -> str:
@@ -134,6 +142,7 @@ def trust_map(
     own: tuple[str, PeerCertificate] | None = None,
     ended: Collection[str] = (),
     registered: Sequence[Registered] = (),
+    outside: Sequence[WayOut] = (),
 ) -> TrustMap:
     """The map of ``evidence``.
 
@@ -145,6 +154,7 @@ def trust_map(
         own: who draws it, and its certificate.
         ended: identities of processes that are not there any more.
         registered: processes that are known without a connection that was seen.
+        outside: connections out of the cluster.
     """
     shown: dict[str, tuple[float, PeerCertificate]] = {}
     identities: dict[str, None] = {}
@@ -163,8 +173,12 @@ def trust_map(
         identities |= {dialer: None, listener: None}
     states = {each.identity: each for each in registered[:MAX_PROCESSES]}
     identities |= dict.fromkeys(one for each in states.values() for one in (each.identity, each.keeper))
+    identities |= dict.fromkeys(one for each in outside for one in (each.process, each.identity))
+    out = {each.identity: each for each in sorted(outside, key=lambda way: _TONES.index(way.tone))}
     processes = [
-        _process(identity, shown[identity][1] if identity in shown else None, now, ended, states)
+        _destination(out[identity])
+        if identity in out
+        else _process(identity, shown[identity][1] if identity in shown else None, now, ended, states)
         for identity in identities
     ]
     processes.sort(key=lambda each: (each.role, _natural(each.name)))
@@ -182,7 +196,7 @@ def trust_map(
         if place not in drawn:
             drawn.add(place)
             links.append(Link(*place, tone="idle"))
-    return TrustMap(groups, tuple(links))
+    return TrustMap(groups, (*links, *_links_out(outside, group_of)))
 
 
 def _process(
@@ -208,6 +222,34 @@ def _process(
     return Process(identity, role, name, certificate, tone)
 
 
+def _destination(way: WayOut) -> Process:
+    return Process(way.identity, OUTSIDE, way.destination, None, way.tone, way.verdict.value)
+
+
+def _links_out(outside: Sequence[WayOut], group_of: Mapping[str, str]) -> tuple[Link, ...]:
+    between: dict[tuple[str, str], list[WayOut]] = {}
+    for way in outside:
+        between.setdefault((group_of[way.process], group_of[way.identity]), []).append(way)
+    return tuple(
+        Link(
+            CHANNEL,
+            dialer,
+            listener,
+            protocols=tuple(dict.fromkeys(each for way in ways for each in way.protocols)),
+            count=sum(way.count for way in ways),
+            pairs=len(ways),
+            latest=max(way.latest for way in ways),
+            concerns=tuple(
+                f"{way.destination} {way.verdict.value}: {', '.join(way.reasons)}"
+                for way in [each for each in ways if each.reasons and each.tone != "ok"][:5]
+            ),
+            tone=worst(way.tone for way in ways),
+            out=tuple(ways),
+        )
+        for (dialer, listener), ways in between.items()
+    )
+
+
 def _groups(processes: Sequence[Process]) -> dict[str, Group]:
     by_role: dict[str, list[Process]] = {}
     for each in processes:
@@ -216,7 +258,8 @@ def _groups(processes: Sequence[Process]) -> dict[str, Group]:
     for role, members in by_role.items():
         if len(members) > GROUP_ABOVE:
             tone = worst(each.tone for each in members)
-            group = Group(_key("g", role), role, f"{len(members)} {role}s", tuple(members), tone)
+            many = "destinations" if role == OUTSIDE else f"{role}s"
+            group = Group(_key("g", role), role, f"{len(members)} {many}", tuple(members), tone)
             groups[group.key] = group
             continue
         for each in members:

@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from sluice.core import EgressMode
 from sluice.core.pages import HTML
 from sluice.runtime.jobmanager import JobNotFound
 from sluice.runtime.messages import ConnectionEvidence
@@ -35,12 +36,14 @@ from sluice.runtime.ui.trust_members import (
     of_living_jobs,
     shuffle_workers,
 )
+from sluice.runtime.ui.trust_outside import WayOut, ways_out
 from sluice.runtime.ui.trust_picture import draw
 from sluice.runtime.ui.trust_warnings import trust_warnings
 
 MAX_JOBS_ON_THE_MAP = 6
 REST_CHANNEL = "rest"
 WEAKEST_FIRST = (IsolationLevel.NONE, IsolationLevel.UID, IsolationLevel.SANDBOX)
+LOOSEST_FIRST = (EgressMode.OFF, EgressMode.AUDIT, EgressMode.ENFORCE)
 
 
 @page
@@ -58,6 +61,8 @@ async def show_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
         omitted=found.omitted,
         isolation=found.isolation,
         weakest=next((each for each in WEAKEST_FIRST if found.isolation.get(each)), None),
+        egress=found.egress,
+        loosest=next((each for each in LOOSEST_FIRST if found.egress.get(each)), None),
     )
 
 
@@ -93,13 +98,14 @@ async def show_job_trust_part(cluster: Cluster, call: Call[NoQuery]) -> web.Resp
 @dataclass(frozen=True, slots=True)
 class ClusterMap:
     """The map of the cluster itself, what the JobManager trusts, how many ended processes are left out, and how many
-    TaskManagers keep jobs in which sandbox."""
+    TaskManagers keep jobs in which sandbox, and decide how about what these connect to."""
 
     map: TrustMap
     facts: TrustFacts
     now: float
     omitted: int
     isolation: Mapping[IsolationLevel, int]
+    egress: Mapping[EgressMode, int]
 
 
 async def _of_cluster(cluster: Cluster, call: Call[NoQuery]) -> ClusterMap:
@@ -116,15 +122,19 @@ async def _of_cluster(cluster: Cluster, call: Call[NoQuery]) -> ClusterMap:
     gateway = f"spiffe://{cluster.facts.trust_domain}/gateway/envoy"
     local = [(REST_CHANNEL, gateway, leader)]
     found = await asyncio.to_thread(_map, connections, facts, now, local=local, registered=workers)
-    return ClusterMap(found, facts, now, left_out, Counter(each.isolation for each in taskmanagers))
+    levels, modes = (each.isolation for each in taskmanagers), (each.egress for each in taskmanagers)
+    return ClusterMap(found, facts, now, left_out, Counter(levels), Counter(modes))
 
 
 async def _of_job(cluster: Cluster, call: Call[Any], template: str) -> web.Response:
     job_id = await require_visible(cluster, call)
     evidence, job = await asyncio.gather(cluster.dispatcher.job_connections(job_id), cluster.dispatcher.job(job_id))
     facts, now = await asyncio.to_thread(cluster.trust), time.time()
-    ended = ended_of(job, {one for each in evidence.connections for one in (each.local, each.peer)})
-    found = await asyncio.to_thread(_map, evidence.connections, facts, now, ended=ended)
+    rows = () if cluster.egress is None else (await cluster.egress.egress_of(job_id)).rows
+    outside = ways_out(rows, cluster.facts.trust_domain)
+    seen = {one for each in evidence.connections for one in (each.local, each.peer)}
+    ended = ended_of(job, seen | {each.process for each in outside})
+    found = await asyncio.to_thread(_map, evidence.connections, facts, now, ended=ended, outside=outside)
     picture = draw(found, of_a_job=True)
     return await render(
         call, template, now=now, job_id=job_id, map=found, picture=picture, facts=facts, dropped=evidence.dropped
@@ -139,9 +149,19 @@ def _map(
     local: Sequence[tuple[str, str, str]] = (),
     ended: Collection[str] = (),
     registered: Sequence[Registered] = (),
+    outside: Sequence[WayOut] = (),
 ) -> TrustMap:
     own = None if facts.own is None else (facts.identity, facts.own)
-    return trust_map(connections, now=now, local=local, audit=facts.audit, own=own, ended=ended, registered=registered)
+    return trust_map(
+        connections,
+        now=now,
+        local=local,
+        audit=facts.audit,
+        own=own,
+        ended=ended,
+        registered=registered,
+        outside=outside,
+    )
 
 
 TRUST_PAGES: tuple[Route, ...] = (

@@ -30,11 +30,13 @@ _TIERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Drivers", ("driver",)),
     ("Executors", ("executor",)),
     ("Others", ("user", "unknown")),
+    ("Outside", ("outside",)),
 )
 _JOB_TIERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Control", ("jobmanager", "gateway", "shuffle-manager", "driver")),
     ("Executors", ("executor",)),
     ("Others", ("taskmanager", "shuffle-worker", "auth", "ca", "zookeeper", "user", "unknown")),
+    ("Outside", ("outside",)),
 )
 
 

@@ -93,6 +93,17 @@ async def test_every_page_is_strict_about_what_a_browser_may_load(browser: Brows
         assert text.count("<script") == text.count("<script defer src=")
 
 
+async def test_destinations_outside_are_on_the_map_of_a_job_as_text(browser: Browser) -> None:
+    job_id = next(iter(browser.dispatcher.details))
+    for path in (f"/ui/jobs/{job_id}/trust", f"/ui/parts/trust/{job_id}"):
+        text = await browser.page(path)
+        assert "api.example.com:443" in text
+        assert "Outside" in text
+        assert "&lt;script&gt;evil&lt;/script&gt;:443" in text
+        assert "refused" in text
+        assert "<script>evil" not in text
+
+
 async def test_the_address_alone_leads_to_the_overview(browser: Browser) -> None:
     status, _, answer = await browser.see("/")
     assert (status, answer.headers["location"]) == (303, "/ui")

@@ -1,0 +1,156 @@
+"""What processes tell each other about the connections of jobs to the outside (ADR 109).
+
+A *row* is one connection that a job tried to make, or several equal ones that were refused. Whoever sees it (the broker
+beside the job's box) gives it an id; it goes from process to process until it is in the audit log, at least once.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import msgspec
+
+MAX_EGRESS_ROWS = 500
+"""Rows in one report."""
+MAX_EGRESS_TARGETS = 1000
+"""Different destinations of open connections that one process may have."""
+MAX_EGRESS_QUESTION_BYTES = 4 << 20
+MAX_EGRESS_ANSWER_BYTES = 1 << 20
+EGRESS_PATH = "/auth/egress"
+"""Where the auth service of another machine takes :class:`EgressQuestion`, of JobManagers alone."""
+
+_Id = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+_Text = Annotated[str, msgspec.Meta(max_length=256)]
+_Word = Annotated[str, msgspec.Meta(max_length=32)]
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]
+
+
+class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class EgressVerdict(enum.StrEnum):
+    """What became of a connection."""
+
+    ALLOWED = "allowed"
+    REFUSED = "refused"
+    WOULD_REFUSE = "would be refused"
+    """It was let through, because ``egress.mode`` is ``audit``."""
+
+
+class EgressRow(_Told, frozen=True):
+    """A connection out of a job's box.
+
+    Attributes:
+        id: of the row; the same while it is told again.
+        process: ``driver`` or ``executor/3``.
+        protocol: ``tcp``, ``udp``, ``icmp``, ``dns``, ``raw`` or ``other``.
+        host: the name that the job asked for; empty when it asked for an address.
+        address: the IP address that it asked for; empty when it asked for a name.
+        reason: why it was refused, or ended.
+        opened_at: in epoch seconds.
+        duration_ms: milliseconds until it ended.
+        bytes_up: bytes that the job sent.
+        bytes_down: bytes that it got.
+        count: for how many connections this row stands.
+        open: it has not ended yet; another row of the same id follows.
+    """
+
+    id: _Id
+    job_id: Annotated[str, msgspec.Meta(max_length=64)]
+    attempt: _Count
+    process: _Word
+    protocol: _Word
+    host: _Text
+    address: Annotated[str, msgspec.Meta(max_length=64)]
+    port: _Port
+    verdict: EgressVerdict
+    reason: _Text = ""
+    opened_at: _Seconds = 0.0
+    duration_ms: _Count = 0
+    bytes_up: _Count = 0
+    bytes_down: _Count = 0
+    count: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)] = 1
+    open: bool = False
+
+    @property
+    def target(self) -> str:
+        """Host or address, and port, as in ``api.example.com:443``."""
+        return EgressTarget(job_id=self.job_id, host=self.host or self.address, port=self.port).authority
+
+
+class EgressTarget(_Told, frozen=True):
+    """Where a job has open connections to: a name, or an IP address without brackets."""
+
+    job_id: Annotated[str, msgspec.Meta(max_length=64)]
+    host: _Text
+    port: _Port
+
+    @property
+    def authority(self) -> str:
+        """As in ``CONNECT``: an IPv6 address is in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class EgressReport(_Told, frozen=True):
+    """From the process beside a job's box to the JobManager; ``dropped`` rows were lost for want of space."""
+
+    rows: Annotated[tuple[EgressRow, ...], msgspec.Meta(max_length=MAX_EGRESS_ROWS)] = ()
+    targets: Annotated[tuple[EgressTarget, ...], msgspec.Meta(max_length=MAX_EGRESS_TARGETS)] = ()
+    dropped: _Count = 0
+
+
+class EgressReceipt(_Told, frozen=True):
+    """The JobManager's answer to a report.
+
+    Attributes:
+        recorded: the rows are in the audit log. False: they are to be sent again.
+        decided: the policy was asked about the targets. False: it could not be.
+        refused: numbers of the targets that the policy does not allow (any more).
+    """
+
+    recorded: bool
+    decided: bool
+    refused: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=MAX_EGRESS_TARGETS)] = ()
+
+
+class EgressWord(_Told, frozen=True):
+    """Whether the policy allows a destination; ``decided`` False: it could not be asked, and nothing is allowed."""
+
+    decided: bool
+    allowed: bool = False
+
+
+class EgressJob(_Told, frozen=True):
+    """A job as the policy sees it."""
+
+    id: Annotated[str, msgspec.Meta(max_length=64)]
+    name: Annotated[str, msgspec.Meta(max_length=1024)]
+    owner: _Text
+    roles: Annotated[tuple[str, ...], msgspec.Meta(max_length=64)] = ()
+    groups: Annotated[tuple[str, ...], msgspec.Meta(max_length=256)] = ()
+
+
+class ReportedRow(_Told, frozen=True):
+    """A row, and who told of it: the path of its identity, as in ``taskmanager/tm-1``."""
+
+    row: EgressRow
+    reporter: _Text
+
+
+class EgressQuestion(_Told, frozen=True):
+    """From the JobManager to the auth service; ``lost`` rows by whoever lost them."""
+
+    jobs: tuple[EgressJob, ...] = ()
+    rows: tuple[ReportedRow, ...] = ()
+    targets: tuple[EgressTarget, ...] = ()
+    lost: dict[str, int] = {}
+
+
+class EgressAnswer(_Told, frozen=True):
+    """The answer: which targets the policy allows, in their order; the rows are in the audit log."""
+
+    allowed: tuple[bool, ...] = ()

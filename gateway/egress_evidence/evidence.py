@@ -1,0 +1,96 @@
+"""Answers JobManagers about connections of jobs: rows go into the audit log, open destinations are decided about.
+
+Rows come at least once. Those that are in the log already are known by their id, also after a restart: the ids of the
+log's end are read back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from prometheus_client import Counter
+
+from sluice.core import REGISTRY, EgressAnswer, EgressJob, EgressQuestion, EgressTarget
+from sluice.gateway.audit_log import AuditRecord
+from sluice.gateway.authz import EgressSubject, Policy
+from sluice.gateway.egress_evidence.records import record_of, record_of_loss, row_id
+
+MAX_KNOWN_IDS = 50_000
+"""Ids of rows that are known to be in the log; a row is told again within seconds, or after an outage."""
+READ_BACK_RECORDS = 20_000
+"""Records of the log's end that are read when the first question comes."""
+
+ROWS = Counter(
+    "sluice_egress_recorded_total",
+    "Rows about connections of jobs to the outside that went into the audit log, by decision.",
+    ["decision"],
+    registry=REGISTRY,
+)
+
+Append = Callable[[Sequence[AuditRecord]], Awaitable[None]]
+"""Appends to the audit log: the records are in it on return."""
+
+
+class EgressEvidence:
+    """Takes questions one after another.
+
+    Args:
+        policy: the policy in force; raises when there is none.
+        append: to the audit log.
+        read_back: the last records of the log.
+    """
+
+    def __init__(
+        self, policy: Callable[[], Policy], append: Append, read_back: Callable[[int], Iterable[AuditRecord]]
+    ) -> None:
+        self._policy = policy
+        self._append = append
+        self._read_back = read_back
+        self._known: OrderedDict[str, None] | None = None
+        self._turn = asyncio.Lock()
+
+    async def answer(self, question: EgressQuestion) -> EgressAnswer:
+        """Record all rows, then decide about all destinations; raises ``SluiceError`` when one is not possible."""
+        jobs = {job.id: job for job in question.jobs}
+        async with self._turn:
+            await self._record(question, jobs)
+        policy = self._policy()
+        return EgressAnswer(allowed=tuple(_allows(policy, jobs, target) for target in question.targets))
+
+    async def _record(self, question: EgressQuestion, jobs: dict[str, EgressJob]) -> None:
+        if not question.rows and not question.lost:
+            return
+        known = await self._ids()
+        fresh = {told.row.id: told for told in question.rows if told.row.id not in known}
+        records = [
+            record_of(told, jobs.get(told.row.job_id) or EgressJob(id=told.row.job_id, name="", owner=""))
+            for told in fresh.values()
+        ]
+        losses = [record_of_loss(reporter, rows) for reporter, rows in question.lost.items() if rows]
+        await self._append([*records, *losses])
+        for record in records:
+            ROWS.labels(record.decision).inc()
+        known.update(dict.fromkeys(fresh))
+        while len(known) > MAX_KNOWN_IDS:
+            known.popitem(last=False)
+
+    async def _ids(self) -> OrderedDict[str, None]:
+        """The ids that are in the log, as far as anybody may tell them again."""
+        if self._known is None:
+            self._known = await asyncio.to_thread(self._read_ids)
+        return self._known
+
+    def _read_ids(self) -> OrderedDict[str, None]:
+        found = (row_id(record) for record in self._read_back(READ_BACK_RECORDS))
+        return OrderedDict((each, None) for each in found if each)
+
+
+def _allows(policy: Policy, jobs: dict[str, EgressJob], target: EgressTarget) -> bool:
+    """Whether the policy allows it; a job that nobody owns may nothing."""
+    job = jobs.get(target.job_id)
+    if job is None or not job.owner:
+        return False
+    subject = EgressSubject(job.id, job.name, job.owner, job.roles, job.groups)
+    return policy.egress(subject, target.host, target.port).allowed

@@ -1,0 +1,5 @@
+"""What a changed policy would have decided about the requests in an audit log."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,220 @@
+"""Compares the decisions in an audit log with those of a changed policy. No I/O; memory does not grow with the log.
+
+The way in is compared by operation, the way out by destination: what was decided by the policy is decided again. What
+was refused for another reason (no credential, no such route, no CSRF token, an address that a name may not have) says
+nothing about the policy and is left out.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sluice.gateway.audit_log import ASKED, AuditRecord, moment_of
+from sluice.gateway.authz import EGRESS_OPERATION, OWNED_OPERATIONS, EgressSubject, Policy, Verdict
+from sluice.gateway.policy_replay.connections import count_of, is_egress, job_of, was_allowed
+from sluice.gateway.policy_replay.requesters import Requesters
+from sluice.pki.assertions import Principal
+
+MAX_ROWS = 20_000
+"""Rows of a result: who, what, and what would change. More are counted together."""
+MAX_REMEMBERED = 20_000
+"""Decisions about records that are alike."""
+
+
+class Effect(enum.StrEnum):
+    """What a changed policy does to a request."""
+
+    REFUSED = "refused"
+    """It was allowed, and would not be."""
+    OWN_ONLY = "own only"
+    """It was allowed for everybody's jobs, and would be for those of the principal alone."""
+    ALLOWED = "allowed"
+    """It was refused, and would be allowed (for the principal's own jobs at least)."""
+
+
+@dataclass(slots=True)
+class Replayed:
+    """All requests of one principal for one operation that would be decided otherwise in the same way.
+
+    On the way out ``target`` is the destination, and ``job`` the name of the job; on the way in both are empty.
+    """
+
+    effect: Effect
+    principal: str
+    operation: str
+    reason: str
+    first: dt.datetime
+    last: dt.datetime
+    target: str = ""
+    job: str = ""
+    count: int = 0
+
+    def note(self, when: dt.datetime, times: int = 1) -> None:
+        """One request more, or several that one record stands for."""
+        self.count += times
+        self.first = min(self.first, when)
+        self.last = max(self.last, when)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judgement:
+    """What a changed policy does to records like one; ``effect`` None: nothing."""
+
+    effect: Effect | None
+    operation: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Replay:
+    """Takes records one by one.
+
+    Attributes:
+        policy: the changed policy.
+        requesters: finds principals, and has the policy in force.
+        since: earlier requests are left out.
+        decided: requests that were decided again.
+        unknown: requests of principals whose roles nobody can tell; they are not decided again.
+        left_out: requests that would be decided otherwise, beyond :data:`MAX_ROWS`.
+    """
+
+    policy: Policy
+    requesters: Requesters
+    since: dt.datetime | None = None
+    decided: int = 0
+    unknown: int = 0
+    left_out: int = 0
+    _rows: dict[tuple[Effect, str, str, str, str], Replayed] = field(default_factory=dict)
+    _judgements: dict[tuple[object, ...], _Judgement | None] = field(default_factory=dict)
+    _operations: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._operations = self.policy.operations | self.requesters.current.operations
+
+    def take(self, record: AuditRecord) -> None:
+        """The next record of the log."""
+        if is_egress(record):
+            self._take_egress(record)
+            return
+        if record.event not in {"decision", "traffic"} or not record.principal or not record.decision:
+            return
+        if record.event == "traffic" and isinstance(record.detail, dict) and ASKED in record.detail:
+            return  # the auth service has decided, and has a record of its own
+        when = moment_of(record)
+        if self.since is None or when >= self.since:
+            self._take_request(record, when)
+
+    @property
+    def rows(self) -> tuple[Replayed, ...]:
+        """What would be otherwise: what would be refused first, the most frequent first."""
+        order = list(Effect)
+        return tuple(
+            sorted(
+                self._rows.values(),
+                key=lambda row: (
+                    order.index(row.effect),
+                    -row.count,
+                    row.principal,
+                    row.operation,
+                    row.target,
+                    row.job,
+                ),
+            )
+        )
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything would be decided otherwise."""
+        return bool(self._rows)
+
+    def _take_request(self, record: AuditRecord, when: dt.datetime) -> None:
+        if record.decision != "allow" and record.status != 403:
+            return
+        if record.operation not in self._operations:
+            return
+        self._take_judged(record, self._judged(record, self._judge_request), when, 1)
+
+    def _take_egress(self, record: AuditRecord) -> None:
+        when = moment_of(record)
+        if record.principal and (self.since is None or when >= self.since):
+            self._take_judged(record, self._judged(record, self._judge_egress), when, count_of(record))
+
+    def _take_judged(self, record: AuditRecord, found: _Judgement | None, when: dt.datetime, times: int) -> None:
+        if found is None:
+            self.unknown += times
+            return
+        self.decided += times
+        if found.effect is None:
+            return
+        out = found.operation == EGRESS_OPERATION
+        row = Replayed(found.effect, record.principal, found.operation, found.reason, when, when)
+        if out:
+            row.target, row.job = record.path, job_of(record)
+        self._note(row, times)
+
+    def _judged(self, record: AuditRecord, judge: Callable[[AuditRecord], _Judgement | None]) -> _Judgement | None:
+        """What ``judge`` says; most records are like one before, and are judged by it."""
+        out = is_egress(record)
+        key = (
+            record.principal,
+            record.credential if not out else "",
+            record.roles,
+            record.groups,
+            record.operation,
+            record.decision,
+            (record.path, job_of(record), was_allowed(record)) if out else (),
+        )
+        if key not in self._judgements:
+            if len(self._judgements) >= MAX_REMEMBERED:
+                self._judgements.clear()
+            self._judgements[key] = judge(record)
+        return self._judgements[key]
+
+    def _judge_request(self, record: AuditRecord) -> _Judgement | None:
+        before = self.requesters.under(self.requesters.current, record)
+        principal = self.requesters.under(self.policy, record)
+        if before is None or principal is None:
+            return None
+        allowed = record.decision == "allow"
+        ruling = self.policy.rule(principal, record.operation)
+        would = ruling.verdict
+        if would is Verdict.OWN and record.operation not in OWNED_OPERATIONS:
+            would = Verdict.DENY
+        effect: Effect | None = None
+        if allowed and would is Verdict.DENY:
+            effect = Effect.REFUSED
+        elif allowed and would is Verdict.OWN:
+            now = self.requesters.current.rule(before, record.operation).verdict
+            effect = Effect.OWN_ONLY if now is Verdict.ALLOW else None
+        elif not allowed and would is not Verdict.DENY:
+            effect = Effect.ALLOWED
+        return _Judgement(effect, record.operation, ruling.reason)
+
+    def _judge_egress(self, record: AuditRecord) -> _Judgement | None:
+        before = self.requesters.under(self.requesters.current, record)
+        principal = self.requesters.under(self.policy, record)
+        if before is None or principal is None:
+            return None
+        job = job_of(record)
+        ruling = self.policy.egress_rules.decide_authority(_subject(record, principal, job), record.path)
+        current = self.requesters.current.egress_rules.decide_authority(_subject(record, before, job), record.path)
+        effect: Effect | None = None
+        if was_allowed(record) and not ruling.allowed:
+            effect = Effect.REFUSED
+        elif not was_allowed(record) and ruling.allowed and not current.allowed:
+            effect = Effect.ALLOWED
+        return _Judgement(effect, EGRESS_OPERATION, ruling.reason)
+
+    def _note(self, found: Replayed, times: int = 1) -> None:
+        key = (found.effect, found.principal, found.operation, found.target, found.job)
+        if key not in self._rows and len(self._rows) >= MAX_ROWS:
+            self.left_out += times
+            return
+        self._rows.setdefault(key, found).note(found.first, times)
+
+
+def _subject(record: AuditRecord, owner: Principal, job: str) -> EgressSubject:
+    return EgressSubject(record.credential, job, owner.name, owner.roles, owner.groups)

@@ -1,0 +1,8 @@
+from .journal import (
+    BoxId as BoxId,
+    Destination as Destination,
+    EgressJournal as EgressJournal,
+    TooManyDestinations as TooManyDestinations,
+)
+from .open_connection import OpenConnection as OpenConnection
+from .reporter import EgressReporter as EgressReporter, reporting_egress as reporting_egress

@@ -1,0 +1,143 @@
+"""Tells the JobManager what is in the journal, and ends the connections that the policy does not allow any more.
+
+Without an answer for :data:`GRACE_SECONDS` nobody knows what the policy says: then every connection is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+
+from sluice.core import EgressReceipt, EgressReport, EgressTarget, EgressWord, SluiceError, end_tasks
+from sluice.runtime.egress.journal import EgressJournal
+from sluice.runtime.gateways import EgressGateway
+
+_LOG = logging.getLogger(__name__)
+
+REPORT_SECONDS = 0.25
+"""Between two reports while connections are open or rows wait; the policy counts within a second."""
+GRACE_SECONDS = 10.0
+"""How long open connections stay without an answer. A new leader is usually there sooner."""
+FLUSH_SECONDS = 3.0
+"""How long a process that ends waits for its last rows to be recorded."""
+MAX_FLUSHES = 25
+"""Reports in that time: enough for a journal that is full."""
+NOT_ALLOWED = "the policy does not allow it any more"
+NO_ANSWER = f"no answer about the policy for {GRACE_SECONDS:g} s"
+
+
+class EgressReporter:
+    """Reports one journal for as long as :meth:`run` runs.
+
+    Args:
+        journal: of this process.
+        find: the JobManager that leads; None: there is none now.
+        enforce: whether connections are ended at all.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        journal: EgressJournal,
+        find: Callable[[], EgressGateway | None],
+        *,
+        enforce: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._journal = journal
+        self._find = find
+        self._enforce = enforce
+        self._clock = clock
+        self._decided_at = clock()
+        self._away = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(news.set)
+
+        self._journal.wake = wake
+        try:
+            while True:
+                if self._journal.idle:
+                    news.clear()
+                    if self._journal.idle:
+                        await news.wait()
+                    self._decided_at = self._clock()  # what is open now was decided about just now
+                await self.step()
+                await asyncio.sleep(REPORT_SECONDS)
+        finally:
+            self._journal.wake = lambda: None
+
+    async def decide(self, target: EgressTarget) -> EgressWord:
+        """Whether the policy allows ``target`` now; undecided when nobody answers."""
+        gateway = self._find()
+        if gateway is None:
+            return EgressWord(decided=False)
+        try:
+            return await gateway.decide_egress(target)
+        except (SluiceError, OSError) as error:
+            _LOG.warning("a connection of job %s is not decided about: %s", target.job_id, error)
+            return EgressWord(decided=False)
+
+    async def flush(self) -> None:
+        """Tell all that is left, for a process that is about to end; gives up after :data:`FLUSH_SECONDS`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                for _ in range(MAX_FLUSHES):
+                    if self._journal.idle or not await self.step(last=True):
+                        return
+
+    async def step(self, *, last: bool = False) -> bool:
+        """Report once, and do what the answer says; returns whether all that was told is recorded."""
+        report = self._journal.report(last=last)
+        receipt = await self._tell(report)
+        if receipt is not None:
+            if receipt.recorded:
+                self._journal.settle(report)
+            if receipt.decided:
+                self._decided_at = self._clock()
+                self._end_refused(report, receipt)
+        if self._enforce and self._clock() - self._decided_at >= GRACE_SECONDS:
+            ended = self._journal.end_all(NO_ANSWER)
+            if ended:
+                _LOG.warning("%d connections out of jobs are ended: %s", ended, NO_ANSWER)
+        return receipt is not None and receipt.recorded
+
+    def _end_refused(self, report: EgressReport, receipt: EgressReceipt) -> None:
+        refused = frozenset(report.targets[each] for each in receipt.refused if each < len(report.targets))
+        if refused and self._enforce:
+            ended = self._journal.end_targets(refused, NOT_ALLOWED)
+            _LOG.info("%d connections out of jobs are ended: %s", ended, NOT_ALLOWED)
+
+    async def _tell(self, report: EgressReport) -> EgressReceipt | None:
+        """The answer; None without one."""
+        gateway = self._find()
+        if gateway is None:
+            return None
+        try:
+            receipt = await gateway.report_egress(report)
+        except (SluiceError, OSError) as error:
+            if not self._away:
+                _LOG.warning("connections out of jobs cannot be reported: %s", error)
+            self._away = True
+            return None
+        self._away = False
+        return receipt
+
+
+@contextlib.asynccontextmanager
+async def reporting_egress(reporter: EgressReporter) -> AsyncIterator[None]:
+    """Within it, what is in the journal is told; what is left at its end is told then."""
+    running = asyncio.create_task(reporter.run(), name="egress report")
+    try:
+        yield
+    finally:
+        await end_tasks(running)
+        await reporter.flush()

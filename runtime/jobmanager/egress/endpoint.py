@@ -1,0 +1,101 @@
+"""Takes reports of connections out of boxes from TaskManagers, and passes them to the gateway.
+
+Nothing waits here: an answer goes back only when the gateway has answered, so that whoever reports keeps its rows until
+they are in the audit log. Who owns a job, and what it is called, the Dispatcher says, not the reporter.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sluice.core import (
+    EgressAnswer,
+    EgressQuestion,
+    EgressReceipt,
+    EgressReport,
+    EgressTarget,
+    EgressWord,
+    ReportedRow,
+    SluiceError,
+)
+from sluice.pki import SpiffeId
+from sluice.runtime.gateways import EGRESS
+from sluice.runtime.jobmanager.egress.exchange import Exchange
+from sluice.runtime.jobmanager.egress.ledger import EgressLedger, unknown_job
+from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.jobmanager.gateways import DispatcherGateway, EgressConnections, EgressInternalGateway, JobOrigin
+from sluice.runtime.rpc import RpcEndpoint
+
+_LOG = logging.getLogger(__name__)
+
+
+class EgressEndpoint(RpcEndpoint):
+    """The endpoint; its ledger outlives it."""
+
+    def __init__(self, dispatcher: DispatcherGateway, exchange: Exchange, ledger: EgressLedger) -> None:
+        super().__init__(EGRESS, EgressInternalGateway)
+        self._dispatcher = dispatcher
+        self._exchange = exchange
+        self._ledger = ledger
+        self._away = False
+
+    async def report_egress(self, report: EgressReport) -> EgressReceipt:
+        """Record rows and decide about targets."""
+        caller = self.caller.identity
+        told_of = {row.job_id for row in report.rows} | {target.job_id for target in report.targets}
+        return self.deferred(self._report(report, caller, told_of))
+
+    async def decide_egress(self, target: EgressTarget) -> EgressWord:
+        """Whether a job may connect there."""
+        return self.deferred(self._decide(target))
+
+    async def egress_of(self, job_id: str) -> EgressConnections:
+        """What is known of a job's connections; of all jobs when ``job_id`` is empty."""
+        if not job_id:
+            return EgressConnections(rows=self._ledger.all())
+        return EgressConnections(rows=self._ledger.of(job_id), left_out=self._ledger.left_out(job_id))
+
+    async def _report(self, report: EgressReport, caller: SpiffeId, told_of: set[str]) -> EgressReceipt:
+        origins = [await self._origin(each) for each in sorted(told_of)]
+        self._ledger.note(report.rows, {each.job.id: each.trace for each in origins})
+        self._ledger.note_open(str(caller), len(report.targets))
+        question = EgressQuestion(
+            jobs=tuple(each.job for each in origins),
+            rows=tuple(ReportedRow(row=row, reporter=_path(caller)) for row in report.rows if not row.open),
+            targets=report.targets,
+            lost={_path(caller): report.dropped} if report.dropped else {},
+        )
+        try:
+            answer = await self._exchange.ask(question)
+        except SluiceError as error:
+            if not self._away:
+                _LOG.warning("connections out of jobs are not recorded, and are told again: %s", error)
+            self._away = True
+            return EgressReceipt(recorded=False, decided=False)
+        self._away = False
+        self._ledger.note_lost(report.dropped)
+        return EgressReceipt(recorded=True, decided=True, refused=_refused(answer))
+
+    async def _decide(self, target: EgressTarget) -> EgressWord:
+        origin = await self._origin(target.job_id)
+        try:
+            answer = await self._exchange.ask(EgressQuestion(jobs=(origin.job,), targets=(target,)))
+        except SluiceError as error:
+            _LOG.warning("a connection of job %s is not decided about: %s", target.job_id, error)
+            return EgressWord(decided=False)
+        return EgressWord(decided=True, allowed=answer.allowed == (True,))
+
+    async def _origin(self, job_id: str) -> JobOrigin:
+        try:
+            return await self._dispatcher.job_origin(job_id)
+        except JobNotFound:
+            return JobOrigin(job=unknown_job(job_id))
+
+
+def _refused(answer: EgressAnswer) -> tuple[int, ...]:
+    return tuple(number for number, allowed in enumerate(answer.allowed) if not allowed)
+
+
+def _path(identity: SpiffeId) -> str:
+    """As in ``taskmanager/tm-1``: without the trust domain, which all have in common."""
+    return str(identity).removeprefix(f"spiffe://{identity.trust_domain}/")

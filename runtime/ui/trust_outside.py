@@ -1,0 +1,80 @@
+"""Destinations outside of the cluster on a job's trust map: one for each host and port that the job tried.
+
+What a job asked for is whatever it likes; it is shown, never believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.core import EgressRow, EgressVerdict
+from sluice.core.pages import Tone
+
+MAX_DESTINATIONS = 200
+"""On one map: those tried last."""
+OUTSIDE = "outside"
+"""The role of a destination."""
+CHANNEL = "egress"
+_PREFIX = "outside "
+_TONES: Mapping[EgressVerdict, Tone] = {
+    EgressVerdict.ALLOWED: "ok",
+    EgressVerdict.WOULD_REFUSE: "warn",
+    EgressVerdict.REFUSED: "bad",
+}
+_WORST_FIRST = (EgressVerdict.REFUSED, EgressVerdict.WOULD_REFUSE, EgressVerdict.ALLOWED)
+
+
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """All connections of one process to one destination; the bytes are those sent and got by the job."""
+
+    process: str
+    destination: str
+    verdict: EgressVerdict
+    count: int
+    bytes_up: int
+    bytes_down: int
+    latest: float
+    protocols: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def identity(self) -> str:
+        """What stands for the destination where others have an identity."""
+        return _PREFIX + self.destination
+
+    @property
+    def tone(self) -> Tone:
+        """How it is shown."""
+        return _TONES[self.verdict]
+
+
+def destination_of(identity: str) -> str:
+    """The destination that ``identity`` stands for; empty for that of a process."""
+    return identity.removeprefix(_PREFIX) if identity.startswith(_PREFIX) else ""
+
+
+def ways_out(rows: Iterable[EgressRow], trust_domain: str) -> tuple[WayOut, ...]:
+    """The ways out of a job, by process and destination; the worst of what became of each counts."""
+    by_end: dict[tuple[str, str], list[EgressRow]] = {}
+    for row in sorted(rows, key=lambda each: each.opened_at):
+        process = f"spiffe://{trust_domain}/job/{row.job_id}/{row.process}"
+        by_end.setdefault((process, row.target), []).append(row)
+    latest = sorted(by_end.items(), key=lambda each: each[1][-1].opened_at)[-MAX_DESTINATIONS:]
+    return tuple(_way_out(process, destination, found) for (process, destination), found in latest)
+
+
+def _way_out(process: str, destination: str, rows: Sequence[EgressRow]) -> WayOut:
+    verdicts = {row.verdict for row in rows}
+    return WayOut(
+        process,
+        destination,
+        next(each for each in _WORST_FIRST if each in verdicts),
+        sum(row.count for row in rows),
+        sum(row.bytes_up for row in rows),
+        sum(row.bytes_down for row in rows),
+        rows[-1].opened_at,
+        tuple(dict.fromkeys(row.protocol for row in rows)),
+        tuple(dict.fromkeys(row.reason for row in rows if row.reason))[:3],
+    )

@@ -1,0 +1,148 @@
+"""Reports are sent until they are recorded, and connections end when the policy, or silence, says so."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sluice.core.egress_evidence import EgressReceipt, EgressReport, EgressTarget, EgressWord
+from sluice.core.errors import SluiceError
+from sluice.runtime.egress import BoxId, Destination, EgressJournal, EgressReporter, reporting_egress
+from sluice.runtime.egress.reporter import GRACE_SECONDS, NO_ANSWER, NOT_ALLOWED
+
+BOX = BoxId("a" * 32, 1, "driver")
+API = Destination("api.example.com", "", 443)
+OTHER = Destination("", "2001:db8::7", 443)
+GOOD = EgressReceipt(recorded=True, decided=True)
+
+
+class JobManager:
+    def __init__(self) -> None:
+        self.reports: list[EgressReport] = []
+        self.answers: list[EgressReceipt | Exception] = []
+        self.there = True
+        self.told = asyncio.Event()
+
+    def find(self) -> JobManager | None:
+        return self if self.there else None
+
+    async def decide_egress(self, target: EgressTarget) -> EgressWord:
+        if not self.answers:
+            return EgressWord(decided=True, allowed=target.host == "api.example.com")
+        raise SluiceError("away")
+
+    async def report_egress(self, report: EgressReport) -> EgressReceipt:
+        self.reports.append(report)
+        self.told.set()
+        answer = self.answers.pop(0) if self.answers else GOOD
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class World:
+    def __init__(self, *, enforce: bool = True) -> None:
+        self.now = 100.0
+        self.ended: list[tuple[str, str]] = []
+        self.journal = EgressJournal(clock=lambda: self.now, monotonic=lambda: self.now)
+        self.jobmanager = JobManager()
+        self.reporter = EgressReporter(self.journal, self.jobmanager.find, enforce=enforce, clock=lambda: self.now)
+
+    def open(self, to: Destination) -> None:
+        self.journal.opened(BOX, to, end=lambda reason: self.ended.append((to.host or to.address, reason)))
+
+
+async def test_rows_are_sent_again_until_they_are_recorded() -> None:
+    world = World()
+    world.journal.opened(BOX, API, end=lambda _: None).closed()
+    world.jobmanager.answers = [SluiceError("away"), EgressReceipt(recorded=False, decided=False), GOOD]
+    for _ in range(3):
+        await world.reporter.step()
+    assert len({row.id for report in world.jobmanager.reports for row in report.rows}) == 1
+    assert world.journal.idle
+
+
+async def test_what_the_policy_refuses_is_ended() -> None:
+    world = World()
+    world.open(API)
+    world.open(OTHER)
+    await world.reporter.step()
+    assert world.ended == []
+    number = [each.host for each in world.jobmanager.reports[0].targets].index("api.example.com")
+    world.jobmanager.answers = [EgressReceipt(recorded=True, decided=True, refused=(number, 99))]
+    await world.reporter.step()
+    assert world.ended == [("api.example.com", NOT_ALLOWED)]
+
+
+@pytest.mark.parametrize("how", ["no JobManager", "an error", "not decided"])
+async def test_without_an_answer_everything_is_ended_after_the_grace(how: str) -> None:
+    world = World()
+    world.open(API)
+    await world.reporter.step()
+    world.jobmanager.there = how != "no JobManager"
+    silence: EgressReceipt | Exception = SluiceError("away")
+    if how == "not decided":
+        silence = EgressReceipt(recorded=False, decided=False)
+    world.jobmanager.answers = [silence] * 2
+    world.now += GRACE_SECONDS - 0.1
+    await world.reporter.step()
+    assert world.ended == []
+    world.now += 0.2
+    await world.reporter.step()
+    assert world.ended == [("api.example.com", NO_ANSWER)]
+
+
+async def test_a_new_leader_within_the_grace_costs_nothing() -> None:
+    world = World()
+    world.open(API)
+    world.jobmanager.there = False
+    world.now += GRACE_SECONDS - 1
+    await world.reporter.step()
+    world.jobmanager.there = True
+    await world.reporter.step()
+    world.now += GRACE_SECONDS - 1
+    await world.reporter.step()
+    assert world.ended == []
+
+
+async def test_only_recording_ends_nothing() -> None:
+    world = World(enforce=False)
+    world.open(API)
+    world.jobmanager.answers = [EgressReceipt(recorded=True, decided=True, refused=(0,)), SluiceError("away")]
+    await world.reporter.step()
+    world.now += 10 * GRACE_SECONDS
+    await world.reporter.step()
+    assert world.ended == []
+
+
+async def test_running_reporter_tells_news_and_what_is_left_at_its_end() -> None:
+    world = World()
+    async with reporting_egress(world.reporter):
+        await asyncio.to_thread(world.open, API)
+        await world.jobmanager.told.wait()
+        world.journal.refused(BOX, OTHER, "no rule allows it")
+        world.journal.close_box(BOX, "the process has ended")
+    rows = {row.target for report in world.jobmanager.reports for row in report.rows}
+    assert rows == {"api.example.com:443", "[2001:db8::7]:443"}
+    assert world.journal.idle
+
+
+async def test_end_does_not_wait_for_a_jobmanager_that_is_away() -> None:
+    world = World()
+    world.jobmanager.there = False
+    async with reporting_egress(world.reporter):
+        world.journal.refused(BOX, OTHER, "no rule allows it")
+    assert not world.journal.idle
+
+
+async def test_a_destination_is_decided_about_before_it_is_connected_to() -> None:
+    world = World()
+    good = EgressTarget(job_id=BOX.job_id, host="api.example.com", port=443)
+    assert await world.reporter.decide(good) == EgressWord(decided=True, allowed=True)
+    other = EgressTarget(job_id=BOX.job_id, host="evil.example.com", port=443)
+    assert await world.reporter.decide(other) == EgressWord(decided=True, allowed=False)
+    world.jobmanager.answers = [SluiceError("away")]
+    assert await world.reporter.decide(good) == EgressWord(decided=False, allowed=False)
+    world.jobmanager.there = False
+    assert await world.reporter.decide(good) == EgressWord(decided=False, allowed=False)
