@@ -108,6 +108,10 @@ class Client:
         python: str = "",
         restart: Mapping[str, Any] | None = None,
         from_savepoint: str = "",
+        token_files: Mapping[str, str] | None = None,
+        aws_role_arn: str = "",
+        secrets: Sequence[str] = (),
+        executor_secrets: Sequence[str] = (),
     ) -> Job:
         """Upload a pipeline with its files and submit it. Returns when the cluster has accepted the job.
 
@@ -125,6 +129,10 @@ class Client:
             python: path of a Python interpreter in an archive; default: the cluster's.
             restart: restart strategy and its settings, such as ``{"strategy": "fixed-delay", "attempts": 3}``.
             from_savepoint: id or path of the savepoint that streaming queries resume from.
+            token_files: file name -> audience of the token of the job that is kept in it, if the policy gives that.
+            aws_role_arn: the role that clients of AWS in the job take with the first of these tokens.
+            secrets: what the driver gets as files below ``/run/secrets``, each ``NAME[@VERSION][=FILE]``.
+            executor_secrets: the same for driver and executors.
 
         Raises:
             UsageError: a file does not exist, or an amount of memory is malformed.
@@ -143,6 +151,10 @@ class Client:
             python=python,
             restart=restart,
             savepoint=from_savepoint,
+            token_files=token_files,
+            aws_role_arn=aws_role_arn,
+            secrets=secrets,
+            executor_secrets=executor_secrets,
         )
         job_id = self._gateway.call(
             lambda client: client.submit(submission.pipeline, submission.request, submission.files)

@@ -72,9 +72,13 @@ class GatewayClient:
         """POST ``path``, with ``document`` as its body unless that is None."""
         return await self._call("POST", path, {}, document=document)
 
-    async def delete(self, path: str) -> Any:  # noqa: ANN401
+    async def post_bytes(self, path: str, data: bytes) -> Any:  # noqa: ANN401
+        """POST ``path`` with ``data`` as its body."""
+        return await self._call("POST", path, {}, data=data)
+
+    async def delete(self, path: str, **query: str | int) -> Any:  # noqa: ANN401
         """DELETE ``path``."""
-        return await self._call("DELETE", path, {})
+        return await self._call("DELETE", path, query)
 
     async def submit(
         self, pipeline: Path, request: Mapping[str, object], files: Sequence[tuple[str, Path]] = ()

@@ -11,6 +11,8 @@ from typing import Any
 from sluice.client.errors import UsageError
 
 _MEMORY = re.compile(r"([0-9]{1,9})(m|mb|mib|g|gb|gib|)")
+_PLAIN = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+_SECRET = re.compile(rf"(?P<name>{_PLAIN})(@(?P<version>[1-9][0-9]{{0,8}}))?(=(?P<file>{_PLAIN}))?")
 _MEBIBYTES = {"": 1, "m": 1, "mb": 1, "mib": 1, "g": 1024, "gb": 1024, "gib": 1024}
 
 
@@ -41,12 +43,20 @@ def build_submission(
     python: str = "",
     restart: Mapping[str, Any] | None = None,
     savepoint: str = "",
+    secrets: Sequence[str] = (),
+    executor_secrets: Sequence[str] = (),
+    token_files: Mapping[str, str] | None = None,
+    aws_role_arn: str = "",
 ) -> Submission:
     """Check the files and put the request together; what is not given is left to the cluster.
 
     Args:
         archives: each ``FILE`` or ``FILE#DIRECTORY``.
+        secrets: for the driver, each ``NAME``, ``NAME=FILE`` or ``NAME@VERSION=FILE``.
+        executor_secrets: the same for driver and executors.
         executor_memory: such as ``2g``, ``1536m``, or a number of mebibytes.
+        token_files: file name -> audience of the token that is kept in it.
+        aws_role_arn: the role that clients of AWS in the job take with the first of these tokens.
 
     Raises:
         UsageError: there is no such file, or ``executor_memory`` is not an amount of memory.
@@ -62,10 +72,37 @@ def build_submission(
         "archive_names": archive_names,
         "savepoint": savepoint,
         "restart": dict(restart or {}),
+        "secrets": [
+            *(secret_wish(each) for each in secrets),
+            *({**secret_wish(each), "executors": True} for each in executor_secrets),
+        ],
+        "token_files": _token_files(token_files or {}, aws_role_arn),
     }
     request: dict[str, object] = {"args": list(args), "spark_conf": dict(spark_conf or {})}
-    request |= {key: value for key, value in optional.items() if value not in (None, "", {})}
+    request |= {key: value for key, value in optional.items() if value not in (None, "", {}, [])}
     return Submission(pipeline, request, tuple(parts))
+
+
+def secret_wish(text: str) -> dict[str, object]:
+    """``NAME[@VERSION][=FILE]`` as the request has it; raises :class:`UsageError`."""
+    match = _SECRET.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text[:80]!r} does not name a secret", "write NAME, NAME=FILE or NAME@VERSION=FILE")
+    wish: dict[str, object] = {"name": match["name"]}
+    if match["version"]:
+        wish["version"] = int(match["version"])
+    if match["file"]:
+        wish["file"] = match["file"]
+    return wish
+
+
+def _token_files(files: Mapping[str, str], aws_role_arn: str) -> list[dict[str, str]]:
+    if aws_role_arn and not files:
+        raise UsageError("a role of AWS without a token file", "name the audience of the token: --identity-token")
+    wanted = [{"name": name, "audience": audience} for name, audience in files.items()]
+    if aws_role_arn:
+        wanted[0]["aws_role_arn"] = aws_role_arn
+    return wanted
 
 
 def require_pipeline(pipeline: Path) -> None:

@@ -61,6 +61,18 @@ def submit(
         str,
         typer.Option(help="The Python of driver and executors, in an archive: env/bin/python; default: the cluster's."),
     ] = "",
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret",
+            help="Secret that the driver gets as a file in memory, /run/secrets/NAME: NAME[@VERSION][=FILE]; "
+            "repeatable.",
+        ),
+    ] = None,
+    executor_secret: Annotated[
+        list[str] | None,
+        typer.Option("--executor-secret", help="The same for driver and executors; repeatable."),
+    ] = None,
     restart_strategy: StrategyOption = None,
     restart: SettingsOption = None,
     target: Annotated[
@@ -82,6 +94,20 @@ def submit(
     config: ConfigOption = None,
     from_savepoint: Annotated[
         str, typer.Option("--from-savepoint", help="Id or path of the savepoint that streaming queries resume from.")
+    ] = "",
+    identity_token: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--identity-token",
+            help="AUDIENCE=NAME: keep a token of the job for AUDIENCE in the file NAME of $SLUICE_TOKEN_DIRECTORY, if "
+            "the policy gives it; repeatable.",
+        ),
+    ] = None,
+    aws_role_arn: Annotated[
+        str,
+        typer.Option(
+            "--aws-role-arn", help="Role that clients of AWS and S3 in the job take with the token of the first file."
+        ),
     ] = "",
     wait: Annotated[
         bool, typer.Option("--wait", help="Show progress and the driver's output until the job ends.")
@@ -110,8 +136,16 @@ def submit(
         python=python,
         restart=restart_wish(restart_strategy, restart or []),
         savepoint=from_savepoint,
+        secrets=secret or [],
+        executor_secrets=executor_secret or [],
+        token_files=parse_token_files(identity_token or []),
+        aws_role_arn=aws_role_arn,
     )
+    if identity_token and target is not SubmitTarget.SESSION:
+        raise UsageError("--identity-token goes with a running cluster", "its gateway has the policy and the audit log")
     if target is not SubmitTarget.SESSION:
+        if secret or executor_secret:
+            raise UsageError(f"--secret with --target {target}", "secrets are those of a running cluster: leave it out")
         how = TargetOptions(gateway.home, config, gateway.server, render, with_secrets, as_json)
         raise typer.Exit(submit_to_target(target, submission, how))
     if render is not None or with_secrets:
@@ -129,6 +163,17 @@ def parse_conf(settings: list[str]) -> dict[str, str]:
         if not separator or not key:
             raise UsageError(f"--conf {setting!r} is not KEY=VALUE")
         parsed[key] = value
+    return parsed
+
+
+def parse_token_files(options: list[str]) -> dict[str, str]:
+    """``AUDIENCE=NAME`` each, as name -> audience; raises :class:`UsageError` for anything else."""
+    parsed: dict[str, str] = {}
+    for option in options:
+        audience, _, name = option.rpartition("=")
+        if not audience or not name or name in parsed:
+            raise UsageError(f"--identity-token {option!r} is not AUDIENCE=NAME with a name of its own")
+        parsed[name] = audience
     return parsed
 
 

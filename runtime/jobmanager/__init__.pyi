@@ -12,6 +12,8 @@ from .errors import (
 from .gateways import (
     DISPATCHER as DISPATCHER,
     DispatcherGateway as DispatcherGateway,
+    EgressConnections as EgressConnections,
+    EgressInternalGateway as EgressInternalGateway,
     ResourceManagerInternalGateway as ResourceManagerInternalGateway,
     ServiceCounts as ServiceCounts,
     SlotRequirement as SlotRequirement,

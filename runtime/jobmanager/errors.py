@@ -74,5 +74,10 @@ class ExecutorUnknown(JobManagerError):
 
 
 @remotable
+class TokenRefused(JobManagerError):
+    """The job does not get this token: the policy, the audience, or too many of them."""
+
+
+@remotable
 class NotRegistered(JobManagerError):
     """The TaskManager has to register first."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from sluice.core import EgressJob, EgressRow, TraceParent
 from sluice.runtime.checkpoint import Savepoint
-from sluice.runtime.gateways import JobMasterGateway, ResourceManagerGateway
+from sluice.runtime.gateways import EgressGateway, JobMasterGateway, ResourceManagerGateway
 from sluice.runtime.jobmanager.store import JobHistory
 from sluice.runtime.jobmanager.views import (
     JobBlob,
@@ -95,6 +96,29 @@ class ServiceCounts(Message, frozen=True):
     taskmanagers: int
     taskmanagers_draining: int = 0
     taskmanagers_wanted: int | None = None
+
+
+class EgressConnections(Message, frozen=True):
+    """Connections of jobs to the outside, the oldest first; ``left_out`` earlier ones are not kept."""
+
+    rows: tuple[EgressRow, ...] = ()
+    left_out: int = 0
+
+
+class JobOrigin(Message, frozen=True):
+    """Whose a job is, as the policy sees it, and the trace that it belongs to."""
+
+    job: EgressJob
+    trace: TraceParent = ""
+
+
+class EgressInternalGateway(EgressGateway, Protocol):
+    """What REST asks about connections to the outside."""
+
+    @rpc(local=True)
+    async def egress_of(self, job_id: str) -> EgressConnections:
+        """What is known of a job's connections; of all jobs when ``job_id`` is empty."""
+        ...
 
 
 class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
@@ -237,6 +261,11 @@ class DispatcherGateway(Protocol):
     @rpc(local=True)
     async def job(self, job_id: str) -> JobDetail:
         """One job; raises ``JobNotFound``."""
+        ...
+
+    @rpc(local=True)
+    async def job_origin(self, job_id: str) -> JobOrigin:
+        """Whose a job is; raises ``JobNotFound``."""
         ...
 
     @rpc(local=True, timeout=DURABLE_SECONDS)

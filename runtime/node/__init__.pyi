@@ -29,6 +29,11 @@ from .evidence import from_log as from_log, merge as merge
 from .identity_renewal import keep_renewed as keep_renewed
 from .job_checkpoints import own_checkpoints as own_checkpoints
 from .job_identity import JobIdentity as JobIdentity
+from .job_secrets import (
+    forbid_core_dumps as forbid_core_dumps,
+    masker_of as masker_of,
+    secret_files as secret_files,
+)
 from .leader_finder import (
     Address as Address,
     AnnouncedLeader as AnnouncedLeader,

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from sluice.runtime.masking import Masker
+from sluice.runtime.node.masked_output import MaskedOutput
 from sluice.runtime.sandbox import Box, Guard, Launch
 
 _PR_SET_PDEATHSIG = 1
@@ -30,6 +32,16 @@ def die_with_parent(parent: int) -> None:
         os._exit(127)  # the parent is gone already
 
 
+def enter_namespace(fd: int) -> None:
+    """Let this process, right after fork, enter the namespace that ``fd`` names.
+
+    Raises:
+        OSError: it may not.
+    """
+    if _LIBC.setns(fd, 0) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
+
+
 def allow_many_files() -> int:
     """Raise this process's limit of open files as far as it may itself; returns the limit. One file a connection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -40,11 +52,13 @@ def allow_many_files() -> int:
 
 
 def _before_exec(
-    parent: int, ignored: Sequence[signal.Signals], enter: Callable[[], None] | None
+    parent: int, ignored: Sequence[signal.Signals], namespaces: Sequence[int], enter: Callable[[], None] | None
 ) -> Callable[[], None]:
     def prepare() -> None:
         if enter is not None:
             enter()
+        for namespace in namespaces:
+            enter_namespace(namespace)
         for number in ignored:
             signal.signal(number, signal.SIG_IGN)
         die_with_parent(parent)
@@ -69,12 +83,20 @@ class Exit:
 class ChildProcess:
     """A running child: wait for it, or end it and its whole process group."""
 
-    def __init__(self, process: asyncio.subprocess.Process, box: Box | None = None, guard: Guard | None = None) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        box: Box | None = None,
+        guard: Guard | None = None,
+        output: MaskedOutput | None = None,
+    ) -> None:
         self._process = process
+        self._output = output
         self._box = box
         self.pid = process.pid
         self.excess = ""
         """Which bound it has exceeded and therefore was killed; known when it has ended, empty otherwise."""
+        self._guard = guard
         self._guarding = asyncio.create_task(self._keep_within(guard)) if guard is not None else None
 
     @classmethod
@@ -89,6 +111,8 @@ class ChildProcess:
         stdin: int = asyncio.subprocess.DEVNULL,
         box: Box | None = None,
         guard: Guard | None = None,
+        pass_fds: Sequence[int] = (),
+        masker: Masker | None = None,
     ) -> ChildProcess:
         """Start ``argv`` in its own session; nothing of the parent's environment is inherited.
 
@@ -102,9 +126,15 @@ class ChildProcess:
             box: what the process and all that it starts live in; None: a process of Sluice's own.
             guard: keeps the process and all that it starts within bounds, and is closed when the process has ended;
                 what exceeds one is killed, see :attr:`excess`.
+            pass_fds: descriptors that it inherits besides.
+            masker: knows what must not get into its logs; None: nothing.
         """
         enter = guard.enter if guard is not None else None
+        output = MaskedOutput(masker) if masker is not None and masker.needed else None
         with contextlib.ExitStack() as stack:
+            if output is not None:
+                stack.callback(output.started)
+                stdout, stderr = output.in_front_of(stdout), output.in_front_of(stderr)
             if guard is not None:
                 closed = stack.enter_context(contextlib.ExitStack())
                 closed.callback(guard.close)
@@ -117,12 +147,12 @@ class ChildProcess:
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
-                pass_fds=launch.pass_fds,
-                preexec_fn=_before_exec(os.getpid(), launch.ignored_signals, enter),
+                pass_fds=(*launch.pass_fds, *pass_fds),
+                preexec_fn=_before_exec(os.getpid(), launch.ignored_signals, launch.namespaces, enter),
             )
             if guard is not None:
                 closed.pop_all()
-        return cls(process, box, guard)
+        return cls(process, box, guard, output)
 
     @property
     def stdin(self) -> asyncio.StreamWriter | None:
@@ -139,7 +169,13 @@ class ChildProcess:
         code = await self._process.wait()
         if self._guarding is not None:
             await asyncio.shield(self._guarding)
+        if self._output is not None:
+            await asyncio.to_thread(self._output.finish)
         return Exit(code if self._box is None else self._box.exit_code(code))
+
+    def excess_so_far(self) -> str:
+        """Which bound it has exceeded by now; known before it has ended, since the kernel counts what it refuses."""
+        return self.excess or (self._guard.excess_so_far() if self._guard is not None else "")
 
     async def _keep_within(self, guard: Guard) -> None:
         """Watch the process until it has ended or exceeds a bound; then it is killed."""
@@ -151,7 +187,7 @@ class ChildProcess:
                 self.signal_group(signal.SIGKILL)
                 guard.kill()
                 await ending
-            self.excess = guard.ended()
+            self.excess = guard.excess_so_far()
         finally:
             ending.cancel()
             watching.cancel()

@@ -1,6 +1,7 @@
 from .artifacts import ArtifactStores as ArtifactStores
 from .assertion import for_operation as for_operation, require_assertion as require_assertion
 from .assertion_keys import fetch_forever as fetch_forever
+from .audit_events import record_at as record_at
 from .audit_summary import (
     AuditSummary as AuditSummary,
     Examined as Examined,
@@ -9,7 +10,9 @@ from .audit_summary import (
 )
 from .auth_service import AuthService as AuthService
 from .cluster import Cluster as Cluster, ClusterFacts as ClusterFacts, Term as Term
+from .egress_evidence import ask_egress_at as ask_egress_at
 from .job_access import require_visible as require_visible, visible_jobs as visible_jobs
+from .job_tokens import ask_at as ask_at
 from .openapi import describe as describe
 from .problems import (
     EVERYWHERE as EVERYWHERE,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from sluice.runtime.blob import BlobStore
 from sluice.runtime.config import RuntimeConfig
-from sluice.runtime.jobmanager import DispatcherGateway, ResourceManagerInternalGateway
+from sluice.runtime.jobmanager import DispatcherGateway, EgressInternalGateway, ResourceManagerInternalGateway
 from sluice.runtime.jobmanager.dispatcher import ConnectSessions, JobFeed, Observation
+from sluice.runtime.jobmanager.secrets import SecretStore
 from sluice.runtime.rest.artifacts import ArtifactStores
 from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest.trust_facts import TrustFacts, unknown_trust
@@ -43,8 +44,8 @@ async def unknown_standbys() -> tuple[str, ...] | None:
 class Cluster:
     """A leading JobManager, as handlers see it.
 
-    ``default_executors`` is of jobs that do not say; ``shuffle`` is None where shuffles do not go through the service;
-    ``trust`` tells what it trusts, ``standbys`` who would take over.
+    ``default_executors`` is of jobs that do not say; ``egress`` knows of connections to the outside; ``shuffle`` is
+    None where shuffles do not go through the service; ``trust`` tells what it trusts, ``standbys`` who would take over.
     """
 
     dispatcher: DispatcherGateway
@@ -59,6 +60,8 @@ class Cluster:
     observation: Observation
     feed: JobFeed
     streams: Streams
+    secrets: SecretStore
+    egress: EgressInternalGateway | None = None
     shuffle: ShuffleManagerLink | None = None
     trust: Callable[[], TrustFacts] = unknown_trust
     standbys: Callable[[], Awaitable[tuple[str, ...] | None]] = unknown_standbys

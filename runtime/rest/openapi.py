@@ -34,6 +34,7 @@ PARAMETERS: Mapping[str, str] = {
     "job_id": "of a job, as its submission answered it",
     "taskmanager_id": "of a TaskManager: the name in its certificate",
     "savepoint_id": "of a savepoint",
+    "secret": "name of a secret",
     "upload_id": "of an upload, as its announcement answered it",
     "batch_id": "number of a batch",
     **dict.fromkeys(UI_SEGMENTS, "a part of the path in Spark's UI"),

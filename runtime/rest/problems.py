@@ -19,7 +19,7 @@ from sluice.runtime.blob import (
     UploadNotFound,
 )
 from sluice.runtime.checkpoint import CheckpointsUnavailable, NotStreaming, SavepointFailed, SavepointNotFound
-from sluice.runtime.ha import LeadershipLost, PointersFull, StorageUnavailable
+from sluice.runtime.ha import EntryDamaged, LeadershipLost, PointersFull, StorageUnavailable
 from sluice.runtime.jobmanager import (
     JobAlreadyTerminal,
     JobNotFound,
@@ -30,6 +30,13 @@ from sluice.runtime.jobmanager import (
     TaskManagerNotFound,
     TooManyJobs,
     UiNotFound,
+)
+from sluice.runtime.jobmanager.secrets import (
+    InvalidSecret,
+    SecretKeyMissing,
+    SecretRefused,
+    SecretsFull,
+    SecretUnknown,
 )
 from sluice.runtime.node import LogUnreadable
 from sluice.runtime.rest.artifacts import ArtifactRefused
@@ -72,8 +79,11 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (ArtifactRefused, 400),
     (PackageRefused, 400),
     (SubmissionRejected, 400),
+    (InvalidSecret, 400),
     (AssertionRefused, 401),
     (NotYours, 403),
+    (SecretRefused, 403),
+    (SecretUnknown, 404),
     (JobNotFound, 404),
     (LogNotFound, 404),
     (LogUnreadable, 409),
@@ -92,6 +102,9 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (TooManyUploads, 429),
     (TooManyStreams, 429),
     (QuotaExceeded, 413),
+    (SecretsFull, 409),
+    (SecretKeyMissing, 503),
+    (EntryDamaged, 503),
     (TooManyJobs, 503),
     (ShuffleNotEnabled, 409),
     (NoShuffleService, 503),

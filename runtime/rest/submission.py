@@ -14,12 +14,15 @@ import msgspec
 from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from sluice.pki.assertions import Principal
 from sluice.runtime.blob import BlobStore, check_file_name
-from sluice.runtime.messages import Archive, BlobRef, JobSubmission
+from sluice.runtime.jobmanager.secrets import check_wishes
+from sluice.runtime.messages import Archive, BlobRef, JobSubmission, SecretWish, TokenFiles
 from sluice.runtime.rest.problems import BadRequest
 from sluice.runtime.restart_config import RestartWish
 from sluice.runtime.spark import MAX_PYTHON_CHARACTERS
 from sluice.runtime.spark.jvm import directory_name
+from sluice.runtime.workload import TokenFile
 
 MAX_REQUEST_PART_BYTES = 1 << 20
 """Largest ``request`` part."""
@@ -57,8 +60,13 @@ class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     savepoint: Annotated[str, msgspec.Meta(max_length=MAX_SAVEPOINT_CHARACTERS)] = ""
     executor_cores: int = 0
     executor_memory_mb: int = 0
+    token_files: TokenFiles = ()
+    """Files with tokens of the job for audiences that the policy gives it, kept fresh: ``audience``, ``name`` and, for
+    clients of AWS, ``aws_role_arn``."""
     uploads: Annotated[tuple[UploadedPart, ...], msgspec.Meta(max_length=MAX_FILES + 1)] = ()
     """Files that were uploaded before (`/v1/uploads`), instead of parts that bring them."""
+    secrets: tuple[SecretWish, ...] = ()
+    """Secrets that the job gets as files below `/run/secrets`."""
 
 
 @dataclass
@@ -84,7 +92,7 @@ class Received:
 
 
 async def receive_submission(
-    request: web.Request, store: BlobStore, job_id: str, *, owner: str, default_executors: int
+    request: web.Request, store: BlobStore, job_id: str, *, owner: Principal, default_executors: int
 ) -> Received:
     """Read the request's body; blobs are stored under ``job_id`` as they come.
 
@@ -94,6 +102,7 @@ async def receive_submission(
         BlobTooLarge: more content than one job may have.
         UploadNotFound: it names an upload that is not its owner's.
         UploadConflict: it names one that is not complete.
+        InvalidSecret: a secret or its file has no plain name.
     """
     if request.content_type != "multipart/form-data":
         _bad(f"the body is {request.content_type}, not multipart/form-data")
@@ -109,13 +118,16 @@ async def receive_submission(
         raise BadRequest(f"the upload stood still for {STALL_SECONDS:g} s") from error
     if parts.request is not None:
         for uploaded in parts.request.uploads:
-            _add(parts, uploaded.part, await asyncio.to_thread(store.adopt, job_id, uploaded.upload_id, owner))
+            _add(parts, uploaded.part, await asyncio.to_thread(store.adopt, job_id, uploaded.upload_id, owner.name))
     if parts.request is None or parts.pipeline is None:
         _bad(f"the part {'request' if parts.request is None else 'pipeline'!r} is missing")
     wanted, pipeline = parts.request, parts.pipeline
+    check_wishes(wanted.secrets)
     submission = JobSubmission(
         name=wanted.name or pipeline.name,
-        owner=owner,
+        owner=owner.name,
+        owner_roles=owner.roles,
+        owner_groups=owner.groups,
         pipeline=pipeline,
         args=wanted.args,
         spark_conf=wanted.spark_conf,
@@ -128,8 +140,18 @@ async def receive_submission(
         savepoint=wanted.savepoint,
         executor_cores=wanted.executor_cores,
         executor_memory_mb=wanted.executor_memory_mb,
+        token_files=_token_files(wanted.token_files),
+        secrets=wanted.secrets,
     )
     return Received(submission, tuple({each.upload_id: None for each in wanted.uploads}))
+
+
+def _token_files(files: tuple[TokenFile, ...]) -> tuple[TokenFile, ...]:
+    if len({file.name for file in files}) != len(files):
+        _bad("two of token_files have the same name")
+    if any(not file.audience.isprintable() for file in files):
+        _bad("an audience of token_files cannot be printed")
+    return files
 
 
 def _archives(refs: list[BlobRef], names: dict[str, str]) -> tuple[Archive, ...]:

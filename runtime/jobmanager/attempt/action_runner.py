@@ -9,19 +9,24 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from sluice.core import SluiceError, Span
 from sluice.runtime.checkpoint import CheckpointLost, Savepoint, SavepointNotFound
 from sluice.runtime.gateways import DriverGateway, TaskExecutorGateway
 from sluice.runtime.ha import LeadershipLost
 from sluice.runtime.jobmanager.attempt import actions
 from sluice.runtime.jobmanager.attempt.checkpoint_recorder import CheckpointRecorder
+from sluice.runtime.jobmanager.attempt.job_secrets import JobSecrets
 from sluice.runtime.jobmanager.attempt.services import JobServices
 from sluice.runtime.jobmanager.attempt.shuffle_relay import ShuffleRelay
 from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.gateways import SlotRequirement
+from sluice.runtime.jobmanager.secrets import SecretError, SecretRefused
 from sluice.runtime.jobmanager.views import JobRecord, TaskManagerView
 from sluice.runtime.messages import (
     Evidence,
+    ExecutorExcess,
     ExecutorLaunch,
     JobState,
     RunningDriver,
@@ -91,6 +96,14 @@ class ActionRunner:
         self._event = event
         self._hand_off = endpoint.hand_off
         self._driver = services.drivers.driver(endpoint.job_id, machine.number, machine.submission)
+        self.secrets = JobSecrets(
+            endpoint.job_id,
+            machine.number,
+            machine.submission,
+            store=services.secrets,
+            record=services.record,
+            resource_manager=services.resource_manager,
+        )
         self._agent: DriverGateway | None = None
         self._agent_peer: RemotePeer | None = None
         self._recorder = CheckpointRecorder(endpoint.job_id, services.checkpoints, services.places)
@@ -117,6 +130,12 @@ class ActionRunner:
         """Mutual TLS connections of the job's driver and executors, of those who answer in time."""
         answers = await self._ask_taskmanagers(lambda gateway: gateway.connections(self.job_id))
         return merge(from_log(self._services.connections, self.job_id), *answers)
+
+    async def _collect_records(self) -> tuple[Evidence, tuple[ExecutorExcess, ...]]:
+        """What the TaskManagers know of the attempt, of those who answer in time."""
+        asked = self._ask_taskmanagers(lambda gateway: gateway.excesses(self.job_id))
+        evidence, answers = await asyncio.gather(self.collect_connections(), asked)
+        return evidence, tuple(each for answer in answers for each in answer)
 
     def log(self, what: str) -> Callable[[BaseException], None]:
         """For calls whose failure changes nothing: it is logged, unless it is an error of our own."""
@@ -172,11 +191,12 @@ class ActionRunner:
             case actions.StopStreaming(grace) if self._agent is not None:
                 stopped = self._agent.stop_streaming(grace)
                 self._hand_off(
-                    stopped, failed=lambda error: self._event(self._machine.streaming_not_stopped, str(error))
+                    stopped, failed=lambda error: self._event(self._machine.streaming.not_stopped, str(error))
                 )
 
     async def _start_driver(self, slot: SlotOffer, taskmanager: TaskExecutorGateway) -> None:
         """Where it is started is durable before: the next leader looks for it there, and starts no other meanwhile."""
+        await self.secrets.check(slot.taskmanager)
         await self._repeated(lambda: self._services.dispatcher.driver_placed(self.job_id, slot.taskmanager))
         await self._driver.start(slot, taskmanager, self.span.traceparent)
 
@@ -214,7 +234,7 @@ class ActionRunner:
 
     def _driver_not_started(self, error: BaseException) -> None:
         _LOG.error("job %s: the driver cannot be started: %s", self.job_id, error)
-        permanent = isinstance(error, CheckpointLost | SavepointNotFound)
+        permanent = isinstance(error, CheckpointLost | SavepointNotFound | SecretRefused)
         self._event(self._machine.driver_not_started, str(error), permanent=permanent)
 
     def _driver_ended(self, how: str) -> None:
@@ -245,6 +265,7 @@ class ActionRunner:
             allocation_id=action.slot.allocation_id,
             executor_id=action.executor_id,
             app_id=action.spark.app_id,
+            attempt=self._machine.number,
             driver_url=action.spark.driver_url,
             resource_profile_id=action.target.resource_profile_id,
             cores=action.target.cores,
@@ -255,17 +276,24 @@ class ActionRunner:
             python=sys.executable,
             trace=self.span.traceparent,
             checkpoints=self._services.places.checkpoints.location(self.job_id),
+            token_files=self._machine.submission.token_files,
         )
         executors = self._machine.executors
 
+        async def launched() -> None:
+            given = await self.secrets.for_executor(action.executor_id, action.slot.taskmanager)
+            await gateway.launch_executor(msgspec.structs.replace(launch, secrets=given))
+
         def failed(error: BaseException) -> None:
+            if isinstance(error, SecretError):  # another try would end as this one
+                self._event(self._machine.fail, f"executor {action.executor_id} cannot be started: {error}")
             unreachable = isinstance(error, PeerUnreachable)
             self._event(
                 executors.executor_not_launched, action.executor_id, action.slot, str(error), unreachable=unreachable
             )
 
         self._hand_off(
-            gateway.launch_executor(launch),
+            launched() if self.secrets.wanted else gateway.launch_executor(launch),
             then=lambda _: self._event(executors.executor_launched, action.executor_id),
             failed=failed,
         )
@@ -314,18 +342,20 @@ class ActionRunner:
             case actions.SettleCheckpoints():
                 settled = self._recorder.settle()
                 self._hand_off(
-                    settled, then=lambda _: self._event(self._machine.checkpoints_settled), failed=self._records_lost
+                    settled,
+                    then=lambda _: self._event(self._machine.conclusion.checkpoints_settled),
+                    failed=self._records_lost,
                 )
-            case actions.CollectConnections():
+            case actions.CollectRecords():
                 self._hand_off(
-                    self.collect_connections(),
-                    then=lambda evidence: self._event(self._machine.connections_collected, evidence),
+                    self._collect_records(),
+                    then=lambda records: self._event(self._machine.conclusion.records_collected, *records),
                     failed=self._records_lost,
                 )
             case actions.AskForRestart():
                 self._hand_off(
                     self._repeated(lambda: self._services.dispatcher.attempt_failed(self.job_id)),
-                    then=lambda delay: self._event(self._machine.restart_decided, delay),
+                    then=lambda delay: self._event(self._machine.conclusion.restart_decided, delay),
                     failed=self._restart_undecided,
                 )
             case actions.HandOver(record, delay):
@@ -353,19 +383,21 @@ class ActionRunner:
 
         def taken(savepoint: Savepoint) -> None:
             _LOG.info("job %s: %s has %d bytes", self.job_id, savepoint.id, savepoint.size)
-            self._event(self._machine.savepoint_taken, savepoint)
+            self._event(self._machine.streaming.savepoint_taken, savepoint)
 
         def failed(error: BaseException) -> None:
             _LOG.error("job %s: %s failed: %s", self.job_id, action.request.id, error)
             expected = isinstance(error, SluiceError)
-            self._event(self._machine.savepoint_failed, str(error) if expected else f"internal error: {type(error)}")
+            self._event(
+                self._machine.streaming.savepoint_failed, str(error) if expected else f"internal error: {type(error)}"
+            )
 
         self._hand_off(self._recorder.take_savepoint(action.request.id, description), then=taken, failed=failed)
 
     def _records_lost(self, error: BaseException) -> None:
         """What the attempt leaves behind could not be gathered; it is over all the same."""
         _LOG.error("job %s: its last records are lost: %s", self.job_id, type(error).__name__, exc_info=error)
-        self._event(self._machine.records_lost)
+        self._event(self._machine.conclusion.records_lost)
 
     def _restart_undecided(self, error: BaseException) -> None:
         """Nobody says whether there is to be another attempt, so there is none, unless another leader decides."""
@@ -373,7 +405,7 @@ class ActionRunner:
             _LOG.info("job %s is left to the next leader: %s", self.job_id, error)
             return
         _LOG.error("job %s: it was not decided whether it is restarted: %s", self.job_id, error)
-        self._event(self._machine.restart_decided, None)
+        self._event(self._machine.conclusion.restart_decided, None)
 
     async def _hand_over(self, record: JobRecord, delay: float) -> None:
         await self._give_back()

@@ -16,11 +16,15 @@ from sluice.core import TRACING, PeerRefused, SluiceError
 from sluice.pki.issuing import SignedChain
 from sluice.runtime.gateways import DRIVER, TASK_EXECUTOR, DriverGateway, TaskExecutorGateway, jobmaster_endpoint
 from sluice.runtime.jobmanager.attempt.action_runner import ActionRunner
+from sluice.runtime.jobmanager.attempt.job_tokens import JobTokens
+from sluice.runtime.jobmanager.attempt.listeners import JobListeners
 from sluice.runtime.jobmanager.attempt.services import JobServices
+from sluice.runtime.jobmanager.attempt.settings import Resumption
 from sluice.runtime.jobmanager.attempt.shuffle_relay import ShuffleRelay
-from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine, Resumption
-from sluice.runtime.jobmanager.errors import UiNotFound
+from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
+from sluice.runtime.jobmanager.errors import TokenRefused, UiNotFound
 from sluice.runtime.jobmanager.gateways import ConnectAddress, JobMasterInternalGateway
+from sluice.runtime.jobmanager.secrets import SecretError
 from sluice.runtime.jobmanager.views import JobRecord
 from sluice.runtime.messages import (
     CsrToSign,
@@ -31,8 +35,10 @@ from sluice.runtime.messages import (
     Evidence,
     ExecutorExit,
     ExecutorTargets,
+    GivenSecret,
     JobKind,
     JobProgress,
+    JobToken,
     OutputLocation,
     RunningDriver,
     ShuffleAllocation,
@@ -42,6 +48,7 @@ from sluice.runtime.messages import (
     StageTable,
     StreamingState,
     TaskFailure,
+    TokenKeys,
     UiPage,
     UiRequest,
 )
@@ -87,6 +94,8 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             resumption=resumption,
         )
         self._shuffle = ShuffleRelay(services.shuffle, job_id)
+        executors = self._machine.executors
+        self._listeners = JobListeners(lambda: executors.all, lambda: self._machine.placement.slot)
         self._runner = ActionRunner(self, services, self._machine, self._event, shuffle=self._shuffle)
 
     async def on_start(self) -> None:
@@ -137,6 +146,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             files=submission.files,
             py_files=submission.py_files,
             archives=submission.archives,
+            token_files=submission.token_files,
             python=submission.python,
             args=submission.args,
             spark_conf={**self._services.settings.spark_conf, **submission.spark_conf},
@@ -146,8 +156,26 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             jobmanager=self.service.spiffe_id.name,
             kind=submission.kind,
             shuffle=self._shuffle.enabled,
+            secrets=self._runner.secrets.wanted,
             checkpoints=self._services.places.checkpoints.location(self.job_id) if streams else "",
         )
+
+    async def driver_secrets(self, attempt: int) -> tuple[GivenSecret, ...]:
+        """The secrets of the job for its driver; raises ``PeerRefused`` unless it is of this attempt."""
+        self._services.check_leadership()
+        self._machine.check_current(attempt)
+        slot = self._machine.placement.slot
+        if slot is None:
+            raise PeerRefused(f"the driver of job {self.job_id} has no slot", "it must end")
+
+        async def give() -> tuple[GivenSecret, ...]:
+            try:
+                return await self._runner.secrets.for_driver(slot.taskmanager)
+            except SecretError as error:
+                self._event(self._machine.fail, str(error))
+                raise
+
+        return self.deferred(give())
 
     async def renew_lease(self, attempt: int) -> None:
         """The driver may go on; raises ``LeadershipLost`` or ``PeerRefused`` when it must end."""
@@ -183,11 +211,29 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     async def report_streaming(self, state: StreamingState) -> None:
         """A batch was committed, or a streaming query began or ended."""
-        self._event(self._machine.streaming_reported, state)
+        self._event(self._machine.streaming.reported, state)
 
     async def driver_finished(self, result: DriverExit) -> None:
         """The pipeline has ended and its JVM with it."""
         self._event(self._machine.driver_finished, result)
+
+    async def executor_listens(self, executor_id: int, ports: tuple[int, ...]) -> None:
+        """An executor listens on these ports; raises ``ExecutorUnknown`` unless it was launched on the caller."""
+        self._machine.executors.check_launched(executor_id, self.caller.identity.name)
+        self._listeners.executor(executor_id, ports)
+
+    async def driver_listens(self, attempt: int, ports: tuple[int, ...]) -> None:
+        """The driver listens on these ports; raises ``DriverUnknown`` unless it was launched on the caller."""
+        self._machine.check_driver(attempt, self.caller.identity.name)
+        self._listeners.driver(ports)
+
+    async def listeners_on(self, port: int) -> tuple[str, ...]:
+        """The hosts on which processes of this job, or shuffle workers, listen on ``port``."""
+
+        async def ask() -> tuple[str, ...]:
+            return self._listeners.on(port, await self._shuffle.workers_on(port))
+
+        return self.deferred(ask())
 
     async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
         """Where to keep a shuffle, by Spark's number; asked again it answers the same."""
@@ -215,6 +261,10 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             raise PeerRefused(f"{identity} speaks for TaskManager {offer.taskmanager!r}", "it speaks for itself only")
         accepted = self._event(self._offered(offer), offer)
         if accepted:
+            if offer.held and offer.executor is not None:
+                self._listeners.executor(offer.executor.executor_id, offer.executor.ports)
+            if offer.held and offer.driver:
+                self._listeners.driver(offer.driver_ports)
             self._runner.taskmanagers[offer.taskmanager] = peer.gateway(TaskExecutorGateway, TASK_EXECUTOR)
         return accepted
 
@@ -234,6 +284,29 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._machine.check_driver(request.attempt, self.caller.identity.name)
         self._machine.check_current(request.attempt)
         return self.deferred(self._services.identities.sign_driver(self.job_id, request.csr_pem))
+
+    async def issue_executor_token(self, executor_id: int, audience: tuple[str, ...]) -> JobToken:
+        """A token of an executor that the caller was told to launch; raises ``ExecutorUnknown`` or ``TokenRefused``."""
+        self._services.check_leadership()
+        self._machine.executors.check_launched(executor_id, self.caller.identity.name)
+        self._machine.check_current(self._number)
+        return self.deferred(self._tokens.of_executor(self.job_id, executor_id, self._submission, audience))
+
+    async def issue_driver_token(self, attempt: int, audience: tuple[str, ...]) -> JobToken:
+        """A token of the driver of this attempt; raises ``PeerRefused`` or ``TokenRefused``."""
+        self._services.check_leadership()
+        self._machine.check_current(attempt)
+        return self.deferred(self._tokens.of_driver(self.job_id, self._submission, audience))
+
+    async def token_keys(self) -> TokenKeys:
+        """The public keys of tokens."""
+        return self.deferred(self._tokens.keys())
+
+    @property
+    def _tokens(self) -> JobTokens:
+        if self._services.tokens is None:
+            raise TokenRefused("this JobManager gives no tokens", "it has no gateway to ask")
+        return self._services.tokens
 
     async def driver_process_ended(self, end: DriverProcessEnd) -> None:
         """The driver's process has ended; raises ``DriverUnknown`` when it did not run on the caller."""
@@ -259,7 +332,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     async def trigger_savepoint(self, savepoint_id: str, stop: bool) -> None:
         """Begin a savepoint, and with ``stop`` end the job with it; raises ``NotStreaming`` or ``SavepointFailed``."""
-        self._event(self._machine.savepoint_requested, savepoint_id, stop=stop)
+        self._event(self._machine.streaming.savepoint_requested, savepoint_id, stop=stop)
 
     async def record(self) -> JobRecord:
         """The job as it is now; its connections are asked for apart."""

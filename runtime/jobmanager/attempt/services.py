@@ -10,8 +10,11 @@ from sluice.pki.tls import ConnectionLog
 from sluice.runtime.checkpoint import CheckpointPlaces
 from sluice.runtime.jobmanager.attempt.driver import DriverLauncher
 from sluice.runtime.jobmanager.attempt.job_identities import JobIdentities
-from sluice.runtime.jobmanager.attempt.state_machine import AttemptSettings
+from sluice.runtime.jobmanager.attempt.job_secrets import Record
+from sluice.runtime.jobmanager.attempt.job_tokens import JobTokens
+from sluice.runtime.jobmanager.attempt.settings import AttemptSettings
 from sluice.runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
+from sluice.runtime.jobmanager.secrets import SecretStore
 from sluice.runtime.jobmanager.store import CheckpointStore
 from sluice.runtime.shuffle.control_plane import ShuffleManagerLink
 
@@ -34,3 +37,8 @@ class JobServices:
     """Raises ``LeadershipLost`` when this process does not lead (any more)."""
     shuffle: ShuffleManagerLink | None = None
     """To the shuffle service, where shuffles go through it."""
+    tokens: JobTokens | None = None
+    """Tokens of jobs; None: there is nobody who decides about them."""
+    secrets: SecretStore | None = None
+    record: Record | None = None
+    """Writes to the audit log; without it no job gets a secret."""

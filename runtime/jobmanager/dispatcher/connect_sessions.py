@@ -13,6 +13,7 @@ import secrets
 import weakref
 
 from sluice.core import SluiceError
+from sluice.pki.assertions import Principal
 from sluice.runtime.blob import BlobStore
 from sluice.runtime.config import ConnectConfig
 from sluice.runtime.jobmanager.dispatcher.submitting import submit_with_blobs
@@ -63,36 +64,38 @@ class ConnectSessions:
         self._submitting: set[str] = set()
         self._starting: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
-    async def ensure(self, owner: str) -> ConnectSession:
+    async def ensure(self, owner: Principal) -> ConnectSession:
         """The session of ``owner``, started when there is none; raises ``TooManyJobs``."""
-        lock = self._starting.setdefault(owner, asyncio.Lock())
+        lock = self._starting.setdefault(owner.name, asyncio.Lock())
         async with lock:  # the same owner's next call finds what this one has started
             job_id = await self._find_or_submit(owner)
         detail = await self._dispatcher.job(job_id)
         return await self._view(detail)
 
-    async def _find_or_submit(self, owner: str) -> str:
+    async def _find_or_submit(self, owner: Principal) -> str:
         # Of two owners at once the later one sees the earlier one: as submitting, or among the jobs that it asks for
         # afterwards.
         submitting = frozenset(self._submitting)
-        self._submitting.add(owner)
+        self._submitting.add(owner.name)
         try:
             sessions = {job.owner: job.id for job in await self._dispatcher.jobs() if is_live_session(job)}
-            if owner in sessions:
-                return sessions[owner]
+            if owner.name in sessions:
+                return sessions[owner.name]
             if len(sessions.keys() | submitting) >= self._config.max_sessions:
                 raise TooManyJobs(f"{self._config.max_sessions} Spark Connect sessions are running", "try again later")
             return await self._submit(owner)
         finally:
-            self._submitting.discard(owner)
+            self._submitting.discard(owner.name)
 
-    async def _submit(self, owner: str) -> str:
+    async def _submit(self, owner: Principal) -> str:
         job_id = secrets.token_hex(16)
 
         async def prepare() -> JobSubmission:
             return JobSubmission(
                 name=SESSION_NAME,
-                owner=owner,
+                owner=owner.name,
+                owner_roles=owner.roles,
+                owner_groups=owner.groups,
                 kind=JobKind.CONNECT,
                 pipeline=await asyncio.to_thread(self._put_program, job_id),
                 args=(str(self._config.idle_seconds),),

@@ -39,6 +39,7 @@ from sluice.runtime.jobmanager.gateways import (
     DISPATCHER,
     ConnectAddress,
     DispatcherGateway,
+    JobOrigin,
     ResourceManagerInternalGateway,
 )
 from sluice.runtime.jobmanager.restart_strategies import NoRestart, RestartBackoff, restart_backoff
@@ -235,6 +236,10 @@ class Dispatcher(RpcEndpoint):
     async def job(self, job_id: str) -> JobDetail:
         """One job as it is now."""
         return self._queries.detail(job_id)
+
+    async def job_origin(self, job_id: str) -> JobOrigin:
+        """Whose a job is."""
+        return self._queries.origin(job_id)
 
     async def job_logs(self, job_id: str) -> tuple[str, ...]:
         """The names of the job's logs."""

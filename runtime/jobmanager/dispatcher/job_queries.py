@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from sluice.core import EgressJob
 from sluice.runtime.checkpoint import Savepoint, SavepointFailed, Savepoints, new_savepoint_id
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJob, RegisteredJobs
 from sluice.runtime.jobmanager.errors import LogNotFound, UiNotFound
@@ -18,6 +19,7 @@ from sluice.runtime.jobmanager.gateways import (
     DriverLogRequest,
     ExecutorLogRequest,
     JobMasterInternalGateway,
+    JobOrigin,
     ResourceManagerInternalGateway,
 )
 from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary
@@ -80,6 +82,20 @@ class JobQueries:
     def detail(self, job_id: str) -> JobDetail:
         """One job as it is now."""
         return self._shown(self._jobs[job_id])
+
+    def origin(self, job_id: str) -> JobOrigin:
+        """Whose a job is."""
+        submission = self._jobs[job_id].record.submission
+        return JobOrigin(
+            job=EgressJob(
+                id=job_id,
+                name=submission.name,
+                owner=submission.owner,
+                roles=submission.owner_roles,
+                groups=submission.owner_groups,
+            ),
+            trace=submission.trace,
+        )
 
     def _shown(self, job: RegisteredJob) -> JobDetail:
         detail = job.record.detail

@@ -26,7 +26,7 @@ RECOVERY_REASON = "its JobManager was lost; it starts again as soon as nothing o
 def accepted_detail(job_id: str, submission: JobSubmission, now_ms: int) -> JobDetail:
     """A job that has just come in."""
     detail = _detail(job_id, submission.name, submission.owner, JobState.INITIALIZING, now_ms, attempt=1)
-    return msgspec.structs.replace(detail, kind=submission.kind)
+    return _submitted(detail, submission)
 
 
 def interrupted_record(job: AcceptedJob, history: JobHistory) -> JobRecord:
@@ -43,8 +43,7 @@ def interrupted_record(job: AcceptedJob, history: JobHistory) -> JobRecord:
     return JobRecord(
         submission=submission,
         detail=msgspec.structs.replace(
-            detail,
-            kind=submission.kind,
+            _submitted(detail, submission),
             attempts=log.attempts,
             executors=tuple(_gone(each) for each in history.executors[-MAX_EXECUTORS_KEPT:]),
         ),
@@ -88,6 +87,12 @@ def ended_record(job: EndedJob) -> JobRecord:
         kind=each.kind,
     )
     return JobRecord(submission=_unknown(each.name, each.owner), detail=detail)
+
+
+def _submitted(detail: JobDetail, submission: JobSubmission) -> JobDetail:
+    return msgspec.structs.replace(
+        detail, kind=submission.kind, owner_roles=submission.owner_roles, owner_groups=submission.owner_groups
+    )
 
 
 def _unknown(name: str, owner: str) -> JobSubmission:

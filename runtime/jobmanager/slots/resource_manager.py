@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from sluice.core import PeerRefused, SluiceError
+from sluice.core import EgressMode, PeerRefused, SluiceError
 from sluice.pki.tls import ConnectionLog
 from sluice.runtime.gateways import RESOURCE_MANAGER, TASK_EXECUTOR, TaskExecutorGateway
 from sluice.runtime.jobmanager.errors import (
@@ -80,6 +80,7 @@ class _Registered:
     leaving: bool = False
     """It has been told to leave."""
     isolation: IsolationLevel = IsolationLevel.NONE
+    egress: EgressMode = EgressMode.OFF
 
 
 class ResourceManager(FencedRpcEndpoint):
@@ -154,6 +155,7 @@ class ResourceManager(FencedRpcEndpoint):
             peer.gateway(TaskExecutorGateway, TASK_EXECUTOR),
             self._now_ms(),
             isolation=registration.isolation,
+            egress=registration.egress,
         )
         self._tell_lost(name, self._slots.register(registration, self._expected))
         if registration.report is not None:
@@ -421,6 +423,7 @@ class ResourceManager(FencedRpcEndpoint):
             free=each.free_total,
             draining=each.draining,
             isolation=registered.isolation,
+            egress=registered.egress,
             driver_slots_total=drivers.defaults,
             driver_slots_free=drivers.free,
             drivers=tuple(slot.job_id for _, slot in sorted(drivers.slots.items()) if slot.job_id),

@@ -190,6 +190,8 @@ async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest
         return JobSubmission(
             name=body.name or pipeline.name,
             owner=call.who.name,
+            owner_roles=call.who.principal.roles,
+            owner_groups=call.who.principal.groups,
             pipeline=pipeline,
             args=tuple(str(each) for each in body.args),
             spark_conf=body.spark_conf(),

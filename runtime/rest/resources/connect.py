@@ -15,7 +15,7 @@ from sluice.runtime.rest.route import (
 
 async def ensure_connect_session(cluster: Cluster, call: Call[NoQuery]) -> Reply[ConnectSession]:
     """The Spark Connect session of the caller, started when there is none."""
-    session = await cluster.sessions.ensure(call.who.name)
+    session = await cluster.sessions.ensure(call.who.principal)
     return Reply(session, status=200 if session.port else 202)
 
 

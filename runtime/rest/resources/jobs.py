@@ -14,6 +14,7 @@ from sluice.runtime.blob import BlobTooLarge, InvalidBlobName, UploadConflict, U
 from sluice.runtime.checkpoint import SavepointNotFound
 from sluice.runtime.ha import LeadershipLost
 from sluice.runtime.jobmanager import (
+    EgressConnections,
     JobAlreadyTerminal,
     JobDetail,
     JobNotFound,
@@ -23,6 +24,7 @@ from sluice.runtime.jobmanager import (
     TooManyJobs,
 )
 from sluice.runtime.jobmanager.dispatcher import FeedClosed, submit_with_blobs
+from sluice.runtime.jobmanager.secrets import InvalidSecret, SecretRefused, Subject
 from sluice.runtime.messages import JobSubmission, Message
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import require_owner, require_visible, visible_jobs
@@ -119,7 +121,7 @@ async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
             call.request,
             cluster.store,
             job_id,
-            owner=call.who.name,
+            owner=call.who.principal,
             default_executors=cluster.default_executors,
         )
         used.extend(received.uploads)
@@ -127,6 +129,8 @@ async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
         if submission.savepoint:
             savepoint_id = await _own_savepoint(cluster, call, submission.savepoint)
             submission = msgspec.structs.replace(submission, savepoint=savepoint_id)
+        # Each attempt asks again; whoever submits hears at once.
+        await cluster.secrets.choose(submission.secrets, Subject.of(submission))
         return msgspec.structs.replace(submission, trace=call.trace)
 
     await submit_with_blobs(cluster.dispatcher, cluster.store, job_id, prepare)
@@ -154,9 +158,13 @@ async def cancel_job(cluster: Cluster, call: Call[ChangeQuery]) -> Nothing:
 
 
 async def list_job_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections:
-    """Evidence of a job's mutual TLS connections."""
-    seen = await cluster.dispatcher.job_connections(await require_visible(cluster, call))
-    return Connections(connections=seen.connections, dropped=seen.dropped)
+    """Evidence of a job's mutual TLS connections, and of its connections to the outside."""
+    job_id = await require_visible(cluster, call)
+    seen = await cluster.dispatcher.job_connections(job_id)
+    outside = EgressConnections() if cluster.egress is None else await cluster.egress.egress_of(job_id)
+    return Connections(
+        connections=seen.connections, dropped=seen.dropped, egress=outside.rows, egress_dropped=outside.left_out
+    )
 
 
 ROUTES = (
@@ -179,6 +187,8 @@ ROUTES = (
             SavepointNotFound,
             UploadNotFound,
             UploadConflict,
+            InvalidSecret,
+            SecretRefused,
         ),
         form=Form(
             {

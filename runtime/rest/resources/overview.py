@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+from sluice.core import EgressRow
 from sluice.runtime.jobmanager import Overview, ServiceCounts
 from sluice.runtime.messages import (
     ConnectionEvidence,
@@ -18,12 +19,21 @@ from sluice.runtime.rest.job_access import visible_job_ids
 from sluice.runtime.rest.job_visibility import visible_connections
 from sluice.runtime.rest.route import Call, NoQuery, Route
 
+MAX_EGRESS_SHOWN = 1000
+"""Connections to the outside in one answer: the latest ones."""
+
 
 class Connections(Message, frozen=True):
-    """The latest mutual TLS connections, as their ends saw them; ``dropped`` earlier ones are left out."""
+    """The latest mutual TLS connections, as their ends saw them; ``dropped`` earlier ones are left out.
+
+    ``egress`` are connections of jobs to the outside, as the process beside the job's box saw them, the oldest first;
+    ``egress_dropped`` earlier ones are left out.
+    """
 
     connections: tuple[ConnectionEvidence, ...]
     dropped: int = 0
+    egress: tuple[EgressRow, ...] = ()
+    egress_dropped: int = 0
 
 
 async def overview_of(cluster: Cluster) -> Overview:
@@ -43,6 +53,7 @@ async def overview_of(cluster: Cluster) -> Overview:
         jobmanager=cluster.facts.jobmanager,
         trust_domain=cluster.facts.trust_domain,
         isolation=Counter(each.isolation for each in taskmanagers),
+        egress=Counter(each.egress for each in taskmanagers),
     )
 
 
@@ -57,15 +68,24 @@ async def get_health(cluster: Cluster, call: Call[NoQuery]) -> ServiceCounts:
 
 
 async def list_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections:
-    """Evidence of the cluster's own mutual TLS connections; those with jobs when one may see the job."""
-    seen = await connections_seen(cluster, call)
-    return Connections(connections=seen.connections, dropped=seen.dropped)
+    """Evidence of the cluster's own mutual TLS connections; those with or of jobs when one may see the job."""
+    seen, egress = await asyncio.gather(connections_seen(cluster, call), egress_seen(cluster, call))
+    return Connections(connections=seen.connections, dropped=seen.dropped, egress=egress)
 
 
 async def connections_seen(cluster: Cluster, call: Call[Any]) -> Evidence:
     """The same without connections of jobs that the caller may not see."""
     found = await cluster.resource_manager.connections()
     return Evidence(visible_connections(found.connections, await visible_job_ids(cluster, call)), found.dropped)
+
+
+async def egress_seen(cluster: Cluster, call: Call[Any]) -> tuple[EgressRow, ...]:
+    """The latest connections to the outside of jobs that the caller may see."""
+    if cluster.egress is None:
+        return ()
+    found, seen = await asyncio.gather(cluster.egress.egress_of(""), visible_job_ids(cluster, call))
+    rows = (row for row in found.rows if seen is None or row.job_id in seen)
+    return tuple(sorted(rows, key=lambda row: row.opened_at)[-MAX_EGRESS_SHOWN:])
 
 
 ROUTES = (

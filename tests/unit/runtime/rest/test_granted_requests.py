@@ -16,6 +16,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
+from sluice.core.egress_evidence import EgressRow, EgressVerdict
 from sluice.core.home import Home
 from sluice.gateway.authz.operations import known_operations
 from sluice.gateway.authz.policy import Policy
@@ -26,6 +27,7 @@ from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
 from sluice.pki.assertions.principal import Credential, Principal
 from sluice.pki.assertions.tokens import HEADER, PASS_SCHEME
 from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.jobmanager.gateways import EgressConnections
 from sluice.runtime.jobmanager.views import SlotView, TaskManagerView
 from sluice.runtime.messages import (
     ConnectionEvidence,
@@ -99,6 +101,26 @@ class Behind:
             ),
         )
 
+    async def egress_of(self, job_id: str) -> EgressConnections:
+        rows = [
+            EgressRow(
+                id=each,
+                job_id=each,
+                attempt=1,
+                process="driver",
+                protocol="tcp",
+                host="api.example.com",
+                address="",
+                port=443,
+                verdict=EgressVerdict.ALLOWED,
+            )
+            for each in (ADAS, EVES)
+        ]
+        return EgressConnections(rows=tuple(row for row in rows if job_id in {"", row.job_id}))
+
+    async def job_connections(self, job_id: str) -> Evidence:
+        return Evidence()
+
     async def connections(self) -> Evidence:
         ends = ("taskmanager/tm-1", f"job/{ADAS}/driver", f"job/{EVES}/executor/1")
         found = tuple(
@@ -144,7 +166,9 @@ class Socket:
 async def rest(tmp_path: Path) -> AsyncIterator[Socket]:
     home = Home.at(tmp_path / "home").create()
     gateway, behind = AssertingGateway(home), Behind()
-    cluster = cast("Cluster", SimpleNamespace(dispatcher=behind, resource_manager=behind, shuffle=behind))
+    cluster = cast(
+        "Cluster", SimpleNamespace(dispatcher=behind, resource_manager=behind, shuffle=behind, egress=behind)
+    )
     keys = AssertionKeys(assertion_keys_file(home)).keys
     server = RestServer(make_application(lambda route: handler_of(route, cluster), keys), tmp_path / "s" / "rest.sock")
     await server.start()
@@ -224,6 +248,9 @@ async def test_lists_of_the_cluster_tell_a_submitter_nothing_of_the_jobs_of_othe
     assert (await rest.get("/v1/taskmanagers/tm-1", eve)) == taskmanager
     peers = [each["peer"] for each in (await rest.get("/v1/connections", eve))["connections"]]
     assert [peer.removeprefix("spiffe://td/") for peer in peers] == ["taskmanager/tm-1", f"job/{EVES}/executor/1"]
+    outside = [each["job_id"] for each in (await rest.get("/v1/connections", eve))["egress"]]
+    assert outside == [EVES]
+    assert [each["job_id"] for each in (await rest.get(f"/v1/jobs/{EVES}/connections", eve))["egress"]] == [EVES]
     for target in ("/v1/taskmanagers", "/v1/connections"):
         assert ADAS not in str(await rest.get(target, eve))
         assert ADAS in str(await rest.get(target, grace))

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from sluice.core.egress_evidence import EgressJob
 from sluice.core.home import Home
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
 from sluice.pki.assertions.open_streams import OpenStreams
@@ -40,6 +41,7 @@ from sluice.runtime.jobmanager.gateways import (
     ConnectAddress,
     DriverLogRequest,
     ExecutorLogRequest,
+    JobOrigin,
     ServiceCounts,
     SlotRequirement,
 )
@@ -83,6 +85,7 @@ from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest_server.routes import ROUTES, published_routes
 from sluice.runtime.rest_server.server import RestServer, make_application
 from tests.assertions import AssertingGateway, operation_of
+from tests.unit.runtime.jobmanager.secrets.worlds import SecretWorld
 
 JOB = "0123456789abcdef" * 2
 EVIDENCE = ConnectionEvidence(
@@ -180,6 +183,10 @@ class FakeDispatcher:
         if job_id != JOB:
             raise JobNotFound(f"there is no job {job_id}")
         return DETAIL
+
+    async def job_origin(self, job_id: str) -> JobOrigin:
+        found = await self.job(job_id)
+        return JobOrigin(job=EgressJob(id=found.id, name=found.name, owner=found.owner))
 
     async def cancel_job(self, job_id: str) -> None:
         if self.terminal:
@@ -384,6 +391,7 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
         artifacts=ArtifactStores(()),
         feed=dispatcher.feed,
         streams=Streams(OpenStreams(check_nothing)),
+        secrets=SecretWorld(tmp_path / "secrets").store,
     )
     home = Home.at(tmp_path / "home").create()
     server = RestServer(
@@ -437,6 +445,7 @@ async def test_overview(rest: Rest) -> None:
             "jobmanager": "spiffe://td/jobmanager/jm",
             "trust_domain": "td",
             "isolation": {"none": 1},
+            "egress": {"off": 1},
         },
     )
 
@@ -649,6 +658,7 @@ async def test_a_submission_is_stored_and_handed_on(rest: Rest) -> None:
     (submission,) = rest.dispatcher.submitted.values()
     assert list(rest.dispatcher.submitted) == [document["job_id"]]
     assert (submission.name, submission.owner, submission.executors) == ("mine", "alice", 4)
+    assert submission.owner_roles == ("submitter",), "as the gateway has asserted them"
     assert submission.args == ("--x", "1")
     assert [ref.name for ref in (submission.pipeline, *submission.files)] == ["p.py", "f0.csv", "f1.csv"]
     assert (rest.blobs / document["job_id"] / submission.pipeline.sha256).read_bytes() == b"print(1)"
@@ -675,6 +685,16 @@ async def test_a_large_pipeline_is_streamed(rest: Rest) -> None:
         pytest.param(form(), 400, "'request'", id="no request"),
         pytest.param(form("{"), 400, "not as expected", id="request is not JSON"),
         pytest.param(form({"executor": 2}), 400, "executor", id="unknown field"),
+        pytest.param(form({"owner_roles": ["admin"]}), 400, "owner_roles", id="roles of its own choice"),
+        pytest.param(
+            form({"token_files": [{"audience": "a", "name": "../x"}]}), 400, "token_files", id="a token file elsewhere"
+        ),
+        pytest.param(
+            form({"token_files": [{"audience": "a", "name": "x"}, {"audience": "b", "name": "x"}]}),
+            400,
+            "same name",
+            id="two token files of one name",
+        ),
         pytest.param(form({"args": "x"}), 400, "array", id="wrong type"),
         pytest.param(form({"executors": 0}), 400, "0 executors", id="no executors"),
         pytest.param(form({"executors": 10**9}), 400, "executors", id="too many executors"),

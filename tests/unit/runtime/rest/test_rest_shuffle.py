@@ -93,6 +93,7 @@ def cluster_with(service: Service | None) -> Cluster:
         artifacts=nothing,
         feed=nothing,
         streams=nothing,
+        secrets=nothing,
         observation=nothing,
         shuffle=cast("ShuffleManagerLink", service),
     )

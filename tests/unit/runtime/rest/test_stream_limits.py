@@ -32,9 +32,13 @@ async def everybody_stays(everybody: Holders) -> Holders:
     return everybody
 
 
+def principal_of(name: str) -> Principal:
+    return Principal(name, (), "token", Credential("token", "id-1"))
+
+
 def call_of(name: str) -> Call[NoQuery]:
     request = make_mocked_request("GET", "/v1/events")
-    request[ASSERTED] = Assertion(Principal(name, (), "token", Credential("token", "id-1")), "")
+    request[ASSERTED] = Assertion(principal_of(name), "")
     return Call(request, {}, NoQuery())
 
 
@@ -103,6 +107,8 @@ async def test_of_connect_sessions_that_are_started_at_once_as_many_are_as_may(t
         BlobStore(tmp_path / "blobs", 1 << 20),
         ConnectConfig(max_sessions=2),
     )
-    found = await asyncio.gather(*(sessions.ensure(f"user-{n}") for n in range(6)), return_exceptions=True)
+    found = await asyncio.gather(
+        *(sessions.ensure(principal_of(f"user-{n}")) for n in range(6)), return_exceptions=True
+    )
     assert len(started) == sum(not isinstance(each, TooManyJobs) for each in found) <= 2
     assert started, "one of them is always first"

@@ -1,0 +1,1 @@
+"""``sluice secret``: secrets of jobs, through the gateway."""

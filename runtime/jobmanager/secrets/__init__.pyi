@@ -1,0 +1,22 @@
+from .envelope import MAX_VALUE_BYTES as MAX_VALUE_BYTES
+from .errors import (
+    InvalidSecret as InvalidSecret,
+    SecretError as SecretError,
+    SecretKeyMissing as SecretKeyMissing,
+    SecretRefused as SecretRefused,
+    SecretsFull as SecretsFull,
+    SecretUnknown as SecretUnknown,
+    SecretUseless as SecretUseless,
+)
+from .key_ring import KeyRing as KeyRing, keys_directory as keys_directory
+from .records import (
+    ChosenSecret as ChosenSecret,
+    Grant as Grant,
+    GranteeKind as GranteeKind,
+    SecretVersion as SecretVersion,
+    SecretView as SecretView,
+    Subject as Subject,
+)
+from .rotation import KeyRotation as KeyRotation
+from .store import SecretStore as SecretStore, given as given
+from .wishes import MAX_SECRETS_OF_A_JOB as MAX_SECRETS_OF_A_JOB, check_wishes as check_wishes

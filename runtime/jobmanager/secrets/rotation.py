@@ -1,0 +1,169 @@
+"""Replacing the key-encryption key, in steps of which each leaves everything readable.
+
+1. A new key is on disk (or was distributed), and nothing uses it yet.
+2. A pointer names it: new versions are encrypted with it.
+3. The data keys of each secret are wrapped anew, one secret after the other.
+4. Keys that no secret names any more are removed, where they were made.
+
+Whatever is interrupted, a further rotation begins anew and ends in the same state. Until step 4 both keys are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from sluice.runtime.ha import EntryDamaged, PointerStore
+from sluice.runtime.jobmanager.secrets.envelope import Place, WrappedKey, unwrap, wrap
+from sluice.runtime.jobmanager.secrets.errors import InvalidSecret, SecretKeyMissing
+from sluice.runtime.jobmanager.secrets.key_ring import KeyRing
+from sluice.runtime.jobmanager.secrets.records import SecretRecord
+
+_LOG = logging.getLogger(__name__)
+
+_META, _ACTIVE = "meta", "secret-key"
+
+
+class KeyRotation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rotation has done.
+
+    Attributes:
+        key_id: the key that everything is encrypted with now.
+        rewrapped: so many versions were wrapped anew.
+        retired: keys that nothing needs any more. Where keys are made here they are gone.
+        unreadable: secrets whose key was not there, or that were damaged; they are left as they are.
+    """
+
+    key_id: str
+    rewrapped: int
+    retired: tuple[str, ...]
+    unreadable: tuple[str, ...]
+
+
+class _Active(msgspec.Struct, frozen=True):
+    key_id: str
+
+
+async def active_key(pointers: PointerStore, keys: KeyRing) -> str:
+    """The key that new versions are encrypted with, made or chosen by the first who asks.
+
+    Raises:
+        SecretKeyMissing: there is none, and it has to be distributed first.
+    """
+    present = await pointers.get(_META, _ACTIVE)
+    if present is not None:
+        return _decoded(present.value)
+    there = await asyncio.to_thread(keys.ids)
+    if keys.makes_keys:
+        key_id = there[0] if len(there) == 1 else await asyncio.to_thread(keys.create)
+    elif len(there) == 1:
+        key_id = there[0]
+    else:
+        raise SecretKeyMissing(
+            f"{len(there)} keys for secrets are on this JobManager, and none was chosen yet",
+            "make one with `sluice secret new-key DIRECTORY`, and copy it to [secrets] keys of each JobManager",
+        )
+    await pointers.create(_META, _ACTIVE, msgspec.json.encode(_Active(key_id)))
+    return key_id
+
+
+async def rotate(
+    pointers: PointerStore,
+    keys: KeyRing,
+    folder: str,
+    place: Callable[[SecretRecord, int], Place],
+    *,
+    to: str = "",
+) -> KeyRotation:
+    """Go through the steps above.
+
+    Args:
+        pointers: of this term.
+        keys: the keys.
+        folder: of the secrets' pointers.
+        place: where a version's ciphertext belongs.
+        to: the new key's id; empty: one that is made, or where none is made the only one that is not in use.
+
+    Raises:
+        InvalidSecret: it is not clear which key is meant.
+        SecretKeyMissing: it is not there.
+    """
+    before = await active_key(pointers, keys)
+    target = to or await _next_key(keys, before)
+    key = await asyncio.to_thread(keys.key, target)
+    await _activate(pointers, target)
+    rewrapped, unreadable, needed = 0, [], {target}
+    for name in await pointers.names(folder):
+        present = await pointers.get(folder, name)
+        if present is None:
+            continue
+        try:
+            record = msgspec.json.decode(present.value, type=SecretRecord)
+        except msgspec.DecodeError:
+            unreadable.append(name)
+            continue
+        changed, count, kept = await asyncio.to_thread(_rewrapped, record, keys, target, key, place)
+        if count:
+            await pointers.replace(folder, name, msgspec.json.encode(changed), present.version)
+        rewrapped += count
+        needed |= kept
+        if kept:
+            unreadable.append(record.name)
+    retired: tuple[str, ...] = ()
+    if not unreadable:
+        retired = tuple(each for each in await asyncio.to_thread(keys.ids) if each not in needed)
+    if keys.makes_keys:
+        for each in retired:
+            await asyncio.to_thread(keys.remove, each)
+    _LOG.info("secrets are encrypted with key %s now: %d versions were wrapped anew", target, rewrapped)
+    return KeyRotation(key_id=target, rewrapped=rewrapped, retired=retired, unreadable=tuple(unreadable))
+
+
+def _rewrapped(
+    record: SecretRecord, keys: KeyRing, target: str, key: bytes, place: Callable[[SecretRecord, int], Place]
+) -> tuple[SecretRecord, int, set[str]]:
+    """``record`` under the new key, how many versions were wrapped anew, and the keys of those that could not be."""
+    versions, count, kept = [], 0, set()
+    for version in record.versions:
+        wrapped: WrappedKey = version.key
+        if wrapped.key_id != target:
+            where = place(record, version.number)
+            try:
+                wrapped = wrap(unwrap(wrapped, where, keys.key(wrapped.key_id)), where, target, key)
+                count += 1
+            except (SecretKeyMissing, EntryDamaged) as error:
+                _LOG.error("version %d of secret %s stays as it is: %s", version.number, record.name, error)
+                kept.add(wrapped.key_id)
+        versions.append(msgspec.structs.replace(version, key=wrapped))
+    return msgspec.structs.replace(record, versions=tuple(versions)), count, kept
+
+
+async def _next_key(keys: KeyRing, before: str) -> str:
+    if keys.makes_keys:
+        return await asyncio.to_thread(keys.create)
+    others = [each for each in await asyncio.to_thread(keys.ids) if each != before]
+    if len(others) != 1:
+        raise InvalidSecret(
+            f"{len(others)} keys are on this JobManager besides the one in use",
+            "make one with `sluice secret new-key DIRECTORY`, copy it to each JobManager, and name it: --to ID",
+        )
+    return others[0]
+
+
+async def _activate(pointers: PointerStore, key_id: str) -> None:
+    present = await pointers.get(_META, _ACTIVE)
+    value = msgspec.json.encode(_Active(key_id))
+    if present is None:
+        await pointers.create(_META, _ACTIVE, value)
+    elif present.value != value:
+        await pointers.replace(_META, _ACTIVE, value, present.version)
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return msgspec.json.decode(data, type=_Active).key_id
+    except msgspec.DecodeError as error:
+        raise EntryDamaged(f"the pointer {_META}/{_ACTIVE} cannot be read", "rotate the key with --to") from error

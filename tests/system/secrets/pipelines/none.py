@@ -1,0 +1,16 @@
+"""Has asked for no secret: finds none in its box, whoever else has some."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Look for them where they are, and where those of other processes would be."""
+    found = [str(path) for path in (Path("/run/secrets"), *Path("/proc").glob("*/root/run/secrets")) if path.exists()]
+    sys.stdout.write(f"found {found}\n")
+
+
+if __name__ == "__main__":
+    main()
