@@ -1,6 +1,34 @@
 from .append_log import ChainState as ChainState, Disk as Disk, NotAppended as NotAppended, append_whole as append_whole
 from .background_task import run_with_background as run_with_background
 from .clock import Clock as Clock, rfc3339 as rfc3339, utc_now as utc_now
+from .egress import (
+    EgressConfig as EgressConfig,
+    EgressMisconfigured as EgressMisconfigured,
+    EgressMode as EgressMode,
+    EgressSetting as EgressSetting,
+    egress_address as egress_address,
+    egress_endpoint as egress_endpoint,
+    egress_mode as egress_mode,
+    split_address as split_address,
+)
+from .egress_evidence import (
+    EGRESS_PATH as EGRESS_PATH,
+    MAX_EGRESS_ANSWER_BYTES as MAX_EGRESS_ANSWER_BYTES,
+    MAX_EGRESS_QUESTION_BYTES as MAX_EGRESS_QUESTION_BYTES,
+    MAX_EGRESS_ROWS as MAX_EGRESS_ROWS,
+    MAX_EGRESS_TARGETS as MAX_EGRESS_TARGETS,
+    EgressAnswer as EgressAnswer,
+    EgressJob as EgressJob,
+    EgressQuestion as EgressQuestion,
+    EgressReceipt as EgressReceipt,
+    EgressReport as EgressReport,
+    EgressRow as EgressRow,
+    EgressTarget as EgressTarget,
+    EgressVerdict as EgressVerdict,
+    EgressWord as EgressWord,
+    ReportedRow as ReportedRow,
+)
+from .envoy_program import envoy_program as envoy_program
 from .errors import (
     AssertionRefused as AssertionRefused,
     CertificateRejected as CertificateRejected,

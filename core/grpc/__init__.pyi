@@ -5,4 +5,5 @@ from .server import (
     CallRefused as CallRefused,
     GrpcServer as GrpcServer,
     Method as Method,
+    Pace as Pace,
 )

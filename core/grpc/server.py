@@ -25,6 +25,7 @@ from h2.config import H2Configuration
 from h2.exceptions import ProtocolError
 
 from sluice.core.errors import SluiceError
+from sluice.core.tasks import end_tasks
 
 _LOG = logging.getLogger(__name__)
 
@@ -146,6 +147,16 @@ class Method:
     max_request_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much of this process's time callers may have: connections that are taken, and bytes that are read."""
+
+    connections_per_second: float
+    burst_bytes: int
+    bytes_per_second: float
+    max_connections: int = MAX_CONNECTIONS_PER_USER
+
+
 TlsPeer = Callable[[asyncio.BaseTransport], str]
 """The SPIFFE ID of the peer that a mutual TLS listener admitted; raises :class:`SluiceError`."""
 
@@ -159,15 +170,26 @@ class GrpcServer:
         methods: by full path.
         admits: decides about each new connection; one that is not admitted is closed before a byte of it is read.
         tls_peer: tells the peer of a TLS connection; None: TLS connections are refused.
+        pace: for callers that may be hostile: all of them together get no more than that; None: no bounds.
     """
 
     def __init__(
-        self, methods: Mapping[str, Method], admits: Callable[[Caller], bool], tls_peer: TlsPeer | None = None
+        self,
+        methods: Mapping[str, Method],
+        admits: Callable[[Caller], bool],
+        tls_peer: TlsPeer | None = None,
+        *,
+        pace: Pace | None = None,
     ) -> None:
         self._methods = dict(methods)
         self._admits = admits
         self._tls_peer = tls_peer
         self._server: asyncio.Server | None = None
+        self._pace = pace
+        self._accepting: asyncio.Task[None] | None = None
+        self._listening: socket.socket | None = None
+        self._room = float(pace.burst_bytes) if pace is not None else 0.0
+        self._room_at = 0.0
         self._connections: set[_Connection] = set()
         self.refused = 0
         """Connections closed at once because of who opened them."""
@@ -175,7 +197,30 @@ class GrpcServer:
     async def start(self, listening: socket.socket) -> None:
         """Serve on a bound unix socket, which belongs to the server from now on."""
         loop = asyncio.get_running_loop()
+        if self._pace is not None:
+            self._listening, self._room_at = listening, loop.time()
+            self._accepting = loop.create_task(self._accept(listening, self._pace), name="accept gRPC connections")
+            return
         self._server = await loop.create_unix_server(lambda: _Connection(self), sock=listening)
+
+    async def _accept(self, listening: socket.socket, pace: Pace) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listening)
+                await loop.connect_accepted_socket(lambda: _Connection(self), connection)
+            except OSError as error:  # it has gone already, or there are no descriptors: others go on
+                _LOG.warning("cannot take a connection: %s", error.strerror or error)
+            await asyncio.sleep(1 / pace.connections_per_second)
+
+    def pause_after(self, size: int) -> float:
+        """Seconds for which no more is to be read from whoever has just sent ``size`` bytes."""
+        if self._pace is None:
+            return 0.0
+        now = asyncio.get_running_loop().time()
+        gained = (now - self._room_at) * self._pace.bytes_per_second
+        self._room, self._room_at = min(self._pace.burst_bytes, self._room + gained) - size, now
+        return max(0.0, -self._room / self._pace.bytes_per_second)
 
     def protocol(self) -> asyncio.Protocol:
         """The protocol of one new connection, for a mutual TLS listener."""
@@ -185,6 +230,9 @@ class GrpcServer:
         """Stop listening and drop all connections."""
         if self._server is not None:
             self._server.close()
+        if self._accepting is not None and self._listening is not None:
+            await end_tasks(self._accepting)
+            self._listening.close()
         tasks = [task for connection in self._connections for task in connection.acceptor.tasks]
         for connection in list(self._connections):
             connection.abort()
@@ -206,12 +254,13 @@ class GrpcServer:
     def admit(self, connection: _Connection, caller: Caller) -> bool:
         """Whether a new connection may stay."""
         open_now = Counter(other.caller.account for other in self._connections)[caller.account]
-        if not self._admits(caller) or open_now >= MAX_CONNECTIONS_PER_USER:
+        most = MAX_CONNECTIONS_PER_USER if self._pace is None else self._pace.max_connections
+        if not self._admits(caller) or open_now >= most:
             self.refused += 1
             _LOG.warning(
                 "refused %s: %s",
                 caller,
-                "too many connections" if open_now >= MAX_CONNECTIONS_PER_USER else "not in the policy",
+                "too many connections" if open_now >= most else "not in the policy",
             )
             return False
         self._connections.add(connection)
@@ -266,6 +315,14 @@ class _Connection(H2Protocol):
         if not transport.is_closing() and transport.get_write_buffer_size() > MAX_WRITE_BUFFER_BYTES:
             _LOG.warning("%s does not read", self.caller)
             transport.abort()
+        if (pause := self._owner.pause_after(len(data))) and not transport.is_closing():
+            transport.pause_reading()
+            asyncio.get_running_loop().call_later(pause, self._go_on, transport)
+
+    @staticmethod
+    def _go_on(transport: asyncio.Transport) -> None:
+        if not transport.is_closing():
+            transport.resume_reading()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection is gone."""

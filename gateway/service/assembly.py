@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from sluice.core import CachedFile, Home, SluiceError, end_tasks, read_secret, repeat
+from sluice.core import CachedFile, EgressConfig, Home, SluiceError, end_tasks, read_secret, repeat
 from sluice.gateway.audit_log import AuditLog, AuditWriter, RecordedPolicy, audit_file
 from sluice.gateway.authn import Authenticator
 from sluice.gateway.authz import RouteTable, known_operations
@@ -27,14 +27,19 @@ from sluice.gateway.credentials import (
     token_snapshot,
     user_snapshot,
 )
+from sluice.gateway.egress import EgressChecks, JobOwners, RestJobs, resolving
 from sluice.gateway.jwt import Fetcher, KeyCache
 from sluice.gateway.service.auth_api import AuthApi
+from sluice.gateway.service.checks import CheckService
+from sluice.gateway.service.discovery import Discovery, FetchKeys
 from sluice.gateway.service.ext_authz import AuthService
 from sluice.gateway.signin import Directory, Provider, SignIn, key_cache
 from sluice.gateway.ui import RevocationClient
 from sluice.pki import Role
 from sluice.pki.assertions import assertion_keys_file
-from sluice.pki.ca import CaAddress, read_ca
+from sluice.pki.ca import CaAddress, TokenKeysAnswer, read_ca
+from sluice.pki.enrolment import OnlineTokens
+from sluice.pki.tls import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
 
@@ -103,9 +108,30 @@ async def auth_service(
         authority = RevocationClient(
             home.identity(Role.AUTH, name), locate_ca or (lambda: read_ca(home)), authenticator.revocations
         )
-        yield AuthService(
-            authenticator, routes, audit, sign_in, AuthApi(sign_in, home, authority), AssertionSigner(keys)
-        )
+        discovery = Discovery(_token_keys(authority.identity, authority.locate))
+        stack.push_async_callback(end_tasks, asyncio.create_task(discovery.keep_fresh(), name="token-keys"))
+        checks = CheckService(authenticator, routes, audit, sign_in, AssertionSigner(keys))
+        yield AuthService(checks, AuthApi(sign_in, home, authority), discovery)
+
+
+def _token_keys(directory: Path, locate: Callable[[], CaAddress]) -> FetchKeys:
+    """Asks the online authority as the auth service."""
+
+    async def fetch() -> TokenKeysAnswer:
+        identity = await asyncio.to_thread(TlsIdentity, directory)
+        return await OnlineTokens(identity, locate).keys()
+
+    return fetch
+
+
+@contextlib.asynccontextmanager
+async def egress_checks(
+    service: AuthService, jobs: RestJobs, config: EgressConfig, trust_domain: str
+) -> AsyncIterator[EgressChecks]:
+    """What decides about connections of jobs to destinations outside, by policy and audit log of ``service``."""
+    async with resolving(config.nameservers) as resolver:
+        policy = service.checks.authenticator.policy
+        yield EgressChecks(policy.get, JobOwners(jobs.ask), resolver, service.checks.audit, trust_domain, config.mode)
 
 
 def decode_routes(data: bytes) -> RouteTable:

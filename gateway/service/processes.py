@@ -7,7 +7,7 @@ import contextlib
 import datetime as dt
 import ipaddress
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -17,15 +17,28 @@ from aiohttp import web
 
 from sluice.core import (
     SECRET_MODE,
+    EgressConfig,
+    EgressSetting,
     Home,
     TracingConfig,
     clear_stale_socket,
+    egress_endpoint,
     listen_unix,
     make_private_directory,
     write_atomic,
     write_secret,
 )
-from sluice.gateway.audit_log import AuditLog, audit_file, keeping, make_access_log, rotating
+from sluice.core.grpc import Method
+from sluice.gateway.audit_log import (
+    AuditLog,
+    AuditRecord,
+    audit_directory,
+    audit_file,
+    keeping,
+    make_access_log,
+    read_records,
+    rotating,
+)
 from sluice.gateway.authn import validity_in
 from sluice.gateway.config import (
     AUTH_NAME,
@@ -33,11 +46,15 @@ from sluice.gateway.config import (
     ENVOY_NAME,
     GatewayConfig,
 )
-from sluice.gateway.envoy_config import collector_of, load_source
+from sluice.gateway.egress import RestJobs, authorization
+from sluice.gateway.egress_evidence import EgressEvidence
+from sluice.gateway.envoy_config import EGRESS, collector_of, is_on, load_source
 from sluice.gateway.errors import EnvoyFailed
+from sluice.gateway.job_tokens import JobTokenDecisions
 from sluice.gateway.listening import ByApplicationProtocol, require_free_port
 from sluice.gateway.proxy import (
     SOURCE,
+    EnvoyAdmin,
     EnvoyElsewhere,
     EnvoyPaths,
     EnvoyProcess,
@@ -50,7 +67,7 @@ from sluice.gateway.proxy import (
     publishing,
     render,
 )
-from sluice.gateway.service.assembly import auth_service, route_file
+from sluice.gateway.service.assembly import auth_service, egress_checks, route_file
 from sluice.gateway.service.jobmanager_api import with_jobmanager_api
 from sluice.gateway.xds import status_file, xds_service
 from sluice.pki import Channel, Role, client_policy
@@ -58,18 +75,31 @@ from sluice.pki.ca import CaAddress
 from sluice.pki.tls import MutualTlsListener, TlsIdentity
 from sluice.pki.trust import reporting
 
-__all__ = ["auth_announcement", "edge_directory", "route_file", "run_auth", "run_envoy"]
+__all__ = [
+    "auth_announcement",
+    "edge_directory",
+    "ext_authz_announcement",
+    "route_file",
+    "run_auth",
+    "run_envoy",
+]
 
 _LOG = logging.getLogger(__name__)
 
 MAX_CHECK_LINE_BYTES = 64 << 10
 """Envoy takes up to 32 KiB of headers, target included; they must arrive here whole to be refused properly."""
 _SHUTDOWN_SECONDS = 2.0
+NO_EGRESS = EgressConfig(mode=EgressSetting.OFF)
 
 
 def auth_announcement(home: Home, config: GatewayConfig) -> Path:
     """The path that exists once the auth service answers: its socket, or the file with its address."""
     return home.run / "endpoints" / "auth.json" if config.auth_host else EnvoyPaths.of(home).auth_socket
+
+
+def ext_authz_announcement(home: Home) -> Path:
+    """The file with the address of the gRPC listener, while it serves."""
+    return home.run / "endpoints" / "ext-authz.json"
 
 
 def edge_directory(home: Home) -> Path:
@@ -87,11 +117,13 @@ async def run_auth(
     rest: tuple[str, int] | None = None,
     locate_ca: Callable[[], CaAddress] | None = None,
     tracing: TracingConfig | None = None,
+    egress: EgressConfig | None = None,
 ) -> None:
     """Serve Envoy's questions, and its configuration, until cancelled: on sockets, or on ``config.auth_host``.
 
     ``rest`` is where Envoy finds REST over mutual TLS; None: on its unix socket. ``locate_ca`` tells where the online
-    authority is; None: it is announced in ``home``. With ``tracing`` Envoy takes part.
+    authority is; None: it is announced in ``home``. With ``tracing`` Envoy takes part. ``egress`` is the way out of
+    jobs, with the mode that holds; None: there is none.
 
     Raises ``SluiceError`` when tokens, routes or the audit log are not in order, or there is no
     identity for the network: an auth service that cannot decide does not start.
@@ -99,9 +131,19 @@ async def run_auth(
     paths = EnvoyPaths.of(home)
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(auth_service(home, config, trust_domain, name, locate_ca=locate_ca))
-        await stack.enter_async_context(keeping(home, service.audit.log))
+        checks, decides = service.checks, service.checks.authenticator
+        await stack.enter_async_context(keeping(home, checks.audit.log))
         server = web.Server(
-            with_jobmanager_api(service.handle, service.authenticator.pass_keys, validity_in(home, config))
+            with_jobmanager_api(
+                service.handle,
+                decides.pass_keys,
+                validity_in(home, config),
+                tokens=JobTokenDecisions(decides.policy.get, checks.audit),
+                egress=EgressEvidence(
+                    decides.policy.get, checks.audit.append_all, partial(_last_records, audit_directory(home))
+                ).answer,
+                audit=checks.audit,
+            )
             if config.auth_host
             else service.handle,
             access_log=None,
@@ -110,12 +152,21 @@ async def run_auth(
         )
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_SHUTDOWN_SECONDS)
         await runner.setup()
+        outside = egress or NO_EGRESS
+        of_jobs: Mapping[str, Method] = {}
+        if is_on(outside):
+            asking = TlsIdentity(home.identity(Role.AUTH, name)) if rest is not None else None
+            jobs = RestJobs(service.checks.signer, legs_of(config, paths, rest).rest, asking)
+            of_jobs = authorization(
+                await stack.enter_async_context(egress_checks(service, jobs, outside, trust_domain))
+            )
         xds = await stack.enter_async_context(
-            xds_service(status_file(home, "auth"), None if config.auth_host else paths.xds_socket)
+            xds_service(status_file(home, "auth"), None if config.auth_host else paths.xds_socket, of_jobs)
         )
-        if config.auth_host:
+        if config.auth_host or config.ext_authz is not None:
             identity = TlsIdentity(home.identity(Role.AUTH, name))
             await stack.enter_async_context(reporting(identity, "auth"))
+        if config.auth_host:
             peers = client_policy(Channel.AUTH, trust_domain)
             # nginx names no protocol, and means HTTP/1.1.
             serving: dict[str, Callable[[], asyncio.Protocol]] = {
@@ -146,14 +197,24 @@ async def run_auth(
             await web.SockSite(runner, listening).start()
             where = str(path)
         legs = legs_of(config, paths, rest)
-        decides = service.authenticator
-        sources = Sources(service.routes, decides.policy, decides.pass_keys, decides.revocations)
+        sources = Sources(checks.routes, decides.policy, decides.pass_keys, decides.revocations)
         copy, collector = paths.configuration, collector_of(tracing) if tracing else None
         await stack.enter_async_context(
-            publishing(xds, config, trust_domain, legs, sources, copy=copy, collector=collector)
+            publishing(xds, config, trust_domain, legs, sources, copy=copy, collector=collector, egress=outside)
         )
-        _LOG.info("auth service ready on %s with %d routes", where, len(service.routes.get().routes))
+        if config.ext_authz is not None:
+            # Late: importing gRPC takes longer than all else, and few have such a listener.
+            from sluice.gateway.service.grpc_server import ext_authz_listener
+
+            asked = ext_authz_listener(home, config.ext_authz, checks, identity, users=edge_directory(home))
+            address = await stack.enter_async_context(asked)
+            stack.callback(_publish(ext_authz_announcement(home), *address))
+        _LOG.info("auth service ready on %s with %d routes", where, len(checks.routes.get().routes))
         await asyncio.Event().wait()
+
+
+def _last_records(directory: Path, last: int) -> Iterator[AuditRecord]:
+    return read_records(directory, last=last)
 
 
 async def run_envoy(
@@ -163,6 +224,7 @@ async def run_envoy(
     *,
     rest: tuple[str, int] | None = None,
     elsewhere: bool = False,
+    egress: EgressConfig | None = None,
 ) -> None:
     """Run Envoy until cancelled; ``run/endpoints/envoy.json`` has its address once it accepts.
 
@@ -176,6 +238,7 @@ async def run_envoy(
         rest: where it finds REST over mutual TLS; None: on its unix socket.
         elsewhere: somebody else starts Envoy, with the bootstrap that is written here, and shares ``run`` with this
             process: the sockets on which Envoy is given its secrets and is asked.
+        egress: the way out of jobs, with the mode that holds; None: there is none.
 
     Raises:
         ListenError: the port is taken.
@@ -184,16 +247,18 @@ async def run_envoy(
         EnvoyFailed: Envoy did not start, or ended by itself.
     """
     paths = EnvoyPaths.of(home)
-    legs = legs_of(config, paths, rest)
+    legs, outside = legs_of(config, paths, rest), egress or NO_EGRESS
     # Before anything is written: another gateway of this home may be using the files.
     if not elsewhere:
         require_free_port(config.host, config.port)
         if config.http3:
             require_free_port(config.host, config.port, udp=True)
+        if is_on(outside):
+            require_free_port(outside.host, outside.port)
         clear_stale_socket(paths.admin_socket)
     make_private_directory(paths.bootstrap.parent)
     feeds = [SecretFeed(edge_directory(home), Side.EDGE, trust_domain)]
-    if legs.any_tls:
+    if legs.any_tls or is_on(outside):
         feeds.append(SecretFeed(home.identity(Role.GATEWAY, ENVOY_NAME), Side.INTERNAL, trust_domain))
     first = {feed: given for feed in feeds if (given := feed.update(_now())) is not None}
     async with xds_service(status_file(home, "envoy"), paths.sds_socket) as sds:
@@ -202,8 +267,8 @@ async def run_envoy(
         _prepare_access_log(paths)
         write_secret(paths.bootstrap, msgspec.json.encode(document))
         if elsewhere:
-            await _accompany_envoy(home, config, EnvoyElsewhere(paths.admin_socket), secrets)
-        await _run_envoy(home, config, paths, secrets)
+            await _accompany_envoy(home, config, EnvoyElsewhere(paths.admin_socket), secrets, outside)
+        await _run_envoy(home, config, paths, secrets, outside)
 
 
 def _prepare_access_log(paths: EnvoyPaths) -> None:
@@ -218,7 +283,9 @@ async def _chain_access_log(home: Home, config: GatewayConfig, stack: contextlib
         await stack.enter_async_context(keeping(home, log))
 
 
-async def _accompany_envoy(home: Home, config: GatewayConfig, envoy: EnvoyElsewhere, secrets: Secrets) -> NoReturn:
+async def _accompany_envoy(
+    home: Home, config: GatewayConfig, envoy: EnvoyElsewhere, secrets: Secrets, egress: EgressConfig
+) -> NoReturn:
     """Announce an Envoy that another process starts, whenever it serves."""
     async with contextlib.AsyncExitStack() as stack:
         await _chain_access_log(home, config, stack)
@@ -230,12 +297,25 @@ async def _accompany_envoy(home: Home, config: GatewayConfig, envoy: EnvoyElsewh
             port = await envoy.until_serving()
             with contextlib.ExitStack() as announced:
                 announced.callback(_publish(home.run / "endpoints" / "envoy.json", config.host, port))
+                await _announce_egress(home, envoy, egress, announced)
                 _LOG.info("Envoy serves https://%s:%d", config.host, port)
                 await envoy.until_gone()
                 _LOG.warning("Envoy does not answer any more")
 
 
-async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, secrets: Secrets) -> None:
+async def _announce_egress(
+    home: Home, envoy: EnvoyAdmin, egress: EgressConfig, announced: contextlib.ExitStack | contextlib.AsyncExitStack
+) -> None:
+    """Say where the listener for jobs is, once it accepts."""
+    if is_on(egress):
+        port = await envoy.until_listening(EGRESS)
+        announced.callback(_publish(egress_endpoint(home), egress.host, port))
+        _LOG.info("Envoy takes connections of jobs to destinations outside on %s:%d", egress.host, port)
+
+
+async def _run_envoy(
+    home: Home, config: GatewayConfig, paths: EnvoyPaths, secrets: Secrets, egress: EgressConfig
+) -> None:
     make_private_directory(home.logs)
     # In the home, where the paths of its configuration begin: that may come from another machine.
     envoy = await EnvoyProcess.start(
@@ -251,6 +331,7 @@ async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, secre
         stack.callback(feeding.cancel)
         await stack.enter_async_context(rotating(paths.access_log, envoy))
         port = await envoy.listening_port()
+        await _announce_egress(home, envoy, egress, stack)
         stack.callback(_publish(home.run / "endpoints" / "envoy.json", config.host, port))
         _LOG.info("Envoy serves https://%s:%d", config.host, port)
         code = await envoy.wait()

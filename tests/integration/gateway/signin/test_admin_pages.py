@@ -13,6 +13,7 @@ from sluice.core.clock import utc_now
 from sluice.core.files import write_secret
 from sluice.gateway.audit_log.log import audit_file
 from sluice.gateway.credentials.access_tokens import CSRF_COOKIE
+from sluice.gateway.credentials.revocations import Revocation
 from sluice.gateway.credentials.token_file import TokenStore
 from sluice.pki.ca.config import CaConfig
 from sluice.pki.ca.process import online_ca
@@ -53,6 +54,12 @@ async def local(start: Start) -> House:
     house = await start(oidc=None)
     write_secret(house.home.gateway / "policy.toml", POLICY)
     return house
+
+
+def in_force(house: House) -> tuple[Revocation, ...]:
+    """The revocations that have not expired."""
+    checks = house.service.checks
+    return checks.authenticator.revocations.current().unexpired(checks.sign_in.clock())
 
 
 async def signed_in(house: House, role: str, name: str = "ada") -> Browser:
@@ -123,12 +130,12 @@ async def test_revoking_a_token_is_on_record_and_ends_what_was_begun_with_it(loc
 
 async def test_ending_a_session(local: House) -> None:
     admin, eve = await signed_in(local, "admin"), await signed_in(local, "viewer", "eve")
-    (identifier,) = [each.id for each in local.service.authenticator.sessions.records if each.name == "eve"]
+    (identifier,) = [each.id for each in local.service.checks.authenticator.sessions.records if each.name == "eve"]
     reply = await admin.post("/auth/ui/sessions/revoke", {"id": identifier, "csrf": admin.cookies[CSRF_COOKIE]})
     assert reply.location == "/auth/ui/gateway?done=session"
     assert (await eve.get("/v1/jobs")).status == 401
     assert f"session-{identifier}" not in (await admin.get(PAGES[0])).text
-    (revoked,) = local.service.authenticator.revocations.current().unexpired(local.service.sign_in.clock())
+    (revoked,) = in_force(local)
     assert (revoked.id, revoked.by) == (identifier, "ada")
 
 
@@ -233,5 +240,5 @@ async def test_a_users_certificate_ends_at_the_gateway_too(local: House, tmp_pat
         wanted = {"id": f"{leaf.serial_number:x}", "reason": "affiliation-changed"}
         reply = await admin.post("/auth/ui/certificates/revoke", {**wanted, "csrf": admin.cookies[CSRF_COOKIE]})
         assert reply.status == 303
-    (revoked,) = local.service.authenticator.revocations.current().unexpired(local.service.sign_in.clock())
+    (revoked,) = in_force(local)
     assert (revoked.kind, revoked.id, revoked.by) == ("certificate", leaf.fingerprint(SHA256()).hex(), "ada")

@@ -73,7 +73,7 @@ async def test_revoking_ends_the_credential_and_its_passes_alike(house: House) -
     assert await house.bearer(got) == await house.bearer(text) == 401
     shown = {"x_forwarded_client_cert": certified("cert-user")}
     assert (await house.check(**shown)).status == 200
-    house.service.authenticator.revocations.revoke("certificate", "ab" * 32)
+    house.service.checks.authenticator.revocations.revoke("certificate", "ab" * 32)
     assert (await house.check(**shown)).status == 401
 
 
@@ -81,7 +81,7 @@ async def test_a_single_pass_can_be_revoked(house: House) -> None:
     _, text = token(house)
     got = (await exchanged(house, authorization=f"Bearer {text}"))["pass"]
     jti = jwt.decode(got, options={"verify_signature": False})["jti"]
-    house.service.authenticator.revocations.revoke("pass", jti)
+    house.service.checks.authenticator.revocations.revoke("pass", jti)
     assert await house.bearer(got) == 401
     assert await house.bearer(text) == 200
 
@@ -106,8 +106,8 @@ async def test_the_last_use_of_a_token_is_known(house: House) -> None:
     used, text = token(house)
     unused, _ = token(house)
     assert await house.bearer(text) == 200
-    assert house.service.sign_in.token_use is not None
-    house.service.sign_in.token_use.flush()
+    assert house.service.checks.sign_in.token_use is not None
+    house.service.checks.sign_in.token_use.flush()
     assert read_last_used(house.home).keys() == {used}
     assert unused != used
 
@@ -211,7 +211,7 @@ async def test_an_issuers_prefix_keeps_its_names_apart(house: House) -> None:
 
 async def test_an_issuer_that_rotates_is_followed_and_invented_keys_do_not_make_us_ask_for_ever(house: House) -> None:
     assert await house.bearer(bearer(house.provider)) == 200
-    _, cache = house.service.authenticator.issuers[house.provider.issuer]
+    _, cache = house.service.checks.authenticator.issuers[house.provider.issuer]
     moved = [0.0]
     real = cache.clock
     cache.clock = lambda: real() + moved[0]

@@ -55,7 +55,7 @@ async def test_held_lock_on_the_gateways_files_delays_no_other_answer(house: Hou
 
 
 async def test_sessions_that_begin_and_end_at_once_are_all_kept(house: House) -> None:
-    store = house.service.authenticator.sessions
+    store = house.service.checks.authenticator.sessions
     who = Subject("ada", "session")
     begun = await asyncio.gather(*(asyncio.to_thread(store.begin, who, "browser") for _ in range(20)))
     for record, _ in begun:

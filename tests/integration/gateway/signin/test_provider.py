@@ -238,7 +238,7 @@ async def test_signed_out_everywhere_by_revoking_the_user_or_the_session(house: 
     browser = house.browser()
     await browser.sign_in()
     await browser.get("/v1/jobs")
-    revocations = house.service.authenticator.revocations
+    revocations = house.service.checks.authenticator.revocations
     me = (await browser.get("/auth/whoami")).json
     revocations.revoke("user", "ada")
     assert (await browser.get("/v1/jobs")).status == 401

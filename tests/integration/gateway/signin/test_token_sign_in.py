@@ -108,7 +108,7 @@ async def test_the_session_ends_with_the_token(local: House) -> None:
     _, token = TokenStore(local.home).create("ada", "viewer", dt.timedelta(minutes=2))
     browser = local.browser()
     await submit(browser, token)
-    local.service.authenticator.clock = lambda: now + 130
+    local.service.checks.authenticator.clock = lambda: now + 130
     browser.cookies.pop(PASS_COOKIE)
     assert (await browser.get("/v1/jobs")).status == 401
 

@@ -86,7 +86,7 @@ async def test_a_form_that_is_not_of_this_browser_is_not_even_looked_at(local: H
 
 async def test_guessing_is_slowed_down_for_the_guesser(local: House) -> None:
     now = time.time()
-    local.service.sign_in.clock = lambda: now
+    local.service.checks.sign_in.clock = lambda: now
     browser = local.browser()
     for _ in range(FREE_FAILURES):
         assert (await browser.submit_password("grace", "wrong password")).status == 403
@@ -118,7 +118,7 @@ async def test_logout_without_a_provider_ends_on_our_own_page(local: House) -> N
 
 
 async def test_sessions_of_one_name_are_bounded(local: House) -> None:
-    store = local.service.authenticator.sessions
+    store = local.service.checks.authenticator.sessions
     texts = [store.begin(Subject("grace", "user"), "browser")[1] for _ in range(MAX_SESSIONS_PER_NAME + 1)]
     first, second = (Browser(local.base, local.client, {SESSION_COOKIE: text}) for text in texts[:2])
     assert (await first.get("/v1/jobs")).status == 401
@@ -147,7 +147,7 @@ async def asked(house: House, code: str) -> dict[str, object]:
 async def test_a_command_is_signed_in_by_somebody_with_a_browser(local: House) -> None:
     code, user_code = await waiting_command(local)
     now = time.time()
-    local.service.sign_in.clock = lambda: now
+    local.service.checks.sign_in.clock = lambda: now
     assert await asked(local, code) == {"error": "authorization_pending"}
     browser = local.browser()
     led = await browser.get(f"/auth/device?user_code={user_code}")
@@ -173,8 +173,8 @@ async def test_a_command_goes_on_waiting_while_others_are_refused(local: House) 
 
 async def test_a_command_gets_its_credential_once(local: House) -> None:
     moved = [0.0]
-    real = local.service.sign_in.clock
-    local.service.sign_in.clock = lambda: real() + moved[0]
+    real = local.service.checks.sign_in.clock
+    local.service.checks.sign_in.clock = lambda: real() + moved[0]
     code, user_code = await waiting_command(local)
     browser = local.browser()
     await browser.submit_password("grace", PASSWORD)

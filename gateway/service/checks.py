@@ -1,0 +1,183 @@
+"""Answers whether a held request may go on, for whichever protocol a proxy asks in.
+
+There is one decision, one audit record and one answer; :mod:`sluice.gateway.service.ext_authz` says it in HTTP and
+:mod:`sluice.gateway.service.grpc_authz` in gRPC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+import msgspec
+from aiohttp import hdrs
+from prometheus_client import Counter
+
+from sluice.core import REGISTRY, TRACEPARENT_HEADER, TRACING, CachedFile, checked
+from sluice.gateway.audit_log import AuditRecord, AuditWriter
+from sluice.gateway.authn import Authenticator
+from sluice.gateway.authz import RouteTable
+from sluice.gateway.credentials import AssertionSigner, Authenticated, Unauthenticated, redact
+from sluice.gateway.decision import CheckRequest, Decision, decide
+from sluice.gateway.problem import CONTENT_TYPE, problem_body
+from sluice.gateway.problem_page import POLICY, POLICY_HEADER, problem_page, wants_page
+from sluice.gateway.proxy import PROXY as NGINX, PROXY_HEADER
+from sluice.gateway.signin import SignIn
+from sluice.pki.assertions import HEADER as ASSERTION_HEADER
+
+DECISIONS = Counter(
+    "sluice_auth_decisions_total", "Requests that were decided about.", ["decision", "status"], registry=REGISTRY
+)
+
+PRINCIPAL_HEADER = "x-sluice-principal"
+"""For Envoy's own log; no process behind Envoy trusts this header."""
+REQUEST_ID_HEADER = "x-sluice-request-id"
+OPERATION_HEADER = "x-sluice-operation"
+"""The operation that was granted; Envoy forwards the request only on the route of this operation."""
+
+MAX_LOGGED_PATH_CHARACTERS = 1024
+MAX_LOGGED_FIELD_CHARACTERS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the proxy is told.
+
+    Attributes:
+        status: 200: the request goes on; else the status of the refusal.
+        headers: of the request that goes on, or of the refusal; names in lower case.
+        body: of the refusal.
+        cookie: a value of ``set-cookie`` for the response to a request that goes on.
+        decision: what was decided.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+    cookie: str | None = None
+    decision: Decision | None = None
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the request goes on."""
+        return self.decision is not None and self.decision.allowed
+
+
+@dataclass(frozen=True, slots=True)
+class CheckService:
+    """Decides about held requests; reads tokens, policy and routes afresh when their files changed."""
+
+    authenticator: Authenticator
+    routes: CachedFile[RouteTable]
+    audit: AuditWriter
+    sign_in: SignIn
+    signer: AssertionSigner
+
+    async def answer(self, check: CheckRequest, headers: Mapping[str, str]) -> Answer:
+        """Decide about ``check``, whose other headers are ``headers`` (a mapping that ignores case, or lower case).
+
+        Raises:
+            SluiceError: it cannot be decided now; the request must not go on.
+        """
+        parent = checked(headers.get(TRACEPARENT_HEADER, ""))
+        with TRACING.span("auth decide", parent, request_id=check.request_id) as span:
+            who = await self._who(check)
+            decision = await self.decide_and_record(check, who)
+            span.note(operation=decision.operation, status=decision.status)
+            if decision.status == 401 and _is_navigation(check.method, headers):
+                return _to_login(check, decision)
+            if not decision.allowed or decision.principal is None:
+                return _refusal(decision, page=wants_page(headers))
+            cookie = self._noted_use(who) if isinstance(who, Authenticated) else None
+            told = {
+                PRINCIPAL_HEADER: decision.principal.name,
+                ASSERTION_HEADER: self.signer.sign(
+                    decision.principal,
+                    method=check.method,
+                    target=check.target,
+                    operation=decision.operation,
+                    request_id=check.request_id,
+                    any_owner=decision.any_owner,
+                ),
+                REQUEST_ID_HEADER: check.request_id,
+                OPERATION_HEADER: decision.operation,
+            }
+        if span.traceparent:
+            told[TRACEPARENT_HEADER] = span.traceparent  # what REST does comes below it
+        return Answer(200, told, cookie=cookie, decision=decision)
+
+    async def decide_and_record(self, check: CheckRequest, who: Authenticated | Unauthenticated) -> Decision:
+        """Decide, and have it in the audit log before anyone learns of it."""
+        policy = self.authenticator.policy.get()
+        decision = decide(check, who, policy=policy, routes=self.routes.get(), realm=self.sign_in.realm)
+        await self.audit.append(_record(check, decision))
+        DECISIONS.labels("allowed" if decision.allowed else "refused", str(decision.status)).inc()
+        return decision
+
+    async def _who(self, check: CheckRequest) -> Authenticated | Unauthenticated:
+        try:
+            return await self.authenticator.authenticate(check.presented)
+        except Unauthenticated as error:
+            return error
+
+    def _noted_use(self, who: Authenticated) -> str | None:
+        """Remember that the credential was used; for a session's cookie, a cookie with a new pass."""
+        token = who.principal.credential.token_id
+        if token is not None and not who.pass_id and self.sign_in.token_use is not None:
+            self.sign_in.token_use.used(token)
+        return self.sign_in.renewed_cookie(who)
+
+
+def _refusal(decision: Decision, *, page: bool) -> Answer:
+    headers = {"www-authenticate": decision.challenge} if decision.challenge else {}
+    if page:
+        headers |= {
+            "content-type": "text/html; charset=utf-8",
+            POLICY_HEADER: POLICY,
+            "cache-control": "no-store",
+        }
+        body = problem_page(decision.status, decision.detail).encode()
+    else:
+        headers["content-type"] = CONTENT_TYPE
+        body = problem_body(decision.status, decision.detail)
+    return Answer(decision.status, headers, body, decision=decision)
+
+
+def _is_navigation(method: str, headers: Mapping[str, str]) -> bool:
+    """Whether a person looks at a page with a browser, rather than a program at an API."""
+    return (
+        method == "GET"
+        and headers.get("sec-fetch-mode") == "navigate"
+        and "text/html" in headers.get("accept", "")
+        and hdrs.AUTHORIZATION.lower() not in headers
+        and headers.get(PROXY_HEADER) != NGINX
+    )
+
+
+def _to_login(check: CheckRequest, decision: Decision) -> Answer:
+    query = urlencode({"return_to": check.target})
+    headers = {"location": f"/auth/login?{query}", "cache-control": "no-store"}
+    return Answer(302, headers, decision=decision)
+
+
+def _record(check: CheckRequest, decision: Decision) -> AuditRecord:
+    path = check.target.partition("?")[0]
+    return AuditRecord(
+        event="decision",
+        sequence=0,
+        time="",
+        previous="",
+        request_id=check.request_id,
+        address=check.address,
+        principal=decision.principal.name if decision.principal else "",
+        credential=decision.credential,
+        method=check.method[:MAX_LOGGED_FIELD_CHARACTERS],
+        path=redact(path)[:MAX_LOGGED_PATH_CHARACTERS],
+        operation=decision.operation,
+        decision="allow" if decision.allowed else "deny",
+        status=decision.status,
+        reason=decision.reason,
+        roles=(decision.principal.roles or msgspec.UNSET) if decision.principal else msgspec.UNSET,
+        groups=(decision.principal.groups or msgspec.UNSET) if decision.principal else msgspec.UNSET,
+    )
