@@ -34,19 +34,15 @@ def python_of_nobody() -> tuple[str, ...]:
     return (*_open_namespace(), sys.executable, "-c", BECOME.format(NOBODY))
 
 
-def python_of_root(passwd: Path) -> tuple[str, ...]:
-    """The same as root, where Python is in directories that everybody may enter, as it is on real machines.
-
-    Args:
-        passwd: in the place of ``/etc/passwd``.
-    """
-    return (*_open_namespace("--ro-bind", str(passwd), "/etc/passwd"), sys.executable)
+def python_of_root() -> tuple[str, ...]:
+    """The same as root, where Python is in directories that everybody may enter, as it is on real machines."""
+    return (*_open_namespace(), sys.executable)
 
 
-def _open_namespace(*besides: str) -> tuple[str, ...]:
+def _open_namespace() -> tuple[str, ...]:
     shown = in_order(Mount.read_only(path) for path in (*python_paths(), ROOT))
     tops = {path for mount in shown for path in mount.path.parents if not path.stat().st_mode & 0o001}
     closed = [path for path in sorted(tops) if tops.isdisjoint(path.parents)]
     hidden = [mount for mount in shown if any(mount.path.is_relative_to(path) for path in closed)]
     options = mounted([*map(Mount.empty, closed), *hidden], 1 << 20)
-    return (next(programs(IsolationConfig())), "--dev-bind", "/", "/", *options, *besides, "--")
+    return (next(programs(IsolationConfig())), "--dev-bind", "/", "/", *options, "--")

@@ -9,6 +9,7 @@ from typing import cast
 
 import msgspec
 
+from sluice.core.egress_evidence import EgressJob, EgressRow, EgressVerdict
 from sluice.core.home import Home
 from sluice.pki.assertions.open_streams import OpenStreams
 from sluice.pki.tls.connections import PeerCertificate
@@ -29,10 +30,14 @@ from sluice.runtime.jobmanager.exceptions import with_outcomes
 from sluice.runtime.jobmanager.gateways import (
     ConnectAddress,
     DriverLogRequest,
+    EgressConnections,
+    EgressInternalGateway,
     ExecutorLogRequest,
+    JobOrigin,
     ServiceCounts,
     SlotRequirement,
 )
+from sluice.runtime.jobmanager.secrets import SecretStore
 from sluice.runtime.jobmanager.store.job_history import JobHistory
 from sluice.runtime.jobmanager.views import (
     AttemptView,
@@ -246,10 +251,49 @@ def simulated(dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager
         observation=Observation(Home.at(directory / "home"), "jobmanager/jm-1", lambda: ()),
         feed=dispatcher.feed,
         streams=Streams(OpenStreams(check_nothing)),
+        secrets=cast("SecretStore", SimulatedSecrets()),
         shuffle=cast("ShuffleManagerLink", SimulatedShuffle(dispatcher)),
         trust=simulated_trust,
         standbys=simulated_standbys,
+        egress=cast("EgressInternalGateway", SimulatedOutside()),
     )
+
+
+class SimulatedOutside:
+    """Each job has connected to one destination, and was refused at another, with markup in its name."""
+
+    async def egress_of(self, job_id: str) -> EgressConnections:
+        def row(number: int, host: str, verdict: EgressVerdict) -> EgressRow:
+            return EgressRow(
+                id=f"{number:032x}",
+                job_id=job_id,
+                attempt=1,
+                process="driver",
+                protocol="tcp",
+                host=host,
+                address="",
+                port=443,
+                verdict=verdict,
+                reason="" if verdict is EgressVerdict.ALLOWED else "not_allowed",
+                opened_at=time.time() - 60,
+            )
+
+        return EgressConnections(
+            rows=(
+                row(1, "api.example.com", EgressVerdict.ALLOWED),
+                row(2, "<script>evil</script>", EgressVerdict.REFUSED),
+            )
+        )
+
+
+class SimulatedSecrets:
+    """There are none."""
+
+    async def choose(self, *_: object) -> tuple[()]:
+        return ()
+
+    async def list(self) -> tuple[()]:
+        return ()
 
 
 RECORDED = JobSubmission(
@@ -286,6 +330,10 @@ class SimulatedDispatcher:
         if job_id not in self.details:
             raise JobNotFound(f"there is no job {job_id}")
         return self.details[job_id]
+
+    async def job_origin(self, job_id: str) -> JobOrigin:
+        found = await self.job(job_id)
+        return JobOrigin(job=EgressJob(id=found.id, name=found.name, owner=found.owner))
 
     async def cancel_job(self, job_id: str) -> None:
         found = await self.job(job_id)

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from sluice.audit.insider import KEPT, Canaries, Place, Seen
-from sluice.client import ClientError, GatewayClient, JobLog
+from sluice.client import TERMINAL, ClientError, GatewayClient, JobLog
 from sluice.core import Home
 
 READ_SECONDS = 20.0
@@ -39,6 +39,18 @@ async def look(client: GatewayClient, job_id: str, homes: Sequence[Home], nonce:
         left=None if left is None else tuple(left),
         running=None if running is None else frozenset(Place(each) for each in running),
     )
+
+
+async def robbed(client: GatewayClient, victim: str) -> tuple[str, ...] | None:
+    """What the other job, which asked for no more, has lost of its own; None when it has ended, or cannot be seen."""
+    try:
+        job = await client.get(f"/v1/jobs/{victim}")
+    except ClientError:
+        return None
+    if job["state"] in TERMINAL:
+        return None
+    lost = [f"executor {each['id']} is {each['state']}" for each in job["executors"] if each["state"] != "RUNNING"]
+    return (*([] if job["attempt"] == 1 else [f"its attempt is {job['attempt']}"]), *lost)
 
 
 async def _read_all(

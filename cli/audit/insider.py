@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sluice.audit import Report
-from sluice.audit.insider import Packed, World, canaries, packed, read_rows, report_of
-from sluice.cli.audit.aftermath import look
+from sluice.audit.insider import Outlets, Packed, World, canaries, outlets, packed, read_rows, report_of
+from sluice.cli.audit.aftermath import look, robbed
 from sluice.cli.audit.vantage import BesideContainers, BesideHome, Vantage
 from sluice.cli.gateway_options import GatewayOptions
 from sluice.client import (
@@ -79,6 +79,14 @@ def examine_inside(gateway: GatewayOptions, options: InsiderOptions) -> Inside:
     return asyncio.run(_examine(gateway, options))
 
 
+@dataclass(frozen=True, slots=True)
+class _Victim:
+    """The other job, and the client of the user whose it is; without an id there is none."""
+
+    id: str
+    client: GatewayClient
+
+
 async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Inside:
     access = gateway.access()
     home = None if options.compose is not None else _local_home(gateway)
@@ -88,21 +96,25 @@ async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Inside:
     with (
         tempfile.TemporaryDirectory(prefix="sluice-insider-") as directory,
         canaries(nonce, vantage.perches) as put_out,
+        _outlets(nonce, vantage) as heard,
     ):
         async with gateway_client(access) as client:
             files = packed(World(), Path(directory))
-            async with _victim(access, home, files, wanted=options.victim) as victim:
+            async with _another_job(access, home, files, wanted=options.victim) as victim:
                 world = World(
                     nonce=nonce,
-                    victim=victim,
+                    victim=victim.id,
                     home=vantage.shown,
-                    targets=(*put_out.targets, *vantage.targets(victim)),
+                    targets=(*put_out.targets, *heard.targets, *vantage.targets(victim.id)),
                     canary=put_out.file,
                     bounds=vantage.bounds,
                 )
                 job_id = await _submit(client, packed(world, Path(directory)))
                 job, output = await _follow(client, job_id, options.limit)
-                seen = await look(client, job_id, vantage.homes, nonce, put_out)
+                lost = await robbed(victim.client, victim.id) if victim.id else None
+                seen = replace(
+                    await look(client, job_id, vantage.homes, nonce, put_out), robbed=lost, heard=heard.marks
+                )
     rows, ended = read_rows(output.splitlines(), nonce)
     cut_short = "" if ended else f"the hostile job {job_id} did not come to its end: {_why(job)}"
     report = report_of(
@@ -115,6 +127,16 @@ async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Inside:
         seen=seen,
     )
     return Inside(report, cut_short)
+
+
+@contextlib.contextmanager
+def _outlets(nonce: str, vantage: Vantage) -> Iterator[Outlets]:
+    """Sockets outside that jobs must not reach; none where jobs may, or are on another machine."""
+    if not vantage.enforced:
+        yield Outlets(nonce)
+        return
+    with outlets(nonce) as put_out:
+        yield put_out
 
 
 def _vantage(home: Home | None, options: InsiderOptions) -> Vantage:
@@ -138,18 +160,20 @@ async def _submit(client: GatewayClient, files: Packed) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _victim(access: GatewayAccess, home: Home | None, files: Packed, *, wanted: bool) -> AsyncIterator[str]:
-    """Another job, of another user where this process may make one; its id, or empty when there is none."""
-    if not wanted:
-        yield ""
-        return
-    with _another_user(access, home) as other:
+async def _another_job(
+    access: GatewayAccess, home: Home | None, files: Packed, *, wanted: bool
+) -> AsyncIterator[_Victim]:
+    """Another job, of another user where this process may make one."""
+    with _another_user(access, home if wanted else None) as other:
         async with gateway_client(other) as client:
+            if not wanted:
+                yield _Victim("", client)
+                return
             submission = build_submission(files.victim, name=VICTIM, executors=1, restart={"strategy": "none"})
             job_id = await client.submit(submission.pipeline, submission.request, submission.files)
             try:
                 await _stays(client, job_id)
-                yield job_id
+                yield _Victim(job_id, client)
             finally:
                 with contextlib.suppress(ClientError):
                     await client.patch(f"/v1/jobs/{job_id}", mode="cancel")

@@ -8,7 +8,7 @@ from pathlib import Path
 from sluice.audit import Container, containers_of
 from sluice.audit.insider import HERE, Perch, Target, container_targets, runners_of, targets_of
 from sluice.cli.options import load_configuration
-from sluice.core import Home
+from sluice.core import EgressMode, Home, egress_mode
 from sluice.runtime.sandbox import IsolationLevel
 
 
@@ -21,12 +21,14 @@ class Vantage:
         perches: where canaries are put out.
         shown: the home, as a job would name it; else empty.
         bounds: what a job may use, by name.
+        enforced: whether jobs may connect to nobody outside but whom the policy allows.
     """
 
     homes: tuple[Home, ...] = ()
     perches: tuple[Perch, ...] = ()
     shown: str = ""
     bounds: dict[str, int] = field(default_factory=dict)
+    enforced: bool = False
 
     def targets(self, victim: str) -> tuple[Target, ...]:
         """What a job must not reach."""
@@ -41,10 +43,13 @@ class BesideHome(Vantage):
     @classmethod
     def of(cls, home: Home, config: Path | None) -> BesideHome:
         """With the bounds of its configuration."""
-        isolation = load_configuration(home.root, config)[1].runtime.isolation
-        bounded = isolation.level is not IsolationLevel.NONE
-        bounds = {"max_processes": isolation.max_processes, "max_open_files": isolation.max_open_files}
-        return cls((home,), HERE, str(home.root), bounds if bounded else {})
+        runtime = load_configuration(home.root, config)[1].runtime
+        isolation = runtime.isolation
+        bounds = {"max_slots_per_user": runtime.limits.max_slots_per_user}
+        if isolation.level is not IsolationLevel.NONE:
+            bounds |= {"max_processes": isolation.max_processes, "max_open_files": isolation.max_open_files}
+        enforced = egress_mode(runtime.egress, isolation.level) is EgressMode.ENFORCE
+        return cls((home,), HERE, str(home.root), bounds, enforced=enforced)
 
     def targets(self, victim: str) -> tuple[Target, ...]:
         """What is in the home and on the machine."""
@@ -68,7 +73,7 @@ class BesideContainers(Vantage):
         runners = runners_of(containers)
         perches = tuple(Perch(each.root, (each.root / each.home.lstrip("/")).stat().st_uid) for each in runners)
         homes = tuple(each.files for each in runners)
-        return cls(homes, perches, runners[0].home if runners else "", {}, containers)
+        return cls(homes, perches, runners[0].home if runners else "", {}, containers=containers)
 
     def targets(self, victim: str) -> tuple[Target, ...]:
         """What is in the TaskManagers' containers, and what others listen on."""

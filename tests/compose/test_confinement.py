@@ -81,7 +81,7 @@ def test_containers_have_no_rights(stack: Stack, service: str) -> None:
 
 
 @pytest.mark.parametrize("service", [each for each in SERVICES if each != "envoy"])
-def test_only_taskmanagers_can_make_a_sandbox_and_no_network_of_its_own(stack: Stack, service: str) -> None:
+def test_only_taskmanagers_can_make_a_sandbox_with_a_network_of_its_own(stack: Stack, service: str) -> None:
     """With the kernel's answer: what the engine was told is only half of it."""
 
     def makes(*namespaces: str) -> bool:
@@ -89,8 +89,8 @@ def test_only_taskmanagers_can_make_a_sandbox_and_no_network_of_its_own(stack: S
         return run(*command, check=False).returncode == 0
 
     runs_jobs = service in stack.taskmanagers
-    assert makes() == makes("--mount", "--pid", "--fork", "--ipc", "--uts", "--cgroup") == runs_jobs
-    assert not any(makes(each) for each in ("--net", "--time"))
+    assert makes() == makes("--mount", "--pid", "--fork", "--ipc", "--uts", "--cgroup") == makes("--net") == runs_jobs
+    assert not makes("--time")
     status = (stack.proc(service) / "status").read_text()
     assert "\nSeccomp:\t2\n" in status
     host = stack.inspect(service)["HostConfig"]

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from sluice.core.egress_evidence import EgressRow, EgressVerdict
 from sluice.core.tracing import (
     TRACING,
     TracingConfig,
     TracingUnavailable,
     checked,
 )
+from sluice.runtime.jobmanager.egress import EgressLedger
 from tests.assertions import AssertingGateway
 from tests.integration.runtime.conftest import Cluster, eventually
 from tests.otlp import Collector, collecting, stopped
@@ -57,6 +59,46 @@ async def test_one_trace_leads_from_the_request_to_the_taskmanager(collector: Co
         assert mine[name].parent_span_id == mine["job attempt"].span_id
     attributes = {each.key: each.value.string_value for each in mine["job attempt"].attributes}
     assert attributes["job"] == job_id
+
+
+async def test_a_connection_that_is_over_is_a_span_of_its_job_with_its_own_times(collector: Collector) -> None:
+    def row(number: int, verdict: EgressVerdict, reason: str = "") -> EgressRow:
+        return EgressRow(
+            id=f"{number:032x}",
+            job_id="j1",
+            attempt=1,
+            process="driver",
+            protocol="tcp",
+            host="api.example.com",
+            address="",
+            port=443,
+            verdict=verdict,
+            reason=reason,
+            opened_at=1_772_366_400.0,
+            duration_ms=250,
+            bytes_up=7,
+        )
+
+    rows = [row(1, EgressVerdict.ALLOWED), row(2, EgressVerdict.REFUSED, "not_allowed")]
+    EgressLedger().note(rows, {"j1": f"00-{TRACE}-{PARENT}-01"})
+    await stopped()
+
+    async def all_there() -> bool:
+        return len(collector.spans) >= 2
+
+    await eventually(all_there, "the spans have arrived")
+    allowed, refused = sorted(collector.spans, key=lambda span: span.status.message)
+    assert {allowed.name, refused.name} == {"egress connection"}
+    assert (allowed.trace_id.hex(), allowed.parent_span_id.hex()) == (TRACE, PARENT)
+    assert round((allowed.end_time_unix_nano - allowed.start_time_unix_nano) / 1e6) == 250
+    assert allowed.start_time_unix_nano == 1_772_366_400 * 10**9
+    assert refused.status.message == "not_allowed"
+    attributes = {each.key: each.value.string_value or each.value.int_value for each in allowed.attributes}
+    assert (attributes["target"], attributes["verdict"], attributes["bytes_up"]) == (
+        "api.example.com:443",
+        "allowed",
+        7,
+    )
 
 
 async def test_what_is_no_traceparent_begins_a_trace_of_its_own(collector: Collector, cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ from sluice.core.errors import CertificateRejected
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509 import new_csr
 from sluice.runtime.gateways import JobMasterGateway, jobmaster_endpoint
-from sluice.runtime.jobmanager.errors import DriverUnknown
+from sluice.runtime.jobmanager.errors import DriverUnknown, ExecutorUnknown
 from sluice.runtime.messages import DriverCsr, DriverProcessEnd, SlotKind, SlotOffer
 from sluice.runtime.rpc import CallNotPermitted
 from sluice.runtime.spark.driver.spec import DriverSpec
@@ -57,6 +57,31 @@ async def test_a_taskmanager_gets_a_drivers_certificate_for_this_attempt_and_thi
         _, csr = new_csr(wanted)
         with pytest.raises(CertificateRejected):
             await master.sign_driver_identity(DriverCsr(attempt=1, csr_pem=csr))
+    await service.close()
+
+
+async def test_only_who_runs_a_process_of_a_job_says_where_it_listens(cluster: Cluster) -> None:
+    job_id, token = await running_driver(cluster)
+    service, peer = await connect(cluster, SpiffeId.driver(TRUST_DOMAIN, job_id))
+    master = peer.gateway(JobMasterGateway, jobmaster_endpoint(job_id), token=token)
+    for call in (master.driver_listens(1, (40001,)), master.executor_listens(1, (40001,)), master.listeners_on(40001)):
+        with pytest.raises(CallNotPermitted):
+            await call
+    await service.close()
+    service, peer = await connect(cluster, taskmanager_id("tm-evil"))
+    master = peer.gateway(JobMasterGateway, jobmaster_endpoint(job_id), token=token)
+    with pytest.raises(DriverUnknown):
+        await master.driver_listens(1, (40001,))
+    with pytest.raises(ExecutorUnknown):
+        await master.executor_listens(1, (40001,))
+    assert await master.listeners_on(40001) == ()
+    await service.close()
+    service, peer = await connect(cluster, taskmanager_id("tm-1"))
+    master = peer.gateway(JobMasterGateway, jobmaster_endpoint(job_id), token=token)
+    with pytest.raises(DriverUnknown):
+        await master.driver_listens(2, (40001,))
+    await master.driver_listens(1, (40000,))
+    assert await master.listeners_on(40000) == ("127.0.0.1",)
     await service.close()
 
 

@@ -12,15 +12,19 @@ from typer.testing import CliRunner
 from sluice.audit.model import Kind, Listener
 from sluice.audit.runner import examine
 from sluice.audit.subject import Options, Subject
-from sluice.cli.cluster.commands import _isolation
+from sluice.cli.cluster.commands import _registered
 from sluice.cli.main import app
+from sluice.core import EgressConfig, EgressMisconfigured, EgressSetting
 from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, SandboxUnavailable
 from tests.integration.runtime.conftest import Cluster
 
 
-async def start_at(cluster: Cluster, name: str, isolation: IsolationConfig) -> None:
+async def start_at(
+    cluster: Cluster, name: str, isolation: IsolationConfig, mode: EgressSetting = EgressSetting.DEFAULT
+) -> None:
     """A TaskManager with these settings."""
-    cluster.config = msgspec.structs.replace(cluster.config, isolation=isolation)
+    egress = EgressConfig(mode=mode)
+    cluster.config = msgspec.structs.replace(cluster.config, isolation=isolation, egress=egress)
     await cluster.start_taskmanager(name)
 
 
@@ -33,13 +37,30 @@ async def test_levels_that_differ_are_told_by_rest_by_announcements_and_by_the_a
     assert (await cluster.get("/v1/overview"))["isolation"] == {"sandbox": 1, "none": 1}
     found = {each["id"]: each["isolation"] for each in (await cluster.get("/v1/taskmanagers"))["taskmanagers"]}
     assert found == {"tm-1": "sandbox", "tm-2": "none"}
-    assert _isolation(cluster.home) == found
+    assert {name: str(each.isolation) for name, each in _registered(cluster.home).items()} == found
     home = Listener(name="home", kind=Kind.HOME, path=str(cluster.home.root))
     findings = {each.check: each.seen for each in examine("a test", [Subject(home, Options())]).findings()}
     assert findings["ISO-01"] == "jobs can do whatever their TaskManager can: tm-2 (none)"
 
     await cluster.stop_taskmanager("tm-2")
     assert "ISO-01" not in {each.check for each in examine("a test", [Subject(home, Options())]).findings()}
+
+
+async def test_what_jobs_may_connect_to_is_told_by_rest_by_announcements_and_by_the_audit(cluster: Cluster) -> None:
+    for name, mode in (("tm-1", EgressSetting.DEFAULT), ("tm-2", EgressSetting.AUDIT), ("tm-3", EgressSetting.OFF)):
+        await start_at(cluster, name, IsolationConfig(), mode)
+    assert (await cluster.get("/v1/overview"))["egress"] == {"enforce": 1, "audit": 1, "off": 1}
+    found = {each["id"]: each["egress"] for each in (await cluster.get("/v1/taskmanagers"))["taskmanagers"]}
+    assert found == {"tm-1": "enforce", "tm-2": "audit", "tm-3": "off"}
+    assert {name: str(each.egress) for name, each in _registered(cluster.home).items()} == found
+    home = Listener(name="home", kind=Kind.HOME, path=str(cluster.home.root))
+    findings = {each.check: each.seen for each in examine("a test", [Subject(home, Options())]).findings()}
+    assert findings["ISO-02"] == "jobs connect to whatever their machine can reach, unrecorded: tm-3 (off)"
+
+
+async def test_networks_of_their_own_without_sandboxes_are_refused(cluster: Cluster) -> None:
+    with pytest.raises(EgressMisconfigured, match="needs isolation"):
+        await start_at(cluster, "tm-1", IsolationConfig(level=IsolationLevel.NONE), EgressSetting.ENFORCE)
 
 
 async def test_a_taskmanager_that_cannot_isolate_jobs_does_not_start(cluster: Cluster, tmp_path: Path) -> None:

@@ -187,6 +187,15 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
         raise NotImplementedError(exit_report)
 
+    async def executor_listens(self, executor_id: int, ports: tuple[int, ...]) -> None:
+        raise NotImplementedError(executor_id)
+
+    async def driver_listens(self, attempt: int, ports: tuple[int, ...]) -> None:
+        raise NotImplementedError(ports)
+
+    async def listeners_on(self, port: int) -> tuple[str, ...]:
+        raise NotImplementedError(port)
+
     def identity_dir(self, number: int) -> Path:
         return self._directory / f"executor-{number}" / "identity"
 

@@ -23,6 +23,7 @@ from sluice.pki.assertions.principal import TokenId
 from sluice.pki.channels import Channel, client_policy, server_policy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
+from tests.chaos.processes.victims import has_words, patiently
 from tests.hostile import assert_refused
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
 
@@ -96,11 +97,11 @@ class Door:
 
 @pytest.fixture(scope="module")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    """A cluster with room for two sessions; ada's is running."""
+    """A cluster with room for two sessions, and a standby; ada's is running."""
     home = tmp_path_factory.mktemp("connect") / "home"
     home.mkdir()
     (home / "sluice.toml").write_text("[taskmanager]\ncount = 1\nslots = 2\n")
-    running = Door(start_cluster(home, "--port", str(free_port())))
+    running = Door(start_cluster(home, "--port", str(free_port()), "--jobmanagers", "2"))
     yield running
     running.cluster.sluice("down")
 
@@ -174,6 +175,35 @@ def test_a_query_survives_the_death_of_envoy(door: Door, ada: str) -> None:
         envoy.kill()
         assert notebook.next().get("rows") == 40
         assert not psutil.pid_exists(envoy.pid)
+
+
+@pytest.mark.timeout(START_SECONDS)
+def test_a_query_and_its_session_survive_the_death_of_the_leader(door: Door, ada: str) -> None:
+    """The next leader goes on with the session's driver, and finds it for whoever comes back (ADR 103)."""
+    before = door.session("ada")
+    with door.notebook(ada, "slow") as notebook:
+        assert notebook.next()["begun"]
+        eventually(lambda: door.cluster.job(before["id"])["progress"]["tasks_running"], "the query runs")
+        leader = leading(door)
+        (process,) = (each for each in door.cluster.processes() if has_words(each, ("run", "jobmanager", leader)))
+        process.kill()
+        eventually(patiently(lambda: leading(door) != leader), "the other JobManager leads")
+        assert notebook.next().get("rows") == 40
+
+    def running() -> object:
+        after = door.cluster.job(before["id"])
+        return after if after["state"] == "RUNNING" else None
+
+    after = eventually(patiently(running), "the session runs under the other leader")
+    assert after["attempt"] == before["attempt"]
+    assert [each["id"] for each in after["executors"]] == [each["id"] for each in before["executors"]]
+    with door.notebook(ada, "peek", "ada", SESSION_ID) as notebook:
+        assert notebook.next()["found"] == ["secret of ada"]
+
+
+def leading(door: Door) -> str:
+    """The name of the JobManager that leads."""
+    return str(door.cluster.get("/v1/overview")["jobmanager"].rpartition("/")[2])
 
 
 @pytest.mark.timeout(START_SECONDS)

@@ -20,6 +20,7 @@ def test_a_later_job_goes_on_where_the_first_was_stopped(stream: Stream) -> None
     assert (job["state"], job["attempt"]) == ("FINISHED", 1)
     completed = stream.checkpoints["completed"]
     stream.incoming.add(3)
+    stream.let_others_write()  # as the operator does where each job has a uid of its own
 
     stream.submit("--from-savepoint", made["path"])
     stream.until_all_is_there()

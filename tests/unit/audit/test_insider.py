@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import importlib.util
+import itertools
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -25,6 +28,7 @@ from sluice.audit.insider.live_targets import start_ticks
 from sluice.audit.insider.payload import ATTEMPTS, Attempt, Group, Outcome, Target, encode
 from sluice.audit.insider.payload.attempt import reached, refused
 from sluice.audit.insider.payload.bounded import tried
+from sluice.audit.insider.payload.identity import read_own
 from sluice.audit.insider.payload.reading import read_any
 from sluice.audit.insider.surroundings import Surroundings
 from sluice.audit.insider.targets import directories, files, machine
@@ -379,3 +383,69 @@ def test_a_tree_too_deep_for_a_path_is_left_in_its_own_directory(
     (left,) = tmp_path.iterdir()
     assert left.name.startswith("insider-")
     shutil.rmtree(left)
+
+
+@pytest.mark.parametrize("name", ["identity", "identity-of-job"])
+def test_the_jobs_own_identity_is_found_beside_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "key.pem").write_text("key")
+    (tmp_path / name / "chain.pem").write_text("chain")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    assert read_own(World()) == (b"key", b"chain")
+
+
+def test_a_row_without_an_identity_is_not_examined_and_says_where_it_looked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was sent, so nothing was refused."""
+    monkeypatch.chdir(tmp_path)
+    said = tried(ATTEMPTS["FRG-01"], World(targets=(Target("port", "127.0.0.1:1", "rpc"),)))
+    assert said.outcome is Outcome.UNTRIED
+    assert "no identity of its own is in sight" in said.seen
+    assert str(tmp_path) in said.seen
+
+
+@pytest.mark.parametrize(
+    ("robbed", "verdict"),
+    [(None, Verdict.NOT_EXAMINED), ((), Verdict.PASSED), (("executor 1 is EXITED",), Verdict.FINDING)],
+)
+def test_slots_of_another_job_are_looked_at_from_outside(robbed: tuple[str, ...] | None, verdict: Verdict) -> None:
+    row = Row("SHR-01", Place.DRIVER_JVM, Outcome.PLANTED, "asked for 64 executors", "the job has 3 now")
+    assert judge(row, Seen(robbed=robbed)).outcome is verdict
+
+
+def test_more_slots_than_a_user_may_have_are_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = ATTEMPTS["SHR-02"]
+    assert tried(row, World()).outcome is Outcome.UNTRIED
+    for count, outcome in ((4, Outcome.REFUSED), (5, Outcome.REACHED)):
+        monkeypatch.setattr("sluice.audit.insider.payload.rows.sharing._granted", [count])
+        assert tried(row, World(bounds={"max_slots_per_user": 4})).outcome is outcome
+
+
+@pytest.mark.parametrize("answers", [1, 1000], ids=["one only", "all"])
+def test_a_listener_that_idle_connections_keep_busy_is_a_finding(answers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers anything with what is no TLS, which is an answer; at last it is too busy."""
+    module = "sluice.audit.insider.payload.rows.sharing"
+    monkeypatch.setattr(f"{module}.IDLE_CONNECTIONS", 5)
+    monkeypatch.setattr(f"{module}.ANSWER_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
+
+        def serve() -> None:
+            with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
+                for number in itertools.count(1):
+                    client = opened.enter_context(listening.accept()[0])
+                    readable, _, _ = select.select([client], [], [], 0.05)
+                    if readable and number <= answers:
+                        client.recv(4096)
+                        client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        target = Target("port", f"127.0.0.1:{listening.getsockname()[1]}", "rpc")
+        said = tried(ATTEMPTS["SHR-03"], World(targets=(target,)))
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert said.outcome is (Outcome.REACHED if answers == 1 else Outcome.REFUSED), said

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from sluice.cli import config
 from sluice.cli.errors import UsageError
 from sluice.cli.main import app
+from sluice.core import EgressMode, egress_mode
 
 
 def load(text: str, tmp_path: Path, **environment: str) -> config.Configuration:
@@ -44,6 +45,24 @@ def test_a_cluster_of_one_machine_has_the_shuffle_service_unless_somebody_says_o
     assert not loaded.shuffle.enabled
     assert loaded.embedded().shuffle.enabled is enabled
     assert loaded.embedded().runtime.shuffle.enabled is enabled
+
+
+@pytest.mark.parametrize("level", ["none", "uid"])
+@pytest.mark.parametrize("mode", ["enforce", "audit"])
+def test_a_network_of_jobs_own_is_refused_without_their_sandboxes(mode: str, level: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=rf'egress.mode = "{mode}" needs isolation.level = "sandbox", not "{level}"'):
+        load(f'[isolation]\nlevel = "{level}"\n[egress]\nmode = "{mode}"\n', tmp_path)
+
+
+def test_without_sandboxes_egress_is_off_unless_it_is_asked_for(tmp_path: Path) -> None:
+    for text in ('[isolation]\nlevel = "none"\n', '[isolation]\nlevel = "uid"\n[egress]\nmode = "off"\n'):
+        loaded = load(text, tmp_path).runtime
+        assert egress_mode(loaded.egress, loaded.isolation.level) is EgressMode.OFF
+
+
+def test_an_egress_mode_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"egress\.mode"):
+        load('[egress]\nmode = "no"\n', tmp_path)
 
 
 def test_flags_beat_environment_beats_file(tmp_path: Path) -> None:

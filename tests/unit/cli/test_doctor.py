@@ -19,6 +19,7 @@ from sluice.cli.doctor.machine_facts import (
     read_machine,
 )
 from sluice.cli.main import app
+from sluice.core import EgressMode
 from sluice.pki.inspect.problems import Severity
 from sluice.runtime.sandbox import IsolationConfig, IsolationLevel
 
@@ -52,6 +53,7 @@ BROKEN = [
     ("envoy", Severity.ERROR, {"envoy": Program(error="Envoy does not run", remedy="install again")}),
     ("sandbox", Severity.ERROR, {"sandbox": Program(error="the sandbox does not work", remedy="ask the kernel")}),
     ("isolation-none", Severity.WARNING, {"isolated": False}),
+    ("egress-off", Severity.WARNING, {"egress": EgressMode.OFF}),
     ("home-not-writable", Severity.ERROR, {"home": replace(FIT.home, writable=False)}),
     ("home-disk", Severity.ERROR, {"home": replace(FIT.home, free_bytes=511 * MEBIBYTE)}),
     ("home-disk", Severity.WARNING, {"home": replace(FIT.home, free_bytes=513 * MEBIBYTE)}),
@@ -105,7 +107,9 @@ def test_reading_changes_nothing_and_finds_a_port_that_is_taken(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
         ports = [("gateway.port", "127.0.0.1", taken)]
-        facts = read_machine(tmp_path / "not" / "there", ports, IsolationConfig(), cluster_running=False)
+        facts = read_machine(
+            tmp_path / "not" / "there", ports, IsolationConfig(), EgressMode.OFF, cluster_running=False
+        )
     assert [(each.port, each.error) for each in facts.ports] == [(taken, "in use")]
     assert facts.home.writable
     assert facts.home.mode == 0
@@ -117,11 +121,11 @@ def test_reading_changes_nothing_and_finds_a_port_that_is_taken(tmp_path: Path) 
 
 def test_a_sandbox_that_cannot_be_made_is_found_with_its_remedy(tmp_path: Path) -> None:
     missing = IsolationConfig(bwrap=str(tmp_path / "bwrap"))
-    facts = read_machine(tmp_path, [], missing, cluster_running=False)
+    facts = read_machine(tmp_path, [], missing, EgressMode.OFF, cluster_running=False)
     (problem,) = (each for each in machine_problems(facts, DEMAND) if each.code == "sandbox")
     assert problem.severity is Severity.ERROR
     assert str(tmp_path / "bwrap") in problem.what
-    free = read_machine(tmp_path, [], IsolationConfig(level=IsolationLevel.NONE), cluster_running=False)
+    free = read_machine(tmp_path, [], IsolationConfig(level=IsolationLevel.NONE), EgressMode.OFF, cluster_running=False)
     assert "isolation-none" in [each.code for each in machine_problems(free, DEMAND)]
 
 

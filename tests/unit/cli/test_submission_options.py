@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sluice.cli.errors import UsageError
-from sluice.cli.jobs.commands import comma_separated
+from sluice.cli.jobs.commands import comma_separated, parse_token_files
 from sluice.cli.jobs.restart_options import restart_wish
-from sluice.client.submission import upload_parts
+from sluice.client.submission import build_submission, upload_parts
 from sluice.runtime.restart_config import RestartStrategy
 
 
@@ -54,3 +54,28 @@ def test_files_modules_and_archives(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_wrong_usage(py_file: str) -> None:
     with pytest.raises(UsageError):
         upload_parts([], [Path(py_file)], [])
+
+
+def test_identity_tokens_are_an_audience_and_a_name() -> None:
+    options = ["https://vault.example.com/?a=b=vault", "sts.amazonaws.com=aws"]
+    assert parse_token_files(options) == {"vault": "https://vault.example.com/?a=b", "aws": "sts.amazonaws.com"}
+
+
+@pytest.mark.parametrize("options", [["vault"], ["=vault"], ["vault="], [""], ["a=x", "b=x"]])
+def test_what_is_no_identity_token(options: list[str]) -> None:
+    with pytest.raises(UsageError, match="AUDIENCE=NAME"):
+        parse_token_files(options)
+
+
+def test_the_role_goes_with_the_first_token(tmp_path: Path) -> None:
+    pipeline = tmp_path / "p.py"
+    pipeline.write_text("")
+    role = "arn:aws:iam::1:role/x"
+    submission = build_submission(pipeline, token_files={"aws": "sts", "vault": "vault"}, aws_role_arn=role)
+    assert submission.request["token_files"] == [
+        {"name": "aws", "audience": "sts", "aws_role_arn": role},
+        {"name": "vault", "audience": "vault"},
+    ]
+    assert "token_files" not in build_submission(pipeline).request
+    with pytest.raises(UsageError, match="without a token file"):
+        build_submission(pipeline, aws_role_arn=role)

@@ -15,7 +15,7 @@ import pytest
 from sluice.runtime.ha.config import HaConfig, check_ha
 from sluice.runtime.ha.errors import HaMisconfigured, NotReconciled
 from sluice.runtime.ha.leadership_validity import LeadershipValidity
-from sluice.runtime.jobmanager.attempt.state_machine import LEASE_MARGIN_SECONDS
+from sluice.runtime.jobmanager.attempt.settings import LEASE_MARGIN_SECONDS
 from sluice.runtime.jobmanager.dispatcher.orphaned_drivers import may_run, seconds_until_gone
 from sluice.runtime.jobmanager.store.job_history import JobHistory
 from sluice.runtime.jobmanager.store.job_store import AcceptedJob, Attempt
