@@ -109,6 +109,7 @@ bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.shuffle_worker
 	scripts/get-load-programs
 	$(PY) -m benchmarks.gateway
+	$(PY) -m benchmarks.egress
 
 reference: $(VENV) ## write the pages of docs/reference that come from the code
 	@scripts/make-reference

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from sluice.cli.errors import UsageError
-from sluice.core import LogConfig, SluiceError, TracingConfig
+from sluice.core import EgressConfig, EgressSetting, LogConfig, SluiceError, TracingConfig, egress_mode
 from sluice.gateway import GatewayConfig
 from sluice.pki import PkiConfig
 from sluice.pki.ca import CaConfig
@@ -29,6 +29,7 @@ from sluice.runtime import (
     ResourcesConfig,
     RestartConfig,
     RuntimeConfig,
+    SecretsConfig,
     SparkConfig,
     TaskManagerConfig,
 )
@@ -58,6 +59,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "resources": ResourcesConfig,
     "limits": LimitsConfig,
     "isolation": IsolationConfig,
+    "egress": EgressConfig,
+    "secrets": SecretsConfig,
     "log": LogConfig,
     "tracing": TracingConfig,
     "kubernetes": KubernetesConfig,
@@ -92,12 +95,20 @@ class Configuration:
     resources: ResourcesConfig
     limits: LimitsConfig
     isolation: IsolationConfig
+    egress: EgressConfig
+    secrets: SecretsConfig
     gateway: GatewayConfig
     log: LogConfig
     tracing: TracingConfig
     kubernetes: KubernetesConfig
     yarn: YarnConfig
     origins: Mapping[str, str]
+
+    @property
+    def gateway_egress(self) -> EgressConfig:
+        """The way out of jobs as the gateway offers it: with the mode that holds at the level of isolation."""
+        mode = EgressSetting(egress_mode(self.egress, self.isolation.level))
+        return msgspec.structs.replace(self.egress, mode=mode)
 
     @property
     def runtime(self) -> RuntimeConfig:
@@ -116,17 +127,29 @@ class Configuration:
             resources=self.resources,
             limits=self.limits,
             isolation=self.isolation,
+            egress=self.egress,
+            secrets=self.secrets,
         )
 
     def embedded(self) -> Configuration:
         """As for a whole cluster of this machine, whose shuffles go through the service if nobody says otherwise.
 
+        Its gateway is the issuer of the tokens of jobs.
+
         Elsewhere the service is used where it is configured: somebody has to start it.
         """
-        if self.origins["shuffle.enabled"] != DEFAULT or self.ha.mode != "embedded":
+        known = self._as_issuer()
+        if known.origins["shuffle.enabled"] != DEFAULT or known.ha.mode != "embedded":
+            return known
+        shuffle = _checked(check_shuffle, msgspec.structs.replace(known.shuffle, enabled=True))
+        return replace(known, shuffle=shuffle, origins={**known.origins, "shuffle.enabled": EMBEDDED})
+
+    def _as_issuer(self) -> Configuration:
+        """The gateway is the issuer of tokens, where its address is known before it starts."""
+        if self.origins["pki.token_issuer"] != DEFAULT or not (self.gateway.public_url or self.gateway.port):
             return self
-        shuffle = _checked(check_shuffle, msgspec.structs.replace(self.shuffle, enabled=True))
-        return replace(self, shuffle=shuffle, origins={**self.origins, "shuffle.enabled": EMBEDDED})
+        pki = msgspec.structs.replace(self.pki, token_issuer=self.gateway.origin)
+        return replace(self, pki=pki, origins={**self.origins, "pki.token_issuer": EMBEDDED})
 
     def values(self) -> dict[str, Any]:
         """Every value as plain data, keyed ``section.key``."""
@@ -167,6 +190,12 @@ def load(
             for key, value in values.items():
                 merged[section][key] = value
                 origins[f"{section}.{key}"] = origin
+    isolation = _convert("isolation", merged, origins, IsolationConfig)
+
+    def check_egress(egress: EgressConfig) -> EgressConfig:
+        egress_mode(egress, isolation.level)
+        return egress
+
     return Configuration(
         pki=_convert("pki", merged, origins, PkiConfig),
         ca=_convert("ca", merged, origins, CaConfig),
@@ -181,7 +210,9 @@ def load(
         streaming=_convert("streaming", merged, origins, StreamingConfig),
         resources=_convert("resources", merged, origins, ResourcesConfig),
         limits=_convert("limits", merged, origins, LimitsConfig),
-        isolation=_convert("isolation", merged, origins, IsolationConfig),
+        isolation=isolation,
+        egress=_checked(check_egress, _convert("egress", merged, origins, EgressConfig)),
+        secrets=_convert("secrets", merged, origins, SecretsConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         log=_convert("log", merged, origins, LogConfig),
         tracing=_convert("tracing", merged, origins, TracingConfig),

@@ -6,6 +6,7 @@ from .config import (
     Provider as Provider,
     ResourcesConfig as ResourcesConfig,
     RuntimeConfig as RuntimeConfig,
+    SecretsConfig as SecretsConfig,
     SparkConfig as SparkConfig,
     TaskManagerConfig as TaskManagerConfig,
 )

@@ -61,6 +61,7 @@ BOX_PROCESSES = 512
 BOX_TMP_MB = 128
 BLOB_PORT = 6124
 GATEWAY_PORT = 8443
+EGRESS_PORT = 8447
 ENVOY_IMAGE = "envoyproxy/envoy:v1.40.0"
 """The official image, in the version that the tests run (see ``requirements/run.txt``)."""
 SHUFFLE_PORT = 7337
@@ -217,6 +218,11 @@ tmp_mb = {BOX_TMP_MB}                          # of /tmp, and of /dev/shm
 python_worker_memory_mb = {chosen.python_memory_mb}
 driver_python_memory_mb = {DRIVER_PYTHON_MB}
 {ha_settings(chosen.jobmanagers)}{_shuffle_settings(chosen)}
+[egress]                              # where Envoy takes the connections of jobs, on the network `cluster`
+host = "0.0.0.0"
+port = {EGRESS_PORT}
+address = "envoy:{EGRESS_PORT}"
+
 [gateway]
 host = "0.0.0.0"
 port = {GATEWAY_PORT}
@@ -309,7 +315,7 @@ Services
 Networks
   front         the only one with a way out, and the only one on which a port is published: the gateway's
   gateway       Envoy, the auth service and REST
-  cluster       JobManagers, and TaskManagers with drivers and executors
+  cluster       JobManagers, and TaskManagers with drivers and executors; Envoy takes their connections to hosts outside
   ensemble      ZooKeeper's servers among themselves
 
 Volumes
@@ -394,7 +400,7 @@ def _envoy() -> Merged:
         "command": arguments(Path("run/envoy/bootstrap.json")),
         "working_dir": HOME,
         "depends_on": {"envoy-agent": {"condition": "service_healthy"}},
-        "networks": ["front", "gateway"],
+        "networks": ["front", "gateway", "cluster"],
         "ports": [f"${{SLUICE_ADDRESS:-127.0.0.1}}:${{SLUICE_PORT:-8443}}:{GATEWAY_PORT}"],
         "tmpfs": [TMP],
         # The directory that the others are in, for it to belong to the user, as everything in it does.

@@ -65,7 +65,7 @@ def ha_settings(jobmanagers: int) -> str:
 mode = "zookeeper"
 storage = "{STORAGE}"
 session_timeout = 20.0                # seconds; containers share their processors with each other
-lease = 40.0                          # seconds that a job goes on without a leader: longer than that
+lease = 60.0                          # seconds that a job goes on without a leader: two elections, one after the other
 zookeeper_hosts = [{hosts}]
 jobmanagers = [{names}]
 """

@@ -17,7 +17,7 @@ MAX_POINTER_BYTES = 64 << 10
 MAX_POINTERS = 20_000
 """Most pointers of one folder that are read."""
 
-FOLDERS = ("jobs", "attempts", "results", "checkpoints", "history", "shuffles", "meta")
+FOLDERS = ("jobs", "attempts", "results", "checkpoints", "history", "shuffles", "secrets", "meta")
 """Where pointers are."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
