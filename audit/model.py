@@ -56,7 +56,6 @@ EXAMINED_KINDS = TLS_KINDS | {Kind.HTTP}
 """Those to which checks connect."""
 NO_LISTENERS = frozenset({Kind.HOME, Kind.CODE})
 """What is examined without being one."""
-NETWORK_KINDS = TLS_KINDS | {Kind.LOCAL, Kind.HTTP, Kind.UNDECLARED}
 
 
 def is_address(host: str) -> bool:

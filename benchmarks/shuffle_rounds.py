@@ -11,7 +11,6 @@ import time
 from pyspark.sql import SparkSession, functions as f
 
 PARTITIONS = 4
-PAYLOAD_BYTES = 64  # hexadecimal digits of a SHA-256: compressible by half at best
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -216,12 +215,3 @@ def _registered(home: Home) -> dict[str, Registration]:
             each = msgspec.json.decode(read_bounded(path), type=Registration)
             found[each.name] = each
     return found
-
-
-def stop_quietly(home: Path) -> None:
-    """Stop a cluster if there is one (for tests, benchmarks and the demo)."""
-    located = Home.at(home)
-    record = read_record(located)
-    if record is not None:
-        _stop(record)
-        record_path(located).unlink(missing_ok=True)

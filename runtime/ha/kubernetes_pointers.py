@@ -58,7 +58,6 @@ RETRY_SECONDS = 0.2
 _MARK = "meta.storage"
 _JOBS = "jobs."
 _TEXT = re.compile(r"([0-9]{1,18}):([A-Za-z0-9+/=]*)")
-_Change = Callable[[dict[str, str]], None]
 
 
 @dataclass(frozen=True, slots=True)

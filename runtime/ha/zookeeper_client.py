@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from kazoo.client import KazooClient, TransactionRequest  # type: ignore[import-untyped]  # has no types
-from kazoo.exceptions import KazooException  # type: ignore[import-untyped]
 from kazoo.handlers.threading import SequentialThreadingHandler  # type: ignore[import-untyped]
 from kazoo.protocol.states import KazooState  # type: ignore[import-untyped]
 from kazoo.retry import KazooRetry  # type: ignore[import-untyped]
@@ -191,5 +190,3 @@ class ZooKeeperSession:
 
 LOST = str(KazooState.LOST)
 CONNECTED = str(KazooState.CONNECTED)
-Unsettled = KazooException
-"""What is raised when a request has no known outcome, or was refused."""

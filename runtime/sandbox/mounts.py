@@ -108,7 +108,7 @@ def with_parents(mounts: Sequence[Mount]) -> Iterator[Path | Mount]:
         yield mount
 
 
-def check_path(path: Path) -> Path:
+def check_path(path: Path, find_home: Callable[[], Path] = Path.home) -> Path:
     """``path`` if a box may show it.
 
     Raises:
@@ -117,10 +117,9 @@ def check_path(path: Path) -> Path:
     if not path.is_absolute() or ".." in path.parts:
         raise SandboxRefused(f"{path} is no absolute path without ..", "write it in full")
     kernels = path.is_relative_to("/dev") and not path.is_relative_to("/dev/shm")  # noqa: S108 - tmpfs like /tmp
-    home = Path.home()
     if (
         path in _NEVER
-        or path in (home, *home.parents)
+        or path in _home_directories(find_home)
         or kernels
         or any(path.is_relative_to(top) for top in ("/proc", "/sys"))
     ):
@@ -128,7 +127,7 @@ def check_path(path: Path) -> Path:
     return path
 
 
-def home_directories(find: Callable[[], Path] = Path.home) -> tuple[Path, ...]:
+def _home_directories(find: Callable[[], Path]) -> tuple[Path, ...]:
     """The home directory of this user and those above it; none for a user without a name, as in containers."""
     try:
         home = find()

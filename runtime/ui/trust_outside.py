@@ -50,11 +50,6 @@ class WayOut:
         return _TONES[self.verdict]
 
 
-def destination_of(identity: str) -> str:
-    """The destination that ``identity`` stands for; empty for that of a process."""
-    return identity.removeprefix(_PREFIX) if identity.startswith(_PREFIX) else ""
-
-
 def ways_out(rows: Iterable[EgressRow], trust_domain: str) -> tuple[WayOut, ...]:
     """The ways out of a job, by process and destination; the worst of what became of each counts."""
     by_end: dict[tuple[str, str], list[EgressRow]] = {}

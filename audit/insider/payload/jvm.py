@@ -23,7 +23,6 @@ SOURCE = "Insider.java"
 CLASS = "sluice.insider.Insider"
 _CLASS_FILES = 17
 """Version of Java that the classes are for; Janino's own default knows no interface methods."""
-_JOB_GROUP = "sluice-insider-jvm"
 
 _lock = threading.Lock()
 _compiled: dict[int, Any] = {}

@@ -81,10 +81,6 @@ class Network:
         """End open connections at once; how many they were. ``reason`` is in their rows."""
         return self._broker.run(self._tracker.end(wanted, reason))
 
-    async def end_in_broker(self, wanted: Callable[[Connection], bool], reason: str) -> int:
-        """The same, for use in the broker's thread."""
-        return await self._tracker.end(wanted, reason)
-
     def close(self) -> None:
         """Give up the network. Its boxes should have ended; what is left in them cannot connect any more."""
         if self._closed:

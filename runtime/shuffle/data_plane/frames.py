@@ -46,8 +46,6 @@ MAX_MAPS_PER_BATCH = 4 << 10
 """Most maps that one MAPS frame announces."""
 MAX_NAME_LENGTH = 255
 """Longest name, and longest host, of a worker."""
-MAX_MAP_INDEX = 1 << 31
-"""Indices of maps are below this number."""
 
 FLAG_ORDERED = 0x01
 """FETCH: each partition's segments by (map, sequence)."""

@@ -215,7 +215,6 @@ add("EGR-34", "send an ICMP echo", EGRESS, _opened("ping", (_IP, 2, 1), _ECHO, (
 add("EGR-35", "send raw IP", EGRESS, _opened("a raw packet", (_IP, 3, 1), _ECHO, ("192.0.2.1", 0)))
 add("EGR-36", "send whole frames", EGRESS, _opened("a frame", (17, 3, 0x0300), b"\xff" * 60, ("lo", 0)))
 
-_RESOLVER6 = ("2001:db8::53", 53)
 _TUNNELLED = question("x" * 60 + ".example.com", _TXT)
 add("EGR-43", "ask a resolver of others by IPv4", EGRESS, _opened("DNS", (_IP, 2, 0), _TUNNELLED, ("192.0.2.53", 53)))
 add(

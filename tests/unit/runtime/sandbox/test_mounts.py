@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.sandbox.errors import SandboxRefused
-from sluice.runtime.sandbox.mounts import Mount, MountKind, check_path, home_directories, in_order, with_parents
+from sluice.runtime.sandbox.mounts import Mount, MountKind, check_path, in_order, with_parents
 
 
 def test_directories_come_before_what_is_below_them() -> None:
@@ -70,8 +70,9 @@ def test_a_user_without_a_name_has_no_home_directory() -> None:
     def nameless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    assert home_directories(nameless) == ()
-    assert home_directories(lambda: Path("/srv/me")) == (Path("/srv/me"), Path("/srv"), Path("/"))
+    assert check_path(Path("/srv/me"), nameless) == Path("/srv/me")
+    with pytest.raises(SandboxRefused, match="may not see all of"):
+        check_path(Path("/srv/me"), lambda: Path("/srv/me/here"))
 
 
 def test_each_kind_has_its_options() -> None:
