@@ -25,7 +25,7 @@ from sluice.client.errors import (
     UnreachableError,
 )
 from sluice.client.uploads import LARGE_BYTES, upload
-from sluice.core import BodyTooLarge, read_body
+from sluice.core import BodyTooLarge, read_body, tcp_connector
 from sluice.pki.tls import EdgeTrust, edge_client_context, tls_object_of
 from sluice.pki.x509 import certified_identity
 
@@ -193,7 +193,7 @@ class GatewayClient:
 @asynccontextmanager
 async def gateway_client(target: GatewayAccess) -> AsyncIterator[GatewayClient]:
     """A connected client; closes its connections at the end."""
-    connector = aiohttp.TCPConnector()
+    connector = tcp_connector()
     timeout = aiohttp.ClientTimeout(total=None, connect=10, sock_read=REQUEST_TIMEOUT_SECONDS)
     headers = {"authorization": f"Bearer {target.token}"}
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:

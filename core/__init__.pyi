@@ -62,6 +62,7 @@ from .files import (
 )
 from .home import Home as Home
 from .http_body import BodyTooLarge as BodyTooLarge, read_body as read_body
+from .http_client import tcp_connector as tcp_connector
 from .jws import (
     MAX_JWT_CHARACTERS as MAX_JWT_CHARACTERS,
     InvalidJwt as InvalidJwt,

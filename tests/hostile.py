@@ -223,18 +223,20 @@ class TestPki:
 
 def _wish(case: Hostile, pretending: SpiffeId, now: dt.datetime) -> _Wish:
     hour = dt.timedelta(hours=1)
-    auth = f"spiffe://{pretending.trust_domain}/auth/auth-1"
+    # No channel admits authorities as clients, and one alone has them as servers.
+    wrong_role = Role.AUTH if pretending.role is Role.CA else Role.CA
+    other = str(SpiffeId.process(pretending.trust_domain, wrong_role, "other-1"))
     honest = _Wish((str(pretending),), now - hour, now + hour)
     wrong: dict[Hostile, _Wish] = {
         Hostile.EXPIRED: replace(honest, end=now - dt.timedelta(seconds=2)),
         Hostile.NOT_YET_VALID: replace(honest, start=now + hour / 2),
-        Hostile.WRONG_ROLE: replace(honest, uris=(auth,)),
+        Hostile.WRONG_ROLE: replace(honest, uris=(other,)),
         Hostile.OTHER_JOB: replace(honest, uris=(_other_job(pretending),)),
         Hostile.WRONG_EKU: replace(honest, usages=(ExtendedKeyUsageOID.CODE_SIGNING,)),
         Hostile.NO_EKU: replace(honest, usages=()),
         Hostile.FOREIGN_TRUST_DOMAIN: replace(honest, uris=(str(replace(pretending, trust_domain="evil.example")),)),
         Hostile.NO_SPIFFE_ID: replace(honest, uris=()),
-        Hostile.TWO_SPIFFE_IDS: replace(honest, uris=(str(pretending), auth)),
+        Hostile.TWO_SPIFFE_IDS: replace(honest, uris=(str(pretending), other)),
         Hostile.AUTHORITY_AS_LEAF: replace(honest, authority=True),
     }
     return wrong.get(case, honest)

@@ -18,7 +18,7 @@ from sluice.cli.errors import RefusedError, UnreachableError
 from sluice.cli.gateway_options import CaOption, GatewayOptions, ServerOption, through_gateway
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.client import describe_connection_error, fingerprints, locate_gateway, login_session
-from sluice.core import BodyTooLarge, Home, read_body
+from sluice.core import BodyTooLarge, Home, read_body, tcp_connector
 from sluice.pki.tls import EdgeTrust
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"
@@ -130,7 +130,9 @@ class _Form:
     def __init__(self, url: str, ca_file: Path | None) -> None:
         self._url = url
         self._trust = EdgeTrust(ca_file)
-        self._session = aiohttp.ClientSession(timeout=TIMEOUT, cookie_jar=aiohttp.DummyCookieJar())
+        self._session = aiohttp.ClientSession(
+            connector=tcp_connector(), timeout=TIMEOUT, cookie_jar=aiohttp.DummyCookieJar()
+        )
 
     async def __aenter__(self) -> Self:
         return self

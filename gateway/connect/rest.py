@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
-from sluice.core import BodyTooLarge, Home, read_body
+from sluice.core import BodyTooLarge, Home, read_body, tcp_connector
 from sluice.gateway.connect.envoy import OPERATION
 from sluice.gateway.connect.sessions import SessionAddress, SessionUnavailable
 from sluice.gateway.credentials import AssertionSigner, PassKeys
@@ -63,7 +63,7 @@ class RestSessions:
         if isinstance(self.leg, UnixLeg):
             return aiohttp.UnixConnector(str(self.leg.path), force_close=True)
         policy = server_policy(Channel.REST, self.identity.spiffe_id.trust_domain, role=Role.JOBMANAGER)
-        return aiohttp.TCPConnector(ssl=self.identity.client_context(policy, alpn=("http/1.1",)), force_close=True)
+        return tcp_connector(ssl=self.identity.client_context(policy, alpn=("http/1.1",)), force_close=True)
 
     def _url(self) -> str:
         if isinstance(self.leg, UnixLeg):

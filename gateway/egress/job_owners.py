@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
-from sluice.core import BodyTooLarge, SluiceError, read_body
+from sluice.core import BodyTooLarge, SluiceError, read_body, tcp_connector
 from sluice.gateway.authz import EgressSubject
 from sluice.gateway.credentials import AssertionSigner
 from sluice.gateway.upstreams import Leg, UnixLeg
@@ -89,7 +89,7 @@ class RestJobs:
         if self.identity is None:
             raise JobUnknown("REST is on another machine, and there is no identity to ask it with")
         policy = server_policy(Channel.REST, self.identity.spiffe_id.trust_domain, role=Role.JOBMANAGER)
-        return aiohttp.TCPConnector(ssl=self.identity.client_context(policy, alpn=("http/1.1",)), force_close=True)
+        return tcp_connector(ssl=self.identity.client_context(policy, alpn=("http/1.1",)), force_close=True)
 
     def _url(self, path: str) -> str:
         if isinstance(self.leg, UnixLeg):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 
-from sluice.core import BodyTooLarge, read_body
+from sluice.core import BodyTooLarge, read_body, tcp_connector
 from sluice.gateway.errors import IssuerError
 from sluice.pki.tls import EdgeTrust
 
@@ -36,7 +36,9 @@ class Fetcher:
         headers = {"accept": "application/json"} | ({"authorization": authorization} if authorization else {})
         try:
             async with (
-                aiohttp.ClientSession(timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
+                aiohttp.ClientSession(
+                    connector=tcp_connector(), timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar()
+                ) as session,
                 session.request(
                     method, url, data=form, headers=headers, ssl=self._trust.context(), allow_redirects=False
                 ) as answer,

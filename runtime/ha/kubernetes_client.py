@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from sluice.core import BodyTooLarge, StoreError, read_body, read_bounded
+from sluice.core import BodyTooLarge, StoreError, read_body, read_bounded, tcp_connector
 from sluice.runtime.ha.errors import ElectionUnavailable, HaError
 
 REQUEST_SECONDS = 5.0
@@ -64,7 +64,7 @@ class KubernetesClient:
                 f"the anchors of the Kubernetes API in {ca_file} cannot be read", "see ha.kubernetes_account"
             ) from error
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context),
+            connector=tcp_connector(ssl=context),
             timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
         )

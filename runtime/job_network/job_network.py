@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 
 from sluice.runtime.job_network.known_listeners import AskHosts, KnownListeners
@@ -46,17 +47,34 @@ class JobNetwork:
 
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked(), loop))
 
-        def make() -> JobNetwork:
+        made: list[JobNetwork] = []
+        handing_over, is_given_up = threading.Lock(), threading.Event()
+
+        def make() -> None:
             ports = ReservedPorts(host, names)
             try:
                 rules = JobRules(KnownListeners(ask_here), ports, outward)
-                return cls(ports, Network.open(rules, rows, uid=uid, hosts=ports.hosts), outward)
+                network = cls(ports, Network.open(rules, rows, uid=uid, hosts=ports.hosts), outward)
             except BaseException:
                 ports.close()
                 outward.close()
                 raise
+            with handing_over:
+                if not is_given_up.is_set():
+                    made.append(network)
+                    return
+            network.close()
 
-        return await asyncio.to_thread(make)
+        try:
+            await asyncio.to_thread(make)
+        except asyncio.CancelledError:  # the thread goes on, and nobody would close what it makes
+            with handing_over:
+                is_given_up.set()
+            for each in made:
+                each.close()
+            outward.close()  # even if the thread never began
+            raise
+        return made[0]
 
     def seat(self, box: str) -> Seat:
         """The place of a box, called ``box`` in rows."""

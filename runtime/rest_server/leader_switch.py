@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 import aiohttp
 from aiohttp import web
 
+from sluice.core import tcp_connector
 from sluice.pki import Channel, Role, server_policy
 from sluice.pki.tls import TlsIdentity
 from sluice.runtime.ha import LeaderInformation, LeadershipLost
@@ -106,9 +107,7 @@ class RestSwitch:
             host, port = leader.rest_tls
             domain = self._identity.spiffe_id.trust_domain
             policy = server_policy(Channel.REST, domain, role=Role.JOBMANAGER, name=leader.name)
-            connector = aiohttp.TCPConnector(
-                ssl=self._identity.client_context(policy, alpn=("http/1.1",)), force_close=True
-            )
+            connector = tcp_connector(ssl=self._identity.client_context(policy, alpn=("http/1.1",)), force_close=True)
             url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
         else:
             raise LeadershipLost(

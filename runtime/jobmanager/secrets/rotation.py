@@ -88,9 +88,14 @@ async def rotate(
         to: the new key's id; empty: one that is made, or where none is made the only one that is not in use.
 
     Raises:
-        InvalidSecret: it is not clear which key is meant.
-        SecretKeyMissing: it is not there.
+        InvalidSecret: it is not clear which key is meant, or it is not there.
+        SecretKeyMissing: it cannot be read.
     """
+    if to and to not in await asyncio.to_thread(keys.ids):
+        raise InvalidSecret(
+            f"no key with the id {to[:64]!r} is on this JobManager",
+            "copy it to [secrets] keys of each JobManager first",
+        )
     before = await active_key(pointers, keys)
     target = to or await _next_key(keys, before)
     key = await asyncio.to_thread(keys.key, target)

@@ -215,7 +215,7 @@ async def test_renewal_gives_the_same_names_with_a_new_key(ca: Ca) -> None:
     assert [(record.kind, record.requester) for record in ca.ledger()] == [("renewal", str(WORKER))]
 
 
-@pytest.mark.parametrize("case", [case for case in HOSTILE_CLIENTS if case is not Hostile.WRONG_ROLE])
+@pytest.mark.parametrize("case", HOSTILE_CLIENTS)
 async def test_hostile_client_does_not_get_through_the_mutual_door(case: Hostile, ca: Ca) -> None:
     hostile = ca.pki.hostile(case, pretending=WORKER)
     await assert_refused(*ca.address.mutual, hostile.client_context(alpn=("http/1.1",)))

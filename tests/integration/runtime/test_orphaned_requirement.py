@@ -19,6 +19,7 @@ from sluice.runtime.jobmanager.slots.resource_manager import ResourceManager
 from sluice.runtime.messages import (
     ConnectionEvidence,
     DriverLaunch,
+    ExecutorExcess,
     ExecutorLaunch,
     LogChunk,
     SlotCount,
@@ -60,6 +61,9 @@ class ForgetfulTaskExecutor(RpcEndpoint):
     async def launch_driver(self, launch: DriverLaunch) -> None: ...
 
     async def stop_driver(self, job_id: str, attempt: int, grace_seconds: float) -> None: ...
+
+    async def excesses(self, job_id: str) -> tuple[ExecutorExcess, ...]:
+        return ()
 
     async def driver_logs(self, job_id: str, attempt: int) -> tuple[str, ...]:
         return ()

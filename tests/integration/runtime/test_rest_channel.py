@@ -104,7 +104,7 @@ async def test_older_tls_and_other_roles_are_refused(served: Served) -> None:
     old = served.pki.hostile(Hostile.NO_CERTIFICATE, pretending=GATEWAY).client_context(tls12=True)
     await assert_refused(*served.rest, old)
     policy = server_policy(Channel.REST, TRUST_DOMAIN)
-    for role in (Role.TASKMANAGER, Role.AUTH, Role.ZOOKEEPER):
+    for role in (Role.TASKMANAGER, Role.CA, Role.ZOOKEEPER):
         await assert_refused(*served.rest, served.pki.process(role).client_context(policy, alpn=["http/1.1"]))
 
 

@@ -40,7 +40,9 @@ from sluice.runtime.messages import (
     ExecutorExit,
     ExecutorLaunch,
     ExecutorTargets,
+    GivenSecret,
     JobProgress,
+    JobToken,
     OutputLocation,
     RunningDriver,
     ShuffleAllocation,
@@ -49,6 +51,7 @@ from sluice.runtime.messages import (
     StageTable,
     StreamingState,
     TaskFailure,
+    TokenKeys,
 )
 from sluice.runtime.node.addresses import JobManagerAddress, publish_jobmanager
 from sluice.runtime.node.child_process import ChildProcess
@@ -180,6 +183,18 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
 
     async def sign_driver_identity(self, request: DriverCsr) -> SignedChain:
         raise NotImplementedError(request)
+
+    async def issue_driver_token(self, attempt: int, audience: tuple[str, ...]) -> JobToken:
+        raise NotImplementedError(audience)
+
+    async def issue_executor_token(self, executor_id: int, audience: tuple[str, ...]) -> JobToken:
+        raise NotImplementedError(audience)
+
+    async def token_keys(self) -> TokenKeys:
+        raise NotImplementedError
+
+    async def driver_secrets(self, attempt: int) -> tuple[GivenSecret, ...]:
+        return ()
 
     async def driver_process_ended(self, end: DriverProcessEnd) -> None:
         raise NotImplementedError(end)
