@@ -47,8 +47,8 @@ class EgressRow(_Told, frozen=True):
     Attributes:
         id: of the row; the same while it is told again.
         process: ``driver`` or ``executor/3``.
-        protocol: ``tcp``, ``udp``, ``icmp``, ``dns``, ``raw`` or ``other``.
-        host: the name that the job asked for; empty when it asked for an address.
+        protocol: ``tcp``, ``udp``, ``icmp``, ``dns``, or what else was tried: ``unix``, ``raw``, ``packet``, ``call``.
+        host: the name that the job asked for, or the call that it made; empty when it asked for an address.
         address: the IP address that it asked for; empty when it asked for a name.
         reason: why it was refused, or ended.
         opened_at: in epoch seconds.
@@ -78,7 +78,9 @@ class EgressRow(_Told, frozen=True):
 
     @property
     def target(self) -> str:
-        """Host or address, and port, as in ``api.example.com:443``."""
+        """Host or address, and port, as in ``api.example.com:443``; without a port where there is none."""
+        if not self.port:
+            return self.host or self.address
         return EgressTarget(job_id=self.job_id, host=self.host or self.address, port=self.port).authority
 
 

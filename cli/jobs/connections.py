@@ -49,6 +49,7 @@ def _outside(row: dict[str, Any]) -> tuple[str, ...]:
     """One connection to the outside; what the job wrote is printed without control characters."""
     host = row["host"] or row["address"]
     target = f"[{host}]:{row['port']}" if ":" in host else f"{host}:{row['port']}"
+    target = target if row["port"] else host
     times = f", {row['count']} times" if row["count"] > 1 else ""
     moved = f", {row['bytes_up']} bytes up, {row['bytes_down']} down" if row["verdict"] != "refused" else ""
     state = "open" if row["open"] else f"{row['duration_ms']} ms"

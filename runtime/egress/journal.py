@@ -58,7 +58,7 @@ class BoxId:
 class Destination:
     """Where a job wants to: the ``host`` name it asked for, or else the IP ``address``.
 
-    ``protocol`` is ``tcp``, ``udp``, ``icmp``, ``dns``, ``raw`` or ``other``; ``port`` 0: it has none.
+    ``protocol`` is as in :class:`~sluice.core.EgressRow`; ``port`` 0: it has none.
     """
 
     host: str

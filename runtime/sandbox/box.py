@@ -15,6 +15,7 @@ from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, MountKind
 from sluice.runtime.sandbox.orders import ENTRY, Orders, compiled_entry
 from sluice.runtime.sandbox.seat import NetworkSeat
+from sluice.runtime.sandbox.seccomp import filter_beside_network
 from sluice.runtime.sandbox.system_view import content_of
 from sluice.runtime.sandbox.view import View
 
@@ -91,7 +92,8 @@ class Box:
             yield Launch(tuple(argv), dict(env))
             return
         with contextlib.ExitStack() as stack:
-            fds = [_memory_file(stack, "filter", self.walls.filter)]
+            own = self.walls.filter if self.network is None else filter_beside_network()
+            fds = [_memory_file(stack, "filter", own)]
             writable = _paths(self.mounts, MountKind.WRITABLE)
             readable = _paths((*self.walls.mounts, *self.mounts), MountKind.READ_ONLY)
             network = None

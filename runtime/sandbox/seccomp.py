@@ -11,10 +11,10 @@ import errno
 import platform
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sluice.runtime.sandbox.errors import SandboxUnavailable
-from sluice.runtime.sandbox.syscalls import ARCHITECTURES, NEWEST_KNOWN, Architecture
+from sluice.runtime.sandbox.syscalls import ARCHITECTURES, NEWEST_KNOWN, TOLD, Architecture
 
 Instruction = tuple[int, int, int, int]
 """``code, jt, jf, k`` of ``struct sock_filter``."""
@@ -50,6 +50,16 @@ def seccomp_filter(machine: str | None = None) -> bytes:
     return _encoded(instructions(architecture_of(machine)))
 
 
+def filter_beside_network(machine: str | None = None) -> bytes:
+    """The filter of a box that also has :func:`network_filter`, which refuses the rest: the kernel prefers an error to
+    a question, and what is refused here nobody outside would hear of.
+
+    Raises:
+        SandboxUnavailable: nobody has written down the numbers of this processor's system calls.
+    """
+    return _encoded(instructions(architecture_of(machine), told=True))
+
+
 def network_filter(machine: str | None = None) -> bytes:
     """The second filter, of a box with a network of its own: a process outside makes its connections.
 
@@ -78,9 +88,10 @@ def _encoded(program: Sequence[Instruction]) -> bytes:
     return b"".join(struct.pack("=HBBI", *each) for each in program)
 
 
-def instructions(architecture: Architecture) -> list[Instruction]:
-    """The filter as a list."""
+def instructions(architecture: Architecture, *, told: bool = False) -> list[Instruction]:
+    """The filter as a list; ``told``: without what :func:`network_instructions` refuses."""
     arch = architecture
+    denied = [number for name, number in arch.denied.items() if not (told and name in TOLD)]
     return [
         (LOAD, 0, 0, ARCHITECTURE_OFFSET),
         (JUMP_EQUAL, 1, 0, arch.audit),
@@ -89,38 +100,46 @@ def instructions(architecture: Architecture) -> list[Instruction]:
         *([(JUMP_AT_LEAST, 0, 1, arch.foreign_abi_bit), (RETURN, 0, 0, KILL_PROCESS)] if arch.foreign_abi_bit else []),
         (JUMP_GREATER, 0, 1, NEWEST_KNOWN),
         _refuse(errno.ENOSYS),
-        *(step for number in sorted(arch.denied.values()) for step in _equals(number, [_refuse(errno.EPERM)])),
+        *(step for number in sorted(denied) for step in _equals(number, [_refuse(errno.EPERM)])),
         # Its flags are in memory, which a filter cannot see; without it libc uses clone.
         *_equals(arch.clone3, [_refuse(errno.ENOSYS)]),
-        *_equals(arch.clone, [_argument(0), (JUMP_SET, 0, 1, NEW_NAMESPACES), _refuse(errno.EPERM), _ALLOWED]),
         *_equals(arch.ioctl, [_argument(1), *_refuse_values(TERMINAL_INPUT), _ALLOWED]),
         *_equals(arch.personality, [_argument(0), *_allow_values(PERSONALITIES), _refuse(errno.EPERM)]),
-        *_equals(arch.socketpair, [_argument(0), *_allow_values([socket.AF_UNIX]), _refuse(errno.EAFNOSUPPORT)]),
-        *_equals(arch.socket, _socket()),
+        *([] if told else _ways_out(arch, _refuse)),
         _ALLOWED,
     ]
 
 
 def network_instructions(architecture: Architecture) -> list[Instruction]:
-    """``connect`` and ``listen`` wait for the answer of a process outside; what else opens a connection is refused."""
+    """What waits for an answer of a process outside: ``connect``, ``listen``, and what it only refuses and tells of."""
     arch = architecture
-    later = _refuse(errno.EOPNOTSUPP)
-    option = [_argument(2), *_equals(FAST_OPEN_CONNECT, [_refuse(errno.ENOPROTOOPT)]), _ALLOWED]
+    option = [_argument(2), *_equals(FAST_OPEN_CONNECT, [_ASK]), _ALLOWED]
     return [
         (LOAD, 0, 0, ARCHITECTURE_OFFSET),
         (JUMP_EQUAL, 1, 0, arch.audit),
         (RETURN, 0, 0, KILL_PROCESS),
         (LOAD, 0, 0, NUMBER_OFFSET),
         *([(JUMP_AT_LEAST, 0, 1, arch.foreign_abi_bit), (RETURN, 0, 0, KILL_PROCESS)] if arch.foreign_abi_bit else []),
-        *_equals(arch.connect, [(RETURN, 0, 0, USER_NOTIFY)]),
-        *_equals(arch.listen, [(RETURN, 0, 0, USER_NOTIFY)]),
-        *_equals(arch.sendto, _if_set(3, FAST_OPEN, later)),
-        *_equals(arch.sendmsg, _if_set(2, FAST_OPEN, later)),
-        *_equals(arch.sendmmsg, _if_set(3, FAST_OPEN, later)),
+        *_equals(arch.connect, [_ASK]),
+        *_equals(arch.listen, [_ASK]),
+        *_equals(arch.sendto, _if_set(3, FAST_OPEN, _ASK)),
+        *_equals(arch.sendmsg, _if_set(2, FAST_OPEN, _ASK)),
+        *_equals(arch.sendmmsg, _if_set(3, FAST_OPEN, _ASK)),
         *_equals(arch.setsockopt, [_argument(1), *_equals(socket.IPPROTO_TCP, option), _ALLOWED]),
         # Whoever answers is outside: the kernel allows one listener for a process, and this says so sooner.
         *_equals(arch.seccomp, _if_set(1, NEW_LISTENER, _refuse(errno.EBUSY))),
+        *(step for name in sorted(TOLD) for step in _equals(arch.denied[name], [_ASK])),
+        *_ways_out(arch, lambda _: _ASK),
         _ALLOWED,
+    ]
+
+
+def _ways_out(arch: Architecture, refuse: Callable[[int], Instruction]) -> list[Instruction]:
+    """What depends on arguments, and would lead out of a network: new namespaces, and sockets of other kinds."""
+    return [
+        *_equals(arch.clone, [_argument(0), (JUMP_SET, 0, 1, NEW_NAMESPACES), refuse(errno.EPERM), _ALLOWED]),
+        *_equals(arch.socketpair, [_argument(0), *_allow_values([socket.AF_UNIX]), refuse(errno.EAFNOSUPPORT)]),
+        *_equals(arch.socket, _socket(refuse)),
     ]
 
 
@@ -128,9 +147,9 @@ def _if_set(argument: int, bits: int, then: Instruction) -> list[Instruction]:
     return [_argument(argument), (JUMP_SET, 0, 1, bits), then, _ALLOWED]
 
 
-def _socket() -> list[Instruction]:
+def _socket(refuse: Callable[[int], Instruction]) -> list[Instruction]:
     """Unix sockets, TCP, UDP and the list of addresses; no raw packets, and no protocol that few people look after."""
-    refused = _refuse(errno.EPROTONOSUPPORT)
+    refused = refuse(errno.EPROTONOSUPPORT)
     internet = [
         _argument(1),
         (AND, 0, 0, _SOCKET_TYPE),
@@ -144,12 +163,13 @@ def _socket() -> list[Instruction]:
         *_equals(socket.AF_INET, internet),
         *_equals(socket.AF_INET6, internet),
         *_equals(_AF_NETLINK, [_argument(2), *_allow_values([_ROUTING]), refused]),
-        _refuse(errno.EAFNOSUPPORT),
+        refuse(errno.EAFNOSUPPORT),
     ]
 
 
 _AF_NETLINK = 16
 _ALLOWED: Instruction = (RETURN, 0, 0, ALLOW)
+_ASK: Instruction = (RETURN, 0, 0, USER_NOTIFY)
 
 
 def _argument(index: int) -> Instruction:

@@ -149,7 +149,17 @@ _AARCH64: Mapping[str, int] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+TOLD = frozenset(
+    {
+        *("io_uring_setup", "io_uring_enter", "io_uring_register"),
+        *("unshare", "setns"),
+        *("pidfd_getfd", "ptrace", "bpf"),
+    }
+)
+"""Denied calls by which a program would get out of a network of its own: each try is told of there."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Architecture:
     """One kind of processor, as the kernel numbers it."""
 

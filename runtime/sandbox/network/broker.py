@@ -18,6 +18,7 @@ from typing import TypeVar
 from sluice.runtime.sandbox.network import kernel
 from sluice.runtime.sandbox.network.calls import Call
 from sluice.runtime.sandbox.network.connecting import Answers
+from sluice.runtime.sandbox.network.refused_calls import refused_call
 from sluice.runtime.sandbox.seccomp import architecture_of
 
 _LOG = logging.getLogger(__name__)
@@ -159,13 +160,12 @@ class BoxCalls:
     async def _answer(self, listener: int, notification: kernel.Notification) -> None:
         call = None
         try:
-            call = Call(listener, notification)
-            if call.number == self._numbers.connect:
-                error = await self._answers.connect(call)
-            elif call.number == self._numbers.listen:
-                error = await self._answers.listen(call)
+            if notification.number in (self._numbers.connect, self._numbers.listen):
+                call = Call(listener, notification)
+                connects = call.number == self._numbers.connect
+                error = await (self._answers.connect(call) if connects else self._answers.listen(call))
             else:
-                error = errno.EPERM
+                error = self._answers.refuse(refused_call(self._numbers, notification))
         except OSError as failure:
             error = failure.errno or errno.EPERM
         except Exception:  # noqa: BLE001 - whatever is wrong, it is a refusal

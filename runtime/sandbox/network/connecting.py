@@ -35,8 +35,9 @@ from sluice.runtime.sandbox.network.events import (
 from sluice.runtime.sandbox.network.names import Names
 from sluice.runtime.sandbox.network.options import copy_options, send_timeout
 from sluice.runtime.sandbox.network.refusals import Refusals
+from sluice.runtime.sandbox.network.refused_calls import REASON, RefusedCall
 from sluice.runtime.sandbox.network.tracker import Tracker
-from sluice.runtime.sandbox.network.unix_sockets import acting_as, connect_unix
+from sluice.runtime.sandbox.network.unix_sockets import NOT_THERE, acting_as, connect_unix, foreign_name
 
 _LOG = logging.getLogger(__name__)
 
@@ -94,10 +95,29 @@ class Answers:
         if not own:
             return self._refused(call, "tcp" if is_tcp else "other", NOT_ITS_OWN, errno.EINVAL)
         if family == socket.AF_UNIX:
-            return await self._patiently(call, lambda: connect_unix(call, sockaddr, self._around.uid))
+            return await self._connect_unix(call, sockaddr)
         if family in _INTERNET:
             return kernel.connect(call.socket.fileno(), sockaddr)
         return self._refused(call, "other", "no_such_family", errno.EAFNOSUPPORT)
+
+    def refuse(self, call: RefusedCall) -> int:
+        """Tell of a call that is always refused; the error's number."""
+        address, name = "" if call.address is None else str(call.address), call.what
+        if call.address is not None:
+            name = self._around.names.name_of(call.address) or ""
+        self._around.refusals.add(Refusal(self._box, call.protocol, address, call.port, name, REASON))
+        return call.error
+
+    async def _connect_unix(self, call: Call, sockaddr: bytes) -> int:
+        """Its own sockets; those of others are not in sight of the box, and so are not there."""
+        try:
+            error = await self._patiently(call, lambda: connect_unix(call, sockaddr, self._around.uid))
+        except OSError as failure:
+            error = failure.errno or errno.EPERM
+        name = foreign_name(sockaddr)
+        if error in NOT_THERE and name:
+            self._around.refusals.add(Refusal(self._box, "unix", "", 0, name, "no_such_socket"))
+        return error
 
     async def _connect_tcp(self, call: Call, sockaddr: bytes, *, own: bool) -> int:
         if not own and (answer := self._about_given(call)) is not None:

@@ -87,10 +87,13 @@ class Refusal:
     box: str
     """Empty: some box of this network."""
     protocol: str
-    """``tcp``, ``udp``, ``icmp``, ``dns``, ``ip-<number>``, ``listen``."""
+    """``tcp``, ``udp``, ``icmp``, ``dns``, ``ip-<number>``, ``unix``, ``listen``; of calls that are always refused:
+    ``raw``, ``packet``, ``netlink``, ``vsock`` and other families, ``fast-open``, ``io_uring``, ``call``.
+    """
     address: str
     port: int
     name: str
+    """The host, the Unix socket (``@``: abstract), the program that listens, or the call."""
     reason: str
     count: int = 1
 

@@ -1,40 +1,112 @@
-"""Rows of what was refused: equal ones of a moment are one row with a count."""
+"""Rows of what was refused: the first of a kind at once, then how often it was, ever less often.
+
+A job that tries one thing for hours makes a row a minute, and one that always tries something new a few a second.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from sluice.runtime.sandbox.network.events import Refusal, Rows
 
-GATHER_SECONDS = 0.25
-MAX_KINDS = 128
-"""Different rows of one moment; what is beyond is one row of each protocol."""
+LOOK_SECONDS = 0.25
+FIRST_PAUSE_SECONDS = 1.0
+"""After the first row of a kind: what is equal then is one row with a count."""
+LONGEST_PAUSE_SECONDS = 60.0
+"""The pause doubles up to this while more comes; without more, the next one is a first again."""
+MAX_KINDS = 256
+"""Different rows at once; what is beyond is one row of each protocol."""
+NEW_KINDS_A_SECOND = 4.0
+"""So many more different rows, when those are used up."""
+MAX_PROTOCOLS = 32
+"""Rows for what is beyond; further protocols are ``other``."""
 OTHERS = "more_than_are_told"
+
+
+@dataclass(slots=True)
+class _Kind:
+    pause: float
+    until: float
+    count: int = 0
 
 
 class Refusals:
     """Of one network; used in the broker's thread."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock``: seconds that never go back."""
         self._rows = rows
-        self._kept: dict[Refusal, int] = {}
-        self._flushing: asyncio.TimerHandle | None = None
+        self._clock = clock
+        self._kinds: dict[Refusal, _Kind] = {}
+        self._others: set[str] = set()
+        self._left = float(MAX_KINDS)
+        self._filled = clock()
+        self._looking: asyncio.TimerHandle | None = None
 
     def add(self, refusal: Refusal) -> None:
-        """Tell of it soon."""
+        """Tell of it, or count it."""
         key = replace(refusal, count=1)
-        if key not in self._kept and len(self._kept) >= MAX_KINDS:
-            key = Refusal("", refusal.protocol, "", 0, "", OTHERS)
-        self._kept[key] = self._kept.get(key, 0) + refusal.count
-        if self._flushing is None:
-            self._flushing = asyncio.get_running_loop().call_later(GATHER_SECONDS, self.flush)
+        known = self._kinds.get(key)
+        if known is None and not self._may_be_told():
+            key = self._other(refusal.protocol)
+            known = self._kinds.get(key)
+        if known is not None:
+            known.count += refusal.count
+            self._look_later()
+            return
+        self._kinds[key] = _Kind(FIRST_PAUSE_SECONDS, self._clock() + FIRST_PAUSE_SECONDS)
+        self._rows.refused(replace(key, count=refusal.count))
+        self._look_later()
+
+    def look(self) -> None:
+        """Tell of the counts whose pause is over."""
+        now = self._clock()
+        for key, kind in list(self._kinds.items()):
+            if now < kind.until:
+                continue
+            if not kind.count:
+                if key.reason != OTHERS:
+                    del self._kinds[key]
+                continue
+            self._rows.refused(replace(key, count=kind.count))
+            kind.pause = min(2 * kind.pause, LONGEST_PAUSE_SECONDS)
+            kind.until, kind.count = now + kind.pause, 0
 
     def flush(self) -> None:
-        """Tell of all."""
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._flushing = None
-        kept, self._kept = self._kept, {}
-        for refusal, count in kept.items():
-            self._rows.refused(replace(refusal, count=count))
+        """Tell of all, and of nothing more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        kinds, self._kinds = self._kinds, {}
+        for key, kind in kinds.items():
+            if kind.count:
+                self._rows.refused(replace(key, count=kind.count))
+
+    def _look(self) -> None:
+        self._looking = None
+        self.look()
+        if any(kind.count or key.reason != OTHERS for key, kind in self._kinds.items()):
+            self._look_later()
+
+    def _look_later(self) -> None:
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+
+    def _may_be_told(self) -> bool:
+        """Whether there is room for a kind that was not there, now and in the log."""
+        now = self._clock()
+        self._left = min(MAX_KINDS, self._left + NEW_KINDS_A_SECOND * (now - self._filled))
+        self._filled = now
+        if self._left < 1 or len(self._kinds) >= MAX_KINDS:
+            return False
+        self._left -= 1
+        return True
+
+    def _other(self, protocol: str) -> Refusal:
+        if protocol not in self._others and len(self._others) >= MAX_PROTOCOLS:
+            protocol = "other"
+        self._others.add(protocol)
+        return Refusal("", protocol, "", 0, "", OTHERS)

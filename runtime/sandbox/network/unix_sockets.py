@@ -21,6 +21,12 @@ _HOW = struct.Struct("=QQQ")
 SET_IDS = {"x86_64": (119, 117, 116), "aarch64": (149, 147, 159)}
 """``setresgid``, ``setresuid``, ``setgroups``: called directly they are of this thread alone."""
 _KEEP = -1
+NOT_THERE = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP})
+"""What connecting to a socket of somebody else fails with."""
+_OWN = ("/tmp/", "/proc/", "/dev/shm/")  # noqa: S108 - the box's own
+_OF_LIBC = frozenset({"/var/run/nscd/socket", "/run/nscd/socket"})
+"""Which every program looks for that asks for a user or a host."""
+_MAX_NAME_CHARACTERS = 108
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -45,6 +51,19 @@ def connect_unix(call: Call, sockaddr: bytes, uid: int | None) -> int:
             return kernel.connect(call.socket.fileno(), reached)
         finally:
             os.close(target)
+
+
+def foreign_name(sockaddr: bytes) -> str:
+    """The name of a socket that may be somebody else's, for a row; ``@`` begins an abstract one. Empty: its own."""
+    name = sockaddr[2:]
+    if not name:
+        return ""
+    if name[0] == 0:
+        return f"@{name[1:].decode(errors='replace')}"[:_MAX_NAME_CHARACTERS]
+    path = name.split(b"\0", 1)[0].decode(errors="replace")[:_MAX_NAME_CHARACTERS]
+    normal = os.path.normpath(path)
+    own = not normal.startswith("/") or normal.startswith(_OWN) or normal in _OF_LIBC
+    return "" if own else path
 
 
 def _find(call: Call, path: bytes) -> int:

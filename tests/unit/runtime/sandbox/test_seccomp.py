@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import errno
+import functools
+import itertools
+import os
 import re
 import socket
 import struct
@@ -13,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.sandbox.errors import SandboxUnavailable
-from sluice.runtime.sandbox.network.unix_sockets import SET_IDS
+from sluice.runtime.sandbox.network import kernel
+from sluice.runtime.sandbox.network.refused_calls import refused_call
+from sluice.runtime.sandbox.network.unix_sockets import SET_IDS, foreign_name
 from sluice.runtime.sandbox.seccomp import (
     ALLOW,
     AND,
@@ -26,10 +32,11 @@ from sluice.runtime.sandbox.seccomp import (
     LOAD,
     RETURN,
     USER_NOTIFY,
+    filter_beside_network,
     network_filter,
     seccomp_filter,
 )
-from sluice.runtime.sandbox.syscalls import ARCHITECTURES, NEWEST_KNOWN
+from sluice.runtime.sandbox.syscalls import ARCHITECTURES, NEWEST_KNOWN, TOLD
 
 MAX_INSTRUCTIONS = 4096
 """BPF_MAXINSNS."""
@@ -41,6 +48,11 @@ HEADERS = {
 """The kernel's own tables, where they are installed."""
 
 
+@functools.cache
+def _program(make: Callable[[str], bytes], machine: str) -> list[tuple[int, ...]]:
+    return list(struct.iter_unpack("=HBBI", make(machine)))
+
+
 def judge(
     machine: str,
     number: int,
@@ -49,7 +61,7 @@ def judge(
     make: Callable[[str], bytes] = seccomp_filter,
 ) -> int:
     """What the filter returns for a call."""
-    program = list(struct.iter_unpack("=HBBI", make(machine)))
+    program = _program(make, machine)
     given = [*arguments, 0, 0, 0, 0, 0, 0][:6]
     data = struct.pack("<IIQ6Q", number, audit or ARCHITECTURES[machine].audit, 0, *given)
     accumulator = position = 0
@@ -207,13 +219,107 @@ def test_what_connects_waits_for_the_answer_of_a_process_outside(machine: str) -
     for call, index in ((arch.sendto, 3), (arch.sendmsg, 2), (arch.sendmmsg, 3)):
         before = [0] * index
         for flags in (fast_open, fast_open | 0x4000, 0xFFFFFFFF, 1 << 40 | fast_open):
-            assert says(call, *before, flags) == ERRNO | errno.EOPNOTSUPP
+            assert says(call, *before, flags) == USER_NOTIFY
         for flags in (0, 0x4000, 0xDFFFFFFF, 1 << 61):
             assert says(call, *before, flags) == ALLOW
-    assert says(arch.setsockopt, 3, socket.IPPROTO_TCP, 30) == ERRNO | errno.ENOPROTOOPT
+    assert says(arch.setsockopt, 3, socket.IPPROTO_TCP, 30) == USER_NOTIFY
     assert says(arch.setsockopt, 3, socket.IPPROTO_TCP, 23) == says(arch.setsockopt, 3, socket.SOL_SOCKET, 30) == ALLOW
     assert says(arch.seccomp, 1, 8) == says(arch.seccomp, 1, 0xFF) == ERRNO | errno.EBUSY
     assert says(arch.seccomp, 1, 1) == ALLOW
     assert judge(machine, arch.connect, audit=0x40000003, make=network_filter) == KILL_PROCESS
     if arch.foreign_abi_bit:
         assert says(arch.foreign_abi_bit | arch.connect) == KILL_PROCESS
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_beside_a_network_the_same_is_refused_and_ways_out_are_told(machine: str) -> None:
+    """Of two filters the kernel takes what is stricter: an error before a question, and that before leave."""
+    arch = ARCHITECTURES[machine]
+    namespaces = [(arch.clone, 1 << bit | 17) for bit in (17, 25, 26, 27, 28, 29, 30)]
+    kinds = itertools.product(range(46), range(1, 11), (0, 1, 6, 12, 17, 58, 132, 255, 262))
+    sockets = [(call, *each) for call in (arch.socket, arch.socketpair) for each in kinds]
+    for number, *arguments in [*((each,) for each in range(NEWEST_KNOWN + 1)), *namespaces, *sockets]:
+        alone = judge(machine, number, *arguments)
+        beside = judge(machine, number, *arguments, make=filter_beside_network)
+        asked = judge(machine, number, *arguments, make=network_filter)
+        assert (beside == asked == ALLOW) <= (alone == ALLOW), (number, arguments)
+        assert beside in {alone, ALLOW}
+        if alone != ALLOW and beside == ALLOW:
+            assert asked == USER_NOTIFY
+    told = [arch.denied[name] for name in TOLD] + [arch.clone]
+    for number in told:
+        assert judge(machine, number, 0x10000000, make=filter_beside_network) == ALLOW
+        assert judge(machine, number, 0x10000000, make=network_filter) == USER_NOTIFY
+
+
+def _notified(number: int, *arguments: int) -> kernel.Notification:
+    return kernel.Notification(1, os.getpid(), number, (*arguments, 0, 0, 0, 0, 0, 0)[:6])
+
+
+@pytest.mark.parametrize(
+    ("number", "arguments", "error", "protocol", "what"),
+    [
+        (X86.socket, (2, 3, 1), errno.EPROTONOSUPPORT, "raw", "socket(AF_INET, SOCK_RAW, 1)"),
+        (X86.socket, (2, 2, 1), errno.EPROTONOSUPPORT, "icmp", "socket(AF_INET, SOCK_DGRAM, 1)"),
+        (X86.socket, (10, 3, 255), errno.EPROTONOSUPPORT, "raw", "socket(AF_INET6, SOCK_RAW, 255)"),
+        (X86.socket, (2, 1, 262), errno.EPROTONOSUPPORT, "mptcp", "socket(AF_INET, SOCK_STREAM, 262)"),
+        (X86.socket, (2, 5 | 0o2000000, 132), errno.EPROTONOSUPPORT, "ip-132", "socket(AF_INET, SOCK_SEQPACKET, 132)"),
+        (X86.socket, (17, 3, 768), errno.EAFNOSUPPORT, "packet", "socket(AF_PACKET, SOCK_RAW, 768)"),
+        (X86.socket, (40, 1, 0), errno.EAFNOSUPPORT, "vsock", "socket(AF_VSOCK, SOCK_STREAM, 0)"),
+        (X86.socket, (16, 3, 12), errno.EPROTONOSUPPORT, "netlink", "socket(AF_NETLINK, SOCK_RAW, 12)"),
+        (X86.socket, (1 << 31, 15, 0), errno.EAFNOSUPPORT, "family-2147483648", "socket(2147483648, 15, 0)"),
+        (X86.socketpair, (30, 1, 0), errno.EAFNOSUPPORT, "tipc", "socketpair(AF_TIPC, SOCK_STREAM, 0)"),
+        (X86.clone, (1 << 30,), errno.EPERM, "call", "clone with new namespaces"),
+        (X86.denied["io_uring_setup"], (), errno.EPERM, "io_uring", "io_uring_setup"),
+        (X86.denied["setns"], (), errno.EPERM, "call", "setns"),
+        (X86.setsockopt, (3, 6, 30), errno.ENOPROTOOPT, "fast-open", "setsockopt(TCP_FASTOPEN_CONNECT)"),
+        (X86.sendto, (3, 0, 0, 1 << 29, 0, 16), errno.EOPNOTSUPP, "fast-open", "sendto(MSG_FASTOPEN)"),
+        (9999, (), errno.EPERM, "call", "call 9999"),
+    ],
+)
+def test_a_refused_call_is_told_as_it_was_made(
+    number: int, arguments: tuple[int, ...], error: int, protocol: str, what: str
+) -> None:
+    told = refused_call(X86, _notified(number, *arguments))
+    assert (told.error, told.protocol, told.what) == (error, protocol, what)
+    assert told.address is None
+
+
+@pytest.mark.parametrize(
+    ("sockaddr", "wanted"),
+    [
+        (struct.pack("=HH4s8x", 2, socket.htons(443), bytes((192, 0, 2, 1))), ("192.0.2.1", 443)),
+        (struct.pack("=HHI16sI", 10, socket.htons(53), 0, bytes(15) + b"\1", 0), ("::1", 53)),
+        (struct.pack("=H", 1) + b"/run/x\0" + bytes(30), ("None", 0)),
+        (struct.pack("=HH", 2, 1), ("None", 0)),
+    ],
+)
+def test_data_with_the_first_packet_is_told_with_its_address(sockaddr: bytes, wanted: tuple[str, int]) -> None:
+    address = ctypes.create_string_buffer(sockaddr, len(sockaddr))
+    header = ctypes.create_string_buffer(struct.pack("=QI", ctypes.addressof(address), len(sockaddr)), 12)
+    place = ctypes.addressof(address)
+    calls = (
+        _notified(X86.sendto, 3, 0, 0, 1 << 29, place, len(sockaddr)),
+        _notified(X86.sendmsg, 3, ctypes.addressof(header), 1 << 29),
+        _notified(X86.sendmmsg, 3, ctypes.addressof(header), 1, 1 << 29),
+    )
+    for call in calls:
+        told = refused_call(X86, call)
+        assert (str(told.address), told.port) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        (b"", ""),
+        (b"\0of-another", "@of-another"),
+        (b"/run/docker.sock\0", "/run/docker.sock"),
+        (b"/proc/../run/docker.sock", "/proc/../run/docker.sock"),
+        (b"/proc/self/cwd/own.sock", ""),
+        (b"own.sock", ""),
+        (b"/var/run/nscd/socket\0", ""),
+        (b"/run/\xff", "/run/\N{REPLACEMENT CHARACTER}"),
+    ],
+)
+def test_unix_sockets_of_others_have_names_for_rows(name: bytes, wanted: str) -> None:
+    assert foreign_name(struct.pack("=H", socket.AF_UNIX) + name) == wanted

@@ -95,6 +95,23 @@ async def test_no_way_leads_out_and_each_leaves_a_row(networked: Networked, put_
     assert {f"{NONCE}.txt.example.com", f"{NONCE}.null.example.com", "example.com"} <= asked
     assert any(each.startswith(f"{NONCE}aaaa") for each in asked)
 
+    # What the box refuses by itself is told, too: as the program asked for it.
+    others = {(each.protocol, each.name) for each in rows if each.reason in {"call_refused", "no_such_socket"}}
+    assert others >= {
+        ("mptcp", "socket(AF_INET, SOCK_STREAM, 262)"),
+        ("fast-open", "setsockopt(TCP_FASTOPEN_CONNECT)"),
+        ("icmp", "socket(AF_INET, SOCK_DGRAM, 1)"),
+        ("raw", "socket(AF_INET, SOCK_RAW, 1)"),
+        ("packet", "socket(AF_PACKET, SOCK_RAW, 768)"),
+        ("call", "setns"),
+        ("call", "unshare"),
+        ("io_uring", "io_uring_setup"),
+        ("vsock", "socket(AF_VSOCK, SOCK_STREAM, 0)"),
+    }
+    assert any(protocol == "unix" and name.startswith("@") for protocol, name in others)
+    first_packets = {each.address for each in rows if each.protocol == "fast-open" and each.address}
+    assert first_packets == {"127.0.0.1"}
+
 
 async def test_answers_that_are_made_up_carry_nothing(networked: Networked, put_out: Outlets) -> None:
     """As in a cluster, where every name gets an address, and only who connects to it is asked about."""

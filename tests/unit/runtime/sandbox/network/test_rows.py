@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import struct
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,7 +12,14 @@ import pytest
 
 from sluice.runtime.sandbox.network import Refusal, Rows
 from sluice.runtime.sandbox.network.names import Names
-from sluice.runtime.sandbox.network.refusals import MAX_KINDS, OTHERS, Refusals
+from sluice.runtime.sandbox.network.refusals import (
+    LOOK_SECONDS,
+    MAX_KINDS,
+    MAX_PROTOCOLS,
+    NEW_KINDS_A_SECOND,
+    OTHERS,
+    Refusals,
+)
 from sluice.runtime.sandbox.network.witness import told
 
 
@@ -70,16 +77,61 @@ def test_the_kernels_own_packets_and_broken_ones_are_not_told(packet: bytes) -> 
     assert told(packet, Names()) is None
 
 
-async def test_equal_rows_of_a_moment_are_one_and_kinds_are_bounded() -> None:
-    heard: list[Refusal] = []
-    refusals = Refusals(cast("Rows", SimpleNamespace(refused=heard.append)))
-    for index in range(1000):
-        refusals.add(Refusal("driver", "tcp", "192.0.2.1", 80, "", "not_allowed"))
-        refusals.add(Refusal("", "dns", "", 53, f"{index}.tunnel.example", "not_allowed"))
-    await asyncio.sleep(0)
-    refusals.flush()
+class Told:
+    """What is heard, and a clock."""
 
-    assert len(heard) == MAX_KINDS + 1
-    assert sum(each.count for each in heard) == 2000
-    assert next(each.count for each in heard if each.protocol == "tcp") == 1000
-    assert next(each.count for each in heard if each.reason == OTHERS) == 1000 - MAX_KINDS + 1
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.heard: list[Refusal] = []
+        rows = cast("Rows", SimpleNamespace(refused=self.heard.append))
+        self.refusals = Refusals(rows, clock=lambda: self.now)
+
+    def passes(self, seconds: float) -> list[Refusal]:
+        """What is heard in that time, looked at as often as it is."""
+        before = len(self.heard)
+        for _ in range(round(seconds / LOOK_SECONDS)):
+            self.now += LOOK_SECONDS
+            self.refusals.look()
+        return self.heard[before:]
+
+
+REFUSED = Refusal("driver", "tcp", "192.0.2.1", 80, "", "not_allowed")
+
+
+async def test_the_first_of_a_kind_is_told_at_once_and_the_rest_counted() -> None:
+    told = Told()
+    for _ in range(1000):
+        told.refusals.add(REFUSED)
+    assert told.heard == [REFUSED]
+
+    assert told.passes(1) == [replace(REFUSED, count=999)]
+    assert told.passes(600) == []
+    told.refusals.add(REFUSED)
+    assert told.heard[-1] == REFUSED
+
+
+async def test_a_job_that_goes_on_for_hours_makes_a_row_a_minute() -> None:
+    told = Told()
+    tries = 0
+    for _ in range(4 * 3600):
+        told.refusals.add(REFUSED)
+        told.passes(LOOK_SECONDS)
+        tries += 1
+    assert len(told.heard) <= 60 + 8
+    told.refusals.flush()
+    assert sum(each.count for each in told.heard) == tries
+
+
+async def test_a_job_that_always_tries_something_new_makes_few_rows_and_each_is_counted() -> None:
+    told = Told()
+    tries = 0
+    for second in range(600):
+        for index in range(100):
+            told.refusals.add(Refusal("", "dns", "", 53, f"{second}.{index}.tunnel.example", "not_allowed"))
+            told.refusals.add(Refusal("", f"family-{second}", "", 0, f"socket({index}, {second})", "call_refused"))
+            tries += 2
+        told.passes(1)
+    assert len(told.heard) <= MAX_KINDS + 600 * NEW_KINDS_A_SECOND + (MAX_PROTOCOLS + 1) * 20
+    assert len({each.protocol for each in told.heard if each.reason == OTHERS}) <= MAX_PROTOCOLS + 1
+    told.refusals.flush()
+    assert sum(each.count for each in told.heard) == tries
