@@ -35,8 +35,14 @@ format: $(VENV) ## rewrite the code in the house style
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
-test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
-	.venv/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test: $(VENV) java ## the tests without Spark and whole clusters, at most 8 minutes on 2 cores
+	.venv/bin/pytest $(SPREAD) -m 'not spark and not cluster'
+
+.PHONY: test-cluster
+test-cluster: $(VENV) java ## those tests that start Spark or a whole cluster, 8 minutes on 2 cores
+	.venv/bin/pytest $(SPREAD) -m 'spark or cluster'
 
 .PHONY: test-insider
 test-insider: $(VENV) java ## a hostile job tries everything from inside, with and without a sandbox, as root and as an ordinary user
@@ -48,7 +54,7 @@ class-archive: $(VENV) java ## an archive of Spark's classes, with which its JVM
 
 .PHONY: test-system
 test-system: $(VENV) java chromium ## whole systems with real programs (browsers, ensembles, killed leaders), an hour on 2 cores
-	.venv/bin/pytest tests/system -m 'not long' -n 2 --dist loadfile --no-loadscope-reorder
+	.venv/bin/pytest tests/system -m 'not long' $(SPREAD)
 
 .PHONY: test-chaos
 test-chaos: $(VENV) java chromium ## what takes long: huge partitions, series of faults, whole systems that are marked long

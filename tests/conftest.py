@@ -1,7 +1,7 @@
 """What all tests have in common: where their temporary files are, and the order in which they run.
 
 `make test` gives whole files to a few processes (``--dist loadfile``); long files at the end would leave all but one of
-them idle, so they come first.
+them idle, so they come first. Files that share a cluster go to one process, which starts it once.
 """
 
 from __future__ import annotations
@@ -12,13 +12,28 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer  # type: ignore[import-untyped]  # has no types
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # has no types
 
 TESTS = Path(__file__).parent
 LONG = (TESTS / "integration" / "cluster", TESTS / "integration" / "spark", TESTS / "integration" / "pki")
 SMALL = (TESTS / "unit", TESTS / "integration")
 """Folders whose tests write little enough for memory."""
+ONE_CLUSTER = "tests/integration/cluster/"
 MEMORY = Path("/dev/shm")  # noqa: S108  a directory of the run's own is made in it
 NEEDED_BYTES = 6 << 30
+
+
+class _Spreading(LoadFileScheduling):  # type: ignore[misc]  # has no types
+    """Whole files, and all those of one cluster together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ONE_CLUSTER if nodeid.startswith(ONE_CLUSTER) else str(super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """For ``--dist loadfile``."""
+    return _Spreading(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def _rank(item: pytest.Item) -> int:
