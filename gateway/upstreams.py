@@ -91,8 +91,6 @@ def transport_socket(leg: Leg, trust_domain: str, alpn: str = "http/1.1") -> dic
     """How the leg is protected: mutual TLS when it leaves the machine."""
     if isinstance(leg, UnixLeg):
         return {"name": "envoy.transport_sockets.raw_buffer", "typed_config": {"@type": _RAW}}
-    # The trailing slash: without it a role whose name begins alike would do.
-    identity = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{trust_domain}/{leg.role}/"}}
     return {
         "name": "envoy.transport_sockets.tls",
         "typed_config": {
@@ -100,20 +98,27 @@ def transport_socket(leg: Leg, trust_domain: str, alpn: str = "http/1.1") -> dic
             # No resumption: every connection is a full handshake, in which a revoked peer is refused.
             "max_session_keys": 0,
             "allow_renegotiation": False,
-            "common_tls_context": {
-                "alpn_protocols": [alpn],
-                "tls_params": {
-                    "tls_minimum_protocol_version": "TLSv1_3",
-                    "tls_maximum_protocol_version": "TLSv1_3",
-                    "ecdh_curves": list(KEY_EXCHANGES),
-                },
-                "tls_certificate_sds_secret_configs": [secret_source(CERTIFICATE_SECRET)],
-                # Anchors and revocation lists come as a secret, the role from here: both must hold.
-                "combined_validation_context": {
-                    "default_validation_context": {"match_typed_subject_alt_names": [identity]},
-                    "validation_context_sds_secret_config": secret_source(TRUST_SECRET),
-                },
-            },
+            "common_tls_context": common_tls_context(trust_domain, leg.role, alpn),
+        },
+    }
+
+
+def common_tls_context(trust_domain: str, role: str, alpn: str = "http/1.1") -> dict[str, object]:
+    """TLS 1.3 with peers of this role, and the certificate of this process."""
+    # The trailing slash: without it a role whose name begins alike would do.
+    identity = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{trust_domain}/{role}/"}}
+    return {
+        "alpn_protocols": [alpn],
+        "tls_params": {
+            "tls_minimum_protocol_version": "TLSv1_3",
+            "tls_maximum_protocol_version": "TLSv1_3",
+            "ecdh_curves": list(KEY_EXCHANGES),
+        },
+        "tls_certificate_sds_secret_configs": [secret_source(CERTIFICATE_SECRET)],
+        # Anchors and revocation lists come as a secret, the role from here: both must hold.
+        "combined_validation_context": {
+            "default_validation_context": {"match_typed_subject_alt_names": [identity]},
+            "validation_context_sds_secret_config": secret_source(TRUST_SECRET),
         },
     }
 

@@ -16,7 +16,7 @@ from sluice.core import EgressConfig, EgressSetting
 from sluice.gateway.envoy_config.egress_inside import INSIDE, filter_states, inside_cluster, inside_listener
 from sluice.gateway.envoy_config.egress_log import refused_log
 from sluice.gateway.envoy_config.json_values import exact_header, extension, seconds, typed
-from sluice.gateway.upstreams import CERTIFICATE_SECRET, KEY_EXCHANGES, TRUST_SECRET, XDS_CLUSTER, secret_source
+from sluice.gateway.upstreams import XDS_CLUSTER, common_tls_context
 
 EGRESS = "egress"
 """Name of the listener."""
@@ -114,26 +114,12 @@ def _listener(config: EgressConfig, trust_domain: str) -> dict[str, object]:
 
 
 def _transport_socket(trust_domain: str) -> dict[str, object]:
-    # The trailing slash: without it a role whose name begins alike would do.
-    job = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{trust_domain}/job/"}}
     context = typed(
         _DOWNSTREAM_TLS,
         require_client_certificate=True,
         disable_stateless_session_resumption=True,
         disable_stateful_session_resumption=True,
-        common_tls_context={
-            "alpn_protocols": ["http/1.1"],
-            "tls_params": {
-                "tls_minimum_protocol_version": "TLSv1_3",
-                "tls_maximum_protocol_version": "TLSv1_3",
-                "ecdh_curves": list(KEY_EXCHANGES),
-            },
-            "tls_certificate_sds_secret_configs": [secret_source(CERTIFICATE_SECRET)],
-            "combined_validation_context": {
-                "default_validation_context": {"match_typed_subject_alt_names": [job]},
-                "validation_context_sds_secret_config": secret_source(TRUST_SECRET),
-            },
-        },
+        common_tls_context=common_tls_context(trust_domain, "job"),
     )
     return {"name": "envoy.transport_sockets.tls", "typed_config": context}
 
