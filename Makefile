@@ -6,6 +6,9 @@ VENV := .venv/.complete
 PY := .venv/bin/python
 WORKERS := 2
 
+# The tests start many processes: each would compile the whole package.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | expand -t 16
 
