@@ -40,11 +40,11 @@ format: $(VENV) ## rewrite the code in the house style
 
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test: $(VENV) java ## the tests without Spark and whole clusters, at most 8 minutes on 2 cores
+test: $(VENV) java ## the tests that run no jobs, at most 8 minutes on 2 cores
 	.venv/bin/pytest $(SPREAD) -m 'not spark and not cluster'
 
 .PHONY: test-cluster
-test-cluster: $(VENV) java ## those tests that start Spark or a whole cluster, 8 minutes on 2 cores
+test-cluster: $(VENV) java ## those that start Spark, or a JobManager and TaskManagers with jobs, at most 10 minutes on 2 cores
 	.venv/bin/pytest $(SPREAD) -m 'spark or cluster'
 
 .PHONY: test-insider

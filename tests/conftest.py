@@ -16,8 +16,9 @@ from xdist.remote import Producer  # type: ignore[import-untyped]  # has no type
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # has no types
 
 TESTS = Path(__file__).parent
-LONG = (TESTS / "integration" / "cluster", TESTS / "integration" / "spark", TESTS / "integration" / "pki")
-SMALL = (TESTS / "unit", TESTS / "integration")
+INTEGRATION = TESTS / "integration"
+LONG = (INTEGRATION / "cluster", INTEGRATION / "spark", INTEGRATION / "runtime", INTEGRATION / "pki")
+SMALL = (TESTS / "unit", INTEGRATION)
 """Folders whose tests write little enough for memory."""
 ONE_CLUSTER = "tests/integration/cluster/"
 MEMORY = Path("/dev/shm")  # noqa: S108  a directory of the run's own is made in it
@@ -40,8 +41,12 @@ def _rank(item: pytest.Item) -> int:
     return next((rank for rank, folder in enumerate(LONG) if item.path.is_relative_to(folder)), len(LONG))
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long folders first, otherwise as collected."""
+    """Long folders first, otherwise as collected; an integration test with a fixture ``cluster`` is marked so."""
+    for item in items:
+        if item.path.is_relative_to(INTEGRATION) and "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.cluster)
     items.sort(key=_rank)
 
 
