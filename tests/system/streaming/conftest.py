@@ -18,6 +18,8 @@ from tests.integration.cluster.conftest import REPOSITORY, LocalCluster, eventua
 from tests.system.streaming.certificates import Incoming, in_database, in_files
 
 PIPELINE = REPOSITORY / "pipelines" / "cert_stream.py"
+PATIENCE_SECONDS = 300
+"""A wait has the start of Spark in it, and where a leader was killed its lease of 20 s."""
 
 
 @dataclass
@@ -60,9 +62,9 @@ class Stream:
             except AwayError:
                 return False
 
-        eventually(committed, f"a batch after the first {seen} is committed")
+        eventually(committed, f"a batch after the first {seen} is committed", PATIENCE_SECONDS)
 
-    def until_all_is_there(self, seconds: float = 150) -> None:
+    def until_all_is_there(self, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until everything that came in is in both outputs, and see that it is there once."""
         expected = self.incoming.fingerprints
 
