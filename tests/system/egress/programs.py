@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import json
+import os
 import ssl
 import subprocess
 import sys
@@ -52,6 +55,7 @@ def by_psql(told: dict[str, Any]) -> str:
     question = "select version || ' ' || ssl from pg_stat_ssl where pid = pg_backend_pid()"
     done = subprocess.run(
         [told["psql"], "--no-psqlrc", "-Atc", question, settings],
+        env=os.environ | {"LD_LIBRARY_PATH": told["libraries"]},
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -85,11 +89,61 @@ def by_jdbc(told: dict[str, Any]) -> str:
     return str(text)
 
 
+def by_psycopg(told: dict[str, Any]) -> str:
+    host, port = told["database"]
+    psycopg: Any = importlib.import_module("psycopg")
+    with psycopg.connect(
+        f"host={host} port={port} dbname=postgres user=job", sslmode="verify-full", sslrootcert=told["ca"]
+    ) as connection:
+        sent = [{"n": n} for n in range(1000)]
+        connection.execute("create temporary table rows (n integer)")
+        connection.cursor().executemany("insert into rows values (%(n)s)", sent)
+        (total,) = connection.execute("select sum(n) from rows").fetchone()
+        (encrypted,) = connection.execute("select ssl from pg_stat_ssl where pid = pg_backend_pid()").fetchone()
+    return f"{total} {encrypted}"
+
+
+def by_nats(told: dict[str, Any]) -> str:
+    """A request from one client to another, over the server."""
+    client: Any = importlib.import_module("nats")
+
+    async def connect() -> Any:
+        context = ssl.create_default_context(cafile=told["ca"])
+        return await client.connect(
+            told["messages"], tls=context, connect_timeout=SECONDS, allow_reconnect=False, max_reconnect_attempts=0
+        )
+
+    async def ask() -> str:
+        one, other = await connect(), await connect()
+
+        async def answer(message: Any) -> None:
+            await message.respond(message.data.upper())
+
+        await other.subscribe("questions", cb=answer)
+        await other.flush()
+        reply = await one.request("questions", b"hello", timeout=SECONDS)
+        await one.close()
+        await other.close()
+        return str(reply.data.decode())
+
+    return asyncio.run(ask())
+
+
 def not_allowed(told: dict[str, Any]) -> str:
     return requests.get(told["denied"], timeout=SECONDS, verify=told["ca"]).text
 
 
-PROGRAMS = (by_urllib, by_requests, by_requests_in_udf, by_pip, by_psql, by_jdbc, not_allowed)
+PROGRAMS = (
+    by_urllib,
+    by_requests,
+    by_requests_in_udf,
+    by_pip,
+    by_psql,
+    by_psycopg,
+    by_jdbc,
+    by_nats,
+    not_allowed,
+)
 
 
 def main() -> None:
@@ -97,6 +151,7 @@ def main() -> None:
     told = json.loads(sys.argv[1])
     authority = Path(told["shared"]) / "ca.pem"
     told["ca"] = str(authority)
+    sys.path.append(told["packages"])
     for program in PROGRAMS:
         try:
             result, error = program(told), ""

@@ -6,11 +6,8 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import os
 import shutil
-import socket
 import ssl
-import subprocess
 import tempfile
 import threading
 import zipfile
@@ -25,23 +22,38 @@ from aiohttp import web
 from sluice.core.home import Home
 from sluice.gateway.audit_log.log import audit_directory
 from sluice.gateway.audit_log.verification import read_records
+from sluice.gateway.authz import DEFAULT_POLICY
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
-from tests.name_server import NameServer, name_server
-from tests.ordinary_user import NOBODY
+from tests.system.egress.outside import (
+    ADDRESS,
+    CLIENTS,
+    UNPACKED,
+    fetched,
+    in_thread,
+    libraries,
+    name_service,
+    nats,
+    postgresql,
+    program,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).parent
-ADDRESS = "127.0.71.1"
-"""Of all servers: loopback, but not the address that everything else here has."""
 SECONDS = 240
 POLICY = """
 [[egress]]
 to = ["api.test:{https}", "index.test:{https}", "db.test:{database}"]
 roles = ["admin"]
 addresses = ["127.0.71.0/24"]
+
+[[egress]]
+to = ["messages.test:{messages}"]
+protocol = "tcp"
+roles = ["admin"]
+addresses = ["127.0.71.0/24"]
 """
+NAMES = ("api.test", "index.test", "db.test", "messages.test", "denied.test")
 CONFIG = """
 [taskmanager]
 count = 1
@@ -58,6 +70,10 @@ enabled = false
 [egress]
 mode = "enforce"
 nameservers = ["{nameserver}"]
+
+[isolation]
+read_only = ["{unpacked}"]
+writable = ["{shared}"]
 """
 
 
@@ -66,9 +82,10 @@ class Outside:
     """Servers that jobs connect to."""
 
     authority: trustme.CA
-    nameserver: str = ""
-    https: int = 0
-    database: int = 0
+    nameserver: str
+    https: int
+    database: int
+    messages: int
 
 
 def example_wheel() -> tuple[str, bytes]:
@@ -113,93 +130,51 @@ async def web_server(authority: trustme.CA) -> web.AppRunner:
     return runner
 
 
-async def serve(outside: Outside, ready: threading.Event, stop: threading.Event) -> None:
-    async with name_server() as names:
-        known: NameServer = names
-        known.names |= dict.fromkeys(("api.test", "index.test", "db.test", "denied.test"), (ADDRESS,))
-        runner = await web_server(outside.authority)
-        outside.nameserver, outside.https = names.address, runner.addresses[0][1]
+@contextlib.contextmanager
+def web_service(authority: trustme.CA) -> Iterator[int]:
+    """That server; its port."""
+    ports: list[int] = []
+    ready, stop = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        runner = await web_server(authority)
+        ports.append(runner.addresses[0][1])
         ready.set()
         await asyncio.to_thread(stop.wait)
         await runner.cleanup()
 
-
-@contextlib.contextmanager
-def postgresql(authority: trustme.CA) -> Iterator[int]:
-    """A real PostgreSQL that takes connections with TLS alone; its port."""
-    binaries = Path("/usr/lib/postgresql/15/bin")
-    if not binaries.exists():
-        binaries = ROOT / "build/egress/usr/lib/postgresql/15/bin"
-    directory = Path(tempfile.mkdtemp(prefix="pg"))
-    data = directory / "data"
-    certificate = authority.issue_cert("db.test")
-    certificate.private_key_pem.write_to_path(directory / "key.pem")
-    (directory / "cert.pem").write_bytes(b"".join(each.bytes() for each in certificate.cert_chain_pems))
-    (directory / "key.pem").chmod(0o600)
-    user = NOBODY if os.geteuid() == 0 else None  # it refuses to run as root
-    if user is not None:
-        for path in (directory, *directory.rglob("*")):
-            os.chown(path, user, user)
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind((ADDRESS, 0))
-        port = probe.getsockname()[1]
-
-    def run(*argv: str) -> subprocess.Popen[bytes]:
-        environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "HOME": str(directory)}
-        return subprocess.Popen(argv, env=environment, user=user, group=user, extra_groups=[] if user else None)
-
-    made = run(str(binaries / "initdb"), "-D", str(data), "-U", "job", "-A", "reject", "--no-sync")
-    assert made.wait(120) == 0
-    (data / "pg_hba.conf").write_text("hostssl all job 127.0.0.0/8 trust\n")
-    settings = {
-        "listen_addresses": ADDRESS, "port": port, "unix_socket_directories": directory, "fsync": "off",
-        "ssl": "on", "ssl_cert_file": directory / "cert.pem", "ssl_key_file": directory / "key.pem",
-    }  # fmt: skip
-    argv = [each for name, value in settings.items() for each in ("-c", f"{name}={value}")]
-    server = run(str(binaries / "postgres"), "-D", str(data), *argv)
-    try:
-        eventually(lambda: _accepts(port) or server.poll() is not None, "PostgreSQL does not listen", 60)
-        assert server.poll() is None
-        yield port
-    finally:
-        server.terminate()
-        server.wait(60)
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _accepts(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection((ADDRESS, port), timeout=1):
-        return True
-    return False
+    with in_thread(serve, stop):
+        assert ready.wait(60)
+        yield ports[0]
 
 
 @pytest.fixture(scope="module")
 def outside() -> Iterator[Outside]:
-    fetched = subprocess.run([ROOT / "scripts" / "get-egress-programs"], check=False, capture_output=True, text=True)
-    assert fetched.returncode == 0, fetched.stderr
-    made = Outside(trustme.CA())
-    ready, stop = threading.Event(), threading.Event()
-    serving = threading.Thread(target=lambda: asyncio.run(serve(made, ready, stop)))
-    serving.start()
-    try:
-        assert ready.wait(60)
-        with postgresql(made.authority) as made.database:
-            yield made
-    finally:
-        stop.set()
-        serving.join()
+    fetched()
+    authority = trustme.CA()
+    with (
+        name_service(*NAMES) as nameserver,
+        web_service(authority) as https,
+        postgresql(authority, "db.test") as database,
+        nats(authority, "messages.test") as messages,
+    ):
+        yield Outside(authority, nameserver, https, database, messages)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, outside: Outside) -> Iterator[LocalCluster]:
     home = tmp_path_factory.mktemp("egress") / "home"
     home.mkdir(mode=0o700)
-    (home / "sluice.toml").write_text(CONFIG.format(nameserver=outside.nameserver))
+    (home / "sluice.toml").write_text(
+        CONFIG.format(nameserver=outside.nameserver, unpacked=UNPACKED, shared=LocalCluster(home).shared)
+    )
     (home / "gateway").mkdir(mode=0o700)
     policy = home / "gateway" / "policy.toml"
     policy.touch(0o600)
-    default = (ROOT / "gateway/authz/default_policy.toml").read_text()
-    policy.write_text(default + POLICY.format(https=outside.https, database=outside.database))
+    policy.write_text(
+        DEFAULT_POLICY.read_text()
+        + POLICY.format(https=outside.https, database=outside.database, messages=outside.messages)
+    )
     running = start_cluster(home)
     yield running
     running.sluice("down")
@@ -208,11 +183,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, outside: Outside) -> Itera
 def test_real_programs_reach_what_the_policy_allows(cluster: LocalCluster, outside: Outside) -> None:
     outside.authority.cert_pem.write_to_path(cluster.shared / "ca.pem")
     (cluster.shared / "ca.pem").chmod(0o644)
-    jar = cluster.shared / "postgresql.jar"
-    shutil.copyfile(ROOT / "build/egress/usr/share/java/postgresql.jar", jar)
-    jar.chmod(0o644)
     told = {
-        "shared": str(cluster.shared), "jar": str(jar), "psql": "/usr/lib/postgresql/15/bin/psql",
+        "shared": str(cluster.shared), "packages": str(CLIENTS), "libraries": libraries(),
+        "jar": str(UNPACKED / "usr/share/java/postgresql.jar"), "psql": program("/usr/lib/postgresql/15/bin/psql"),
+        "messages": f"nats://messages.test:{outside.messages}",
         "api": f"https://api.test:{outside.https}", "index": f"https://index.test:{outside.https}",
         "denied": f"https://denied.test:{outside.https}/hello", "database": ["db.test", outside.database],
     }  # fmt: skip
@@ -232,7 +206,9 @@ def test_real_programs_reach_what_the_policy_allows(cluster: LocalCluster, outsi
     }  # fmt: skip
     assert results["by_pip"] == ("sluice_egress_example-1.0-py3-none-any.whl", "")
     assert results["by_psql"] == ("TLSv1.3 true", "")
+    assert results["by_psycopg"] == ("499500 True", "")
     assert results["by_jdbc"] == ("t", "")
+    assert results["by_nats"] == ("HELLO", "")
     refused, error = results["not_allowed"]
     assert refused == ""
     assert "denied.test" in error
@@ -244,7 +220,7 @@ def test_real_programs_reach_what_the_policy_allows(cluster: LocalCluster, outsi
             if record.event == "egress"
         ]
         names = {path.partition(":")[0] for path, decision in rows if decision == "allow"}
-        return {"api.test", "index.test", "db.test"} <= names and any(
+        return {"api.test", "index.test", "db.test", "messages.test"} <= names and any(
             "denied.test" in path and decision == "deny" for path, decision in rows
         )
 
