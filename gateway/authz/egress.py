@@ -145,16 +145,3 @@ class EgressPolicy:
             return EgressRuling(False, "no rule allows it", wanted)
         rule, target = grants[0]
         return EgressRuling(True, f"{rule.name} allows {target.text}", wanted, grants)
-
-    def could_allow(self, subject: EgressSubject, name: str) -> bool:
-        """Whether any port of ``name`` is allowed: what a resolver for the job may tell that it exists."""
-        try:
-            host = parse_host(name)
-        except UnclearDestination:
-            return False
-        return any(
-            target.covers(Destination(host, target.first_port))
-            for rule in self.rules
-            if rule.grantees.match(subject.owner, subject.roles, subject.groups, subject.job_name)
-            for target in rule.to
-        )

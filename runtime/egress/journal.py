@@ -157,13 +157,6 @@ class EgressJournal:
             self._keep(row, self._monotonic())
         self.wake()
 
-    def close_box(self, box: BoxId, reason: str) -> None:
-        """The box has ended, and with it all its connections."""
-        for each in self._opened():
-            if (each.row.job_id, each.row.attempt, each.row.process) == (box.job_id, box.attempt, box.process):
-                each.end(reason)
-                each.closed(reason)
-
     # --- for the reporter --------------------------------------------------------------------------------
 
     @property

@@ -170,13 +170,6 @@ def test_a_broker_that_fails_to_end_one_is_asked_again_and_others_end(world: Wor
     assert attempts == ["no answer"] * 2
 
 
-def test_a_box_that_ends_takes_its_connections_with_it(world: World) -> None:
-    world.opened()
-    stays = world.journal.opened(BoxId(BOX.job_id, 2, "driver"), API, end=world.ended.append)
-    world.journal.close_box(BOX, "the process has ended")
-    assert world.journal.report().targets == (stays.target,)
-
-
 def test_refused_farther_out_and_only_recorded(world: World) -> None:
     world.opened().closed("403 of the gateway", refused=True)
     world.opened(would_refuse="no rule allows it").closed()

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.core.egress_evidence import EgressReceipt, EgressReport, EgressTarget, EgressWord
 from sluice.core.errors import SluiceError
-from sluice.runtime.egress import BoxId, Destination, EgressJournal, EgressReporter, reporting_egress
+from sluice.runtime.egress import BoxId, Destination, EgressJournal, EgressReporter, OpenConnection, reporting_egress
 from sluice.runtime.egress.reporter import GRACE_SECONDS, NO_ANSWER, NOT_ALLOWED
 
 BOX = BoxId("a" * 32, 1, "driver")
@@ -49,8 +49,8 @@ class World:
         self.jobmanager = JobManager()
         self.reporter = EgressReporter(self.journal, self.jobmanager.find, enforce=enforce, clock=lambda: self.now)
 
-    def open(self, to: Destination) -> None:
-        self.journal.opened(BOX, to, end=lambda reason: self.ended.append((to.host or to.address, reason)))
+    def open(self, to: Destination) -> OpenConnection:
+        return self.journal.opened(BOX, to, end=lambda reason: self.ended.append((to.host or to.address, reason)))
 
 
 async def test_rows_are_sent_again_until_they_are_recorded() -> None:
@@ -119,10 +119,10 @@ async def test_only_recording_ends_nothing() -> None:
 async def test_running_reporter_tells_news_and_what_is_left_at_its_end() -> None:
     world = World()
     async with reporting_egress(world.reporter):
-        await asyncio.to_thread(world.open, API)
+        connection = await asyncio.to_thread(world.open, API)
         await world.jobmanager.told.wait()
         world.journal.refused(BOX, OTHER, "no rule allows it")
-        world.journal.close_box(BOX, "the process has ended")
+        connection.closed("the process has ended")
     rows = {row.target for report in world.jobmanager.reports for row in report.rows}
     assert rows == {"api.example.com:443", "[2001:db8::7]:443"}
     assert world.journal.idle
