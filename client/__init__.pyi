@@ -19,6 +19,7 @@ from .job_logs import LOG_CHUNK_BYTES as LOG_CHUNK_BYTES, JobLog as JobLog
 from .jobs import (
     POLL_SECONDS as POLL_SECONDS,
     TERMINAL as TERMINAL,
+    ChangeReader as ChangeReader,
     Reader as Reader,
     latest_jobs as latest_jobs,
     whole_id as whole_id,

@@ -13,7 +13,7 @@ from typing import Any, Self
 from sluice.client.blocking import BlockingGateway
 from sluice.client.errors import JobFailed
 from sluice.client.job_logs import JobLog
-from sluice.client.jobs import POLL_SECONDS, TERMINAL, latest_jobs, whole_id
+from sluice.client.jobs import TERMINAL, latest_jobs, whole_id
 from sluice.client.patient_reader import PatientReader
 from sluice.client.rest_client import GatewayClient
 from sluice.client.settings import ClientSettings
@@ -205,11 +205,10 @@ class Job:
         async def ended(client: GatewayClient) -> dict[str, Any]:
             reader = PatientReader(client, self.id)
             async with asyncio.timeout(timeout):
-                while True:
-                    job: dict[str, Any] = await reader.get(f"/v1/jobs/{self.id}")
+                async for job in reader.states():
                     if job["state"] in TERMINAL:
                         return job
-                    await asyncio.sleep(POLL_SECONDS)
+            raise AssertionError("the states of a job have no end but this")
 
         try:
             status = _status(self._gateway.call(ended))

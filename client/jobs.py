@@ -15,6 +15,10 @@ MAX_PAGE = 1000
 """Jobs in one answer."""
 MAX_PAGES = 100
 POLL_SECONDS = 0.4
+WAIT_SECONDS = 1.0
+"""How long one request waits for a job to change; its log is looked at in between."""
+PACE_SECONDS = 0.1
+"""Between two requests for a job that changes all the time."""
 TERMINAL = frozenset({"FINISHED", "FAILED", "CANCELED"})
 """States that a job does not leave."""
 
@@ -26,6 +30,19 @@ class Reader(Protocol):
 
     async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
         """GET ``path``."""
+
+
+class ChangeReader(Reader, Protocol):
+    """One that waits for changes."""
+
+    async def newer(self, path: str, version: str, seconds: float) -> tuple[Any, str]:
+        """What is at ``path`` as soon as it is another than ``version``, and its version; None: it is still that one.
+
+        Args:
+            path: of something that says which version it is.
+            version: that one has; empty: none.
+            seconds: to wait for another one.
+        """
 
 
 async def job_pages(client: Reader, **query: str | int) -> AsyncIterator[dict[str, Any]]:

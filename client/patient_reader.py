@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sluice.client.errors import AwayError
-from sluice.client.jobs import POLL_SECONDS, Reader
+from sluice.client.jobs import PACE_SECONDS, POLL_SECONDS, WAIT_SECONDS, ChangeReader
+
+_T = TypeVar("_T")
 
 OUTAGE_SECONDS = 120.0
 """How long an unavailable cluster is waited for."""
@@ -24,7 +26,7 @@ class PatientReader:
     ``say`` gets a line when an outage begins.
     """
 
-    client: Reader
+    client: ChangeReader
     job_id: str
     say: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
@@ -37,10 +39,31 @@ class PatientReader:
         Raises:
             AwayError: the cluster was away for :data:`OUTAGE_SECONDS`, or stopped for :data:`STOPPED_SECONDS`.
         """
+        return await self._repeated(lambda: self.client.get(path, **query))
+
+    async def states(self) -> AsyncIterator[dict[str, Any]]:
+        """The job now, and then as soon as it has changed, or nothing was heard for :data:`WAIT_SECONDS`; for ever.
+
+        Raises:
+            AwayError: as :meth:`get`.
+        """
+        job: dict[str, Any] = {}
+        version = ""
+
+        def ask() -> Awaitable[tuple[Any, str]]:
+            return self.client.newer(f"/v1/jobs/{self.job_id}", version, WAIT_SECONDS)
+
+        while True:
+            found, version = await self._repeated(ask)
+            job = job if found is None else found
+            yield job
+            await self.pause(PACE_SECONDS if version else POLL_SECONDS)
+
+    async def _repeated(self, ask: Callable[[], Awaitable[_T]]) -> _T:
         since: float | None = None
         while True:
             try:
-                return await self.client.get(path, **query)
+                return await ask()
             except AwayError as error:
                 now = self.clock()
                 if since is None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,6 +45,15 @@ class EdgeConnection:
     cipher: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the gateway answered; ``version`` as in ``ETag``, empty: it said none."""
+
+    status: int
+    body: bytes
+    version: str
+
+
 class GatewayClient:
     """REST calls through the gateway; answers are plain decoded JSON.
 
@@ -63,6 +73,14 @@ class GatewayClient:
     async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
         """GET ``path``."""
         return await self._call("GET", path, query)
+
+    async def newer(self, path: str, version: str, seconds: float) -> tuple[Any, str]:
+        """GET ``path`` when it is another than ``version``; see :class:`~sluice.client.jobs.Reader`."""
+        query: dict[str, str | int] = {"wait": f"{seconds:g}", "version": version}
+        answer = await self._ask("GET", path, query)
+        if answer.status == HTTPStatus.NOT_MODIFIED:
+            return None, version
+        return _decode(answer.status, answer.body, f"GET {path}"), answer.version
 
     async def patch(self, path: str, **query: str | int) -> Any:  # noqa: ANN401
         """PATCH ``path``."""
@@ -129,21 +147,32 @@ class GatewayClient:
 
         A single call is not worth an exchange. A body that cannot be sent again (``data``) goes with the credential.
         """
-        what = f"{method} {path}"
+        answer = await self._ask(method, path, query, data=data, document=document)
+        return _decode(answer.status, answer.body, f"{method} {path}")
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int],
+        *,
+        data: aiohttp.FormData | bytes | None = None,
+        document: object = None,
+    ) -> _Answer:
         shown = None if data is not None else await self._access_token()
-        status, body = await self._send(method, path, query, data=data, document=document, bearer=shown)
-        if shown is not None and status in REFUSED:
+        answer = await self._send(method, path, query, data=data, document=document, bearer=shown)
+        if shown is not None and answer.status in REFUSED:
             # The access token may be revoked or outdated; a refusal of the credential says why.
             self._token_cache.drop()
-            status, body = await self._send(method, path, query, document=document)
-        return _decode(status, body, what)
+            answer = await self._send(method, path, query, document=document)
+        return answer
 
     async def _access_token(self) -> str | None:
         """The access token to send; None: the credential itself."""
         shown = self._token_cache.current(time.monotonic())
         if shown is None and self._token_cache.is_due():
-            status, body = await self._send("POST", EXCHANGE_PATH, {})
-            shown = self._token_cache.take(status, body, time.monotonic())
+            answer = await self._send("POST", EXCHANGE_PATH, {})
+            shown = self._token_cache.take(answer.status, answer.body, time.monotonic())
         return shown
 
     async def _send(
@@ -155,7 +184,7 @@ class GatewayClient:
         data: aiohttp.FormData | bytes | None = None,
         document: object = None,
         bearer: str | None = None,
-    ) -> tuple[int, bytes]:
+    ) -> _Answer:
         headers = {} if bearer is None else {"authorization": f"Bearer {bearer}"}
         if isinstance(data, bytes):
             headers["content-type"] = "application/octet-stream"
@@ -171,9 +200,10 @@ class GatewayClient:
                 ssl=context,
                 allow_redirects=False,  # the credential must go to this gateway only
             ) as answer:
-                if 300 <= answer.status < 400:
+                if 300 <= answer.status < 400 and answer.status != HTTPStatus.NOT_MODIFIED:
                     raise ClientError(f"{method} {path}: the gateway leads elsewhere", "is it a gateway of Sluice?")
-                return answer.status, await read_body(answer.content, MAX_ANSWER_BYTES)
+                body = await read_body(answer.content, MAX_ANSWER_BYTES)
+                return _Answer(answer.status, body, answer.headers.get("etag", "").strip('"'))
         except BodyTooLarge as error:
             raise ClientError(
                 f"{method} {path}: the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB", "ask for less at once"
@@ -231,7 +261,7 @@ def _decode(status: int, body: bytes, what: str) -> Any:  # noqa: ANN401
         document = json.loads(body) if body else {}
     except ValueError as error:
         raise ClientError(f"{what}: the answer ({status}) is not JSON") from error
-    if status < 400:
+    if status < 300:
         return document
     detail = document.get("detail") or document.get("title") or f"status {status}"
     match status:

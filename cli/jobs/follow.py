@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sluice.cli.errors import EXIT_NO, EXIT_OK
-from sluice.client import LOG_CHUNK_BYTES, POLL_SECONDS, TERMINAL, PatientReader, Reader
+from sluice.client import LOG_CHUNK_BYTES, TERMINAL, ChangeReader, PatientReader
 
 ANNOUNCE_SECONDS = 2.0
 """Without a terminal, progress is a line at most this often."""
@@ -23,12 +23,12 @@ EXPLAINED = frozenset({"RUNNING", "RESTARTING", "RECONCILING"})
 
 @dataclass
 class Follower:
-    """Polls one job; ``write`` gets the driver's standard output, progress goes to ``console`` (standard error).
+    """Watches one job; ``write`` gets the driver's standard output, progress goes to ``console`` (standard error).
 
     It does not give up when the cluster is away for a while, less long when ``stopped`` says that it was taken down.
     """
 
-    client: Reader
+    client: ChangeReader
     job_id: str
     console: Console
     write: Callable[[str], None] = field(default=lambda text: print(text, end="", flush=True))
@@ -56,8 +56,7 @@ class Follower:
         )
         with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
             line = bar.add_task("submitted", total=None, stages="")
-            while True:
-                job: dict[str, Any] = await self.get(f"/v1/jobs/{self.job_id}")
+            async for job in self._reader.states():
                 progress = job.get("progress") or {}
                 total = int(progress.get("tasks_total", 0))
                 bar.update(
@@ -72,12 +71,15 @@ class Follower:
                 await self._drain_output(int(job.get("attempt") or 1))
                 if job["state"] in TERMINAL:
                     return job
-                await self.pause(POLL_SECONDS)
+        raise AssertionError("the states of a job have no end but this")
 
     async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401
         """Ask until there is an answer; raises :class:`~sluice.client.errors.AwayError` as :meth:`until_end` does."""
-        reader = PatientReader(self.client, self.job_id, self._say, self.clock, self.pause, self.stopped)
-        return await reader.get(path, **query)
+        return await self._reader.get(path, **query)
+
+    @property
+    def _reader(self) -> PatientReader:
+        return PatientReader(self.client, self.job_id, self._say, self.clock, self.pause, self.stopped)
 
     def _say(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)

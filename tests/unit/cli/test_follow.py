@@ -38,8 +38,36 @@ class Cluster:
             return answer
         return {"data": answer, "next_offset": int(query["offset"]) + len(answer), "end": True}
 
+    async def newer(self, path: str, version: str, seconds: float) -> tuple[Any, str]:
+        """As an old gateway, or one behind a proxy that drops versions."""
+        return await self.get(path), ""
+
     async def wait(self, seconds: float) -> None:
         self.now += seconds
+
+
+class Versions(Cluster):
+    """A gateway that waits for changes; versions are numbers."""
+
+    def __init__(self, changes: Sequence[tuple[float, Any]]) -> None:
+        super().__init__([], [""])
+        self.changes = list(changes)
+        self.requests: list[tuple[str, float]] = []
+
+    async def newer(self, path: str, version: str, seconds: float) -> tuple[Any, str]:
+        self.requests.append((version, self.now))
+        end = self.now + seconds
+        while True:
+            latest, (_, job) = [each for each in enumerate(self.changes, 1) if each[1][0] <= self.now][-1]
+            if str(latest) != version:
+                if isinstance(job, Exception):
+                    del self.changes[latest - 1]
+                    raise job
+                return job, str(latest)
+            coming = [when for when, _ in self.changes if self.now < when <= end]
+            self.now = min(coming, default=end)
+            if not coming:
+                return None, version
 
 
 def follower(cluster: Cluster) -> tuple[Follower, io.StringIO, list[str]]:
@@ -56,6 +84,36 @@ async def test_a_job_is_waited_for_while_the_cluster_is_away() -> None:
 
     assert "".join(written) == "one two three"
     assert said.getvalue().count("still waiting") == 2
+
+
+async def test_the_end_of_a_job_is_heard_at_once() -> None:
+    cluster = Versions([(0.0, RUNNING), (7.35, FINISHED)])
+    waiting, _, _ = follower(cluster)
+
+    assert await waiting.until_end() == FINISHED
+
+    assert cluster.now == pytest.approx(7.35)
+    assert [version for version, _ in cluster.requests] == ["", *["1"] * (len(cluster.requests) - 1)]
+    assert len(cluster.requests) < 10
+
+
+async def test_a_job_that_changes_all_the_time_is_not_asked_for_all_the_time() -> None:
+    cluster = Versions([*((number / 1000, {**RUNNING, "attempt": 1}) for number in range(1000)), (1.0, FINISHED)])
+    waiting, _, _ = follower(cluster)
+
+    assert await waiting.until_end() == FINISHED
+
+    assert len(cluster.requests) <= 13
+
+
+async def test_the_version_of_one_leader_is_shown_to_the_next() -> None:
+    cluster = Versions([(0.0, RUNNING), (2.0, AWAY), (3.0, FINISHED)])
+    waiting, said, _ = follower(cluster)
+
+    assert await waiting.until_end() == FINISHED
+
+    assert said.getvalue().count("still waiting") == 1
+    assert {version for version, _ in cluster.requests} == {"", "1"}
 
 
 async def test_an_outage_without_end_is_given_up() -> None:
