@@ -16,7 +16,7 @@ class SluiceClusterManager extends ExternalClusterManager {
 
   override def canCreate(masterURL: String): Boolean = masterURL.startsWith("sluice://")
 
-  override def createTaskScheduler(sc: SparkContext, masterURL: String): TaskScheduler = new TaskSchedulerImpl(sc)
+  override def createTaskScheduler(sc: SparkContext, masterURL: String): TaskScheduler = new SluiceTaskScheduler(sc)
 
   override def createSchedulerBackend(
       sc: SparkContext, masterURL: String, scheduler: TaskScheduler): SchedulerBackend = {

@@ -33,6 +33,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   private val progress = new ProgressListener(bridge)
   private val stages = new StageListener(bridge)
   private val stopping = new AtomicBoolean()
+  @volatile private var begun = false
   private val graceTimer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("sluice-loss-grace")
   private val awaitingReason = ConcurrentHashMap.newKeySet[String]()
 
@@ -41,8 +42,26 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
 
   override def applicationId(): String = appId
 
+  /** Enough executors were there once, or were waited for long enough. Spark's own answer writes a line each time. */
+  def ready: Boolean = {
+    if (!begun) begun = isReady()
+    begun
+  }
+
   override def sufficientResourcesRegistered(): Boolean =
     totalRegisteredExecutors.get() >= initialExecutors * minRegisteredRatio
+
+  /** While executors start, as if they were there: who asks now cuts the data for all of them. */
+  override def defaultParallelism(): Int = {
+    val expected = if (ready) 0 else initialExecutors * conf.get(config.EXECUTOR_CORES)
+    conf.getInt(config.DEFAULT_PARALLELISM.key, Seq(totalCoreCount.get(), expected, 2).max)
+  }
+
+  /** Asked for a barrier stage, which Spark tries again only after 15 s when there are too few. */
+  override def maxNumConcurrentTasks(profile: ResourceProfile): Int = {
+    while (!ready && !stopping.get()) Thread.sleep(ReadyPollMillis)
+    super.maxNumConcurrentTasks(profile)
+  }
 
   override def start(): Unit = {
     super.start()
@@ -195,6 +214,7 @@ private[sluice] object SluiceSchedulerBackend {
   /** Exit code of a driver whose agent is gone (`FENCED_EXIT_CODE` in `runtime/spark/driver/bridge.py`). */
   private val FencedExitCode = 58
   private val LossGraceMillis = 3000L
+  private val ReadyPollMillis = 50L
 
   private val contexts = new AtomicInteger()
 
