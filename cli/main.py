@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -75,6 +74,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"sluice {version('sluice')}")
         raise typer.Exit
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluice.cli import config
 from sluice.core import Home
+
+if TYPE_CHECKING:
+    from sluice.cli.config import Configuration
 
 HomeOption = Annotated[
     Path,
@@ -24,8 +26,10 @@ JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, 
 DEFAULT_HOME = Path(".sluice")
 
 
-def load_configuration(home: Path, file: Path | None, **flags: object) -> tuple[Home, config.Configuration]:
+def load_configuration(home: Path, file: Path | None, **flags: object) -> tuple[Home, Configuration]:
     """The home and the effective configuration for a verb; flags are ``section__key=value``."""
+    from sluice.cli.config import find_config_file, load  # every part's settings, which most verbs do not need
+
     located = Home.at(home)
     values = {name.replace("__", ".", 1): value for name, value in flags.items()}
-    return located, config.load(config.find_config_file(file, located.root), flags=values)
+    return located, load(find_config_file(file, located.root), flags=values)
