@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.core import TRACING, SluiceError
@@ -47,6 +48,14 @@ RETRY_SECONDS = 0.5
 """Before a busy JobMaster is told again that its driver has ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What drivers of a job have recorded, up to that of ``attempt``."""
+
+    evidence: Evidence = field(default_factory=Evidence)
+    attempt: int = 0
+
+
 class Drivers:
     """All drivers here, by job. A job has one at a time.
 
@@ -69,7 +78,7 @@ class Drivers:
         self._jobmaster = jobmaster
         self._networks = networks
         self._drivers: dict[str, HostedDriver] = {}
-        self._evidence: dict[str, Evidence] = {}
+        self._evidence: dict[str, _Kept] = {}
 
     def launch(self, launch: DriverLaunch, slot: TaskSlot) -> Coroutine[Any, Any, None]:
         """Start a driver in an allocated slot; what is returned ends when its process runs.
@@ -136,7 +145,7 @@ class Drivers:
         self._endpoint.hand_off(self._watch(driver, child, request)).add_done_callback(lambda _: renewal.cancel())
 
     async def _watch(self, driver: HostedDriver, child: ChildProcess, request: SlotRequest) -> None:
-        """Wait for the end, make sure that nothing is left, and tell the JobMaster."""
+        """Wait for the end, make sure that nothing is left, and tell the JobMaster; then delete the files."""
         launch = driver.launch
         try:
             ended = await child.wait()
@@ -144,11 +153,12 @@ class Drivers:
             await child.stop(0)  # whatever it has left in its session
             await asyncio.to_thread(kill_below, driver.directory)
             seen = await asyncio.to_thread(driver.connections)
-            self._evidence[launch.job_id] = merge(self._evidence.get(launch.job_id, Evidence()), seen)
+            before = self._evidence.get(launch.job_id, _Kept())
+            self._evidence[launch.job_id] = _Kept(merge(before.evidence, seen), launch.attempt)
+            self._endpoint.hand_off(self._tell_end(launch, request, ended))
             await asyncio.to_thread(driver.clean_up)
         finally:
             self._forget(driver)
-        await self._tell_end(launch, request, ended)
 
     async def _tell_end(self, launch: DriverLaunch, request: SlotRequest, ended: Exit) -> None:
         how = f"{ended}; see driver.agent and driver.stderr"
@@ -219,9 +229,10 @@ class Drivers:
 
     def connections(self, job_id: str) -> Evidence:
         """Mutual TLS connections that drivers of a job here have recorded."""
-        driver = self._drivers.get(job_id)
-        ended = self._evidence.get(job_id, Evidence())
-        return ended if driver is None else merge(ended, driver.connections())
+        driver, kept = self._drivers.get(job_id), self._evidence.get(job_id, _Kept())
+        if driver is None or driver.launch.attempt <= kept.attempt:
+            return kept.evidence
+        return merge(kept.evidence, driver.connections())
 
     async def logs(self, job_id: str, attempt: int) -> tuple[str, ...]:
         """Which logs the driver of an attempt has left here."""
