@@ -79,13 +79,11 @@ from .metrics import (
     REGISTRY as REGISTRY,
     collecting as collecting,
     exposition as exposition,
-    fetch as fetch,
     merge as merge,
     render as render,
-    serving as serving,
-    socket_of as socket_of,
 )
-from .tasks import end_tasks as end_tasks, repeat as repeat
+from .metrics_socket import fetch as fetch, serving as serving, socket_of as socket_of
+from .tasks import end_tasks as end_tasks, repeat as repeat, side_by_side as side_by_side
 from .tracing import (
     TRACEPARENT_HEADER as TRACEPARENT_HEADER,
     TRACING as TRACING,

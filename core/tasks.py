@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 from sluice.core.errors import SluiceError
@@ -18,6 +18,22 @@ async def end_tasks(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def side_by_side(*steps: Coroutine[Any, Any, object]) -> None:
+    """Run all ``steps`` at the same time, each to its end; raises what the first of them that failed has raised.
+
+    None is cancelled because another failed: what it makes is then there for whoever cleans up. When the caller is
+    cancelled they are, and have ended when this raises.
+    """
+    tasks = [asyncio.ensure_future(step) for step in steps]
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        await end_tasks(*tasks)
+        raise
+    for task in tasks:
+        task.result()
 
 
 async def repeat(step: Callable[[], object], seconds: float, failure: str) -> NoReturn:

@@ -40,13 +40,12 @@ from sluice.runtime.processes.job_networks import job_networks
 from sluice.runtime.rpc import RpcService
 from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.taskmanager import (
-    DriverArgv,
+    AGENT,
     ExecutorLauncher,
     RegisteringTaskManager,
     SparkExecutorLauncher,
     TaskExecutor,
     TaskManagerShape,
-    driver_argv,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ async def taskmanager(
     *,
     jobmanagers: Sequence[Address] = (),
     launcher: ExecutorLauncher | None = None,
-    argv: DriverArgv = driver_argv,
+    argv: Sequence[str] = AGENT,
 ) -> AsyncIterator[asyncio.Task[None]]:
     """A running TaskManager; yields the task that keeps it connected, which ends when it leaves, or with an error.
 

@@ -5,5 +5,6 @@ from .errors import SandboxRefused as SandboxRefused, SandboxUnavailable as Sand
 from .limits import Limits as Limits
 from .sandbox import Sandbox as Sandbox
 from .system_view import java_paths as java_paths
+from .trial import Trial as Trial
 from .uids import is_job_uid as is_job_uid
 from .view import SECRETS_DIRECTORY as SECRETS_DIRECTORY, SecretFile as SecretFile, View as View

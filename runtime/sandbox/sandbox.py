@@ -21,7 +21,7 @@ from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, check_path, in_order
 from sluice.runtime.sandbox.seat import NetworkSeat
 from sluice.runtime.sandbox.system_view import python_paths
-from sluice.runtime.sandbox.trial import TRIAL_JOB, find_walls, own_rights
+from sluice.runtime.sandbox.trial import TRIAL_JOB, Trial, find_walls, own_rights, standing_walls
 from sluice.runtime.sandbox.uids import give, job_uid, open_way
 from sluice.runtime.sandbox.view import View
 
@@ -39,6 +39,20 @@ class Sandbox:
         self._own_uids = own_uids
         self._private = tuple(private)
         self._groups: ControlGroups | None = None
+
+    @classmethod
+    def as_tried(cls, trial: Trial, config: IsolationConfig, *, private: Sequence[Path] = ()) -> Sandbox:
+        """The same as :meth:`prepare` where another process has tried it: one with the same rights as this one.
+
+        Args:
+            trial: its :attr:`trial`.
+            config: section ``[isolation]``, with which it was tried.
+            private: directories that no job may see.
+        """
+        walls = None if config.level is IsolationLevel.NONE else standing_walls(trial.bwrap)
+        sandbox = cls(config, walls, own_uids=trial.own_uids, private=private)
+        sandbox._groups = ControlGroups.find()
+        return sandbox
 
     @classmethod
     def prepare(cls, config: IsolationConfig, *, private: Sequence[Path] = (), own_networks: bool = False) -> Sandbox:
@@ -72,6 +86,11 @@ class Sandbox:
 
         uid = self.uid(TRIAL_JOB)
         try_network(lambda seat: self.box(View(TRIAL_JOB), Limits(), network=seat), uid=uid, rights=own_rights())
+
+    @property
+    def trial(self) -> Trial:
+        """What was found out, for processes that this one starts."""
+        return Trial(bwrap="" if self._walls is None else self._walls.bwrap, own_uids=self._own_uids)
 
     @property
     def private(self) -> Sequence[Path]:

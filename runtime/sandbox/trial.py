@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
 from sluice.runtime.sandbox.box import Box, Walls
 from sluice.runtime.sandbox.config import IsolationConfig, IsolationLevel
 from sluice.runtime.sandbox.errors import SandboxRefused, SandboxUnavailable
@@ -43,6 +45,24 @@ NAMESPACE_RIGHTS = {"sys_admin": 21}
 """Those for namespaces without a user namespace."""
 
 
+class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What this machine can do, as :func:`find_walls` found it.
+
+    Attributes:
+        bwrap: path of the bubblewrap that works; empty: there are no namespaces.
+        own_uids: each job gets a uid of its own.
+    """
+
+    bwrap: str
+    own_uids: bool
+
+
+def standing_walls(bwrap: str) -> Walls:
+    """The walls of a box that ``bwrap`` makes; empty: of one without namespaces."""
+    python = os.path.realpath(sys.executable)
+    return Walls(python, bwrap, tuple(system_mounts()), system_files(), seccomp_filter())
+
+
 def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
     """The walls of the configured level, tried; and whether each job gets a uid of its own."""
     if config.level is IsolationLevel.NONE:
@@ -51,8 +71,6 @@ def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
         raise SandboxUnavailable(f"there is no sandbox on {sys.platform}", 'use Linux, or set isolation.level = "none"')
     check_shown(config)
     rights = own_rights()
-    python = os.path.realpath(sys.executable)
-    program = seccomp_filter()
     if config.level is IsolationLevel.UID:
         if missing := [name for name, number in ROOTS_RIGHTS.items() if not rights >> number & 1]:
             raise SandboxUnavailable(
@@ -64,7 +82,7 @@ def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
                 'isolation.level = "uid" needs Landlock, which this kernel does not have',
                 'start it with Linux 5.13 or newer and lsm=landlock,…, or set level = "sandbox"',
             )
-        walls = Walls(python, "", tuple(system_mounts()), system_files(), program)
+        walls = standing_walls("")
         _try(walls, own_uids=True)
         return walls, True
     missing = [name for name, number in (ROOTS_RIGHTS | NAMESPACE_RIGHTS).items() if not rights >> number & 1]
@@ -77,7 +95,7 @@ def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
         )
     failures: list[SandboxUnavailable] = []
     for bwrap in programs(config):
-        walls = Walls(python, bwrap, tuple(system_mounts()), system_files(), program)
+        walls = standing_walls(bwrap)
         try:
             _try(walls, own_uids=own_uids)
         except SandboxUnavailable as error:

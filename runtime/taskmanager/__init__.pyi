@@ -1,4 +1,4 @@
-from .driver import DriverArgv as DriverArgv, driver_argv as driver_argv
+from .driver import AGENT as AGENT
 from .errors import DRAINED_EXIT_CODE as DRAINED_EXIT_CODE
 from .jobmanager_link import RegisteringTaskManager as RegisteringTaskManager
 from .launcher import ExecutorLauncher as ExecutorLauncher, SparkExecutorLauncher as SparkExecutorLauncher

@@ -8,6 +8,7 @@ that it told this TaskManager to launch. In the driver's directory the job can w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import sys
@@ -15,16 +16,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.core import clear_untrusted, is_regular_file, make_private_directory, utc_now
+from sluice.core import clear_untrusted, is_regular_file, make_private_directory, side_by_side, utc_now
 from sluice.pki import SpiffeId
 from sluice.pki.issuing import SignedChain, install_chain
 from sluice.pki.x509 import new_csr
 from sluice.runtime.job_network import JobNetwork, SeatGiver, pair_of_seats
 from sluice.runtime.messages import DRIVER_LOGS, DriverCsr, DriverLaunch, Evidence
 from sluice.runtime.node import ChildProcess, LeaderPlace, keep_renewed, open_log, shorten_log
-from sluice.runtime.sandbox import IsolationConfig
+from sluice.runtime.sandbox import IsolationConfig, Trial
 from sluice.runtime.spark import read_evidence
 from sluice.runtime.spark.driver import DriverSpec
+from sluice.runtime.spark.jvm import SparkRuntime
 from sluice.runtime.taskmanager.errors import DriverNotStarted
 
 PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
@@ -35,14 +37,11 @@ LOG_FILES = dict(
 )
 """The file of each log in a driver's directory."""
 
-DriverArgv = Callable[[Path], Sequence[str]]
-"""The command that runs a driver agent with the spec at this path."""
 SignDriver = Callable[[DriverCsr], Awaitable[SignedChain]]
 
 
-def driver_argv(spec: Path) -> Sequence[str]:
-    """The real driver agent; ``-P`` keeps a job's files off its module path."""
-    return (sys.executable, "-P", "-m", "sluice.runtime.spark.driver.main", str(spec))
+AGENT = (sys.executable, "-P", "-m", "sluice.runtime.spark.driver.main")
+"""The real driver agent; ``-P`` keeps a job's files off its module path."""
 
 
 def driver_directory(jobs: Path, job_id: str, attempt: int) -> Path:
@@ -60,8 +59,10 @@ class DriverHome:
         trust_domain: of the cluster.
         leader: where a driver looks for the JobManager that leads.
         isolation: what JVM and Python run in.
+        trial: how this machine was found to give that; None: each agent tries it itself.
         private: what no job may see.
-        argv: the command of a driver agent.
+        spark: what their JVMs are started from; None: each agent examines Java and Spark itself.
+        argv: the command of a driver agent, which reads the path of its spec from standard input.
     """
 
     jobs: Path
@@ -69,8 +70,10 @@ class DriverHome:
     trust_domain: str
     leader: LeaderPlace
     isolation: IsolationConfig
+    trial: Trial | None = None
     private: Sequence[Path] = ()
-    argv: DriverArgv = driver_argv
+    spark: Callable[[], SparkRuntime | None] = lambda: None
+    argv: Sequence[str] = AGENT
 
 
 JoinDriver = Callable[["HostedDriver"], Awaitable[JobNetwork]]
@@ -123,36 +126,65 @@ class HostedDriver:
         return self._child is not None
 
     async def start(self) -> ChildProcess:
-        """Get an identity, write the spec and start the agent; raises :class:`DriverNotStarted`."""
+        """Start the agent and get it an identity and a network meanwhile; raises :class:`DriverNotStarted`.
+
+        The agent does nothing before it is told where its spec is.
+        """
         for path in (self.directory, self._work, self._reports):
             make_private_directory(path)
-        await self.renew_identity()
-        if self._join is not None:
-            self._network = await self._join(self)
-        seats = None if self._network is None else _give_seats(self._network)
+        agent, seats, inherited = await self._start_agent()
         try:
-            return await self._start_agent(seats)
-        finally:
-            if seats is not None:
-                seats.close()  # the agent has inherited it
+            await side_by_side(self.renew_identity(), self._open_network(seats))
+            await self._tell(agent, await asyncio.to_thread(self._write_spec, inherited))
+        except BaseException:
+            await asyncio.shield(agent.stop(0))
+            raise
+        if self._grace is not None:  # asked to end while it was being started
+            await agent.stop(self._grace)
+        return agent
 
-    async def _start_agent(self, seats: socket.socket | None) -> ChildProcess:
-        spec = await asyncio.to_thread(self._write_spec, -1 if seats is None else seats.fileno())
-        if self._grace is not None:
-            raise DriverNotStarted(f"the driver of job {self.launch.job_id} was given up before it was started")
+    async def _start_agent(self) -> tuple[ChildProcess, socket.socket | None, int]:
+        """The process; where it is given seats from, if it needs any; the descriptor over which it takes them."""
         environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
-        with open_log(self.directory / LOG_FILES["driver.agent"]) as log:
-            self._child = await ChildProcess.start(
-                self._home.argv(spec),
+        with contextlib.ExitStack() as unless_started, contextlib.ExitStack() as stack:
+            ours, inherited = None, -1
+            if self._join is not None:
+                ours, theirs = pair_of_seats()
+                unless_started.callback(ours.close)
+                inherited = stack.enter_context(theirs).fileno()
+            log = stack.enter_context(open_log(self.directory / LOG_FILES["driver.agent"]))
+            agent = await ChildProcess.start(
+                self._home.argv,
                 env=environment,
                 cwd=self.directory,
+                stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=asyncio.subprocess.STDOUT,
-                pass_fds=() if seats is None else (seats.fileno(),),
+                pass_fds=() if inherited < 0 else (inherited,),
             )
-        if self._grace is not None:  # asked to end while it was being started
-            await self._child.stop(self._grace)
-        return self._child
+            unless_started.pop_all()
+        return agent, ours, inherited
+
+    async def _tell(self, agent: ChildProcess, spec: Path) -> None:
+        """Say where the spec is; an agent that has ended hears nothing, which is seen by its end."""
+        if self._grace is not None or agent.stdin is None:
+            raise DriverNotStarted(f"the driver of job {self.launch.job_id} was given up before it was started")
+        self._child = agent
+        with contextlib.suppress(OSError):
+            agent.stdin.write(os.fsencode(spec) + b"\n")
+            await agent.stdin.drain()
+        agent.stdin.close()
+
+    async def _open_network(self, seats: socket.socket | None) -> None:
+        """Give seats in its network over ``seats``; None: it shares the machine's."""
+        if seats is None or self._join is None:
+            return
+        try:
+            self._network = await self._join(self)
+        except BaseException:
+            seats.close()
+            raise
+        SeatGiver(self._network, seats)  # the event loop holds it
 
     def _write_spec(self, seats: int) -> Path:
         launch = self.launch
@@ -177,6 +209,8 @@ class HostedDriver:
             lease_seconds=launch.lease,
             allow_conf=launch.allow_conf,
             isolation=self._home.isolation,
+            trial=self._home.trial,
+            spark=self._home.spark(),
             private_dirs=tuple(map(str, self._home.private)),
             ports={} if self._network is None else dict(self._network.ports.by_name),
             seats=seats,
@@ -215,13 +249,6 @@ class HostedDriver:
         if self._network is not None:
             self._network.close()
         clean_driver_directory(self.directory)
-
-
-def _give_seats(network: JobNetwork) -> socket.socket:
-    """The end for an agent, to which this process gives seats in ``network`` from now on."""
-    ours, theirs = pair_of_seats()
-    SeatGiver(network, ours)  # the event loop holds it
-    return theirs
 
 
 def clean_driver_directory(directory: Path) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from sluice.core import clear_untrusted, make_private_directory, utc_now
+from sluice.core import clear_untrusted, make_private_directory, side_by_side, utc_now
 from sluice.pki import SpiffeId
 from sluice.pki.issuing import SignedChain, install_chain
 from sluice.pki.trust import place_reports
@@ -116,13 +116,11 @@ class ExecutorProcess:
         """Get an identity and start the process."""
         for path in (self.directory, self._work, self._reports):
             make_private_directory(path)
-        await self.renew_identity()
         self._temp = make_temp_dir()
-        network = self._network = None if self._join is None else await self._join(self)
-        ports = None if network is None else network.ports.by_name
+        await side_by_side(self._identify(), self._open_network())
+        ports = None if self._network is None else self._network.ports.by_name
         place = ExecutorPlace(self._of_job.shown, self._work, self._temp, self._reports, self._host, ports)
         command = launcher.command(self.launch, place)
-        self._workload = await self._serve_workload()
         box = await asyncio.to_thread(self._prepare, command, self._temp)
         if self._unwanted:
             raise ExecutorNotStarted(f"executor {self.launch.executor_id} was given up before it was started")
@@ -133,7 +131,7 @@ class ExecutorProcess:
             )
             self._child = await ChildProcess.start(
                 command.argv,
-                env={**command.env, **self._workload.environment},
+                env={**command.env, **({} if self._workload is None else self._workload.environment)},
                 cwd=self._work,
                 stdout=stdout,
                 stderr=stderr,
@@ -166,7 +164,9 @@ class ExecutorProcess:
         seat = None if self._network is None else self._network.seat("executor")
         return self._sandbox.box(view, limits, network=seat)
 
-    async def _serve_workload(self) -> WorkloadServer:
+    async def _identify(self) -> None:
+        """Get an identity, and serve it to the job's code."""
+        await self.renew_identity()
         server = WorkloadServer(
             WorkloadPlace(make_temp_dir()),
             self.identity,
@@ -178,7 +178,10 @@ class ExecutorProcess:
         )
         self._workload = server  # cleaned up whatever comes
         await server.start()
-        return server
+
+    async def _open_network(self) -> None:
+        if self._join is not None:
+            self._network = await self._join(self)
 
     async def end_workload(self) -> None:
         """From now on nobody gets a token for this executor."""

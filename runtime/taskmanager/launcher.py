@@ -43,6 +43,10 @@ class ExecutorLauncher(Protocol):
         """The command of one executor; raises ``ForbiddenSparkConf`` when the driver wants what it must not."""
         ...
 
+    def spark(self) -> SparkRuntime | None:
+        """What drivers' JVMs are started from; None: who starts them finds that out."""
+        ...
+
 
 class SparkExecutorLauncher:
     """Spark's own executors, with our security provider."""
@@ -57,11 +61,9 @@ class SparkExecutorLauncher:
 
     def command(self, launch: ExecutorLaunch, place: ExecutorPlace) -> Command:
         """The command of one executor; raises ``ForbiddenSparkConf``."""
-        spark = self._spark or find_spark_runtime()
-        self._find_classes_in_background(spark)
         return executor_command(
             launch,
-            spark=spark,
+            spark=self.spark(),
             identity_dir=place.identity,
             work_dir=place.work,
             temp_dir=place.temp,
@@ -69,6 +71,12 @@ class SparkExecutorLauncher:
             host=place.host,
             ports=place.ports,
         )
+
+    def spark(self) -> SparkRuntime:
+        """What all JVMs here are started from."""
+        spark = self._spark = self._spark or find_spark_runtime()
+        self._find_classes_in_background(spark)
+        return spark
 
     def _find_classes_in_background(self, spark: SparkRuntime) -> None:
         """Use an archive that was made since the start, from the next executor on: checking it takes long."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,7 @@ from sluice.runtime.rpc import (
 )
 from sluice.runtime.sandbox import Sandbox, SandboxRefused
 from sluice.runtime.spark.jvm import EXECUTOR_LISTENS
-from sluice.runtime.taskmanager.driver import DriverArgv, DriverHome, clean_driver_directory, driver_argv
+from sluice.runtime.taskmanager.driver import AGENT, DriverHome, clean_driver_directory
 from sluice.runtime.taskmanager.drivers import Drivers
 from sluice.runtime.taskmanager.errors import AllocationUnknown, ExecutorNotStarted, SlotNotAvailable
 from sluice.runtime.taskmanager.executor import (
@@ -124,7 +124,7 @@ class TaskExecutor(RpcEndpoint):
         connections: ConnectionLog,
         slots_changed: Callable[[], None],
         *,
-        argv: DriverArgv = driver_argv,
+        argv: Sequence[str] = AGENT,
         networks: Networks | None = None,
     ) -> None:
         super().__init__(TASK_EXECUTOR, TaskExecutorGateway)
@@ -148,7 +148,9 @@ class TaskExecutor(RpcEndpoint):
             trust_domain=shape.trust_domain,
             leader=shape.leader,
             isolation=sandbox.config,
+            trial=sandbox.trial,
             private=sandbox.private,
+            spark=launcher.spark,
             argv=argv,
         )
         self._drivers = Drivers(self, home, self._jobmaster, networks)

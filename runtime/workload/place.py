@@ -1,4 +1,4 @@
-"""The directory in which a job's process finds its socket and its token files, and the names of both. Values only."""
+"""The directory in which a job's process finds its socket and its token files, and the names of both."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Annotated
 
 import msgspec
 
+from sluice.core import make_private_directory
 from sluice.pki.jwt import MAX_AUDIENCE_BYTES
 
 MAX_TOKEN_FILES = 16
 MAX_FILE_NAME_CHARACTERS = 64
 MAX_ROLE_ARN_CHARACTERS = 2048
+OTHERS_MAY_PASS = 0o711
 
 
 class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,6 +44,11 @@ class WorkloadPlace:
     def tokens(self) -> Path:
         """Token files."""
         return self.directory / "tokens"
+
+    def make(self) -> None:
+        """Create it; others may pass, not list."""
+        for path in (self.directory, self.tokens):
+            make_private_directory(path).chmod(OTHERS_MAY_PASS)
 
     def environment(self, files: Sequence[TokenFile] = ()) -> dict[str, str]:
         """Variables of the process (SPIFFE Workload Endpoint, section 4; AWS SDKs and Tools, "Web identity")."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from grpclib.const import Status
 
-from sluice.core import Clock, StoreError, end_tasks, listen_unix, make_private_directory, utc_now
+from sluice.core import Clock, StoreError, end_tasks, listen_unix, utc_now
 from sluice.core.grpc import Caller, CallRefused, GrpcServer, Pace
 from sluice.pki import SpiffeId
 from sluice.pki.agent import PublishedIdentities, WorkloadApi
@@ -28,7 +28,6 @@ _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
 """How often it is looked whether the identity was renewed, or a revocation list has come."""
-OTHERS_MAY_PASS = 0o711
 PACE = Pace(connections_per_second=20, burst_bytes=256 << 10, bytes_per_second=32 << 10, max_connections=16)
 
 
@@ -79,7 +78,7 @@ class WorkloadServer:
             TokenUnavailable: a token file cannot be written: the policy does not give it, or nobody answers.
             StoreError: the socket cannot be had, or there is no identity.
         """
-        await asyncio.to_thread(self._prepare)
+        await asyncio.to_thread(self.place.make)
         await self._files.write_all()
         self._watch.publish(await asyncio.to_thread(self._watch.read))
         listening = listen_unix(self.place.socket, shared=True)
@@ -98,10 +97,6 @@ class WorkloadServer:
         await end_tasks(*self._keeping)
         await self._server.close()
         await self._tokens.close()
-
-    def _prepare(self) -> None:
-        for path in (self.place.directory, self.place.tokens):
-            make_private_directory(path).chmod(OTHERS_MAY_PASS)
 
     # --- what the Workload API asks -------------------------------------------------------------------------
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from sluice.core import SluiceError, end_tasks, make_private_directory
+from sluice.core import SluiceError, end_tasks
 from sluice.pki import SpiffeId
 from sluice.runtime.job_network import SeatTaker
 from sluice.runtime.masking import Masker
 from sluice.runtime.messages import (
-    BlobRef,
     DriverAssignment,
     DriverExit,
     ExecutorExit,
@@ -48,19 +47,29 @@ from sluice.runtime.spark.driver.bridge import (
 from sluice.runtime.spark.driver.fetching import FetchBlob, following
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, first_of
 from sluice.runtime.spark.driver.places import DriverPlaces
-from sluice.runtime.spark.driver.process import DriverProcess, Pipeline, driver_conf
+from sluice.runtime.spark.driver.process import DriverProcess, driver_conf
+from sluice.runtime.spark.driver.program import Program
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.driver.verdict import Ending, judge
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.job_python import install_job_python
-from sluice.runtime.spark.jvm import Packages, SparkRuntime, connect_conf, importable, shuffle_conf, streaming_conf
-from sluice.runtime.workload import WorkloadPlace, WorkloadServer
+from sluice.runtime.spark.jvm import Gateway, SparkRuntime, connect_conf, shuffle_conf, streaming_conf
+from sluice.runtime.workload import WorkloadPlace
 
 KILL_GRACE_SECONDS = 2.0
 """How long a Python process that must go gets between SIGTERM and SIGKILL."""
 
 JVM_LOSS_GRACE_SECONDS = 5.0
 """How long the pipeline gets to notice by itself that its JVM is gone."""
+
+
+class Closing(Protocol):
+    """What is to be closed."""
+
+    async def close(self) -> None:
+        """Close it."""
+        ...
+
 
 MAX_QUESTIONS = 64
 """Of one JVM about shuffles that are not answered yet; it is not read until some are."""
@@ -90,14 +99,13 @@ class DriverAgent:
         self._spec = spec
         self._link = link
         self._fetch = following(fetch, link)
-        places = DriverPlaces(Path(spec.work_dir), Path(spec.reports_dir), Path(spec.log_dir), temp_dir)
+        places = self._places = DriverPlaces(Path(spec.work_dir), Path(spec.reports_dir), Path(spec.log_dir), temp_dir)
         places.make()
         self.masker = Masker({})
         self.bridge = Bridge(places.bridge, self._on_spark_event)
         self._process = DriverProcess(spec, spark, sandbox, places, seats)
-        self._place = WorkloadPlace(places.workload)
         self._uid = sandbox.uid(spec.job_id)
-        self._workload: WorkloadServer | None = None
+        self._workload: Closing | None = None
         self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._spark_lost = False
         self._kills = KernelKills()
@@ -143,9 +151,8 @@ class DriverAgent:
                 if secrets is None:
                     return self._ending(None)
                 self.masker = self._link.masker = self._process.give(secrets)
-            pipeline = await self._first(asyncio.ensure_future(self._fetch_all(assignment)))
-            if pipeline is None:
-                return self._ending(None)
+            program = Program(assignment, self._places.work / "app", self._places.logs / "fetched")
+            pipeline = program.pipeline
             conf = driver_conf(
                 self._spec,
                 assignment.spark_conf,
@@ -154,8 +161,7 @@ class DriverAgent:
                 packages=pipeline.packages,
                 besides=kind_conf(assignment, self._spec.host, self._spec.ports.get("connect", 0)),
             )
-            await self._serve_workload(assignment)
-            gateway = await self._first(asyncio.ensure_future(self._process.start_jvm(conf, assignment.checkpoints)))
+            gateway = await self._first(asyncio.ensure_future(self._make_ready(assignment, program, conf)))
             if gateway is None:
                 return self._ending(None)
             await self._process.start_python(pipeline, gateway)
@@ -169,11 +175,13 @@ class DriverAgent:
             if self._workload is not None:
                 await self._workload.close()
 
-    async def _serve_workload(self, assignment: DriverAssignment) -> None:
+    async def _serve_workload(self, assignment: DriverAssignment, place: WorkloadPlace) -> None:
         """Let JVM and Python prove who they are; raises :class:`TokenUnavailable` for a token file that is refused."""
+        from sluice.runtime.workload import WorkloadServer  # loads a gRPC server, while the JVM starts
+
         spiffe_id = SpiffeId.driver(self._spec.trust_domain, self._spec.job_id)
-        self._workload = WorkloadServer(
-            self._place,
+        self._workload = server = WorkloadServer(
+            place,
             Path(self._spec.identity_dir),
             spiffe_id,
             uid=self._uid,
@@ -181,8 +189,7 @@ class DriverAgent:
             ask_keys=self._link.token_keys,
             files=assignment.token_files,
         )
-        self._process.workload = self._workload
-        await self._workload.start()
+        await server.start()
 
     async def _first(self, work: asyncio.Future[_T]) -> _T | None:
         """The result of ``work``, or None when the driver was cancelled or lost its JobMaster before."""
@@ -192,29 +199,29 @@ class DriverAgent:
         await end_tasks(work)
         return None
 
-    async def _fetch_all(self, assignment: DriverAssignment) -> Pipeline:
-        """Fetch the pipeline and its files into one private directory."""
-        directory = make_private_directory(Path(self._spec.work_dir) / "app")
-        fetched: set[Path] = set()
+    async def _make_ready(self, assignment: DriverAssignment, program: Program, conf: Mapping[str, str]) -> Gateway:
+        """Start the JVM, and fetch the program and serve identities meanwhile; the first failure ends all."""
+        place = self._process.show_workload(assignment.token_files)
+        own = bool(assignment.python)  # what unpacks it may not meet a JVM in the same directory
+        if own:
+            await self._install(assignment, program)
+        try:
+            await self._process.launch_jvm(conf, assignment.checkpoints)
+            async with asyncio.TaskGroup() as all_of:
+                listening = all_of.create_task(self._process.gateway())
+                all_of.create_task(self._serve_workload(assignment, place))
+                if not own:
+                    all_of.create_task(program.fetch(assignment, self._fetch, self._process.own))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return listening.result()
 
-        async def fetch(ref: BlobRef) -> Path:
-            path = directory / safe_name(ref.name)
-            if path in fetched:
-                raise DriverFailed(f"two files of the job are called {ref.name}", "rename one of them")
-            fetched.add(path)
-            await self._fetch(assignment, ref, path)
-            return path
-
-        script = await fetch(assignment.pipeline)
-        files = [await fetch(ref) for ref in assignment.files]
-        modules = [await asyncio.to_thread(importable, await fetch(ref)) for ref in assignment.py_files]
-        archives = [(await fetch(each.blob), each.name) for each in assignment.archives]
-        if assignment.python:
-            await install_job_python(
-                assignment.python, archives, Path(self._spec.work_dir), directory, self._process.run_aside
-            )
-        packages = Packages(tuple(modules), tuple(archives))
-        return Pipeline(script, assignment.args, files, packages, assignment.python)
+    async def _install(self, assignment: DriverAssignment, program: Program) -> None:
+        """Fetch the program, and unpack the Python that it brings."""
+        await program.fetch(assignment, self._fetch, self._process.own)
+        pipeline = program.pipeline
+        archives, place = pipeline.packages.archives, pipeline.script.parent
+        await install_job_python(pipeline.python, archives, self._places.work, place, self._process.run_aside)
 
     async def _wait(self) -> Ending:
         python = asyncio.ensure_future(self._process.wait_python())
@@ -331,17 +338,3 @@ def kind_conf(assignment: DriverAssignment, host: str, connect_port: int = 0) ->
         return {**shuffle, **connect_conf(host, float(assignment.args[0]), connect_port)}
     except (IndexError, ValueError) as error:
         raise DriverFailed("a Spark Connect session without a time-out", "it is started by REST") from error
-
-
-def safe_name(name: str) -> str:
-    """``name`` when it is a plain file name that Spark's lists can carry; :class:`DriverFailed` otherwise."""
-    if (
-        not name
-        or name != Path(name).name
-        or name.startswith(".")
-        or "," in name
-        or not name.isprintable()
-        or len(name) > 200
-    ):
-        raise DriverFailed(f"{name[:100]!r} is not a usable file name", "use letters, digits, '.', '_' and '-'")
-    return name

@@ -1,6 +1,8 @@
-"""The driver agent: ``python -m sluice.runtime.spark.driver.main SPEC.json``, one process per driver attempt.
+"""The driver agent: ``python -m sluice.runtime.spark.driver.main``, one process per driver attempt.
 
-Started by a TaskManager with a :class:`sluice.runtime.spark.driver.spec.DriverSpec`. It dials the JobManager with
+Started by a TaskManager, which then prepares what the driver needs, writes a
+:class:`sluice.runtime.spark.driver.spec.DriverSpec`, and names this file in one line on standard input; without that
+line the agent ends. It dials the JobManager with
 the identity of the job's driver, serves ``DriverGateway`` over that connection, and runs the
 driver (:mod:`sluice.runtime.spark.driver.agent`). SIGTERM cancels. Exit codes: 0 the end was reported (whatever
 it was), 1 it could not be, 2 wrong usage.
@@ -20,7 +22,6 @@ from typing import Protocol
 from sluice.core import SluiceError, end_tasks
 from sluice.pki.tls import TlsIdentity
 from sluice.pki.trust import reporting
-from sluice.runtime.blob import fetch_blob
 from sluice.runtime.gateways import (
     DRIVER,
     DriverGateway,
@@ -51,6 +52,9 @@ from sluice.runtime.spark.evidence import read_evidence
 from sluice.runtime.spark.jvm import find_spark_runtime, make_temp_dir, remove_temp_dir
 
 _LOG = logging.getLogger(__name__)
+
+MAX_PATH_BYTES = 4096
+"""PATH_MAX of Linux."""
 
 
 class Agent(Protocol):
@@ -136,8 +140,8 @@ async def run_driver(spec: DriverSpec) -> int:
     if str(identity.spiffe_id) != expected:
         raise DriverFailed(f"the identity is {identity.spiffe_id}, not {expected}")
     seats = SeatTaker(spec.seats) if spec.seats >= 0 else None
-    spark = await asyncio.to_thread(find_spark_runtime)
-    sandbox = await asyncio.to_thread(Sandbox.prepare, spec.isolation, private=[*map(Path, spec.private_dirs)])
+    spark = spec.spark if spec.spark is not None else await asyncio.to_thread(find_spark_runtime)
+    sandbox = await asyncio.to_thread(_sandbox, spec)
     service = RpcService(identity)
 
     leader = spec.leader.finder(service)
@@ -146,6 +150,8 @@ async def run_driver(spec: DriverSpec) -> int:
         return DialedPeer(await leader.dial(), spec, leader)
 
     async def fetch(assignment: DriverAssignment, ref: BlobRef, target: Path) -> None:
+        from sluice.runtime.blob import fetch_blob  # loads an HTTP client, while the JVM starts
+
         host, port, name = assignment.blob_host, assignment.blob_port, assignment.jobmanager
         await fetch_blob(identity, host, port, spec.job_id, ref, target, jobmanager=name)
 
@@ -171,6 +177,13 @@ async def run_driver(spec: DriverSpec) -> int:
     return 1 if link.lost.done() else 0
 
 
+def _sandbox(spec: DriverSpec) -> Sandbox:
+    private = [*map(Path, spec.private_dirs)]
+    if spec.trial is None:
+        return Sandbox.prepare(spec.isolation, private=private)
+    return Sandbox.as_tried(spec.trial, spec.isolation, private=private)
+
+
 async def run_linked(agent: Agent, link: JobMasterLink) -> DriverExit:
     """Run the attempt while the link is kept up; raises :class:`DriverFailed` for an error of the link's own."""
     keeping = asyncio.create_task(link.run())
@@ -186,15 +199,23 @@ async def run_linked(agent: Agent, link: JobMasterLink) -> DriverExit:
             ) from error
 
 
+def awaited_spec() -> DriverSpec:
+    """The spec that the TaskManager names on standard input; raises :class:`DriverFailed` when it names none."""
+    line = os.fsdecode(sys.stdin.buffer.readline(MAX_PATH_BYTES))
+    if not line.endswith("\n"):
+        raise DriverFailed("this driver was given up before it was started")
+    return DriverSpec.read(Path(line.removesuffix("\n")))
+
+
 def main(argv: list[str]) -> int:
     """Command line entry point; ``argv`` without the program's name."""
-    if len(argv) != 1:
-        sys.stderr.write("usage: python -m sluice.runtime.spark.driver.main SPEC.json\n")
+    if argv:
+        sys.stderr.write("usage: echo SPEC.json | python -m sluice.runtime.spark.driver.main\n")
         return 2
     forbid_core_dumps()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        return asyncio.run(run_driver(DriverSpec.read(Path(argv[0]))))
+        return asyncio.run(run_driver(awaited_spec()))
     except SluiceError as error:
         unexpected = error.__cause__ if isinstance(error, DriverFailed) else None
         _LOG.error("%s", error, exc_info=unexpected)  # else the text has the remedy; a traceback would bury it

@@ -56,7 +56,7 @@ from sluice.runtime.spark.jvm import (
     launcher_conf,
     read_gateway,
 )
-from sluice.runtime.workload import WorkloadServer
+from sluice.runtime.workload import TokenFile, WorkloadPlace
 
 MAX_STDERR_TAIL_BYTES = 64 << 10
 MAX_GATEWAY_BYTES = 4 << 10
@@ -135,9 +135,11 @@ class DriverProcess:
         self._fresh: asyncio.Task[None] | None = None
         self._checkpoints: tuple[Path, ...] = ()
         self._jvm: ChildProcess | None = None
+        self._secret_files: tuple[Path, ...] = ()
+        """What the JVM reads at its start."""
         self._python: ChildProcess | None = None
-        self.workload: WorkloadServer | None = None
-        """What JVM and Python prove who they are with; set before they start."""
+        self._workload = WorkloadPlace(places.workload)
+        self._workload_environment: Mapping[str, str] = {}
         self._secrets: tuple[GivenSecret, ...] = ()
         self._masker: Masker | None = None
 
@@ -146,18 +148,27 @@ class DriverProcess:
         self._secrets, self._masker = secrets, masker_of(secrets)
         return self._masker
 
-    async def start_jvm(self, conf: Mapping[str, str], checkpoints: str = "") -> Gateway:
-        """Start the JVM and wait until its gateway listens.
+    def show_workload(self, files: tuple[TokenFile, ...]) -> WorkloadPlace:
+        """Where JVM and Python will prove who they are; before either starts. Somebody else serves it."""
+        self._workload.make()
+        self._workload_environment = self._workload.environment(files)
+        return self._workload
+
+    def own(self, path: Path) -> None:
+        """Make what is at ``path`` the job's."""
+        self._sandbox.own([path], self._spec.job_id)
+
+    async def launch_jvm(self, conf: Mapping[str, str], checkpoints: str = "") -> None:
+        """Start the JVM; :meth:`gateway` waits for it.
 
         Args:
             conf: the complete Spark configuration.
             checkpoints: where the job's streaming queries keep theirs; empty: it has none.
 
         Raises:
-            DriverFailed: it does not start, or not in time.
             SandboxRefused: it would see what it must not.
         """
-        places, info = self._places, self._places.gateway
+        places = self._places
         make_private_directory(places.work / "local")
         command = driver_jvm_command(
             conf,
@@ -169,7 +180,7 @@ class DriverProcess:
             host=self._spec.host,
             memory_mb=self._spec.driver_memory_mb,
             bridge=places.bridge,
-            connection_info=info,
+            connection_info=places.gateway,
             job_id=self._spec.job_id,
             attempt=self._spec.attempt,
             allow_conf=self._spec.allow_conf,
@@ -190,19 +201,26 @@ class DriverProcess:
                 masker=self._masker,
             )
         self._fresh = asyncio.create_task(self._identity.keep_fresh(), name="identity of the driver's JVM")
+        self._secret_files = tuple(command.files)
         await asyncio.to_thread(self._place_reports, self._jvm.pid)
+
+    async def gateway(self) -> Gateway:
+        """Wait until the gateway of the JVM listens; raises :class:`DriverFailed` when it does not, or not in time."""
+        places, info, jvm = self._places, self._places.gateway, self._jvm
+        if jvm is None:
+            raise DriverFailed("the driver's JVM was never started")
         try:
             async with asyncio.timeout(self._spec.start_timeout_seconds):
                 while not is_regular_file(places.jvm, info.name):
-                    if not self._jvm.running:
-                        ended = await self._jvm.wait()
+                    if not jvm.running:
+                        ended = await jvm.wait()
                         raise DriverFailed(f"the driver's JVM did not start: {ended}", "see driver.jvm.log")
                     await asyncio.sleep(_GATEWAY_POLL_SECONDS)
         except TimeoutError as error:
             raise DriverFailed("the driver's JVM took too long to start", "see driver.jvm.log") from error
         gateway = read_gateway(read_untrusted(places.jvm, info.name, limit=MAX_GATEWAY_BYTES))
         remove_untrusted(places.jvm, info.name)
-        for path in command.files:
+        for path in self._secret_files:
             remove_untrusted(places.work, path.name)  # read long ago; no reason to keep a secret on disk
         return gateway
 
@@ -216,7 +234,7 @@ class DriverProcess:
         self._checkpoints = own_checkpoints(checkpoints, self._sandbox, job_id)
         view = View(
             job_id=job_id,
-            read_only=(*command.read_only, *self._workload_directory),
+            read_only=(*command.read_only, self._workload.directory),
             writable=(*own, *self._checkpoints),
             identity=self._identity.shown,
             secrets=secret_files(self._secrets),
@@ -229,7 +247,7 @@ class DriverProcess:
         places = self._places
         view = View(
             job_id=self._spec.job_id,
-            read_only=(*self._spark.read_only, *self._workload_directory),
+            read_only=(*self._spark.read_only, self._workload.directory),
             writable=(places.work, places.scratch, *self._checkpoints),
             secrets=secret_files(self._secrets),
             home=places.work,
@@ -238,14 +256,6 @@ class DriverProcess:
 
     def _seat(self, box: str) -> GivenSeat | None:
         return None if self._seats is None else self._seats.seat(box)
-
-    @property
-    def _workload_directory(self) -> tuple[Path, ...]:
-        return () if self.workload is None else (self.workload.place.directory,)
-
-    @property
-    def _workload_environment(self) -> Mapping[str, str]:
-        return {} if self.workload is None else self.workload.environment
 
     def _place_reports(self, pid: int) -> None:
         identity = SpiffeId.driver(self._spec.trust_domain, self._spec.job_id)

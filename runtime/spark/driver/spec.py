@@ -9,16 +9,18 @@ its own mutual TLS connection with ``JobMasterGateway.register_driver``.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from sluice.core import read_secret, write_secret
 from sluice.runtime.node import LeaderPlace
-from sluice.runtime.sandbox import IsolationConfig
+from sluice.runtime.sandbox import IsolationConfig, Trial
 from sluice.runtime.spark.errors import DriverFailed
-from sluice.runtime.spark.jvm import DriverShape
+from sluice.runtime.spark.jvm import DriverShape, SparkRuntime
 
-MAX_SPEC_BYTES = 64 << 10
+MAX_SPEC_BYTES = 512 << 10
+"""Spark has some 300 jars, each of which is named."""
 
 
 class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +46,8 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             that could lead.
         allow_conf: Spark settings that the operator allows the job's code in addition.
         isolation: what JVM and Python run in.
+        trial: how the TaskManager found this machine to give that; None: the agent tries it itself.
+        spark: the Java, Spark and plugin that the TaskManager has examined; None: the agent does it itself.
         ports: assigned to the driver, by what it listens for; empty: it listens where it wants.
         seats: descriptor over which its boxes get their places in the job's network; -1: they share the machine's.
         private_dirs: what no job may see, wherever it is: the home directory with its keys.
@@ -70,6 +74,8 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     lease_seconds: float = 0.0
     allow_conf: tuple[str, ...] = ()
     isolation: IsolationConfig = IsolationConfig()
+    trial: Trial | None = None
+    spark: SparkRuntime | None = None
     private_dirs: tuple[str, ...] = ()
     ports: dict[str, int] = {}
     seats: int = -1
@@ -86,15 +92,21 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def write(self, path: Path) -> Path:
         """Write the spec to ``path`` with mode 0600; returns ``path``."""
-        write_secret(path, msgspec.json.encode(self))
+        write_secret(path, msgspec.json.encode(self, enc_hook=str))  # a path
         return path
 
     @classmethod
     def read(cls, path: Path) -> DriverSpec:
         """Read a spec; a file that others may read, or that does not decode, is refused."""
         try:
-            spec = msgspec.json.decode(read_secret(path, MAX_SPEC_BYTES), type=cls)
+            spec = msgspec.json.decode(read_secret(path, MAX_SPEC_BYTES), type=cls, dec_hook=_path)
             bytes.fromhex(spec.jobmaster_token)
         except (msgspec.DecodeError, ValueError) as error:
             raise DriverFailed(f"{path} is not a driver spec: {error}", "it is written by the TaskManager") from error
         return spec
+
+
+def _path(kind: type, value: Any) -> Path:  # noqa: ANN401  # whatever JSON has there
+    if kind is not Path or not isinstance(value, str):
+        raise NotImplementedError(f"{kind.__name__} is none of a spec's types")
+    return Path(value)

@@ -33,8 +33,9 @@ from .job_conf import (
 from .packages import (
     NO_PACKAGES as NO_PACKAGES,
     Packages as Packages,
+    check_importable as check_importable,
     check_packages as check_packages,
     directory_name as directory_name,
-    importable as importable,
+    importable_name as importable_name,
 )
 from .tempdir import make_temp_dir as make_temp_dir, remove_temp_dir as remove_temp_dir

@@ -46,25 +46,28 @@ def check_packages(submission: JobSubmission) -> None:
             raise PackageRefused(f"two things of the job are called {name}", "give the archive another name: FILE#NAME")
 
 
-def importable(path: Path) -> Path:
-    """``path`` as Python can import it: a wheel is a zip file, and PySpark knows it by that suffix.
+def importable_name(name: str) -> str:
+    """What a module's file must be called for PySpark: a wheel is a zip file, which it knows by that suffix."""
+    return f"{name}.zip" if name.lower().endswith(".whl") else name
 
-    Raises:
-        DriverFailed: it is no zip file, or has native code, which cannot be imported from one.
+
+def check_importable(path: Path, name: str) -> None:
+    """Raise :class:`DriverFailed` unless Python can import from ``path``, which the job calls ``name``.
+
+    It is no zip file, or has native code, which cannot be imported from one.
     """
-    if path.suffix.lower() not in {".whl", ".zip", ".egg"}:
-        return path
+    if not name.lower().endswith((".whl", ".zip", ".egg")):
+        return
     try:
         with zipfile.ZipFile(path) as package:
             native = next((each for each in package.namelist()[:MAX_MEMBERS] if _NATIVE.search(each)), None)
     except (zipfile.BadZipFile, OSError) as error:
-        raise DriverFailed(f"{path.name} is not a zip file: {error}", "build it again") from error
+        raise DriverFailed(f"{name} is not a zip file: {error}", "build it again") from error
     if native is not None:
         raise DriverFailed(
-            f"{path.name} has native code ({native}), which Python cannot import from a zip file",
+            f"{name} has native code ({native}), which Python cannot import from a zip file",
             "install it where executors run, or unpack it with --archives",
         )
-    return path.rename(path.with_name(path.name + ".zip")) if path.suffix.lower() == ".whl" else path
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from sluice.cli.gateway.login import _Form
 from sluice.client.access import GatewayAccess
 from sluice.client.errors import AwayError, ClientError, UnreachableError
 from sluice.client.rest_client import gateway_client
-from sluice.core import metrics
+from sluice.core import metrics_socket
 from sluice.core.errors import AssertionRefused
 from sluice.gateway.connect.rest import RestSessions
 from sluice.gateway.connect.sessions import SessionAddress, SessionUnavailable
@@ -181,12 +181,12 @@ async def test_relay_refuses_a_session_address_beyond_its_limit(pki: TestPki, tm
 async def test_slow_exposition_is_read_whole(tmp_path: Path) -> None:
     text = "".join(f'sluice_x{{n="{number}"}} 1\n' for number in range(100))
     async with on_a_socket(tmp_path / "m.sock", in_pieces(text.encode())) as path:
-        assert await metrics.fetch(path) == text
+        assert await metrics_socket.fetch(path) == text
 
 
 async def test_exposition_that_ends_early_is_none(tmp_path: Path) -> None:
     async with on_a_socket(tmp_path / "m.sock", in_pieces(b"sluice_x 1\n" * 20, cut=True)) as path:
-        assert await metrics.fetch(path) is None
+        assert await metrics_socket.fetch(path) is None
 
 
 async def test_jobmanager_reads_slow_verdicts_and_keys_whole(pki: TestPki) -> None:

@@ -73,6 +73,9 @@ class FakeLauncher:
         argv = (sys.executable, "-c", EXECUTOR, str(place.identity), name, self.behaviour, str(place.reports))
         return Command(argv, {"PATH": "/usr/bin:/bin"}, {place.work / "settings": b"secret"})
 
+    def spark(self) -> None:
+        """The fake driver starts no JVM."""
+
 
 async def eventually(check: Callable[[], Awaitable[Any]], what: str) -> Any:
     """Poll ``check`` until it answers something true; that answer."""
@@ -85,9 +88,8 @@ async def eventually(check: Callable[[], Awaitable[Any]], what: str) -> Any:
         await asyncio.sleep(0.03)
 
 
-def fake_driver_argv(spec: Path) -> Sequence[str]:
-    """The command of the fake driver."""
-    return (sys.executable, str(FAKE_DRIVER), str(spec))
+FAKE_AGENT = (sys.executable, str(FAKE_DRIVER))
+"""The command of the fake driver."""
 
 
 @dataclass
@@ -154,7 +156,7 @@ class Cluster:
                 name,
                 jobmanagers=() if home is None else (self.address.rpc,),
                 launcher=FakeLauncher(behaviour),
-                argv=fake_driver_argv,
+                argv=FAKE_AGENT,
             )
         )
         await self.until_registered(name)

@@ -39,7 +39,7 @@ from sluice.runtime.messages import (
 from sluice.runtime.rpc import RpcEndpoint, RpcService
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink
 from sluice.runtime.spark.driver.lease import DriverLease
-from sluice.runtime.spark.driver.main import DialedPeer
+from sluice.runtime.spark.driver.main import DialedPeer, awaited_spec
 from sluice.runtime.spark.driver.spec import DriverSpec
 
 POLL_SECONDS = 0.02
@@ -213,8 +213,8 @@ async def _end(link: JobMasterLink, endpoint: FakeDriver, script: dict[str, Any]
 
 
 def main() -> None:
-    """Entry point: ``fake_driver.py SPEC``; output goes where a driver's goes."""
-    spec = DriverSpec.read(Path(sys.argv[1]))
+    """Entry point: ``fake_driver.py``, told as a real one where its spec is; output goes where a driver's goes."""
+    spec = awaited_spec()
     with contextlib.suppress(FileExistsError):
         sys.stdout = (Path(spec.log_dir) / "driver.stdout").open("w")
     asyncio.run(run(spec))

@@ -379,12 +379,15 @@ async def running_job(
     path = spec.write(directory / "driver.json")
     with (directory / "agent.log").open("wb") as log:
         agent = await ChildProcess.start(
-            [sys.executable, "-m", "sluice.runtime.spark.driver.main", str(path)],
+            [sys.executable, "-m", "sluice.runtime.spark.driver.main"],
             env={"PATH": "/usr/bin:/bin", "HOME": str(Path.home())},
             cwd=Path.cwd(),
+            stdin=asyncio.subprocess.PIPE,
             stdout=log.fileno(),
             stderr=log.fileno(),
         )
+    assert agent.stdin is not None
+    agent.stdin.write(f"{path}\n".encode())
     try:
         yield RunningJob(master, agent, directory, identity_dir)
     finally:

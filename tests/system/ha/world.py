@@ -25,10 +25,10 @@ from sluice.pki.channels import Channel, server_policy
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.config import RuntimeConfig
 from sluice.runtime.processes.taskmanager import taskmanager
-from sluice.runtime.taskmanager import driver_argv
+from sluice.runtime.taskmanager import AGENT
 from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN, TestPki
-from tests.integration.runtime.conftest import FakeLauncher, fake_driver_argv
+from tests.integration.runtime.conftest import FAKE_AGENT, FakeLauncher
 from tests.system.ha.jobmanager_process import Death, Settings
 
 DEADLINE_SECONDS = 60.0
@@ -150,7 +150,7 @@ class World:
                 self.config,
                 name,
                 launcher=None if self.spark else FakeLauncher(),
-                argv=driver_argv if self.spark else fake_driver_argv,
+                argv=AGENT if self.spark else FAKE_AGENT,
                 **options,
             )
         )

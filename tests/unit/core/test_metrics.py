@@ -11,11 +11,10 @@ from sluice.core.home import Home
 from sluice.core.metric_samples import MetricsRegistry, Sample
 from sluice.core.metrics import (
     collecting,
-    fetch,
     merge,
     render,
-    serving,
 )
+from sluice.core.metrics_socket import fetch, serving
 from sluice.runtime.jobmanager.dispatcher.observation import Observation
 
 

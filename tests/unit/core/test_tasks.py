@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from sluice.core.errors import StoreError
-from sluice.core.tasks import end_tasks, repeat
+from sluice.core.tasks import end_tasks, repeat, side_by_side
 from sluice.pki.revocation.revoked_peers import RevokedPeers
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.connection_guard import ConnectionGuard
@@ -74,3 +74,41 @@ async def test_a_look_at_connections_that_fails_is_not_the_last_one(
     async with asyncio.timeout(20):
         await several.wait()
     guard.close()
+
+
+class TestSideBySide:
+    """Steps that run at the same time."""
+
+    async def test_each_runs_to_its_end_and_the_first_failure_is_told(self) -> None:
+        ready, done = asyncio.Event(), []
+
+        async def fails(why: str) -> None:
+            ready.set()
+            raise StoreError(why)
+
+        async def goes_on() -> None:
+            await ready.wait()
+            done.append(True)
+
+        with pytest.raises(StoreError, match="first"):
+            await side_by_side(goes_on(), fails("first"), fails("second"))
+
+        assert done
+
+    async def test_when_cancelled_all_have_ended(self) -> None:
+        started, ended = asyncio.Event(), []
+
+        async def lasts() -> None:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(True)
+
+        both = asyncio.create_task(side_by_side(lasts(), lasts()))
+        await started.wait()
+        both.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await both
+
+        assert ended == [True, True]

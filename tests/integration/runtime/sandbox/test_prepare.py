@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox, SandboxUnavailable
+from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Limits, Sandbox, SandboxUnavailable, View
 from sluice.runtime.sandbox.trial import ROOTS_RIGHTS, programs
 from sluice.runtime.sandbox.uids import is_job_uid
 from tests.integration.runtime.sandbox.conftest import JOB
@@ -29,6 +29,17 @@ def test_this_machine_can(sandbox: Sandbox) -> None:
     assert str(sandbox).startswith("sandbox: bubblewrap (/")
     uid = sandbox.uid(JOB)
     assert is_job_uid(uid) if uid is not None else os.geteuid() != 0
+
+
+def test_another_process_need_not_try_it_again(tmp_path: Path) -> None:
+    own, private = View(JOB, writable=(tmp_path,)), (tmp_path / "private",)
+    tried = Sandbox.prepare(IsolationConfig(), private=private)
+
+    again = Sandbox.as_tried(tried.trial, tried.config, private=private)
+
+    assert str(again) == str(tried)
+    assert again.box(own, Limits()) == tried.box(own, Limits())
+    assert again.uid(JOB) == tried.uid(JOB)
 
 
 def test_nothing_is_tried_without_isolation() -> None:

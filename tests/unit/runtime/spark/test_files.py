@@ -19,7 +19,8 @@ from sluice.core.errors import SluiceError, StoreError
 from sluice.runtime.messages import ConnectionEvidence, Evidence
 from sluice.runtime.node.evidence import MAX_EVIDENCE_ENTRIES, merge
 from sluice.runtime.node.leader_finder import LeaderPlace
-from sluice.runtime.spark.driver.agent import safe_name
+from sluice.runtime.sandbox import Trial
+from sluice.runtime.spark.driver.program import safe_name
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.errors import DriverFailed, SparkError
 from sluice.runtime.spark.evidence import (
@@ -28,6 +29,8 @@ from sluice.runtime.spark.evidence import (
     MAX_EVIDENCE_LINES,
     read_evidence,
 )
+from sluice.runtime.spark.java import Java, SparkDistribution
+from sluice.runtime.spark.jvm.command import SparkRuntime, TlsEngine
 from sluice.runtime.spark.jvm.gateway_port import MAX_GATEWAY_SECRET_BYTES, Gateway, read_gateway
 from sluice.runtime.spark.jvm.tempdir import MAX_TEMP_DIRECTORY_BYTES, make_temp_dir, remove_temp_dir
 
@@ -47,6 +50,29 @@ def test_spec_survives_the_disk(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert DriverSpec.read(path) == SPEC
     assert SPEC.token == TOKEN
+
+
+def test_spec_carries_what_the_taskmanager_found_out(tmp_path: Path) -> None:
+    spark = SparkRuntime(
+        Java(Path("/usr/bin/java"), 17, "build"),
+        SparkDistribution(Path("/spark"), "4.3.0", (Path("/spark/a.jar"), Path("/spark/b.jar"))),
+        Path("/cache/plugin.jar"),
+        TlsEngine.OPENSSL,
+        Path("/cache/classes.jsa"),
+    )
+    spec = msgspec.structs.replace(SPEC, spark=spark, trial=Trial(bwrap="/usr/bin/bwrap", own_uids=True))
+
+    assert DriverSpec.read(spec.write(tmp_path / "spec.json")) == spec
+
+
+@pytest.mark.parametrize("told", [b"", b"/no/line/end", b"x" * 10_000])
+def test_an_agent_that_is_told_no_spec_ends(told: bytes) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "sluice.runtime.spark.driver.main"], input=told, capture_output=True, check=False
+    )
+
+    assert ended.returncode == 1
+    assert b"given up before it was started" in ended.stderr
 
 
 def test_spec_that_others_can_read_is_refused(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from sluice.runtime.messages import Archive, BlobRef, JobSubmission
 from sluice.runtime.spark.errors import DriverFailed, PackageRefused
 from sluice.runtime.spark.jvm.packages import (
     Packages,
+    check_importable,
     check_packages,
     directory_name,
-    importable,
+    importable_name,
 )
 
 
@@ -74,22 +75,23 @@ def wheel(path: Path, *members: str) -> Path:
 
 
 def test_a_wheel_becomes_what_pyspark_knows(tmp_path: Path) -> None:
-    made = importable(wheel(tmp_path / "m-1.0-py3-none-any.whl", "m/__init__.py"))
-    assert made.name == "m-1.0-py3-none-any.whl.zip"
-    assert made.is_file()
+    name = "m-1.0-py3-none-any.whl"
+    check_importable(wheel(tmp_path / name, "m/__init__.py"), name)
+    assert importable_name(name) == "m-1.0-py3-none-any.whl.zip"
+    assert importable_name("m.zip") == "m.zip"
 
 
 @pytest.mark.parametrize("member", ["m/_fast.cpython-311-x86_64-linux-gnu.so", "m/x.pyd", "m/lib.so.1.2"])
 def test_native_code_is_refused_with_a_way_out(tmp_path: Path, member: str) -> None:
     with pytest.raises(DriverFailed, match="--archives"):
-        importable(wheel(tmp_path / "m.whl", "m/__init__.py", member))
+        check_importable(wheel(tmp_path / "m.whl", "m/__init__.py", member), "m.whl")
 
 
 def test_what_is_no_zip_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.zip").write_bytes(b"no zip")
     with pytest.raises(DriverFailed, match="not a zip file"):
-        importable(tmp_path / "m.zip")
-    assert importable(tmp_path / "m.py") == tmp_path / "m.py"
+        check_importable(tmp_path / "m.zip", "m.zip")
+    check_importable(tmp_path / "m.py", "m.py")
 
 
 def test_spark_is_told_of_all(tmp_path: Path) -> None:
