@@ -14,12 +14,12 @@ import argparse
 import contextlib
 import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +46,7 @@ spark.stop()
 BAR = 0.85
 RUN_TIMEOUT_SECONDS = 300
 SETTLE_SECONDS = 2.0
+SAMPLE_SECONDS = 0.25
 FIGURES = ("first_task", "end", "cpu")
 
 
@@ -94,33 +95,50 @@ class Run:
     cpu: float
 
 
-def cluster_seconds(launcher: int) -> float:
-    """Processor seconds so far of the processes of a cluster, and of those that they have started and that ended."""
-    total = 0.0
-    root = psutil.Process(launcher)
-    for process in (root, *root.children(recursive=True)):
-        with contextlib.suppress(psutil.Error):
-            times = process.cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
-    return total
+class Clock(threading.Thread):
+    """Sums up the processor time of all processes below some, from its start to :meth:`stop`; sampled, so a bit low.
 
+    What a process in a box has used is not told to whoever started the box, so it has to be looked at while it runs.
+    """
 
-def waited_seconds() -> float:
-    """Processor seconds of the processes that this one has started and that ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    def __init__(self, *roots: int) -> None:
+        super().__init__(daemon=True)
+        self._roots = [psutil.Process(each) for each in roots]
+        self._over = threading.Event()
+        self._used: dict[int, float] = {}
+        self._before = self._look()
+
+    def run(self) -> None:
+        """Sample until :meth:`stop`."""
+        while not self._over.wait(SAMPLE_SECONDS):
+            self._look()
+
+    def _look(self) -> dict[int, float]:
+        for root in self._roots:
+            with contextlib.suppress(psutil.Error):
+                for process in root.children(recursive=True):
+                    with contextlib.suppress(psutil.Error):
+                        times = process.cpu_times()
+                        self._used[process.pid] = times.user + times.system
+        return dict(self._used)
+
+    def stop(self) -> float:
+        """The sum."""
+        self._over.set()
+        self.join()
+        return sum(seconds - self._before.get(pid, 0.0) for pid, seconds in self._look().items())
 
 
 def measure_sluice(cluster: Cluster, pipeline: Path) -> Run:
     """Submit ``pipeline`` through the gateway, and wait for its end."""
     record = json.loads((cluster.home / "run" / "cluster.json").read_text())
-    cpu, own = cluster_seconds(record["launcher"]["pid"]), waited_seconds()
+    clock = Clock(record["launcher"]["pid"], os.getpid())
+    clock.start()
     started = time.time()
     job = json.loads(cluster("submit", "--wait", "--json", str(pipeline)))
-    ended, own = time.time(), waited_seconds() - own
+    ended = time.time()
     time.sleep(SETTLE_SECONDS)  # what is cleared away after a job costs, too
-    cpu = cluster_seconds(record["launcher"]["pid"]) - cpu
-    return Run(float(job["progress"]["first_task_at"]) - started, ended - started, cpu + own)
+    return Run(float(job["progress"]["first_task_at"]) - started, ended - started, clock.stop())
 
 
 def measure_spark_submit(folder: Path, pipeline: Path) -> Run:
@@ -137,11 +155,12 @@ def measure_spark_submit(folder: Path, pipeline: Path) -> Run:
         str(pipeline),
     ]
     variables = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    cpu = waited_seconds()
+    clock = Clock(os.getpid())
+    clock.start()
     started = time.time()
     subprocess.run(command, env=variables, capture_output=True, timeout=RUN_TIMEOUT_SECONDS, check=True)
     ended = time.time()
-    return Run(_first_launch(events) - started, ended - started, waited_seconds() - cpu)
+    return Run(_first_launch(events) - started, ended - started, clock.stop())
 
 
 def _first_launch(events: Path) -> float:
