@@ -207,6 +207,7 @@ class DriverAgent:
             await self._install(assignment, program)
         try:
             await self._process.launch_jvm(conf, assignment.checkpoints)
+            _LOG.info("the JVM runs")
             async with asyncio.TaskGroup() as all_of:
                 listening = all_of.create_task(self._process.gateway())
                 all_of.create_task(self._serve_workload(assignment, place))
@@ -214,6 +215,7 @@ class DriverAgent:
                     all_of.create_task(program.fetch(assignment, self._fetch, self._process.own))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
+        _LOG.info("the JVM listens for the pipeline")
         return listening.result()
 
     async def _install(self, assignment: DriverAssignment, program: Program) -> None:
@@ -232,9 +234,11 @@ class DriverAgent:
             if not python.done():
                 await self._end_early(python, jvm)
             ended = await python
+            _LOG.info("the pipeline has ended: %s", ended)
             spark_lost = self._spark_lost
             # Only now may the JVM end, and in order: one that was killed a moment ago is found out here.
             jvm_ended = await self._process.stop_jvm(0 if self._link.lost.done() else self._spec.stop_grace_seconds)
+            _LOG.info("the JVM has ended: %s", jvm_ended or "it was killed")
             died = jvm_ended if jvm_ended is not None and (jvm_was_first or jvm_ended.code != 0) else None
             return self._ending(ended, jvm_died=died, spark_lost=spark_lost)
         finally:
