@@ -32,6 +32,7 @@ class _Spreading(LoadFileScheduling):  # type: ignore[misc]  # has no types
         return ONE_CLUSTER if nodeid.startswith(ONE_CLUSTER) else str(super()._split_scope(nodeid))
 
 
+@pytest.hookimpl(optionalhook=True)  # some runs go without xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """For ``--dist loadfile``."""
     return _Spreading(config, log) if config.getvalue("dist") == "loadfile" else None
