@@ -90,12 +90,16 @@ class Work:
     executors: int = 2
     shared: Path | None = None
     """Where the job may write besides."""
+    held: bool = False
+    """Whether executors are held back."""
 
 
 class OneJobMaster(PermanentlyFencedRpcEndpoint):
     """Masters one job, and launches its executors on this machine."""
 
-    def __init__(self, issue: Issue, directory: Path, spark: SparkRuntime, assignment: DriverAssignment) -> None:
+    def __init__(
+        self, issue: Issue, directory: Path, spark: SparkRuntime, assignment: DriverAssignment, *, held: bool = False
+    ) -> None:
         super().__init__(jobmaster_endpoint(JOB_ID), JobMasterGateway, secrets.token_bytes(16), job_id=JOB_ID)
         self._issue = issue
         self._directory = directory
@@ -118,6 +122,13 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         self.exit_reports: list[ExecutorExit] = []
         self.finished: asyncio.Future[DriverExit] = asyncio.get_running_loop().create_future()
         self.changed = asyncio.Event()
+        self.held = held
+        """No executor is launched until :meth:`release`."""
+
+    def release(self) -> None:
+        """Launch the executors that were held back."""
+        self.held = False
+        self._fill()
 
     async def register_driver(self, attempt: int, pid: int, running: RunningDriver | None) -> DriverAssignment:
         assert attempt == 1
@@ -222,7 +233,7 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         await asyncio.gather(*(process.stop(1.0) for process in self.executors.values()))
 
     def _fill(self) -> None:
-        while len(self.executors) < self.wanted:
+        while len(self.executors) < self.wanted and not self.held:
             self.launched += 1
             number = self.launched
             self.executors[number] = None  # type: ignore[assignment]  # the place is taken while it starts
@@ -351,7 +362,7 @@ async def running_job(
         blob_host=blob_host,
         blob_port=blob_port,
     )
-    master = OneJobMaster(issue or issue_by_pki, directory, spark, assignment)
+    master = OneJobMaster(issue or issue_by_pki, directory, spark, assignment, held=work.held)
     await service.start(master)
     home = Home.at(make_private_directory(directory / "home"))
     rpc = await service.listen(HOST, 0)

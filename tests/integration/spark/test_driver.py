@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -49,6 +50,28 @@ async def test_two_spark_contexts_in_a_row_and_a_module_of_the_submission(
         assert [(stage.state, stage.tasks_finished, stage.tasks_running) for stage in stages] == [("FINISHED", 2, 0)]
         assert list(stages[0].task_ms) == sorted(stages[0].task_ms)
         assert len(stages[0].task_ms) == 5
+
+
+@pytest.mark.parametrize("stage", ["plain", "barrier"])
+async def test_the_pipeline_goes_on_before_there_are_executors_and_its_first_stage_is_spread_over_all(
+    pki: TestPki, spark: SparkRuntime, tmp_path: Path, stage: str
+) -> None:
+    """Spark itself would hold up the constructor of the SparkContext, here for ever."""
+    shared = shared_folder(tmp_path)
+    conf = {
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "3600s",
+    }
+    work = Work(PIPELINES / "before_executors.py", args=[str(shared), stage], conf=conf, shared=shared, held=True)
+    async with running_job(pki, tmp_path / "job", spark, work) as job:
+        await job.until((shared / "up").exists)
+        assert not job.master.executors
+        job.master.release()
+        result = await job.result()
+        assert result.succeeded, result.traceback
+        assert (shared / "parallelism").read_text() == "2"
+        assert len(set(json.loads((shared / "where").read_text()))) == 2
+        assert "ERROR" not in job.log("driver.jvm.log")
 
 
 async def test_failing_pipeline_is_reported_with_its_traceback(
