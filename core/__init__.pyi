@@ -12,6 +12,7 @@ from .egress import (
     split_address as split_address,
 )
 from .egress_evidence import (
+    ANY_PORT as ANY_PORT,
     EGRESS_PATH as EGRESS_PATH,
     MAX_EGRESS_ANSWER_BYTES as MAX_EGRESS_ANSWER_BYTES,
     MAX_EGRESS_QUESTION_BYTES as MAX_EGRESS_QUESTION_BYTES,

@@ -84,8 +84,12 @@ class EgressRow(_Told, frozen=True):
         return EgressTarget(job_id=self.job_id, host=self.host or self.address, port=self.port).authority
 
 
+ANY_PORT = 0
+"""In a question about a name: whether the policy allows any port of it."""
+
+
 class EgressTarget(_Told, frozen=True):
-    """Where a job has open connections to: a name, or an IP address without brackets."""
+    """Where a job has open connections to, or wants to: a name, or an IP address without brackets."""
 
     job_id: Annotated[str, msgspec.Meta(max_length=64)]
     host: _Text

@@ -29,7 +29,7 @@ from sluice.runtime.messages import (
     JobToken,
     LogChunk,
     OutputLocation,
-    Port,
+    PortOrAny,
     RegistrationAccepted,
     RunningDriver,
     ShuffleAllocation,
@@ -225,7 +225,7 @@ class JobMasterGateway(Protocol):
         ...
 
     @rpc(allow={Role.TASKMANAGER})
-    async def listeners_on(self, port: Port) -> tuple[str, ...]:
+    async def listeners_on(self, port: PortOrAny) -> tuple[str, ...]:
         """The hosts on which processes of this job, or shuffle workers, listen on ``port``; asked for a box of it."""
         ...
 

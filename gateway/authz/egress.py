@@ -145,3 +145,20 @@ class EgressPolicy:
             return EgressRuling(False, "no rule allows it", wanted)
         rule, target = grants[0]
         return EgressRuling(True, f"{rule.name} allows {target.text}", wanted, grants)
+
+    def decide_any_port(self, subject: EgressSubject, name: str) -> EgressRuling:
+        """Whether any port of ``name`` is allowed: then a resolver for the job tells that it exists."""
+        try:
+            host = parse_host(name)
+        except UnclearDestination as error:
+            return EgressRuling(False, f"unclear destination: {error}")
+        return next(
+            (
+                EgressRuling(True, f"{rule.name} allows {target.text}")
+                for rule in self.rules
+                if rule.grantees.match(subject.owner, subject.roles, subject.groups, subject.job_name)
+                for target in rule.to
+                if target.covers(Destination(host, target.first_port))
+            ),
+            EgressRuling(False, "no rule allows it"),
+        )

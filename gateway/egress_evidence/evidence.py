@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from prometheus_client import Counter
 
-from sluice.core import REGISTRY, EgressAnswer, EgressJob, EgressQuestion, EgressTarget
+from sluice.core import ANY_PORT, REGISTRY, EgressAnswer, EgressJob, EgressQuestion, EgressTarget
 from sluice.gateway.audit_log import AuditRecord
 from sluice.gateway.authz import EgressSubject, Policy
 from sluice.gateway.egress_evidence.records import record_of, record_of_loss, row_id
@@ -93,4 +93,6 @@ def _allows(policy: Policy, jobs: dict[str, EgressJob], target: EgressTarget) ->
     if job is None or not job.owner:
         return False
     subject = EgressSubject(job.id, job.name, job.owner, job.roles, job.groups)
+    if target.port == ANY_PORT:
+        return policy.egress_rules.decide_any_port(subject, target.host).allowed
     return policy.egress(subject, target.host, target.port).allowed

@@ -10,6 +10,8 @@ from __future__ import annotations
 from sluice.gateway.audit_log import AuditRecord
 from sluice.gateway.authz import EGRESS_OPERATION
 
+NAME_REFUSED = "not_allowed"
+"""The reason of rows about names that do not exist for the job because the policy allows no port of them."""
 _ONLY_RECORDED = "audit: "
 """How the reason of a connection begins that was let through though the policy does not allow it."""
 
@@ -18,7 +20,12 @@ def is_egress(record: AuditRecord) -> bool:
     """Whether the policy for the way out decided what ``record`` tells."""
     if record.event == "decision":
         return record.operation == EGRESS_OPERATION and record.status in {200, 403}
-    return record.event == "egress" and record.method == "TCP" and record.decision == "deny"
+    return record.event == "egress" and record.decision == "deny" and (record.method == "TCP" or is_name(record))
+
+
+def is_name(record: AuditRecord) -> bool:
+    """Whether a name was refused before anybody connected to it: its port is not known."""
+    return record.event == "egress" and record.method == "DNS" and record.reason == NAME_REFUSED
 
 
 def was_allowed(record: AuditRecord) -> bool:

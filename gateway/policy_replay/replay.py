@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluice.gateway.audit_log import ASKED, AuditRecord, moment_of
-from sluice.gateway.authz import EGRESS_OPERATION, OWNED_OPERATIONS, EgressSubject, Policy, Verdict
-from sluice.gateway.policy_replay.connections import count_of, is_egress, job_of, was_allowed
+from sluice.gateway.authz import EGRESS_OPERATION, OWNED_OPERATIONS, EgressRuling, EgressSubject, Policy, Verdict
+from sluice.gateway.policy_replay.connections import count_of, is_egress, is_name, job_of, was_allowed
 from sluice.gateway.policy_replay.requesters import Requesters
 from sluice.pki.assertions import Principal
 
@@ -199,8 +199,8 @@ class Replay:
         if before is None or principal is None:
             return None
         job = job_of(record)
-        ruling = self.policy.egress_rules.decide_authority(_subject(record, principal, job), record.path)
-        current = self.requesters.current.egress_rules.decide_authority(_subject(record, before, job), record.path)
+        ruling = _ruling(self.policy, _subject(record, principal, job), record)
+        current = _ruling(self.requesters.current, _subject(record, before, job), record)
         effect: Effect | None = None
         if was_allowed(record) and not ruling.allowed:
             effect = Effect.REFUSED
@@ -214,6 +214,13 @@ class Replay:
             self.left_out += times
             return
         self._rows.setdefault(key, found).note(found.first, times)
+
+
+def _ruling(policy: Policy, subject: EgressSubject, record: AuditRecord) -> EgressRuling:
+    rules = policy.egress_rules
+    return (
+        rules.decide_any_port(subject, record.path) if is_name(record) else rules.decide_authority(subject, record.path)
+    )
 
 
 def _subject(record: AuditRecord, owner: Principal, job: str) -> EgressSubject:

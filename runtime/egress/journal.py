@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -164,6 +164,20 @@ class EgressJournal:
         """Whether there is nothing to tell and nothing open."""
         with self._lock:
             return not self._open and not self._rows and not self._dropped
+
+    def restore(self, rows: Iterable[EgressRow]) -> None:
+        """Rows of an earlier process of this name."""
+        with self._lock:
+            for row in rows:
+                self._keep(row, self._monotonic())
+        self.wake()
+
+    def left(self) -> tuple[EgressRow, ...]:
+        """Rows that are not recorded yet; of connections that are open as they are now."""
+        now = self._clock()
+        with self._lock:
+            still = (msgspec.structs.replace(each.measured(now), open=False) for each in self._open.values())
+            return (*(kept.row for kept in self._rows.values()), *still)
 
     def report(self, *, last: bool = False) -> EgressReport:
         """What is to be told now: rows that nobody has recorded yet, and every destination that is open.

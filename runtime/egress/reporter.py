@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
-from sluice.core import EgressReceipt, EgressReport, EgressTarget, EgressWord, SluiceError, end_tasks
+from sluice.core import EgressReceipt, EgressReport, EgressRow, EgressTarget, EgressWord, SluiceError, end_tasks
 from sluice.runtime.egress.journal import EgressJournal
 from sluice.runtime.gateways import EgressGateway
 
@@ -86,13 +86,24 @@ class EgressReporter:
             _LOG.warning("a connection of job %s is not decided about: %s", target.job_id, error)
             return EgressWord(decided=False)
 
-    async def flush(self) -> None:
-        """Tell all that is left, for a process that is about to end; gives up after :data:`FLUSH_SECONDS`."""
-        with contextlib.suppress(TimeoutError):
+    async def flush(self, find: Callable[[], Awaitable[EgressGateway]]) -> tuple[EgressRow, ...]:
+        """Tell all, for a process whose boxes have ended; returns what is left after :data:`FLUSH_SECONDS`.
+
+        Args:
+            find: a connection to the JobManager that leads; raises :class:`SluiceError` or OSError.
+        """
+        if self._journal.idle:
+            return ()
+        try:
             async with asyncio.timeout(FLUSH_SECONDS):
+                gateway = await find()
+                self._find = lambda: gateway
                 for _ in range(MAX_FLUSHES):
                     if self._journal.idle or not await self.step(last=True):
-                        return
+                        break
+        except (SluiceError, OSError, TimeoutError) as error:
+            _LOG.warning("the last connections out of jobs cannot be reported: %s", error or type(error).__name__)
+        return self._journal.left()
 
     async def step(self, *, last: bool = False) -> bool:
         """Report once, and do what the answer says; returns whether all that was told is recorded."""
@@ -134,10 +145,9 @@ class EgressReporter:
 
 @contextlib.asynccontextmanager
 async def reporting_egress(reporter: EgressReporter) -> AsyncIterator[None]:
-    """Within it, what is in the journal is told; what is left at its end is told then."""
+    """Within it, what is in the journal is told; what is left then is for :meth:`EgressReporter.flush`."""
     running = asyncio.create_task(reporter.run(), name="egress report")
     try:
         yield
     finally:
         await end_tasks(running)
-        await reporter.flush()

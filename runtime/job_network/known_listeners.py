@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from sluice.core import SluiceError
+from sluice.core import ANY_PORT, SluiceError
 
 FRESH_SECONDS = 5.0
 NOBODY_SECONDS = 0.5
@@ -82,10 +82,17 @@ class KnownListeners:
                 return host
         return None
 
-    async def _hosts(self, port: int) -> frozenset[str]:
+    async def has_host(self, name: str) -> bool:
+        """Whether a process of the job listens on a host that is called ``name``."""
+        return name.lower() in await self._hosts(ANY_PORT, expected=name.lower())
+
+    async def _hosts(self, port: int, *, expected: str = "") -> frozenset[str]:
+        """Those for ``port``; one that is ``expected`` and not among them may have come just now."""
         known, now = self._answers.get(port), self._clock()
-        if known is not None and now - known.at < (FRESH_SECONDS if known.hosts else NOBODY_SECONDS):
-            return known.hosts
+        if known is not None:
+            found = expected in known.hosts if expected else bool(known.hosts)
+            if now - known.at < (FRESH_SECONDS if found else NOBODY_SECONDS):
+                return known.hosts
         asking = self._asked.get(port)
         if asking is None:
             asking = self._asked[port] = asyncio.ensure_future(self._answer(port))

@@ -22,8 +22,8 @@ class Outward(Protocol):
         """What becomes of a connection to something that is not the job's."""
         ...
 
-    def resolve(self, name: str) -> Answer:
-        """What the box's resolver answers for a name; must be quick."""
+    async def resolve(self, name: str) -> Answer:
+        """What the box's resolver answers for a name that is no host of the job."""
         ...
 
     def close(self) -> None:

@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import errno
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from sluice.core import EgressWord, SluiceError
+from sluice.core import ANY_PORT, EgressWord, SluiceError
 from sluice.runtime.egress_relay import EgressRelay, RelayRoute
 from sluice.runtime.job_network.outward import WouldRefuse
 from sluice.runtime.job_network.through_relay import ThroughRelay
@@ -24,28 +25,41 @@ from sluice.runtime.sandbox.network import Answer, Connect, Decision, HostAddres
 _LOG = logging.getLogger(__name__)
 
 AskPolicy = Callable[[str, int], Awaitable[EgressWord]]
-"""Whether the job may connect to this name or address, and port."""
+"""Whether the job may connect to this name or address, and port, or :data:`ANY_PORT` of it."""
+ALLOWED_SECONDS, REFUSED_SECONDS = 5.0, 1.0
+"""How long the policy's word about a name serves."""
+MAX_WORDS = 1024
 
 
 class Relayed:
     """An :class:`~sluice.runtime.job_network.outward.Outward` that begins with the first connection that needs it.
 
-    Names have addresses of the box alone, whoever asks for them: what they mean is found out when it connects.
+    Names that the policy allows have addresses of the box alone: what they mean is found out when it connects. Others
+    do not exist. Where everything is let through, every name has an address.
 
     Args:
         relay: of this process.
         identity: the directory of the driver's or executor's identity.
         ask: the policy; None: everything is let through as far as the gateway.
         enforce: whether what the policy does not allow is refused; else it is only marked.
+        clock: seconds that never go back.
     """
 
     def __init__(
-        self, relay: EgressRelay, identity: Path, ask: AskPolicy | None = None, *, enforce: bool = True
+        self,
+        relay: EgressRelay,
+        identity: Path,
+        ask: AskPolicy | None = None,
+        *,
+        enforce: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._relay = relay
         self._identity = identity
         self._ask = ask
         self._enforce = enforce
+        self._clock = clock
+        self._words: dict[str, tuple[EgressWord, float]] = {}
         self._loop = asyncio.get_running_loop()
         self._opening: asyncio.Task[RelayRoute] | None = None
         self._held = contextlib.AsyncExitStack()
@@ -54,14 +68,31 @@ class Relayed:
         """Refuse it, or lead it to the relay. Called in the broker's thread."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._decide(connect), self._loop))
 
-    def resolve(self, name: str) -> Answer:  # noqa: ARG002 - whatever it is
-        """An address of the box alone."""
-        return True
+    async def resolve(self, name: str) -> Answer:
+        """An address of the box alone, if the policy allows any port of it. Called in the broker's thread."""
+        if self._ask is None or not self._enforce:
+            return True
+        word = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._word(name), self._loop))
+        return word.allowed if word.decided else None
 
     def close(self) -> None:
         """The box has ended; from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended, and the relay with it
             asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+
+    async def _word(self, name: str) -> EgressWord:
+        """What the policy says of a name; asked again after a moment, for programs ask for one name many times."""
+        assert self._ask is not None  # noqa: S101  for the type checker
+        known, now = self._words.get(name), self._clock()
+        if known is not None and now < known[1]:
+            return known[0]
+        word = await self._ask(name, ANY_PORT)
+        if word.decided:
+            self._words.pop(name, None)  # so that the oldest comes first
+            self._words[name] = word, now + (ALLOWED_SECONDS if word.allowed else REFUSED_SECONDS)
+            while len(self._words) > MAX_WORDS:
+                del self._words[next(iter(self._words))]
+        return word
 
     async def _decide(self, connect: Connect) -> Decision:
         objection = await self._objection(connect)

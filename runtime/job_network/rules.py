@@ -32,9 +32,10 @@ class JobRules:
             return HostAddress(found, connect.port, recorded=False)
         return Inside() if local else await self._outward.decide(connect)
 
-    def resolve(self, name: str) -> Answer:
-        """What the way out says: a host of the job is told apart when the box connects to it."""
-        return self._outward.resolve(name)
+    async def resolve(self, name: str) -> Answer:
+        """What the way out says; hosts of the job have addresses of the box as well."""
+        answer = await self._outward.resolve(name)
+        return answer or await self._listeners.has_host(name) or answer
 
     def listener(self, address: Address, port: int) -> socket.socket | None:
         """A socket on a port that is kept for the box."""

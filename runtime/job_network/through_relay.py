@@ -28,6 +28,6 @@ class ThroughRelay:
         address, port = self._route.address
         return HostAddress(ipaddress.IPv4Address(address), port, first, note=host)
 
-    def resolve(self, name: str) -> Answer:  # noqa: ARG002 - whatever it is
+    async def resolve(self, name: str) -> Answer:  # noqa: ARG002 - whatever it is
         """An address of the box alone: nobody is asked, and connecting to it is what the gateway decides about."""
         return True

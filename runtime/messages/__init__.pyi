@@ -61,6 +61,7 @@ from .slots import (
     NO_RESOURCES as NO_RESOURCES,
     AssignedPorts as AssignedPorts,
     Port as Port,
+    PortOrAny as PortOrAny,
     RegistrationAccepted as RegistrationAccepted,
     RunningExecutor as RunningExecutor,
     SlotCount as SlotCount,

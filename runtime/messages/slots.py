@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from sluice.core import EgressMode
+from sluice.core import ANY_PORT, EgressMode
 from sluice.runtime.messages.base import Message
 from sluice.runtime.sandbox import IsolationLevel
 
@@ -145,6 +145,7 @@ class SlotRequest(Message, frozen=True):
 
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+PortOrAny = Annotated[int, msgspec.Meta(ge=ANY_PORT, le=65535)]
 
 AssignedPorts = Annotated[tuple[Port, ...], msgspec.Meta(max_length=8)]
 """Ports of its host that were assigned to a driver or executor; empty: it listens wherever it wants."""

@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from sluice.core import (
     EgressMode,
@@ -22,11 +23,13 @@ from sluice.pki import Role, SpiffeId
 from sluice.pki.tls import ConnectionLog, TlsIdentity
 from sluice.pki.trust import reporting
 from sluice.runtime.config import RuntimeConfig
-from sluice.runtime.egress import EgressJournal, EgressReporter, reporting_egress
+from sluice.runtime.egress import EgressJournal, EgressReporter, keep_rows, reporting_egress, take_rows
+from sluice.runtime.gateways import EGRESS, EgressGateway
 from sluice.runtime.messages import TaskManagerRegistration
 from sluice.runtime.node import (
     Address,
     Diagnostics,
+    Leader,
     LeaderLink,
     LeaderPlace,
     Registration,
@@ -49,6 +52,8 @@ from sluice.runtime.taskmanager import (
 )
 
 _LOG = logging.getLogger(__name__)
+LEFT_ROWS = "egress-rows.json"
+"""In the directory of a TaskManager: rows about connections of jobs that nobody took before it ended."""
 
 
 async def run_taskmanager(home: Home, config: RuntimeConfig, name: str, *, jobmanagers: Sequence[Address] = ()) -> bool:
@@ -134,6 +139,7 @@ async def taskmanager(
         stack.callback(withdraw_registration, home, name)
         slots_changed = asyncio.Event()
         journal = EgressJournal()
+        journal.restore(await asyncio.to_thread(take_rows, home.work(name) / LEFT_ROWS))
         # The endpoint is there before anything is reported.
         outside = EgressReporter(journal, lambda: executor.egress(), enforce=mode is EgressMode.ENFORCE)  # noqa: PLW0108
         networks = job_networks(stack, home, config, name, sandbox, journal, outside, mode)
@@ -157,6 +163,7 @@ async def taskmanager(
         )
         link = LeaderLink(leader, registrant, report_now=slots_changed, registered=registered)
         await service.start(executor)
+        stack.push_async_callback(_tell_the_rest, service, leader, executor, outside, home.work(name) / LEFT_ROWS)
         await service.start(Diagnostics(f"taskmanager/{name}", stack.enter_context(kept())))
         linked = asyncio.create_task(_until_left(link, executor), name="jobmanager link")
         stack.push_async_callback(end_tasks, linked)
@@ -166,6 +173,22 @@ async def taskmanager(
         _LOG.info(told, identity.spiffe_id, *offered)
         yield linked
         _LOG.info("TaskManager %s stops", identity.spiffe_id)
+
+
+async def _tell_the_rest(
+    service: RpcService, leader: Leader, executor: TaskExecutor, outside: EgressReporter, left: Path
+) -> None:
+    """End what runs here, and tell of its last connections to the outside: the link has ended already.
+
+    Without a JobManager, as when the whole cluster stops, the next process of this name tells of them.
+    """
+    await service.stop(executor)
+
+    async def find() -> EgressGateway:
+        return (await leader.dial()).gateway(EgressGateway, EGRESS)
+
+    if rows := await outside.flush(find):
+        keep_rows(left, rows)
 
 
 async def _until_left(link: LeaderLink, executor: TaskExecutor) -> None:

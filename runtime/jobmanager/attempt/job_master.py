@@ -228,7 +228,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._listeners.driver(ports)
 
     async def listeners_on(self, port: int) -> tuple[str, ...]:
-        """The hosts on which processes of this job, or shuffle workers, listen on ``port``."""
+        """The hosts on which processes of this job, or shuffle workers, listen on ``port``, or :data:`ANY_PORT`."""
 
         async def ask() -> tuple[str, ...]:
             return self._listeners.on(port, await self._shuffle.workers_on(port))

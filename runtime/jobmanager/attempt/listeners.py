@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from sluice.core import ANY_PORT
 from sluice.runtime.jobmanager.attempt.executor_pool import Executor, ExecutorState
 from sluice.runtime.messages import MAX_LISTENER_HOSTS, SlotOffer
 
@@ -37,12 +38,16 @@ class JobListeners:
         self._of_executors[executor_id] = frozenset(ports)
 
     def on(self, port: int, others: Sequence[str] = ()) -> tuple[str, ...]:
-        """The hosts on which the job's processes listen on ``port``, and ``others``; each once."""
+        """The hosts on which the job's processes listen on ``port``, or :data:`ANY_PORT`, and ``others``; each once."""
         hosts = dict.fromkeys(others)
         slot = self._driver()
-        if slot is not None and port in self._of_driver:
+        if slot is not None and _has(self._of_driver, port):
             hosts[slot.host] = None
         for each in self._executors():
-            if each.state is not ExecutorState.EXITED and port in self._of_executors.get(each.id, ()):
+            if each.state is not ExecutorState.EXITED and _has(self._of_executors.get(each.id, frozenset()), port):
                 hosts[each.slot.host] = None
         return tuple(hosts)[:MAX_LISTENER_HOSTS]
+
+
+def _has(ports: frozenset[int], port: int) -> bool:
+    return bool(ports) if port == ANY_PORT else port in ports

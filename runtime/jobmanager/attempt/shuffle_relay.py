@@ -14,7 +14,7 @@ from collections.abc import Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.core import SluiceError
+from sluice.core import ANY_PORT, SluiceError
 from sluice.runtime.messages import OutputLocation, RunningDriver, ShuffleAllocation
 from sluice.runtime.shuffle.control_plane import NoShuffleService, ShuffleManagerLink
 
@@ -124,7 +124,9 @@ class ShuffleRelay:
         return await self._link.locate(self._job_id, shuffle.number, names)
 
     async def workers_on(self, port: int) -> tuple[str, ...]:
-        """The hosts on which shuffle workers serve the data channel on ``port``; none while the service is away."""
+        """The hosts on which shuffle workers serve the data channel on ``port``, or :data:`ANY_PORT`; none while the
+        service is away.
+        """
         if self._link is None:
             return ()
         async with self._asking:
@@ -136,7 +138,7 @@ class ShuffleRelay:
                     return ()
                 self._workers = tuple((each.host, each.port) for each in found.workers)
                 self._workers_until = time.monotonic() + WORKERS_KNOWN_SECONDS
-        return tuple(dict.fromkeys(host for host, its_port in self._workers if its_port == port))
+        return tuple(dict.fromkeys(host for host, its_port in self._workers if port in (its_port, ANY_PORT)))
 
     async def unregister(self, shuffle_id: int) -> None:
         """Spark does not need it any more."""

@@ -56,8 +56,10 @@ class Refuse:
 
 
 Decision = Inside | HostAddress | Refuse
-Answer = bool | Sequence[Address]
-"""Of a name: True: it gets addresses of this network alone; False: it does not exist; or its real addresses."""
+Answer = bool | Sequence[Address] | None
+"""Of a name: True: it gets addresses of this network alone; False: it does not exist; or its real addresses. None:
+nobody can say now.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,8 @@ class Rules(Protocol):
     async def decide(self, connect: Connect) -> Decision:
         """What becomes of ``connect``; waits at most :data:`sluice.runtime.sandbox.network.DECISION_SECONDS`."""
 
-    def resolve(self, name: str) -> Answer:
-        """What the box's resolver answers for ``name`` (lower case, no dot at the end); must be quick."""
+    async def resolve(self, name: str) -> Answer:
+        """What the box's resolver answers for ``name`` (lower case, no dot at the end)."""
 
     def listener(self, address: Address, port: int) -> socket.socket | None:
         """A socket of the machine for a program that listens on this address and port of the box: bound, not yet

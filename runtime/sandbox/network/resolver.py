@@ -1,4 +1,4 @@
-"""The resolver of a box. It asks nobody: a name that policy could allow gets an address that stands for it.
+"""The resolver of a box. It asks no server: a name that the policy allows gets an address that stands for it.
 
 So a question carries nothing out, and an answer nothing in. It listens on 127.0.0.53 in the box's namespace.
 """
@@ -11,7 +11,7 @@ import logging
 import socket
 import struct
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sluice.runtime.sandbox.network.events import Address, Refusal, Rules
 from sluice.runtime.sandbox.network.names import Names, normal
@@ -28,11 +28,21 @@ MAX_QUESTION_BYTES = 1232
 MAX_QUESTIONS_AT_ONCE = 16
 PAUSE_SECONDS = 0.02
 """After so many over UDP, and after each over TCP, so that a job that floods it costs little."""
+MAX_WAITING = 64
+"""Questions over UDP that wait for the policy's word; further ones wait in the kernel."""
+WORD_SECONDS = 4.0
+"""How long the policy's word may take: less than a program waits."""
+WHY = "the policy of the cluster allows this job no port of it"
+"""For programs that ask for more than an answer's code (RFC 8914)."""
 MAX_STREAMS = 16
 """Connections to the resolver at a time."""
 STREAM_SECONDS = 10.0
 """How long one may be silent."""
 _LENGTH = struct.Struct("!H")
+
+
+class _NotDecided(Exception):
+    """Nobody says now whether a name exists for the job."""
 
 
 class Resolver:
@@ -46,6 +56,7 @@ class Resolver:
         self._pausing: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._streams: set[asyncio.StreamWriter] = set()
+        self._waiting: set[asyncio.Task[None]] = set()
 
     async def start(self, questions: socket.socket, streams: socket.socket) -> None:
         """Answer what comes over these sockets, of which it takes duplicates."""
@@ -65,6 +76,8 @@ class Resolver:
             self._server.close()
         for writer in self._streams:
             writer.transport.abort()
+        for task in self._waiting:
+            task.cancel()
 
     def _resume(self) -> None:
         self._pausing = None
@@ -75,16 +88,30 @@ class Resolver:
         for _ in range(MAX_QUESTIONS_AT_ONCE):
             try:
                 question, sender = questions.recvfrom(MAX_QUESTION_BYTES + 1)
-                reply = self.answer(question, limit=MAX_QUESTION_BYTES)
-                if reply is not None:
-                    questions.sendto(reply, sender)
             except OSError:  # nothing more, or who has asked is gone
                 return
+            task = asyncio.get_running_loop().create_task(self._reply(questions, question, sender))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+            if len(self._waiting) >= MAX_WAITING:
+                break
         loop = asyncio.get_running_loop()
         loop.remove_reader(questions)
-        self._pausing = loop.call_later(PAUSE_SECONDS, self._resume)
+        self._pausing = loop.call_later(PAUSE_SECONDS, self._resume_when_free)
 
-    def answer(self, question: bytes, *, limit: int | None = None) -> bytes | None:
+    def _resume_when_free(self) -> None:
+        if len(self._waiting) < MAX_WAITING:
+            self._resume()
+        else:
+            self._pausing = asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._resume_when_free)
+
+    async def _reply(self, questions: socket.socket, question: bytes, sender: tuple[Any, ...]) -> None:
+        reply = await self.answer(question, limit=MAX_QUESTION_BYTES)
+        if reply is not None:
+            with contextlib.suppress(OSError):
+                questions.sendto(reply, sender)
+
+    async def answer(self, question: bytes, *, limit: int | None = None) -> bytes | None:
         """The answer as a message of at most ``limit`` bytes; None: that was no question."""
         import dns.exception  # a tenth of a second, which only processes with boxes need
         import dns.flags
@@ -102,14 +129,15 @@ class Resolver:
             if message.opcode() != dns.opcode.QUERY:
                 reply.set_rcode(dns.rcode.NOTIMP)
             else:
-                self._fill(message, reply)
+                await self._fill(message, reply)
             return reply.to_wire(max_size=limit or 0)
         except dns.exception.TooBig:
             return None
         except (dns.exception.DNSException, ValueError, struct.error):
             return None
 
-    def _fill(self, message: dns.message.Message, reply: dns.message.Message) -> None:
+    async def _fill(self, message: dns.message.Message, reply: dns.message.Message) -> None:
+        import dns.edns
         import dns.name
         import dns.rcode
         import dns.rdataclass
@@ -130,23 +158,35 @@ class Resolver:
             elif asked.rdtype == dns.rdatatype.PTR:
                 reply.answer.append(dns.rrset.from_text(asked.name, TTL_SECONDS, "IN", "PTR", f"{found}."))
             return
-        addresses = self._addresses(name)
+        try:
+            addresses = await self._addresses(name)
+        except _NotDecided:
+            self._refuse(name, "not_decided")
+            reply.set_rcode(dns.rcode.SERVFAIL)
+            return
         if addresses is None:
             reply.set_rcode(dns.rcode.NXDOMAIN)
+            if message.edns >= 0:
+                reply.use_edns(options=[dns.edns.EDEOption(dns.edns.EDECode.PROHIBITED, WHY)])
             return
         for kind, of in ((dns.rdatatype.A, IPv4Address), (dns.rdatatype.AAAA, IPv6Address)):
             chosen = [str(address) for address in addresses if isinstance(address, of)]
             if asked.rdtype == kind and chosen:
                 reply.answer.append(dns.rrset.from_text(asked.name, TTL_SECONDS, "IN", kind.name, *chosen))
 
-    def _addresses(self, name: str) -> tuple[Address, ...] | None:
+    async def _addresses(self, name: str) -> tuple[Address, ...] | None:
         if name == "localhost" or name.endswith(".localhost"):
             return (IPv4Address("127.0.0.1"), IPv6Address("::1"))
         try:
-            answer = self._rules.resolve(name)
+            async with asyncio.timeout(WORD_SECONDS):
+                answer = await self._rules.resolve(name)
+        except TimeoutError:
+            answer = None
         except Exception:  # noqa: BLE001 - whatever is wrong, the name does not exist
             _LOG.exception("nobody could decide about a host name: it does not exist for the job")
             answer = False
+        if answer is None:
+            raise _NotDecided
         if answer is False:
             self._refuse(name, "not_allowed")
             return None
@@ -158,7 +198,7 @@ class Resolver:
         return tuple(answer)
 
     def _refuse(self, name: str, reason: str) -> None:
-        self._refusals.add(Refusal("", "dns", "", 53, name[:255], reason))
+        self._refusals.add(Refusal("", "dns", "", 0, name[:255], reason))
 
     async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._streams) >= MAX_STREAMS:
@@ -170,7 +210,7 @@ class Resolver:
                 while True:
                     async with asyncio.timeout(STREAM_SECONDS):
                         length = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))[0]
-                        reply = self.answer(await reader.readexactly(length))
+                        reply = await self.answer(await reader.readexactly(length))
                         if reply is None:
                             break
                         writer.write(_LENGTH.pack(len(reply)) + reply)

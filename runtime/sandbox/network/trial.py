@@ -60,7 +60,7 @@ class _Trial:
             return HostAddress(ip_address("127.0.0.1"), self._port)
         return Refuse(errno.EACCES, "not_allowed")
 
-    def resolve(self, name: str) -> Answer:
+    async def resolve(self, name: str) -> Answer:
         """Know one name."""
         return name == ALLOWED[0]
 

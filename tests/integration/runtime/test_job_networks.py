@@ -21,7 +21,7 @@ class Nowhere:
     async def decide(self, connect: Connect) -> Decision:
         raise AssertionError(connect)
 
-    def resolve(self, name: str) -> Answer:
+    async def resolve(self, name: str) -> Answer:
         raise AssertionError(name)
 
     def close(self) -> None:

@@ -119,7 +119,7 @@ def test_evidence_of_a_job_from_its_box_to_the_audit_log(cluster: LocalCluster, 
         return cluster.sluice("jobs", "logs", job_id, "--source", "driver.stdout").stdout
 
     eventually(lambda: "GOT b'hello'" in printed() or None, "the job has connected", 120)
-    assert "REFUSED PermissionError" in printed()
+    assert "REFUSED gaierror" in printed(), "a name that the policy does not allow does not exist"
 
     def rows() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = cluster.json("jobs", "connections", job_id)["egress"]
@@ -152,4 +152,4 @@ def test_evidence_of_a_job_from_its_box_to_the_audit_log(cluster: LocalCluster, 
     replayed = cluster.sluice("policy", "replay", str(policy), "--json")
     assert replayed.returncode == 1, replayed.stderr
     changes = {(each["effect"], each["destination"]) for each in json.loads(replayed.stdout)["changes"]}
-    assert ("allowed", f"{REFUSED}:{server}") in changes
+    assert ("allowed", REFUSED) in changes

@@ -99,6 +99,10 @@ class World:
         client = await self._service(identity)
         return (await client.connect(*self.rpc)).gateway(EgressGateway, EGRESS)
 
+    async def dial_again(self) -> EgressGateway:
+        """As a TaskManager whose link has ended."""
+        return await self.dial(self.pki.process(Role.TASKMANAGER, "tm-1"))
+
     async def start_auth(self) -> None:
         config = GatewayConfig(port=0, auth_host="127.0.0.1", auth_port=self.address[1])
         self.auth = asyncio.create_task(run_auth(self.home, config, TRUST_DOMAIN))
@@ -163,6 +167,7 @@ async def test_rows_reach_the_signed_log_with_owner_and_job(world: World) -> Non
         world.tunnel(API)
         world.journal.refused(BOX, Destination("", "203.0.113.9", 53, "udp"), "no_route", count=40)
         world.journal.end_all("done")
+    assert await world.reporter.flush(world.dial_again) == ()
     found = {each.method: each for each in world.records()}
     tcp, udp = found["TCP"], found["UDP"]
     assert (tcp.principal, tcp.credential, tcp.path, tcp.decision) == ("ada", JOB, "api.example.com:443", "allow")

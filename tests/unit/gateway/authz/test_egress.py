@@ -173,6 +173,14 @@ def test_what_may_be_spoken(rule: str, port: int, protocol: str) -> None:
     assert ruling(f'to = ["api.example.com:*"]\nusers = ["*"]\n{rule}', port=port).protocol == protocol
 
 
+def test_a_resolver_tells_names_of_rules_only() -> None:
+    rules = policy('[[egress]]\nto = ["*.example.com:443"]\nusers = ["ada"]').egress_rules
+    assert rules.decide_any_port(ADA, "API.example.com").allowed
+    assert not rules.decide_any_port(BOB, "api.example.com").allowed
+    assert not rules.decide_any_port(ADA, "secret.evil.test").allowed
+    assert not rules.decide_any_port(ADA, "api.example.com.").allowed
+
+
 @pytest.mark.parametrize(
     ("rule", "complaint"),
     [

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sluice.core.egress_evidence import (
+    ANY_PORT,
     EgressJob,
     EgressQuestion,
     EgressRow,
@@ -201,3 +202,10 @@ async def test_rows_that_could_not_be_written_are_not_taken_for_written() -> Non
     with pytest.raises(PolicyError):
         await evidence.answer(question)
     assert len(written) == 1
+
+
+async def test_a_name_exists_for_a_job_if_any_port_of_it_is_allowed(home: Home) -> None:
+    ask = egress_evidence_in(home, GatewayConfig(), OPERATIONS)
+    names = ("api.example.com", "a.s3.example.com", "s3.example.com", "10.1.2.3", "other.example.com", "a b")
+    answer = await ask(EgressQuestion(jobs=(JOB,), targets=tuple(target(each, ANY_PORT) for each in names)))
+    assert answer.allowed == (True, True, False, True, False, False)

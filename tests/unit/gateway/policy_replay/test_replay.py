@@ -222,6 +222,19 @@ def test_way_out_what_would_be_newly_allowed() -> None:
     assert (row.effect, row.target, row.count) == (Effect.ALLOWED, "new.example.com:443", 42)
 
 
+def test_way_out_a_name_that_did_not_exist_for_a_job_is_judged_by_any_port() -> None:
+    refused = {"event": "egress", "method": "DNS", "decision": "deny", "status": 0, "reason": "not_allowed"}
+    found = replayed_egress(
+        b"to = [",
+        b'to = ["new.example.com:5432", ',
+        connection("new.example.com", **refused),
+        connection("other.example.com", **refused),
+        connection("new.example.com", **(refused | {"reason": "not_decided"})),
+    )
+    (row,) = found.rows
+    assert (row.effect, row.target, row.count) == (Effect.ALLOWED, "new.example.com", 1)
+
+
 def test_way_out_a_role_that_is_lost_counts() -> None:
     new = policy((CURRENT + EGRESS).replace(b'ada = ["operator"]', b""))
     found = Replay(new, Requesters(policy(CURRENT + EGRESS)))

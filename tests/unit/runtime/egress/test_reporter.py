@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from sluice.core.egress_evidence import EgressReceipt, EgressReport, EgressTarget, EgressWord
 from sluice.core.errors import SluiceError
-from sluice.runtime.egress import BoxId, Destination, EgressJournal, EgressReporter, OpenConnection, reporting_egress
+from sluice.runtime.egress import (
+    BoxId,
+    Destination,
+    EgressJournal,
+    EgressReporter,
+    OpenConnection,
+    keep_rows,
+    reporting_egress,
+    take_rows,
+)
 from sluice.runtime.egress.reporter import GRACE_SECONDS, NO_ANSWER, NOT_ALLOWED
 
 BOX = BoxId("a" * 32, 1, "driver")
@@ -26,6 +36,9 @@ class JobManager:
 
     def find(self) -> JobManager | None:
         return self if self.there else None
+
+    async def dial(self) -> JobManager:
+        return self
 
     async def decide_egress(self, target: EgressTarget) -> EgressWord:
         if not self.answers:
@@ -48,6 +61,9 @@ class World:
         self.journal = EgressJournal(clock=lambda: self.now, monotonic=lambda: self.now)
         self.jobmanager = JobManager()
         self.reporter = EgressReporter(self.journal, self.jobmanager.find, enforce=enforce, clock=lambda: self.now)
+
+    async def nobody(self) -> JobManager:
+        raise SluiceError("nobody leads")
 
     def open(self, to: Destination) -> OpenConnection:
         return self.journal.opened(BOX, to, end=lambda reason: self.ended.append((to.host or to.address, reason)))
@@ -116,24 +132,50 @@ async def test_only_recording_ends_nothing() -> None:
     assert world.ended == []
 
 
-async def test_running_reporter_tells_news_and_what_is_left_at_its_end() -> None:
+async def test_running_reporter_tells_news_and_the_flush_what_is_left() -> None:
     world = World()
     async with reporting_egress(world.reporter):
         connection = await asyncio.to_thread(world.open, API)
         await world.jobmanager.told.wait()
-        world.journal.refused(BOX, OTHER, "no rule allows it")
-        connection.closed("the process has ended")
-    rows = {row.target for report in world.jobmanager.reports for row in report.rows}
-    assert rows == {"api.example.com:443", "[2001:db8::7]:443"}
+    world.jobmanager.there = False  # the link has ended, then the boxes
+    world.journal.refused(BOX, OTHER, "no rule allows it")
+    connection.closed("the process has ended")
+    assert await world.reporter.flush(world.jobmanager.dial) == ()
+    rows = {(row.target, row.open) for report in world.jobmanager.reports for row in report.rows}
+    assert rows == {("api.example.com:443", True), ("api.example.com:443", False), ("[2001:db8::7]:443", False)}
     assert world.journal.idle
 
 
-async def test_end_does_not_wait_for_a_jobmanager_that_is_away() -> None:
+@pytest.mark.parametrize("how", ["no JobManager", "an error", "not recorded"])
+async def test_what_nobody_takes_is_left_for_the_next_process_of_the_name(how: str, tmp_path: Path) -> None:
     world = World()
-    world.jobmanager.there = False
-    async with reporting_egress(world.reporter):
-        world.journal.refused(BOX, OTHER, "no rule allows it")
-    assert not world.journal.idle
+    world.journal.refused(BOX, OTHER, "no rule allows it")
+    world.open(API)
+    answers: dict[str, EgressReceipt | Exception] = {
+        "an error": SluiceError("away"), "not recorded": EgressReceipt(recorded=False, decided=False)
+    }  # fmt: skip
+    world.jobmanager.answers = [answers[how]] if how in answers else []
+    left = await world.reporter.flush(world.nobody if how == "no JobManager" else world.jobmanager.dial)
+    assert {(row.target, row.open) for row in left} == {("api.example.com:443", False), ("[2001:db8::7]:443", False)}
+
+    path = tmp_path / "rows.json"
+    keep_rows(path, left)
+    assert path.stat().st_mode & 0o777 == 0o600
+    following = World()
+    following.journal.restore(take_rows(path))
+    assert not path.exists()
+    assert await following.reporter.step()
+    assert {row.id for row in following.jobmanager.reports[0].rows} == {row.id for row in left}
+    assert following.journal.idle
+
+
+def test_rows_that_cannot_be_read_end_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    assert take_rows(path) == ()
+    path.write_bytes(b'[{"id": "no"}]')
+    assert take_rows(path) == ()
+    assert not path.exists()
+    keep_rows(tmp_path / "no" / "rows.json", ())
 
 
 async def test_a_destination_is_decided_about_before_it_is_connected_to() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from ipaddress import ip_address
 
+from sluice.core import ANY_PORT
 from sluice.runtime.job_network import KnownListeners
 from sluice.runtime.job_network.known_listeners import FRESH_SECONDS, MAX_PORTS, NOBODY_SECONDS, STALE_SECONDS
 from sluice.runtime.rpc import PeerUnreachable
@@ -86,3 +87,18 @@ async def test_a_job_that_tries_all_ports_is_not_remembered_for_ever() -> None:
     for port in range(1, MAX_PORTS + 100):
         assert await world.known.find(HERE, port) is None
     assert len(world.known._answers) == MAX_PORTS
+
+
+async def test_hosts_of_the_job_have_names_and_a_new_one_is_found_at_once() -> None:
+    world = World()
+    world.hosts[ANY_PORT] = ("Worker-1",)
+    assert await world.known.has_host("worker-1")
+    assert not await world.known.has_host("worker-2")
+    world.hosts[ANY_PORT] = ("worker-1", "worker-2")
+    world.now += NOBODY_SECONDS
+    assert await world.known.has_host("worker-2")
+    world.away = True
+    world.now += FRESH_SECONDS
+    assert await world.known.has_host("worker-2"), "nobody answers: what was known serves"
+    world.now += STALE_SECONDS
+    assert not await world.known.has_host("worker-2")

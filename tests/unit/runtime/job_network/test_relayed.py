@@ -9,9 +9,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import cast
 
-from sluice.core import EgressWord
+from sluice.core import ANY_PORT, EgressWord
 from sluice.runtime.egress_relay import EgressRelay, RelayFailed, RelayRoute
 from sluice.runtime.job_network import Relayed, WouldRefuse
+from sluice.runtime.job_network.relayed import ALLOWED_SECONDS, MAX_WORDS, REFUSED_SECONDS
 from sluice.runtime.sandbox.network import Connect, Decision, HostAddress, Refuse
 
 IDENTITY = Path("/identity")
@@ -105,3 +106,39 @@ async def test_only_recording_lets_everything_through_and_marks_it() -> None:
         found = await relayed._decide(WANTED)
         assert isinstance(found, HostAddress)
         assert found.note == note
+
+
+async def test_a_name_exists_if_the_policy_allows_any_port_of_it() -> None:
+    for word, answer in (
+        (EgressWord(decided=True, allowed=True), True),
+        (EgressWord(decided=True), False),
+        (EgressWord(decided=False, allowed=True), None),
+    ):
+        policy = Policy(word)
+        relayed = Relayed(cast("EgressRelay", Relay()), IDENTITY, policy.ask)
+        assert await relayed.resolve("api.example.com") is answer
+        assert policy.asked == [("api.example.com", ANY_PORT)]
+        only_recorded = Relayed(cast("EgressRelay", Relay()), IDENTITY, policy.ask, enforce=False)
+        assert await only_recorded.resolve("api.example.com") is True
+
+
+async def test_the_word_about_a_name_serves_for_a_moment_and_no_word_does_not() -> None:
+    now = 0.0
+    policy = Policy(EgressWord(decided=True, allowed=True))
+    relayed = Relayed(cast("EgressRelay", Relay()), IDENTITY, policy.ask, clock=lambda: now)
+    for word, seconds in (
+        (EgressWord(decided=True, allowed=True), ALLOWED_SECONDS),
+        (EgressWord(decided=True), REFUSED_SECONDS),
+        (EgressWord(decided=False), 0.0),
+    ):
+        policy.word, policy.asked = word, []
+        await relayed.resolve("api.example.com")
+        await relayed.resolve("api.example.com")
+        assert len(policy.asked) == (1 if seconds else 2)
+        now += seconds
+    for number in range(2 * MAX_WORDS):
+        await relayed.resolve(f"{number}.example.com")
+    policy.word = EgressWord(decided=True)
+    for number in range(2 * MAX_WORDS):
+        await relayed.resolve(f"{number}.example.com")
+    assert len(relayed._words) == MAX_WORDS

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 
 import pytest
 
+from sluice.core import ANY_PORT
 from sluice.runtime.job_network import JobRules, KnownListeners, ReservedPorts
 from sluice.runtime.job_network.reserved_ports import PRIVATE_PORTS
 from sluice.runtime.sandbox.network import Answer, Connect, HostAddress, Inside, Refuse
@@ -21,7 +22,7 @@ class NoWayOut:
     async def decide(self, connect: Connect) -> Refuse:
         return Refuse(errno.EACCES, "no_way_out")
 
-    def resolve(self, name: str) -> Answer:
+    async def resolve(self, name: str) -> Answer:
         return False
 
     def close(self) -> None:
@@ -65,3 +66,27 @@ async def test_what_a_box_reaches(wanted: Connect, decision: object) -> None:
     ports = ReservedPorts("127.0.0.1", ())
     rules = JobRules(KnownListeners(ask, resolve=resolve), ports, NoWayOut())
     assert await rules.decide(wanted) == decision
+
+
+@pytest.mark.parametrize(
+    ("name", "of_policy", "wanted"),
+    [
+        ("api.example.com", True, True),
+        ("worker-1", False, True),
+        ("worker-1", None, True),
+        ("other", False, False),
+        ("other", None, None),
+    ],
+)
+async def test_names_are_those_of_the_policy_and_of_the_jobs_hosts(
+    name: str, of_policy: Answer, wanted: Answer
+) -> None:
+    class Policy(NoWayOut):
+        async def resolve(self, name: str) -> Answer:
+            return of_policy
+
+    async def hosts(port: int) -> tuple[str, ...]:
+        return ("127.0.0.1", "worker-1") if port == ANY_PORT else ()
+
+    rules = JobRules(KnownListeners(hosts), ReservedPorts("127.0.0.1", ()), Policy())
+    assert await rules.resolve(name) is wanted

@@ -57,7 +57,7 @@ class Written:
             return Inside()
         return Refuse(errno.EACCES, "not_allowed")
 
-    def resolve(self, name: str) -> Answer:
+    async def resolve(self, name: str) -> Answer:
         """As it is written down."""
         return self.names.get(name, False)
 

@@ -79,7 +79,7 @@ async def test_a_program_reaches_what_the_policy_allows(
             ("169.254.169.254", "169.254.169.254", 80),
         ]
         for host, _, at in wanted:
-            networked.rules.names[host] = outward.resolve(host)
+            networked.rules.names[host] = await outward.resolve(host)
             decision = await outward.decide(Connect("python", "python", 1, ANY, at, host))
             assert isinstance(decision, HostAddress)
             networked.rules.outside[host, at] = decision

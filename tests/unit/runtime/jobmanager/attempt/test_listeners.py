@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sluice.core import ANY_PORT
 from sluice.runtime.jobmanager.attempt.executor_pool import Executor, ExecutorState
 from sluice.runtime.jobmanager.attempt.listeners import JobListeners
 from sluice.runtime.messages import ExecutorTarget, SlotOffer, SlotProfile
@@ -32,6 +33,7 @@ def test_hosts_come_from_the_slots_and_ports_from_those_that_hold_them() -> None
     assert attempt.listeners.on(40000) == ("host-d", "host-1")
     assert attempt.listeners.on(40001, ("worker",)) == ("worker", "host-d")
     assert attempt.listeners.on(40002) == ()
+    assert attempt.listeners.on(ANY_PORT, ("worker",)) == ("worker", "host-d", "host-1")
 
 
 def test_an_executor_that_has_ended_listens_nowhere_and_one_that_hands_its_blocks_over_does() -> None:
