@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from typing import Any
 
@@ -30,19 +31,27 @@ def connections(
     the job asked for, whether it was allowed, refused or would be refused, and how many bytes it sent and got.
     """
 
-    async def read(client: GatewayClient) -> tuple[str, dict[str, Any]]:
+    async def read(client: GatewayClient) -> tuple[str, dict[str, Any], dict[str, Any]]:
         whole = await whole_id(client, job_id)
-        return whole, await client.get(f"/v1/jobs/{whole}/connections")
+        job = await client.get(f"/v1/jobs/{whole}")
+        return whole, job, await client.get(f"/v1/jobs/{whole}/connections")
 
-    whole, answer = gateway.call(read)
+    whole, job, answer = gateway.call(read)
     found, outside = answer["connections"], answer.get("egress", [])
+    dropped, since = answer.get("egress_dropped", 0), answer.get("egress_since", 0.0)
     if as_json:
-        print(json.dumps({"connections": found, "egress": outside, "egress_dropped": answer.get("egress_dropped", 0)}))
+        print(json.dumps({"connections": found, "egress": outside, "egress_dropped": dropped, "egress_since": since}))
         return
     rows = [("inside", *row, "") for row in connection_rows(found, whole)]
     print_table(JOB_COLUMNS, [*rows, *map(_outside, outside)])
-    if answer.get("egress_dropped"):
-        print(f"{answer['egress_dropped']} earlier connections out are only in the audit log")
+    if dropped:
+        print(f"{dropped} earlier connections out are only in the audit log")
+    if job["start_time"] < since * 1000:
+        print(f"connections out that ended before {_moment(since)} are only in the audit log: another JobManager led")
+
+
+def _moment(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _outside(row: dict[str, Any]) -> tuple[str, ...]:

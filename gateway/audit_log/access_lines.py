@@ -75,8 +75,13 @@ def record_of(line: bytes) -> AuditRecord:
         decision=_decision(fields),
         status=_status(fields.get("status")),
         reason=_text(fields, "reason"),
-        detail={ASKED: asked} if (asked := _text(fields, "asked")) else msgspec.UNSET,
+        detail=_detail(fields) or msgspec.UNSET,
     )
+
+
+def _detail(fields: dict[str, Any]) -> dict[str, str]:
+    """What the auth service was asked, and the host that was shown in TLS or in plain HTTP."""
+    return {name: text for name in (ASKED, "server_name") if (text := _text(fields, name))}
 
 
 def gap(reason: str, before: AccessPosition, position: AccessPosition) -> AuditRecord:

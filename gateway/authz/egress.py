@@ -87,6 +87,18 @@ class EgressRuling:
         return self.wanted.name if self.wanted is not None else ""
 
     @property
+    def breadth(self) -> frozenset[tuple[str, ...]]:
+        """What the rules let a connection be: what it may speak, and where its name may lead.
+
+        A connection that was made when they allowed more may be one that they do not allow now.
+        """
+        return frozenset(
+            (rule.protocol, "suffix" if target.is_suffix else "exact", where)
+            for rule, target in self.grants
+            for where in (map(str, rule.addresses) if rule.addresses and target.network is None else ("",))
+        )
+
+    @property
     def protocol(self) -> Protocol:
         """The loosest that a rule allows; at port 443 what is not told otherwise must be TLS."""
         given = {rule.protocol for rule, _ in self.grants}

@@ -7,6 +7,7 @@ log's end are read back.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
@@ -15,6 +16,7 @@ from prometheus_client import Counter
 from sluice.core import ANY_PORT, REGISTRY, EgressAnswer, EgressJob, EgressQuestion, EgressTarget
 from sluice.gateway.audit_log import AuditRecord
 from sluice.gateway.authz import EgressSubject, Policy
+from sluice.gateway.egress_evidence.narrowing import Narrowing
 from sluice.gateway.egress_evidence.records import record_of, record_of_loss, row_id
 
 MAX_KNOWN_IDS = 50_000
@@ -40,16 +42,23 @@ class EgressEvidence:
         policy: the policy in force; raises when there is none.
         append: to the audit log.
         read_back: the last records of the log.
+        clock: seconds that never go back.
     """
 
     def __init__(
-        self, policy: Callable[[], Policy], append: Append, read_back: Callable[[int], Iterable[AuditRecord]]
+        self,
+        policy: Callable[[], Policy],
+        append: Append,
+        read_back: Callable[[int], Iterable[AuditRecord]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = policy
         self._append = append
         self._read_back = read_back
         self._known: OrderedDict[str, None] | None = None
         self._turn = asyncio.Lock()
+        self._narrowing = Narrowing(clock)
 
     async def answer(self, question: EgressQuestion) -> EgressAnswer:
         """Record all rows, then decide about all destinations; raises ``SluiceError`` when one is not possible."""
@@ -57,7 +66,18 @@ class EgressEvidence:
         async with self._turn:
             await self._record(question, jobs)
         policy = self._policy()
-        return EgressAnswer(allowed=tuple(_allows(policy, jobs, target) for target in question.targets))
+        return EgressAnswer(allowed=tuple(self._allows(policy, jobs, target) for target in question.targets))
+
+    def _allows(self, policy: Policy, jobs: dict[str, EgressJob], target: EgressTarget) -> bool:
+        """Whether the policy allows it; a job that nobody owns may nothing."""
+        job = jobs.get(target.job_id)
+        if job is None or not job.owner:
+            return False
+        subject = EgressSubject(job.id, job.name, job.owner, job.roles, job.groups)
+        if target.port == ANY_PORT:
+            return policy.egress_rules.decide_any_port(subject, target.host).allowed
+        ruling = policy.egress(subject, target.host, target.port)
+        return ruling.allowed and not self._narrowing.refuses(target, ruling)
 
     async def _record(self, question: EgressQuestion, jobs: dict[str, EgressJob]) -> None:
         if not question.rows and not question.lost:
@@ -85,14 +105,3 @@ class EgressEvidence:
     def _read_ids(self) -> OrderedDict[str, None]:
         found = (row_id(record) for record in self._read_back(READ_BACK_RECORDS))
         return OrderedDict((each, None) for each in found if each)
-
-
-def _allows(policy: Policy, jobs: dict[str, EgressJob], target: EgressTarget) -> bool:
-    """Whether the policy allows it; a job that nobody owns may nothing."""
-    job = jobs.get(target.job_id)
-    if job is None or not job.owner:
-        return False
-    subject = EgressSubject(job.id, job.name, job.owner, job.roles, job.groups)
-    if target.port == ANY_PORT:
-        return policy.egress_rules.decide_any_port(subject, target.host).allowed
-    return policy.egress(subject, target.host, target.port).allowed

@@ -99,10 +99,14 @@ class ServiceCounts(Message, frozen=True):
 
 
 class EgressConnections(Message, frozen=True):
-    """Connections of jobs to the outside, the oldest first; ``left_out`` earlier ones are not kept."""
+    """Connections of jobs to the outside, the oldest first; ``left_out`` earlier ones are not kept.
+
+    Of what ended before ``since`` (epoch seconds), when this JobManager began to lead, another one was told.
+    """
 
     rows: tuple[EgressRow, ...] = ()
     left_out: int = 0
+    since: float = 0.0
 
 
 class JobOrigin(Message, frozen=True):

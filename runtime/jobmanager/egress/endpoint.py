@@ -37,6 +37,7 @@ class EgressEndpoint(RpcEndpoint):
         self._dispatcher = dispatcher
         self._exchange = exchange
         self._ledger = ledger
+        ledger.lead()
         self._away = False
 
     async def report_egress(self, report: EgressReport) -> EgressReceipt:
@@ -52,8 +53,9 @@ class EgressEndpoint(RpcEndpoint):
     async def egress_of(self, job_id: str) -> EgressConnections:
         """What is known of a job's connections; of all jobs when ``job_id`` is empty."""
         if not job_id:
-            return EgressConnections(rows=self._ledger.all())
-        return EgressConnections(rows=self._ledger.of(job_id), left_out=self._ledger.left_out(job_id))
+            return EgressConnections(rows=self._ledger.all(), since=self._ledger.since)
+        left_out = self._ledger.left_out(job_id)
+        return EgressConnections(rows=self._ledger.of(job_id), left_out=left_out, since=self._ledger.since)
 
     async def _report(self, report: EgressReport, caller: SpiffeId, told_of: set[str]) -> EgressReceipt:
         origins = [await self._origin(each) for each in sorted(told_of)]

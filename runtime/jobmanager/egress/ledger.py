@@ -5,8 +5,9 @@ Rows come at least once: one that is told again takes the place of the earlier o
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import Counter, Gauge
 
@@ -40,10 +41,18 @@ DROPPED = Counter(
 class EgressLedger:
     """What a JobManager knows; for the event loop alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """``clock``: epoch seconds."""
+        self.since = clock()
+        """Since when it knows."""
+        self._clock = clock
         self._jobs: OrderedDict[str, OrderedDict[str, EgressRow]] = OrderedDict()
         self._left_out: dict[str, int] = {}
         self._open: dict[str, int] = {}
+
+    def lead(self) -> None:
+        """This JobManager leads from now on: what went on meanwhile another one was told."""
+        self.since = self._clock()
 
     def note(self, rows: Iterable[EgressRow], traces: dict[str, str]) -> None:
         """Rows that somebody told of; ``traces`` has the trace of jobs that have one."""

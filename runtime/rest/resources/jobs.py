@@ -163,7 +163,11 @@ async def list_job_connections(cluster: Cluster, call: Call[NoQuery]) -> Connect
     seen = await cluster.dispatcher.job_connections(job_id)
     outside = EgressConnections() if cluster.egress is None else await cluster.egress.egress_of(job_id)
     return Connections(
-        connections=seen.connections, dropped=seen.dropped, egress=outside.rows, egress_dropped=outside.left_out
+        connections=seen.connections,
+        dropped=seen.dropped,
+        egress=outside.rows,
+        egress_dropped=outside.left_out,
+        egress_since=outside.since,
     )
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from sluice.core import EgressRow
-from sluice.runtime.jobmanager import Overview, ServiceCounts
+from sluice.runtime.jobmanager import EgressConnections, Overview, ServiceCounts
 from sluice.runtime.messages import (
     ConnectionEvidence,
     Evidence,
@@ -27,13 +27,15 @@ class Connections(Message, frozen=True):
     """The latest mutual TLS connections, as their ends saw them; ``dropped`` earlier ones are left out.
 
     ``egress`` are connections of jobs to the outside, as the process beside the job's box saw them, the oldest first;
-    ``egress_dropped`` earlier ones are left out.
+    ``egress_dropped`` earlier ones are left out. Those that ended before ``egress_since`` (epoch seconds), when this
+    JobManager began to lead, are in the audit log alone.
     """
 
     connections: tuple[ConnectionEvidence, ...]
     dropped: int = 0
     egress: tuple[EgressRow, ...] = ()
     egress_dropped: int = 0
+    egress_since: float = 0.0
 
 
 async def overview_of(cluster: Cluster) -> Overview:
@@ -70,7 +72,9 @@ async def get_health(cluster: Cluster, call: Call[NoQuery]) -> ServiceCounts:
 async def list_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections:
     """Evidence of the cluster's own mutual TLS connections; those with or of jobs when one may see the job."""
     seen, egress = await asyncio.gather(connections_seen(cluster, call), egress_seen(cluster, call))
-    return Connections(connections=seen.connections, dropped=seen.dropped, egress=egress)
+    return Connections(
+        connections=seen.connections, dropped=seen.dropped, egress=egress.rows, egress_since=egress.since
+    )
 
 
 async def connections_seen(cluster: Cluster, call: Call[Any]) -> Evidence:
@@ -79,13 +83,14 @@ async def connections_seen(cluster: Cluster, call: Call[Any]) -> Evidence:
     return Evidence(visible_connections(found.connections, await visible_job_ids(cluster, call)), found.dropped)
 
 
-async def egress_seen(cluster: Cluster, call: Call[Any]) -> tuple[EgressRow, ...]:
+async def egress_seen(cluster: Cluster, call: Call[Any]) -> EgressConnections:
     """The latest connections to the outside of jobs that the caller may see."""
     if cluster.egress is None:
-        return ()
+        return EgressConnections()
     found, seen = await asyncio.gather(cluster.egress.egress_of(""), visible_job_ids(cluster, call))
     rows = (row for row in found.rows if seen is None or row.job_id in seen)
-    return tuple(sorted(rows, key=lambda row: row.opened_at)[-MAX_EGRESS_SHOWN:])
+    latest = sorted(rows, key=lambda row: row.opened_at)[-MAX_EGRESS_SHOWN:]
+    return EgressConnections(rows=tuple(latest), since=found.since)
 
 
 ROUTES = (

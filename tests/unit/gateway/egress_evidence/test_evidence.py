@@ -21,9 +21,10 @@ from sluice.core.home import Home
 from sluice.gateway.audit_log.chain import AuditRecord
 from sluice.gateway.audit_log.log import AuditLog, audit_directory, audit_file
 from sluice.gateway.audit_log.verification import read_records, verify_log
-from sluice.gateway.authz import Policy
+from sluice.gateway.authz import EgressRuling, Policy, PolicyFile
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.egress_evidence import EgressEvidence, egress_evidence_in
+from sluice.gateway.egress_evidence.narrowing import MAX_DESTINATIONS, REFUSE_SECONDS, Narrowing
 from sluice.gateway.errors import AuditLogError, PolicyError
 
 JOB = EgressJob(id="j1", name="nightly", owner="ada", roles=("submitter",), groups=("data",))
@@ -209,3 +210,57 @@ async def test_a_name_exists_for_a_job_if_any_port_of_it_is_allowed(home: Home) 
     names = ("api.example.com", "a.s3.example.com", "s3.example.com", "10.1.2.3", "other.example.com", "a b")
     answer = await ask(EgressQuestion(jobs=(JOB,), targets=tuple(target(each, ANY_PORT) for each in names)))
     assert answer.allowed == (True, True, False, True, False, False)
+
+
+NARROW = """
+version = 1
+[roles.submitter]
+allow = ["jobs.submit"]
+[[egress]]
+to = ["api.example.com:443", "10.1.0.0/16:5432"]
+users = ["ada"]
+protocol = "{protocol}"
+addresses = {addresses}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ends"),
+    [
+        ('["203.0.113.0/24", "10.0.0.0/8"]', '["203.0.113.0/24"]', True),
+        ('["203.0.113.0/24"]', '["198.51.100.0/24"]', True),
+        ('["203.0.113.0/24"]', '["203.0.113.0/24", "198.51.100.0/24"]', False),
+        ('["203.0.113.0/24"]', "[]", True),
+        ("[]", '["203.0.113.0/24"]', True),
+    ],
+)
+async def test_connections_end_when_rules_for_their_destination_become_narrower(
+    home: Home, before: str, after: str, ends: bool
+) -> None:
+    now = 0.0
+    policies = PolicyFile(lambda: home.gateway / "policy.toml", lambda: OPERATIONS)
+
+    async def append(records: Sequence[AuditRecord]) -> None:
+        raise AssertionError(records)
+
+    evidence = EgressEvidence(policies.get, append, lambda _: (), clock=lambda: now)
+
+    async def allowed() -> tuple[bool, ...]:
+        targets = (target("api.example.com"), target("10.1.2.3", 5432))
+        return (await evidence.answer(EgressQuestion(jobs=(JOB,), targets=targets))).allowed
+
+    write_policy(home, NARROW.format(protocol="auto", addresses=before))
+    assert await allowed() == await allowed() == (True, True)
+    write_policy(home, NARROW.format(protocol="auto", addresses=after))
+    assert await allowed() == await allowed() == (not ends, True)
+    now += REFUSE_SECONDS
+    assert await allowed() == (True, True), "the next connection is decided by the rules of now"
+    write_policy(home, NARROW.format(protocol="tls", addresses=after))
+    assert await allowed() == (False, False), "what was spoken before was not looked at as TLS"
+
+
+def test_few_destinations_are_remembered() -> None:
+    narrowing = Narrowing(lambda: 0.0)
+    for port in range(1, 65_000):
+        assert not narrowing.refuses(target("api.example.com", port), EgressRuling(True, ""))
+    assert len(narrowing._seen) == MAX_DESTINATIONS

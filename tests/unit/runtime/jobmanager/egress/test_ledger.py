@@ -72,3 +72,12 @@ def test_open_destinations_are_summed_over_those_who_tell() -> None:
     ledger.note_open("tm-1", 0)
     ledger.note_open("tm-2", 0)
     assert counted("sluice_egress_open") == 0
+
+
+def test_it_says_since_when_it_knows() -> None:
+    now = 100.0
+    ledger = EgressLedger(lambda: now)
+    assert ledger.since == 100.0
+    now = 200.0
+    ledger.lead()
+    assert ledger.since == 200.0
