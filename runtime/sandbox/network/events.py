@@ -125,7 +125,7 @@ class Rows(Protocol):
         """So much has gone over it until now."""
 
     def closed(self, connection: Connection, traffic: Traffic, seconds: float, reason: str) -> None:
-        """It has ended; ``reason`` is empty if its ends ended it. The last bytes may be missing in ``traffic``."""
+        """It has ended; ``reason`` is empty if its ends ended it."""
 
     def refused(self, refusal: Refusal) -> None:
         """Something did not get out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,7 @@ from sluice.runtime.sandbox.network.broker import BoxCalls, Broker, broker
 from sluice.runtime.sandbox.network.connecting import Answers, Surroundings
 from sluice.runtime.sandbox.network.events import Connection, Rows, Rules
 from sluice.runtime.sandbox.network.files import network_files
+from sluice.runtime.sandbox.network.last_counters import LastCounters
 from sluice.runtime.sandbox.network.names import Names
 from sluice.runtime.sandbox.network.namespace import Namespace
 from sluice.runtime.sandbox.network.refusals import Refusals
@@ -66,7 +68,9 @@ class Network:
         names = Names()
         self._refusals = Refusals(rows)
         self._table = SocketTable()
-        self._tracker = Tracker(rows, self._table, self._namespace.inode)
+        self._last = LastCounters()
+        asyncio.get_running_loop().add_reader(self._last, self._last.read)
+        self._tracker = Tracker(rows, self._table, self._last, self._namespace.inode)
         self._around = Surroundings(self._namespace.cookie, rules, names, self._tracker, self._refusals, uid, {}, {})
         self._resolver = Resolver(rules, names, self._refusals)
         await self._resolver.start(self._namespace.questions, self._namespace.streams)
@@ -98,6 +102,8 @@ class Network:
         await self._resolver.close()
         self._refusals.flush()
         self._table.close()
+        asyncio.get_running_loop().remove_reader(self._last)
+        self._last.close()
 
     @property
     def namespaces(self) -> tuple[int, ...]:

@@ -6,15 +6,16 @@ import socket
 import struct
 from dataclasses import dataclass
 
-_NETLINK_SOCK_DIAG, _BY_FAMILY = 4, 20
+NETLINK_SOCK_DIAG, _BY_FAMILY = 4, 20
 _REQUEST = 0x1
 _ERROR = 2
 _INFO = 2
-_HEADER = struct.Struct("=IHHII")
+HEADER = struct.Struct("=IHHII")
 _QUERY = struct.Struct("=BBBBI")
 _IDENTITY = struct.Struct("!HH16s16s")
 _REST = struct.Struct("=III")
-_MESSAGE_BYTES = 72
+MESSAGE_BYTES = 72
+COOKIE_OFFSET = 44
 _INODE_OFFSET = 68
 _ATTRIBUTE = struct.Struct("=HH")
 _COUNTERS = struct.Struct("=QQ")
@@ -23,6 +24,8 @@ _COUNTERS_OFFSET = 120
 _ALL_STATES = 0xFFFFFFFF
 _MAX_ANSWER_BYTES = 8192
 FIN_WAIT2, TIME_WAIT, CLOSE = 5, 6, 7
+_ENDED_BY_PEER = frozenset({8, 9, 11})
+"""CLOSE_WAIT, LAST_ACK, CLOSING."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class SocketTable:
     """Asks the kernel; of one thread."""
 
     def __init__(self) -> None:
-        self._kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
+        self._kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG)
         self._kernel.settimeout(1.0)
 
     def close(self) -> None:
@@ -79,25 +82,33 @@ class SocketTable:
             + _IDENTITY.pack(key.local[1], key.remote[1], key.local[0], key.remote[0])
             + _REST.pack(0, key.cookie & 0xFFFFFFFF, key.cookie >> 32)
         )
-        self._kernel.send(_HEADER.pack(_HEADER.size + len(query), _BY_FAMILY, _REQUEST, 1, 0) + query)
+        self._kernel.send(HEADER.pack(HEADER.size + len(query), _BY_FAMILY, _REQUEST, 1, 0) + query)
         answer = self._kernel.recv(_MAX_ANSWER_BYTES)
-        length, kind, _, _, _ = _HEADER.unpack_from(answer)
-        body = answer[_HEADER.size : length]
-        if kind == _ERROR or len(body) < _MESSAGE_BYTES:
+        length, kind, _, _, _ = HEADER.unpack_from(answer)
+        body = answer[HEADER.size : length]
+        if kind == _ERROR or len(body) < MESSAGE_BYTES:
             return None
-        inode = int.from_bytes(body[_INODE_OFFSET:_MESSAGE_BYTES], "little")
-        return SocketState(body[1], inode != 0, _counters(body[_MESSAGE_BYTES:], body[1]))
+        inode = int.from_bytes(body[_INODE_OFFSET:MESSAGE_BYTES], "little")
+        return SocketState(body[1], inode != 0, _counters(body[MESSAGE_BYTES:], body[1]))
 
 
-def _counters(attributes: bytes, state: int) -> tuple[int, int] | None:
+def tcp_info(attributes: bytes) -> bytes:
+    """The ``struct tcp_info`` among the attributes of a message; empty: there is none."""
     offset = 0
     while offset + _ATTRIBUTE.size <= len(attributes):
         length, kind = _ATTRIBUTE.unpack_from(attributes, offset)
         if length < _ATTRIBUTE.size:
-            return None
-        if kind == _INFO and length >= _ATTRIBUTE.size + _COUNTERS_OFFSET + _COUNTERS.size:
-            acknowledged, received = _COUNTERS.unpack_from(attributes, offset + _ATTRIBUTE.size + _COUNTERS_OFFSET)
-            marks = 2 if state == FIN_WAIT2 else 1  # the beginning counts as a byte, and so does the end
-            return max(0, acknowledged - marks), received
+            break
+        if kind == _INFO:
+            return attributes[offset + _ATTRIBUTE.size : offset + length]
         offset += (length + 3) & ~3
-    return None
+    return b""
+
+
+def _counters(attributes: bytes, state: int) -> tuple[int, int] | None:
+    info = tcp_info(attributes)
+    if len(info) < _COUNTERS_OFFSET + _COUNTERS.size:
+        return None
+    acknowledged, received = _COUNTERS.unpack_from(info, _COUNTERS_OFFSET)
+    # The beginning counts as a byte, and so does the end, of each direction.
+    return max(0, acknowledged - (2 if state == FIN_WAIT2 else 1)), max(0, received - (state in _ENDED_BY_PEER))

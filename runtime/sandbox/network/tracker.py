@@ -20,6 +20,7 @@ from sluice.runtime.sandbox.network.calls import cookie_of
 from sluice.runtime.sandbox.network.events import Connection, Rows, Traffic
 from sluice.runtime.sandbox.network.holders import take
 from sluice.runtime.sandbox.network.kernel import connect
+from sluice.runtime.sandbox.network.last_counters import LastCounters, final_counters
 from sluice.runtime.sandbox.network.sock_diag import Key, SocketTable
 
 _LOG = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ MAX_LOOKS = 1000
 END_SECONDS = 0.5
 """How long ending one is tried."""
 _RETRY_SECONDS = 0.02
+_INFO_BYTES = 256
 _UNSPECIFIED = struct.pack("=H14x", socket.AF_UNSPEC)
 
 
@@ -44,15 +46,17 @@ class Tracked:
     began: float
     traffic: Traffic = field(default_factory=Traffic)
     reason: str = ""
+    gone: bool = False
 
 
 class Tracker:
     """Of one network; used in the broker's thread."""
 
-    def __init__(self, rows: Rows, table: SocketTable, namespace: int) -> None:
+    def __init__(self, rows: Rows, table: SocketTable, last: LastCounters, namespace: int) -> None:
         """``namespace``: the inode of the network namespace whose processes hold the connections."""
         self._rows = rows
         self._table = table
+        self._last = last
         self._namespace = namespace
         self._open: dict[int, Tracked] = {}
         self._looking: asyncio.TimerHandle | None = None
@@ -67,8 +71,10 @@ class Tracker:
         except OSError:  # its ends have closed it already
             if connection.to.recorded:
                 self._rows.opened(connection)
-                self._rows.closed(connection, Traffic(), 0.0, "")
+                info = given.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+                self._rows.closed(connection, _traffic(connection, final_counters(info)) or Traffic(), 0.0, "")
             return
+        self._last.watch(key.cookie)
         self.follow(Tracked(connection, key, _inode(given), time.monotonic()))
 
     def follow(self, tracked: Tracked) -> None:
@@ -125,9 +131,13 @@ class Tracker:
             if each.connection.id not in self._open:
                 continue
             state = self._table.find(each.key)
-            if state is not None and state.counters is not None:
-                sent, received = state.counters
-                traffic = Traffic(max(0, sent - len(each.connection.to.preamble)), received)
+            found = (state.counters if state is not None else None) or self._last.of(each.key.cookie)
+            if state is None and found is None and not each.gone:
+                each.gone = True  # the kernel tells of its end a moment later
+                continue
+            if (traffic := _traffic(each.connection, found)) is not None:
+                # A socket that is closed with a reset has forgotten what it counted.
+                traffic = Traffic(max(traffic.sent, each.traffic.sent), max(traffic.received, each.traffic.received))
                 if traffic != each.traffic and each.connection.to.recorded:
                     self._rows.moved(each.connection, traffic)
                 each.traffic = traffic
@@ -136,6 +146,7 @@ class Tracker:
 
     def _ended(self, tracked: Tracked, reason: str) -> None:
         del self._open[tracked.connection.id]
+        self._last.forget(tracked.key.cookie)
         if tracked.connection.to.recorded:
             self._rows.closed(tracked.connection, tracked.traffic, time.monotonic() - tracked.began, reason)
 
@@ -148,6 +159,14 @@ class Tracker:
                 with contextlib.suppress(OSError):
                     taken.shutdown(socket.SHUT_RDWR)
                 connect(taken.fileno(), _UNSPECIFIED)  # drops what is not sent yet, and resets the other end
+
+
+def _traffic(connection: Connection, counters: tuple[int, int] | None) -> Traffic | None:
+    """Without the preamble, which is not the program's."""
+    if counters is None:
+        return None
+    sent, received = counters
+    return Traffic(max(0, sent - len(connection.to.preamble)), received)
 
 
 def _inode(of: socket.socket) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+import pytest
+
 from tests.integration.runtime.sandbox.network.conftest import LOOPBACK, Networked, Server, until
 
 ECHO = """
@@ -109,3 +111,40 @@ async def test_a_program_accepts_from_outside_on_a_port_that_was_assigned(networ
 
         await until(welcomed)
     assert (await child.wait()).code == 0
+
+
+@pytest.mark.parametrize("preamble", [b"", b"whose it is and where it goes"])
+@pytest.mark.parametrize(
+    ("ends", "way"),
+    [
+        ("by itself", "s.close()"),
+        ("half first", "s.shutdown(socket.SHUT_WR); s.recv(1); s.close()"),
+    ],
+)
+async def test_bytes_of_the_shortest_connections_are_counted(
+    networked: Networked, server: Server, preamble: bytes, ends: str, way: str
+) -> None:
+    networked.allow(server, preamble=preamble)
+    program = f"""
+import json, socket, struct, sys
+for size in (1, 100, 100_000):
+    s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    if {len(preamble)}:
+        got = 0
+        while got < {len(preamble) + 2}:
+            got += len(s.recv({len(preamble) + 2} - got))
+    s.sendall(b"x" * size)
+    got = 0
+    while got < size:  # the server puts two bytes before each piece that it reads
+        got += len(s.recv(1 << 20))
+    {way}
+print(json.dumps("done"))
+"""
+    assert await networked.run(program, server.port) == "done"
+    await until(lambda: len(networked.rows.ended) == 3)
+    sent = [traffic.sent for _, traffic, _ in networked.rows.ended]
+    assert sent == [1, 100, 100_000], ends
+    received = [traffic.received for _, traffic, _ in networked.rows.ended]
+    before = len(preamble) + 2 if preamble else 0
+    assert received[:2] == [before + 3, before + 102]
+    assert 100_000 < received[2] - before < 101_000
