@@ -64,6 +64,10 @@ class EgressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How long a connection may last, in seconds."""
     max_connections: int = 10_000
     """Of all jobs together; more are closed at once."""
+    job_connections: int = 2000
+    """Of one job on one TaskManager at a time; further ones are refused."""
+    job_connections_per_second: int = 200
+    """New ones of one job on one TaskManager, on average; after a pause five times as many at once."""
     nameservers: tuple[str, ...] = ()
     """Addresses of the DNS servers that are asked for the names of destinations, each with a port unless it is 53;
     empty: those of the machine of the auth service."""
@@ -73,7 +77,10 @@ class EgressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             split_address(self.address)
         if not 0 <= self.port <= _MAX_PORT:
             raise ValueError(f"port must be 0 to {_MAX_PORT}")
-        for key in ("idle_timeout", "max_seconds", "max_connections"):
+        for key in (
+            *("idle_timeout", "max_seconds", "max_connections"),
+            *("job_connections", "job_connections_per_second"),
+        ):
             if getattr(self, key) <= 0:
                 raise ValueError(f"{key} must be more than 0")
 

@@ -1,3 +1,4 @@
+from .job_limits import JobLimits as JobLimits
 from .journal import (
     BoxId as BoxId,
     Destination as Destination,

@@ -95,6 +95,7 @@ class EgressJournal:
         self._alike: dict[tuple[BoxId, Destination, str], _Kept] = {}
         self._open: dict[str, OpenConnection] = {}
         self._targets: Counter[EgressTarget] = Counter()
+        self._of_jobs: Counter[str] = Counter()
         self._dropped = 0
 
     def opened(
@@ -124,6 +125,7 @@ class EgressJournal:
                 )
             self._open[row.id] = connection
             self._targets[connection.target] += 1
+            self._of_jobs[row.job_id] += 1
         self.wake()
         return connection
 
@@ -154,6 +156,8 @@ class EgressJournal:
                 return
             self._targets[connection.target] -= 1
             self._targets += Counter()  # without those to which there are none
+            self._of_jobs[row.job_id] -= 1
+            self._of_jobs += Counter()
             self._keep(row, self._monotonic())
         self.wake()
 
@@ -164,6 +168,11 @@ class EgressJournal:
         """Whether there is nothing to tell and nothing open."""
         with self._lock:
             return not self._open and not self._rows and not self._dropped
+
+    def open_of(self, job_id: str) -> int:
+        """How many connections of a job are open."""
+        with self._lock:
+            return self._of_jobs[job_id]
 
     def restore(self, rows: Iterable[EgressRow]) -> None:
         """Rows of an earlier process of this name."""

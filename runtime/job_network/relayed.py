@@ -42,6 +42,7 @@ class Relayed:
         identity: the directory of the driver's or executor's identity.
         ask: the policy; None: everything is let through as far as the gateway.
         enforce: whether what the policy does not allow is refused; else it is only marked.
+        limit: why the job may not have another connection now; empty: it may.
         clock: seconds that never go back.
     """
 
@@ -52,12 +53,14 @@ class Relayed:
         ask: AskPolicy | None = None,
         *,
         enforce: bool = True,
+        limit: Callable[[], str] = lambda: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._relay = relay
         self._identity = identity
         self._ask = ask
         self._enforce = enforce
+        self._limit = limit
         self._clock = clock
         self._words: dict[str, tuple[EgressWord, float]] = {}
         self._loop = asyncio.get_running_loop()
@@ -98,6 +101,8 @@ class Relayed:
         objection = await self._objection(connect)
         if objection is not None and self._enforce:
             return objection
+        if too_many := self._limit():
+            return Refuse(errno.ENOBUFS, too_many)
         try:
             route = await self._route()
         except (SluiceError, OSError) as error:

@@ -8,7 +8,7 @@ from functools import partial
 
 from sluice.core import EgressMode, EgressTarget, EgressWord, Home, egress_address
 from sluice.runtime.config import RuntimeConfig
-from sluice.runtime.egress import EgressJournal, EgressReporter
+from sluice.runtime.egress import EgressJournal, EgressReporter, JobLimits
 from sluice.runtime.egress_relay import EgressRelay
 from sluice.runtime.job_network import Relayed
 from sluice.runtime.sandbox import Sandbox
@@ -32,10 +32,20 @@ def job_networks(  # noqa: PLR0917  # what it makes them of
     relay = EgressRelay(home.sockets / f"relay-{name}", config.trust_domain, find)
     stack.push_async_callback(relay.close)
 
+    limits = JobLimits(
+        journal.open_of, most=config.egress.job_connections, per_second=config.egress.job_connections_per_second
+    )
+
     def way_out(occupant: Occupant) -> Relayed:
         def ask(host: str, port: int) -> Awaitable[EgressWord]:
             return reporter.decide(EgressTarget(job_id=occupant.job_id, host=host, port=port))
 
-        return Relayed(relay, occupant.identity, ask, enforce=mode is EgressMode.ENFORCE)
+        return Relayed(
+            relay,
+            occupant.identity,
+            ask,
+            enforce=mode is EgressMode.ENFORCE,
+            limit=partial(limits.objection, occupant.job_id),
+        )
 
     return Networks(config.taskmanager.host, sandbox, way_out, journal)

@@ -142,3 +142,12 @@ async def test_the_word_about_a_name_serves_for_a_moment_and_no_word_does_not() 
     for number in range(2 * MAX_WORDS):
         await relayed.resolve(f"{number}.example.com")
     assert len(relayed._words) == MAX_WORDS
+
+
+async def test_a_job_that_has_too_many_is_refused_before_the_relay_and_after_the_policy() -> None:
+    relay, policy = Relay(), Policy(EgressWord(decided=True, allowed=True))
+    way = Relayed(cast("EgressRelay", relay), IDENTITY, policy.ask, limit=lambda: "too_many_a_second")
+    assert await way._decide(WANTED) == Refuse(errno.ENOBUFS, "too_many_a_second")
+    policy.word = EgressWord(decided=True)
+    assert await way._decide(WANTED) == Refuse(errno.ECONNREFUSED, "not_allowed")
+    assert relay.opened == []
