@@ -68,6 +68,9 @@ class EgressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Of one job on one TaskManager at a time; further ones are refused."""
     job_connections_per_second: int = 200
     """New ones of one job on one TaskManager, on average; after a pause five times as many at once."""
+    grace: float = 10.0
+    """How long open connections stay while nobody answers about the policy, in seconds; then they end (``enforce``). A
+    new leader is usually there sooner."""
     nameservers: tuple[str, ...] = ()
     """Addresses of the DNS servers that are asked for the names of destinations, each with a port unless it is 53;
     empty: those of the machine of the auth service."""
@@ -79,7 +82,7 @@ class EgressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError(f"port must be 0 to {_MAX_PORT}")
         for key in (
             *("idle_timeout", "max_seconds", "max_connections"),
-            *("job_connections", "job_connections_per_second"),
+            *("job_connections", "job_connections_per_second", "grace"),
         ):
             if getattr(self, key) <= 0:
                 raise ValueError(f"{key} must be more than 0")

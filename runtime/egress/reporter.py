@@ -1,6 +1,6 @@
 """Tells the JobManager what is in the journal, and ends the connections that the policy does not allow any more.
 
-Without an answer for :data:`GRACE_SECONDS` nobody knows what the policy says: then every connection is ended.
+Without an answer for some seconds nobody knows what the policy says: then every connection is ended.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _LOG = logging.getLogger(__name__)
 REPORT_SECONDS = 0.25
 """Between two reports while connections are open or rows wait; the policy counts within a second."""
 GRACE_SECONDS = 10.0
-"""How long open connections stay without an answer. A new leader is usually there sooner."""
+"""How long open connections stay without an answer, if nobody says otherwise."""
 FLUSH_SECONDS = 3.0
 """How long a process that ends waits for its last rows to be recorded."""
 MAX_FLUSHES = 25
 """Reports in that time: enough for a journal that is full."""
 NOT_ALLOWED = "the policy does not allow it any more"
-NO_ANSWER = f"no answer about the policy for {GRACE_SECONDS:g} s"
+NO_ANSWER = "no answer about the policy for {:g} s"
 
 
 class EgressReporter:
@@ -36,6 +36,7 @@ class EgressReporter:
         journal: of this process.
         find: the JobManager that leads; None: there is none now.
         enforce: whether connections are ended at all.
+        grace: seconds that open connections stay without an answer.
         clock: seconds that never go back.
     """
 
@@ -45,11 +46,13 @@ class EgressReporter:
         find: Callable[[], EgressGateway | None],
         *,
         enforce: bool,
+        grace: float = GRACE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journal = journal
         self._find = find
         self._enforce = enforce
+        self._grace = grace
         self._clock = clock
         self._decided_at = clock()
         self._away = False
@@ -115,10 +118,11 @@ class EgressReporter:
             if receipt.decided:
                 self._decided_at = self._clock()
                 self._end_refused(report, receipt)
-        if self._enforce and self._clock() - self._decided_at >= GRACE_SECONDS:
-            ended = self._journal.end_all(NO_ANSWER)
+        if self._enforce and self._clock() - self._decided_at >= self._grace:
+            reason = NO_ANSWER.format(self._grace)
+            ended = self._journal.end_all(reason)
             if ended:
-                _LOG.warning("%d connections out of jobs are ended: %s", ended, NO_ANSWER)
+                _LOG.warning("%d connections out of jobs are ended: %s", ended, reason)
         return receipt is not None and receipt.recorded
 
     def _end_refused(self, report: EgressReport, receipt: EgressReceipt) -> None:

@@ -141,7 +141,12 @@ async def taskmanager(
         journal = EgressJournal()
         journal.restore(await asyncio.to_thread(take_rows, home.work(name) / LEFT_ROWS))
         # The endpoint is there before anything is reported.
-        outside = EgressReporter(journal, lambda: executor.egress(), enforce=mode is EgressMode.ENFORCE)  # noqa: PLW0108
+        outside = EgressReporter(
+            journal,
+            lambda: executor.egress(),  # noqa: PLW0108
+            enforce=mode is EgressMode.ENFORCE,
+            grace=config.egress.grace,
+        )
         networks = job_networks(stack, home, config, name, sandbox, journal, outside, mode)
         executor = TaskExecutor(shape, spark, sandbox, connections, slots_changed.set, argv=argv, networks=networks)
         registrant = RegisteringTaskManager(

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +11,11 @@ import pytest
 
 from sluice.gateway.authz import DEFAULT_POLICY
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster, without_shuffle
-from tests.name_server import name_server
+
+from .conftest import ALLOWED, REFUSED, Server, rules, write_policy
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-ALLOWED, REFUSED = "allowed.example.test", "refused.example.test"
-PLACE = "127.0.0.9"
 JOB = f"""
 import socket, sys
 
@@ -38,82 +33,22 @@ with socket.create_connection(("{ALLOWED}", port), 20) as made:
 """
 
 
-def rules(port: int, *names: str) -> str:
-    to = json.dumps([f"{name}:{port}" for name in names])
-    return f'\n[[egress]]\nto = {to}\nusers = ["*"]\nprotocol = "tcp"\naddresses = ["127.0.0.0/8"]\n'
-
-
 @pytest.fixture
-def names() -> Iterator[str]:
-    """The address of a DNS server that knows both names."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    @asynccontextmanager
-    async def both() -> Any:
-        async with name_server() as server:
-            server.names |= {ALLOWED: (PLACE,), REFUSED: (PLACE,)}
-            yield server.address
-
-    serving = both()
-    try:
-        yield asyncio.run_coroutine_threadsafe(serving.__aenter__(), loop).result(20)
-    finally:
-        asyncio.run_coroutine_threadsafe(serving.__aexit__(None, None, None), loop).result(20)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-@pytest.fixture
-def server() -> Iterator[int]:
-    """Says hello, and keeps the connection open; its port."""
-    listening = socket.create_server((PLACE, 0))
-    open_ones: list[socket.socket] = []
-
-    def serve() -> None:
-        while True:
-            try:
-                made, _ = listening.accept()
-            except OSError:
-                return
-            open_ones.append(made)
-            made.sendall(b"hello")
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield listening.getsockname()[1]
-    listening.shutdown(socket.SHUT_RDWR)
-    listening.close()
-    thread.join()
-    for each in open_ones:
-        each.close()
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, names: str, server: int) -> Iterator[LocalCluster]:
+def cluster(tmp_path: Path, names: str, server: Server) -> Iterator[LocalCluster]:
     home = without_shuffle(tmp_path / "home")
     settings = home / "sluice.toml"
     settings.write_text(f'{settings.read_text()}\n[egress]\nmode = "enforce"\nnameservers = ["{names}"]\n')
     (home / "gateway").mkdir(mode=0o700)
-    write_policy(home, rules(server, ALLOWED))
+    write_policy(home, rules(server.port, ALLOWED))
     running = start_cluster(home)
     yield running
     running.sluice("down")
 
 
-def write_policy(home: Path, egress: str) -> None:
-    staged = home / "gateway" / "policy.new"
-    staged.write_text(DEFAULT_POLICY.read_text() + egress)
-    staged.chmod(0o600)
-    staged.rename(home / "gateway" / "policy.toml")
-
-
-def test_evidence_of_a_job_from_its_box_to_the_audit_log(cluster: LocalCluster, server: int, tmp_path: Path) -> None:
+def test_evidence_of_a_job_from_its_box_to_the_audit_log(cluster: LocalCluster, server: Server, tmp_path: Path) -> None:
     pipeline = tmp_path / "connects.py"
     pipeline.write_text(JOB)
-    job_id = cluster.submit(pipeline, str(server))
+    job_id = cluster.submit(pipeline, str(server.port))
 
     def printed() -> str:
         return cluster.sluice("jobs", "logs", job_id, "--source", "driver.stdout").stdout
@@ -130,7 +65,7 @@ def test_evidence_of_a_job_from_its_box_to_the_audit_log(cluster: LocalCluster, 
     assert verdicts == {ALLOWED: ("allowed", True), REFUSED: ("refused", False)}
 
     # The destination is taken out of the policy: the connection that is open ends, and so does the job.
-    write_policy(cluster.home, rules(server, "other.example.test"))
+    write_policy(cluster.home, rules(server.port, "other.example.test"))
     eventually(lambda: "ENDED" in printed() or None, "the connection has ended", 20)
     cluster.wait_for_state(job_id, "FINISHED")
     (row,) = [each for each in rows() if each["host"] == ALLOWED]
@@ -147,7 +82,7 @@ def test_evidence_of_a_job_from_its_box_to_the_audit_log(cluster: LocalCluster, 
     assert {each["principal"] for each in records} == {"tester"}
     assert cluster.json("audit-log", "verify")["verified"] is True
     policy = tmp_path / "as-before.toml"
-    policy.write_text(DEFAULT_POLICY.read_text() + rules(server, ALLOWED, REFUSED))
+    policy.write_text(DEFAULT_POLICY.read_text() + rules(server.port, ALLOWED, REFUSED))
     policy.chmod(0o600)
     replayed = cluster.sluice("policy", "replay", str(policy), "--json")
     assert replayed.returncode == 1, replayed.stderr

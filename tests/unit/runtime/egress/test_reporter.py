@@ -106,7 +106,7 @@ async def test_without_an_answer_everything_is_ended_after_the_grace(how: str) -
     assert world.ended == []
     world.now += 0.2
     await world.reporter.step()
-    assert world.ended == [("api.example.com", NO_ANSWER)]
+    assert world.ended == [("api.example.com", NO_ANSWER.format(GRACE_SECONDS))]
 
 
 async def test_a_new_leader_within_the_grace_costs_nothing() -> None:
