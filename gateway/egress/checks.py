@@ -24,6 +24,7 @@ from sluice.gateway.authz import (
     parse_authority,
 )
 from sluice.gateway.egress.job_owners import JobOwners, JobUnknown
+from sluice.gateway.egress.reachable import Reachable
 from sluice.gateway.egress.resolver import NameUnresolved, Resolver
 from sluice.pki import Role, SpiffeId
 
@@ -83,6 +84,7 @@ class EgressChecks:
         audit: where decisions are written first.
         trust_domain: that of all identities.
         mode: ``enforce``, or ``audit``: refused is only what cannot be done.
+        reachable: which of several addresses takes connections.
     """
 
     policy: Callable[[], Policy]
@@ -91,6 +93,7 @@ class EgressChecks:
     audit: AuditWriter
     trust_domain: str
     mode: EgressSetting = EgressSetting.ENFORCE
+    reachable: Reachable = field(default_factory=Reachable)
 
     async def check(self, request: EgressRequest) -> EgressAnswer:
         """Decide and record; raises :class:`SluiceError` when that is not possible, and Envoy then refuses."""
@@ -139,7 +142,7 @@ class EgressChecks:
             objection = objection or f"{ruling.reason}, but not at {', '.join(addresses[:3])}"
             if self._enforced:
                 return EgressAnswer(HTTPStatus.FORBIDDEN, objection)
-        address = admitted[0] if admitted else ipaddress.ip_address(addresses[0])
+        address = await self.reachable.first(admitted, wanted.port) if admitted else ipaddress.ip_address(addresses[0])
         facts = _facts(wanted, address) | {"rule": ruling.rule}
         reason = f"audit: would be refused: {objection}" if objection else ruling.reason
         return EgressAnswer(HTTPStatus.OK, reason, ruling.protocol if ruling.allowed else "auto", facts)

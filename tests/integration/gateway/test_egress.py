@@ -105,6 +105,13 @@ async def test_http_1_0_of_old_clients_is_answered(gateway: EgressGateway, drive
         await closed(writer)
 
 
+async def test_an_address_at_which_nobody_answers_is_passed_over(gateway: EgressGateway, driver: Path) -> None:
+    gateway.names.names["allowed.test"] = ("127.0.0.88", "127.0.0.9")
+    async with gateway.tls_upstream("allowed.test") as port:
+        assert await gateway.hello(driver, f"allowed.test:{port}", "allowed.test") == HELLO
+    assert gateway.decisions()[-1]["detail"]["to"] == f"127.0.0.9:{port}"
+
+
 async def test_what_no_rule_allows_is_refused_and_never_looked_up(gateway: EgressGateway, driver: Path) -> None:
     gateway.names.names["secret.evil.test"] = ("127.0.0.9",)
     assert await gateway.refused(driver, "secret.evil.test:443") == (403, "no rule allows it\n")
