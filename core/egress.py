@@ -67,7 +67,8 @@ class EgressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     job_connections: int = 2000
     """Of one job on one TaskManager at a time; further ones are refused."""
     job_connections_per_second: int = 200
-    """New ones of one job on one TaskManager, on average; after a pause five times as many at once."""
+    """New ones, and look-ups of names, that one job on one TaskManager may try on average; after a pause five times as
+    many at once."""
     grace: float = 10.0
     """How long open connections stay while nobody answers about the policy, in seconds; then they end (``enforce``). A
     new leader is usually there sooner."""

@@ -42,7 +42,8 @@ class Relayed:
         identity: the directory of the driver's or executor's identity.
         ask: the policy; None: everything is let through as far as the gateway.
         enforce: whether what the policy does not allow is refused; else it is only marked.
-        limit: why the job may not have another connection now; empty: it may.
+        limit: why the job may not try another connection now; empty: it may.
+        limit_names: why it may not look up another name now.
         clock: seconds that never go back.
     """
 
@@ -54,6 +55,7 @@ class Relayed:
         *,
         enforce: bool = True,
         limit: Callable[[], str] = lambda: "",
+        limit_names: Callable[[], str] = lambda: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._relay = relay
@@ -61,6 +63,7 @@ class Relayed:
         self._ask = ask
         self._enforce = enforce
         self._limit = limit
+        self._limit_names = limit_names
         self._clock = clock
         self._words: dict[str, tuple[EgressWord, float]] = {}
         self._loop = asyncio.get_running_loop()
@@ -89,6 +92,8 @@ class Relayed:
         known, now = self._words.get(name), self._clock()
         if known is not None and now < known[1]:
             return known[0]
+        if self._limit_names():
+            return EgressWord(decided=False)
         word = await self._ask(name, ANY_PORT)
         if word.decided:
             self._words.pop(name, None)  # so that the oldest comes first
@@ -98,11 +103,11 @@ class Relayed:
         return word
 
     async def _decide(self, connect: Connect) -> Decision:
+        if too_many := self._limit():
+            return Refuse(errno.ENOBUFS, too_many)
         objection = await self._objection(connect)
         if objection is not None and self._enforce:
             return objection
-        if too_many := self._limit():
-            return Refuse(errno.ENOBUFS, too_many)
         try:
             route = await self._route()
         except (SluiceError, OSError) as error:

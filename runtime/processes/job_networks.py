@@ -36,6 +36,8 @@ def job_networks(  # noqa: PLR0917  # what it makes them of
         journal.open_of, most=config.egress.job_connections, per_second=config.egress.job_connections_per_second
     )
 
+    names = JobLimits(lambda _: 0, most=1, per_second=config.egress.job_connections_per_second)
+
     def way_out(occupant: Occupant) -> Relayed:
         def ask(host: str, port: int) -> Awaitable[EgressWord]:
             return reporter.decide(EgressTarget(job_id=occupant.job_id, host=host, port=port))
@@ -46,6 +48,7 @@ def job_networks(  # noqa: PLR0917  # what it makes them of
             ask,
             enforce=mode is EgressMode.ENFORCE,
             limit=partial(limits.objection, occupant.job_id),
+            limit_names=partial(names.objection, occupant.job_id),
         )
 
     return Networks(config.taskmanager.host, sandbox, way_out, journal)

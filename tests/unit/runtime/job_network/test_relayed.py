@@ -144,10 +144,18 @@ async def test_the_word_about_a_name_serves_for_a_moment_and_no_word_does_not() 
     assert len(relayed._words) == MAX_WORDS
 
 
-async def test_a_job_that_has_too_many_is_refused_before_the_relay_and_after_the_policy() -> None:
+async def test_a_job_that_asks_for_too_much_troubles_nobody_else() -> None:
     relay, policy = Relay(), Policy(EgressWord(decided=True, allowed=True))
-    way = Relayed(cast("EgressRelay", relay), IDENTITY, policy.ask, limit=lambda: "too_many_a_second")
+    too_many = "too_many_a_second"
+    way = Relayed(
+        cast("EgressRelay", relay), IDENTITY, policy.ask, limit=lambda: too_many, limit_names=lambda: too_many
+    )
     assert await way._decide(WANTED) == Refuse(errno.ENOBUFS, "too_many_a_second")
-    policy.word = EgressWord(decided=True)
-    assert await way._decide(WANTED) == Refuse(errno.ECONNREFUSED, "not_allowed")
-    assert relay.opened == []
+    assert await way.resolve("api.example.com") is None
+    assert (relay.opened, policy.asked) == ([], [])
+    too_many = ""
+    assert isinstance(await way._decide(WANTED), HostAddress)
+    assert await way.resolve("api.example.com") is True
+    too_many = "too_many_a_second"
+    assert await way.resolve("api.example.com") is True, "it has been asked already"
+    await way._close()
