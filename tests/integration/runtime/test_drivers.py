@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sluice.core.egress_evidence import ANY_PORT
 from sluice.core.errors import CertificateRejected
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509 import new_csr
@@ -82,6 +83,7 @@ async def test_only_who_runs_a_process_of_a_job_says_where_it_listens(cluster: C
         await master.driver_listens(2, (40001,))
     await master.driver_listens(1, (40000,))
     assert await master.listeners_on(40000) == ("127.0.0.1",)
+    assert await master.listeners_on(ANY_PORT) == ("127.0.0.1",)
     await service.close()
 
 
