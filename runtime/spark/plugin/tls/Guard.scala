@@ -1,6 +1,6 @@
 package io.sluice.tls
 
-import java.lang.instrument.ClassFileTransformer
+import java.lang.instrument.{ClassFileTransformer, Instrumentation}
 import java.security.ProtectionDomain
 
 import org.apache.spark.network.util.{MapConfigProvider, TransportConf}
@@ -15,14 +15,19 @@ import org.apache.xbean.asm9.{ClassReader, ClassVisitor, ClassWriter, MethodVisi
   */
 private[tls] final class Guard(rewrites: Map[String, Guard.Methods]) extends ClassFileTransformer {
 
+  @volatile private var done = Set.empty[String]
+
   override def transform(
       loader: ClassLoader, name: String, redefined: Class[_], domain: ProtectionDomain, code: Array[Byte]): Array[Byte] =
     rewrites.get(name) match {
       case None => null // leave the class as it is
       case Some(methods) =>
         // The JVM swallows what a transformer throws and loads the class unchanged: stop instead.
-        try Guard.rewrite(name, code, methods)
-        catch { case error: Throwable => Agent.stop(s"$name could not be guarded", error) }
+        try {
+          val rewritten = Guard.rewrite(name, code, methods)
+          done += name
+          rewritten
+        } catch { case error: Throwable => Agent.stop(s"$name could not be guarded", error) }
     }
 }
 
@@ -34,12 +39,29 @@ private[tls] object Guard {
   /** Changes by name and descriptor. */
   type Methods = Map[String, Change]
 
-  /** A guard whose own classes are loaded: the JVM asks it about every class, also those it would still need itself. */
-  def ready(): Guard = {
+  /** Rewrites the guarded classes now, and checks that they are; throws when one is not.
+    *
+    * Afterwards classes are not shown to an agent any more: for each one that it takes from an archive of classes, the JVM
+    * would have to find the class file in its jar. Where a guarded class is not there, it may still come.
+    */
+  def apply(instrumentation: Instrumentation): Unit = {
     val guard = new Guard(Rewrites)
+    // Its own classes first: the JVM asks it about every class, also those it would still need itself.
     guard.transform(null, "", null, null, Array.emptyByteArray)
-    guard
+    instrumentation.addTransformer(guard)
+    verify()
+    val (here, absent) = Rewrites.keySet.partition(loaded)
+    val missed = here -- guard.done // something had loaded them before
+    if (missed.nonEmpty) throw new IllegalStateException(s"${missed.mkString(", ")} could not be guarded")
+    if (absent.isEmpty) instrumentation.removeTransformer(guard)
   }
+
+  /** Loads a class, without initializing it: its logger would set up logging before Spark does. */
+  private def loaded(name: String): Boolean =
+    try {
+      Class.forName(name.replace('/', '.'), false, getClass.getClassLoader)
+      true
+    } catch { case _: ClassNotFoundException => false }
 
   /** A new body: straight-line code that ends the method. */
   private def replaced(body: MethodVisitor => Unit): Change = { method =>
@@ -139,8 +161,8 @@ private[tls] object Guard {
     GrpcServers -> Map(
       "buildTransportServers(Ljava/util/List;)Lorg/sparkproject/connect/grpc/netty/NettyServer;" -> secured))
 
-  /** Loads the guarded classes now and checks that a configuration that says otherwise changes nothing. */
-  def verify(): Unit = {
+  /** Checks that a configuration that says otherwise changes nothing. */
+  private def verify(): Unit = {
     val hostile = new MapConfigProvider(java.util.Map.of(
       "spark.ssl.rpc.enabled", "false",
       "spark.ssl.rpc.openSslEnabled", "true",
@@ -151,10 +173,6 @@ private[tls] object Guard {
     val held = conf.sslRpcEnabled && conf.sslRpcEnabledAndKeysAreValid && !conf.sslRpcOpenSslEnabled &&
       conf.sslRpcProtocol == SluiceProvider.Algorithm && conf.sslRpcCertChain == null && conf.sslRpcPrivateKey == null
     if (!held) throw new IllegalStateException("Spark's configuration can still change its TLS")
-    // Loaded, not initialized: their loggers would set up logging before Spark does.
-    Seq("ssl.SSLFactory", "TransportContext").foreach { name =>
-      Class.forName(s"org.apache.spark.network.$name", false, getClass.getClassLoader)
-    }
   }
 
   private def rewrite(name: String, code: Array[Byte], methods: Methods): Array[Byte] = {
