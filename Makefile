@@ -52,8 +52,8 @@ test-insider: $(VENV) java ## a hostile job tries everything from inside, with a
 	.venv/bin/pytest tests/insider
 
 .PHONY: class-archive
-class-archive: $(VENV) java ## an archive of Spark's classes, with which its JVMs start faster (once, a minute or two)
-	@.venv/bin/python -P -m sluice.runtime.spark.jvm.class_archive
+class-archive: $(VENV) java ## an archive of Spark's classes now, which otherwise the first cluster makes in the background
+	@.venv/bin/python -P -m sluice.runtime.spark.training
 
 .PHONY: test-system
 test-system: $(VENV) java chromium ## whole systems with real programs (browsers, ensembles, killed leaders), an hour on 2 cores

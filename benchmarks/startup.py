@@ -31,8 +31,8 @@ import psutil
 
 from benchmarks.report import Result, arguments, emit, progress, spread
 from sluice.core import make_private_directory
-from sluice.runtime.spark import checksum_file, ensure_plugin
-from sluice.runtime.spark.jvm import make_class_archive
+from sluice.runtime.spark import checksum_file, ensure_plugin, find_preferred_java
+from sluice.runtime.spark.training import make_class_archive
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 INVENTORY = REPOSITORY / "pipelines" / "cert_inventory.py"
@@ -154,7 +154,11 @@ def measure_spark_submit(folder: Path, pipeline: Path) -> Run:
         *("--conf", "spark.ui.enabled=false"),
         str(pipeline),
     ]
-    variables = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    variables = os.environ | {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_HOME": str(find_preferred_java().home),
+    }
     clock = Clock(os.getpid())
     clock.start()
     started = time.time()

@@ -80,6 +80,8 @@ class SparkConfig(_Section, frozen=True):
     driver_memory_mb: int = 768
     executors: int = 2
     conf: dict[str, str] = {}
+    make_class_archive: bool = True
+    """Whether ``sluice up`` makes the archive of classes with which Spark's JVMs start faster, in the background."""
 
     @property
     def driver_profile(self) -> SlotProfile:

@@ -58,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     It is in memory where there is room: the product writes through to the disk whatever must survive a crash, and that
     thousands of times in these tests. ``TMPDIR`` decides otherwise.
     """
+    os.environ.setdefault("SLUICE__SPARK__MAKE_CLASS_ARCHIVE", "false")  # clusters of tests do not live that long
     if hasattr(config, "workerinput"):  # a worker of xdist has the directory of its run
         return
     chosen = [Path(argument.split("::")[0]).resolve() for argument in config.args]

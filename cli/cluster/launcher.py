@@ -78,6 +78,8 @@ class Launcher:
     _members: list[Member] = field(default_factory=list)
     _ready_at: float = 0.0
     _started_at: float = 0.0
+    _archiving: ChildProcess | None = None
+    _java_home: str = ""
 
     def __post_init__(self) -> None:
         """It starts all there is of the cluster, so its defaults are those of a whole one."""
@@ -99,8 +101,11 @@ class Launcher:
                 self._ready_at = time.time()
                 self._write_record()
                 on_ready()
+                await self._make_class_archive()
                 await self._supervise(stop)
             finally:
+                if self._archiving is not None:
+                    await self._archiving.stop(0)
                 await self._stop_all()
                 self._forget()
 
@@ -126,9 +131,11 @@ class Launcher:
         self.home.remove_socket_directory()
 
     async def _start(self) -> None:
-        from sluice.runtime.spark import ensure_plugin, find_java
+        from sluice.runtime.spark import ensure_plugin, find_spark
+        from sluice.runtime.spark.jvm import find_spark_java
 
-        find_java()
+        # One for the life of this cluster: a job's JVMs are not to be of two.
+        self._java_home = str((await asyncio.to_thread(find_spark_java, find_spark())).home)
         # Before anything else, because without it no TaskManager would start; and here its remedy is seen.
         isolation = self.configuration.isolation
         own = egress_mode(self.configuration.egress, isolation.level) is not EgressMode.OFF
@@ -189,8 +196,30 @@ class Launcher:
             )
         member.started_at = time.monotonic()
 
+    async def _make_class_archive(self) -> None:
+        """Make the archive of Spark's classes where there is none, at idle priority; until then jobs go without."""
+        from sluice.runtime.spark import find_preferred_java, find_spark
+        from sluice.runtime.spark.jvm import has_class_archive
+
+        if not self.configuration.spark.make_class_archive:
+            return
+        java = await asyncio.to_thread(find_preferred_java)
+        if await asyncio.to_thread(has_class_archive, java, find_spark()):
+            return
+        log = self.log_of("class-archive")
+        self.report(f"making an archive of Spark's classes in the background, see {log}")
+        with _open_log(log) as file:
+            self._archiving = await ChildProcess.start(
+                [sys.executable, "-P", "-m", "sluice.runtime.spark.training", "--background"],
+                env={**self._environment(), "JAVA_HOME": str(java.home)},
+                cwd=self.home.root,
+                stdout=file,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+
     def _environment(self) -> dict[str, str]:
         environment = {key: os.environ[key] for key in PASSED_ENVIRONMENT if key in os.environ}
+        environment["JAVA_HOME"] = self._java_home
         return environment | {key: value for key, value in os.environ.items() if key.startswith("SLUICE__")}
 
     def _flag_environment(self) -> dict[str, str]:

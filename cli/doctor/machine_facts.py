@@ -132,13 +132,17 @@ def read_machine(
 
 
 def _java() -> Program:
-    from sluice.runtime.spark import find_java
+    from sluice.runtime.spark import find_spark
+    from sluice.runtime.spark.jvm import find_class_archive, find_spark_java
 
     try:
-        java = find_java()
+        spark = find_spark()
+        java = find_spark_java(spark)
+        archive = find_class_archive(java, spark)
     except SluiceError as error:
         return Program(error=error.what, remedy=error.remedy)
-    return Program(found=f"Java {java.major}, {java.executable}")
+    classes = f"class archive {archive}" if archive else "no class archive yet"
+    return Program(found=f"Java {java.major}, {java.executable}, {classes}")
 
 
 def _spark() -> Program:

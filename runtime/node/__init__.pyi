@@ -19,7 +19,12 @@ from .addresses import (
     withdraw_shuffle_manager as withdraw_shuffle_manager,
     withdraw_zookeeper as withdraw_zookeeper,
 )
-from .child_process import ChildProcess as ChildProcess, Exit as Exit, allow_many_files as allow_many_files
+from .child_process import (
+    ChildProcess as ChildProcess,
+    Exit as Exit,
+    allow_many_files as allow_many_files,
+    die_with_parent as die_with_parent,
+)
 from .diagnostics import (
     DIAGNOSTICS as DIAGNOSTICS,
     Diagnostics as Diagnostics,

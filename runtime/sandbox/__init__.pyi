@@ -3,6 +3,7 @@ from .box import Box as Box, Launch as Launch
 from .config import IsolationConfig as IsolationConfig, IsolationLevel as IsolationLevel
 from .errors import SandboxRefused as SandboxRefused, SandboxUnavailable as SandboxUnavailable
 from .limits import Limits as Limits
+from .network import new_network as new_network
 from .sandbox import Sandbox as Sandbox
 from .system_view import java_paths as java_paths
 from .trial import Trial as Trial

@@ -13,5 +13,6 @@ from .events import (
     Rules as Rules,
     Traffic as Traffic,
 )
+from .maker import new_network as new_network
 from .network import Network as Network, Seat as Seat
 from .trial import try_network as try_network

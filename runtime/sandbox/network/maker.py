@@ -51,14 +51,17 @@ def main() -> None:
     channel.sendmsg([b"made"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
 
 
+def new_network() -> None:
+    """Put this process, which has one thread, and all that it starts into a network with nothing but loopback.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    _enter_new(own_user=os.geteuid() != 0)
+
+
 def _make(own_user: bool) -> list[int]:
-    uid, gid = os.getuid(), os.getgid()
-    _step("unshare", LIBC.unshare, ctypes.c_int(CLONE_NEWNET | (CLONE_NEWUSER if own_user else 0)))
-    if own_user:
-        _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"{uid} {uid} 1")
-        _write("/proc/self/gid_map", f"{gid} {gid} 1")
-    _lift_loopback()
+    _enter_new(own_user)
     _route(socket.AF_INET)
     if socket.has_ipv6:
         try:  # noqa: SIM105 - contextlib takes milliseconds to load
@@ -78,6 +81,16 @@ def _make(own_user: bool) -> list[int]:
     packets = socket.socket(PF_PACKET, socket.SOCK_DGRAM, 0)
     fds = [os.open("/proc/self/ns/net", os.O_RDONLY), *(each.detach() for each in (questions, streams, packets))]
     return [*fds, os.open("/proc/self/ns/user", os.O_RDONLY)] if own_user else fds
+
+
+def _enter_new(own_user: bool) -> None:
+    uid, gid = os.getuid(), os.getgid()
+    _step("unshare", LIBC.unshare, ctypes.c_int(CLONE_NEWNET | (CLONE_NEWUSER if own_user else 0)))
+    if own_user:
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    _lift_loopback()
 
 
 def _lift_loopback() -> None:

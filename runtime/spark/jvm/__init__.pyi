@@ -1,7 +1,12 @@
 from .class_archive import (
+    AOT_SUFFIX as AOT_SUFFIX,
+    CDS_SUFFIX as CDS_SUFFIX,
+    PREFIX as PREFIX,
+    archive_file as archive_file,
     find_class_archive as find_class_archive,
+    find_spark_java as find_spark_java,
+    has_aot_caches as has_aot_caches,
     has_class_archive as has_class_archive,
-    make_class_archive as make_class_archive,
 )
 from .command import (
     MINIMUM_EXECUTOR_MEMORY_MB as MINIMUM_EXECUTOR_MEMORY_MB,

@@ -30,10 +30,9 @@ from sluice.runtime.spark.errors import ForbiddenSparkConf
 from sluice.runtime.spark.java import (
     Java,
     SparkDistribution,
-    find_java,
     find_spark,
 )
-from sluice.runtime.spark.jvm.class_archive import find_class_archive
+from sluice.runtime.spark.jvm.class_archive import archive_options, find_class_archive, find_spark_java
 from sluice.runtime.spark.jvm.conf import (
     NO_NATIVE_TRANSPORT,
     driver_port_conf,
@@ -104,13 +103,15 @@ class SparkRuntime:
         return (*java_paths(self.java.executable), self.distribution.home, *files)
 
 
-def find_spark_runtime() -> SparkRuntime:
+def find_spark_runtime(
+    *, java: Java | None = None, spark: SparkDistribution | None = None, archive: bool = True
+) -> SparkRuntime:
     """Java, the installed Spark and the plugin (compiled if needed); raises what is missing."""
-    java = find_java()
-    distribution = find_spark()
+    distribution = spark or find_spark()
+    java = java or find_spark_java(distribution)
     engine = engine_for(platform.system(), platform.machine(), platform.libc_ver()[0], distribution.jars)
     plugin = ensure_plugin(java=java, spark=distribution)
-    return SparkRuntime(java, distribution, plugin, engine, find_class_archive(java, distribution))
+    return SparkRuntime(java, distribution, plugin, engine, find_class_archive(java, distribution) if archive else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +250,7 @@ def _jvm_options(
         "-XX:+DisableAttachMechanism",
         "-XX:-UsePerfData",
         *(["-XX:+UseSerialGC"] if memory_mb < SERIAL_GC_BELOW_MB else []),
-        *(_class_options(spark.class_archive, work_dir) if spark.class_archive is not None else []),
+        *(archive_options(spark.class_archive, work_dir / CLASSES_LOG) if spark.class_archive is not None else []),
         f"-Djava.io.tmpdir={temp_dir}",
         f"-Dsluice.tls.engine={spark.engine}",
         f"-Dsluice.reports={reports_dir}",
@@ -259,18 +260,6 @@ def _jvm_options(
 
 def _listening(conf: Mapping[str, str] | None) -> list[str]:
     return [] if conf is None else [*(f"-D{key}={value}" for key, value in sorted(conf.items())), NO_NATIVE_TRANSPORT]
-
-
-def _class_options(archive: Path, work_dir: Path) -> list[str]:
-    """Use an archive of classes when it fits; the JVM's log says whether it did."""
-    return [
-        "-Xshare:auto",
-        f"-XX:SharedArchiveFile={archive}",
-        # where it was made for: elsewhere each JVM would have to change, and so to hold, every page of it
-        "-XX:+UnlockDiagnosticVMOptions",
-        "-XX:ArchiveRelocationMode=0",
-        f'-Xlog:cds=info:file="{work_dir / CLASSES_LOG}":uptime,level,tags:filecount=0',
-    ]
 
 
 def _environment(spark: SparkRuntime, work_dir: Path, temp_dir: Path, host: str) -> dict[str, str]:

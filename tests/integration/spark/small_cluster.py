@@ -391,7 +391,11 @@ async def running_job(
     with (directory / "agent.log").open("wb") as log:
         agent = await ChildProcess.start(
             [sys.executable, "-m", "sluice.runtime.spark.driver.main"],
-            env={"PATH": "/usr/bin:/bin", "HOME": str(Path.home())},
+            env={
+                "PATH": "/usr/bin:/bin",
+                "HOME": str(Path.home()),
+                "JAVA_HOME": str(spark.java.executable.parent.parent),
+            },
             cwd=Path.cwd(),
             stdin=asyncio.subprocess.PIPE,
             stdout=log.fileno(),

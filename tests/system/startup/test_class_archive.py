@@ -3,28 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from sluice.core import make_private_directory
+from sluice.runtime.spark import checksum_file, ensure_plugin
 from sluice.runtime.spark.evidence import read_evidence
-from sluice.runtime.spark.jvm.class_archive import find_class_archive, make_class_archive
+from sluice.runtime.spark.java import INSTALLED, Java, find_java, find_preferred_java, find_spark
+from sluice.runtime.spark.jvm.class_archive import find_class_archive, has_aot_caches
 from sluice.runtime.spark.jvm.command import CLASSES_LOG, SparkRuntime, find_spark_runtime
+from sluice.runtime.spark.training import make_class_archive
 from tests.hostile import TestPki
 from tests.integration.spark.conftest import PIPELINES
 from tests.integration.spark.small_cluster import RunningJob, Work, reports_of, running_job
 from tests.shared_folder import shared_folder
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def spark() -> SparkRuntime:
-    """Spark with an archive in the cache, where driver agents find it too."""
-    make_class_archive()
-    return find_spark_runtime()
+def javas() -> list[Java]:
+    """One of each major version that is installed here, with what the PATH has."""
+    found = {find_java().major: find_java()}
+    for pattern in INSTALLED:
+        for home in sorted(Path("/").glob(pattern.lstrip("/"))):
+            if (home / "release").is_file():
+                java = find_java({"JAVA_HOME": str(home)})
+                found.setdefault(java.major, java)
+    return [found[major] for major in sorted(found)]
+
+
+@pytest.fixture(scope="module", params=javas(), ids=lambda java: f"java-{java.major}")
+def spark(request: pytest.FixtureRequest) -> SparkRuntime:
+    """Spark with an archive in the cache, on each Java."""
+    java: Java = request.param
+    make_class_archive(java=java)
+    return find_spark_runtime(java=java)
+
+
+NO_FIT = {False: "Unable to map shared spaces", True: "The AOT cache"}
 
 
 def mapped(process: psutil.Process) -> set[str]:
@@ -57,14 +82,15 @@ async def test_driver_and_executor_use_it_and_are_guarded_as_ever(spark: SparkRu
 
 
 async def test_a_jvm_that_it_does_not_fit_starts_without_it_and_says_so(spark: SparkRuntime, tmp_path: Path) -> None:
-    other = tmp_path / "other.jsa"
+    assert spark.class_archive is not None
+    other = tmp_path / f"other{spark.class_archive.suffix}"
     other.write_bytes(b"no archive" * 1000)
     unfit = replace(spark, class_archive=other)
     async with running_job(TestPki(tmp_path / "pki"), tmp_path / "job", unfit, rounds(shared_folder(tmp_path))) as job:
         await one_round(job, tmp_path / "shared")
         (executor,) = job.master.executors.values()
         log = Path(psutil.Process(executor.pid).cwd()) / CLASSES_LOG
-        assert "Unable to map shared spaces" in await asyncio.to_thread(log.read_text)
+        assert NO_FIT[has_aot_caches(spark.java)] in await asyncio.to_thread(log.read_text)
         (tmp_path / "shared" / "stop").touch()
         assert (await job.result()).succeeded
 
@@ -72,5 +98,43 @@ async def test_a_jvm_that_it_does_not_fit_starts_without_it_and_says_so(spark: S
 def test_it_is_made_once(spark: SparkRuntime) -> None:
     assert spark.class_archive is not None
     before = spark.class_archive.stat()
-    assert make_class_archive() == find_class_archive(spark.java, spark.distribution) == spark.class_archive
+    assert (
+        make_class_archive(java=spark.java) == find_class_archive(spark.java, spark.distribution) == spark.class_archive
+    )
     assert spark.class_archive.stat().st_ino == before.st_ino
+
+
+def rehearsing(maker: int) -> psutil.Process | None:
+    """The JVM of the driver that a maker rehearses with."""
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(maker).children(recursive=True):
+            if "org.apache.spark.api.python.PythonGatewayServer" in child.cmdline():
+                return child
+    return None
+
+
+def test_a_rehearsal_has_a_network_of_its_own_and_leaves_nothing_when_it_is_killed(tmp_path: Path) -> None:
+    plugin, cache = ensure_plugin(), make_private_directory(tmp_path / "sluice")
+    for file in (plugin, checksum_file(plugin)):
+        shutil.copy2(file, cache / file.name)
+    maker = subprocess.Popen(
+        [sys.executable, "-P", "-m", "sluice.runtime.spark.training", "--background"],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+    )
+    try:
+        deadline = time.monotonic() + 300
+        while (driver := rehearsing(maker.pid)) is None:
+            assert maker.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert Path(f"/proc/{driver.pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
+        assert os.sched_getscheduler(driver.pid) == os.SCHED_IDLE
+        below = psutil.Process(maker.pid).children(recursive=True)
+    finally:
+        maker.kill()
+        maker.wait()
+    _, alive = psutil.wait_procs(below, timeout=30)
+    assert not alive
+    assert {path.suffix for path in cache.iterdir() if path.is_file()} == {".jar", ".json", ".lock"}
+    java, spark = find_preferred_java(), find_spark()
+    assert find_class_archive(java, spark, cache=cache) is None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.spark.errors import JavaNotFound, PluginBuildFailed
-from sluice.runtime.spark.java import MINIMUM_JAVA, find_java, find_spark
+from sluice.runtime.spark.java import MINIMUM_JAVA, find_java, find_preferred_java, find_spark
 from sluice.runtime.spark.jvm import command, conf, job_conf
 from sluice.runtime.spark.plugin_build import (
     AGENT_CLASS,
@@ -52,6 +52,47 @@ class TestFindJava:
     def test_none(self, environment: dict[str, str]) -> None:
         with pytest.raises(JavaNotFound, match=f"install a Java {MINIMUM_JAVA} runtime"):
             find_java(environment)
+
+
+def installed(folder: Path, version: str) -> Path:
+    """A Java in ``folder``, as distributions install them; its command."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "release").write_text(f'IMPLEMENTOR="somebody"\nJAVA_VERSION="{version}"\n')
+    (folder / "bin" / "java").write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    (folder / "bin" / "java").chmod(0o755)
+    return folder / "bin" / "java"
+
+
+class TestFindPreferredJava:
+    """JAVA_HOME, else Java 25, else what the PATH has."""
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> dict[str, str]:
+        """An environment with Java 17 on its path."""
+        return {"PATH": str(installed(tmp_path / "path", "17.0.15").parent)}
+
+    def test_25_is_preferred_where_several_are_installed(self, tmp_path: Path, path: dict[str, str]) -> None:
+        best = installed(tmp_path / "jvm" / "b", "25.0.3")
+        installed(tmp_path / "jvm" / "a", "21.0.2")
+        installed(tmp_path / "jvm" / "c", "26")
+        java = find_preferred_java(path, [f"{tmp_path}/jvm/*"])
+        assert (java.executable, java.major) == (best, 25)
+
+    def test_java_home_still_wins(self, tmp_path: Path, path: dict[str, str]) -> None:
+        installed(tmp_path / "jvm" / "b", "25.0.3")
+        chosen = installed(tmp_path / "chosen", "21.0.2")
+        environment = path | {"JAVA_HOME": str(tmp_path / "chosen")}
+        assert find_preferred_java(environment, [f"{tmp_path}/jvm/*"]).executable == chosen
+
+    def test_one_that_does_not_run_is_passed_over(self, tmp_path: Path, path: dict[str, str]) -> None:
+        installed(tmp_path / "jvm" / "b", "25.0.3").write_text("#!/bin/sh\nexit 1\n")
+        assert find_preferred_java(path, [f"{tmp_path}/jvm/*"]).major == 17
+
+    @pytest.mark.parametrize("release", ["", 'JAVA_VERSION="17.0.15"', "JAVA_VERSION=25"])
+    def test_otherwise_that_of_the_path(self, tmp_path: Path, path: dict[str, str], release: str) -> None:
+        installed(tmp_path / "jvm" / "b", "25.0.3")
+        (tmp_path / "jvm" / "b" / "release").write_text(release)
+        assert find_preferred_java(path, [f"{tmp_path}/jvm/*", "/nowhere/*"]).major == 17
 
 
 def test_spark_of_the_installed_pyspark() -> None:

@@ -83,6 +83,13 @@ def test_both_take_the_class_archive_and_do_without_one_that_does_not_fit() -> N
     assert not any("share" in line.lower() for line in options(executor()))
 
 
+def test_java_25_is_given_its_aot_cache() -> None:
+    lines = options(executor(spark=replace(SPARK, class_archive=Path("/cache/classes.aot"))))
+    assert "-XX:AOTCache=/cache/classes.aot" in lines
+    assert "-XX:AOTMode=auto" in lines
+    assert not any("share" in line.lower() for line in lines)
+
+
 def test_executor_arguments() -> None:
     argv = executor().argv
     assert argv[:2] == ("/opt/java/bin/java", "@/work/executor.args")
