@@ -29,6 +29,7 @@ private[tls] object IdentityFiles {
   private val MaxAuthorities = 100
   private val ListsFile = "crl.pem"
   private val Files4 = Seq("key.pem", "chain.pem", "ca.pem", "peers")
+  private val CertificateBegin = "-----BEGIN [A-Z0-9 ]*CERTIFICATE-----".r
   private val Armour = "(?s)\\s*-----BEGIN PRIVATE KEY-----\\s+(.+?)-----END PRIVATE KEY-----\\s*".r
 
   /** Changes with every file of the set; throws when one is missing. */
@@ -68,8 +69,12 @@ private[tls] object IdentityFiles {
   }
 
   private def certificates(path: Path, limit: Int): Seq[X509Certificate] = {
-    val found = CertificateFactory.getInstance("X.509").generateCertificates(new ByteArrayInputStream(read(path)))
+    val content = read(path)
+    val found = CertificateFactory.getInstance("X.509").generateCertificates(new ByteArrayInputStream(content))
     if (found.isEmpty || found.size > limit) throw new KeyManagementException(s"${found.size} certificates in $path")
+    // Since Java 25 the factory passes over a last certificate that is cut off.
+    val begun = CertificateBegin.findAllIn(new String(content, US_ASCII)).size
+    if (found.size != begun) throw new KeyManagementException(s"${found.size} of $begun certificates in $path are whole")
     found.asScala.map(_.asInstanceOf[X509Certificate]).toSeq
   }
 
