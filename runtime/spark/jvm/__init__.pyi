@@ -35,6 +35,7 @@ from .job_conf import (
     check_job_conf as check_job_conf,
     check_unreserved as check_unreserved,
 )
+from .options import MODULE_OPTIONS as MODULE_OPTIONS, argument_file as argument_file
 from .packages import (
     NO_PACKAGES as NO_PACKAGES,
     Packages as Packages,

@@ -20,13 +20,14 @@ from sluice.runtime.spark.java import Java, SparkDistribution, find_preferred_ja
 from sluice.runtime.spark.jvm import (
     AOT_SUFFIX,
     CDS_SUFFIX,
+    MODULE_OPTIONS,
     PREFIX,
     SparkRuntime,
     archive_file,
+    argument_file,
     find_spark_runtime,
     has_aot_caches,
 )
-from sluice.runtime.spark.jvm.options import MODULE_OPTIONS, argument_file
 from sluice.runtime.spark.training.rehearsal import MEMORY_MB, TIMEOUT_SECONDS, Order, class_names, written
 
 _LOG = logging.getLogger(__name__)
