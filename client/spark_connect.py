@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sluice.client.access import CredentialSource, GatewayCredential, edge_bundle, held_credential, locate_gateway
 from sluice.client.errors import UnreachableError, UsageError
+from sluice.client.submission import secret_wishes
 from sluice.core import Home, read_bounded
 from sluice.pki.authorities import AuthorityStore
 from sluice.pki.x509 import AuthorityKind
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from sluice.client.rest_client import GatewayClient
 
 SESSION_PATH = "/v1/connect/session"
+SESSIONS_PATH = "/v1/connect/sessions"
 START_SECONDS = 240.0
 _POLL_SECONDS = 0.5
 
@@ -56,12 +59,22 @@ def require_api_token(credential: GatewayCredential) -> GatewayCredential:
     return credential
 
 
-async def start_session(client: GatewayClient) -> Any:  # noqa: ANN401  JSON is what it is
+async def start_session(
+    client: GatewayClient, secrets: Sequence[str] = (), executor_secrets: Sequence[str] = ()
+) -> Any:  # noqa: ANN401  JSON is what it is
     """Start the caller's session unless it runs, and wait until it takes work; returns REST's description of it.
+
+    Args:
+        secrets: for the driver, as for :func:`~sluice.client.submission.build_submission`. With any, a session that
+            runs already is refused.
+        executor_secrets: the same for driver and executors.
 
     Raises:
         UnreachableError: it has not started within :data:`START_SECONDS`.
+        UsageError: something does not name a secret.
     """
+    if wishes := secret_wishes(secrets, executor_secrets):
+        await client.post(SESSIONS_PATH, {"secrets": wishes})
     deadline = time.monotonic() + START_SECONDS
     while True:
         session = await client.post(SESSION_PATH)

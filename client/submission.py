@@ -72,15 +72,20 @@ def build_submission(
         "archive_names": archive_names,
         "savepoint": savepoint,
         "restart": dict(restart or {}),
-        "secrets": [
-            *(secret_wish(each) for each in secrets),
-            *({**secret_wish(each), "executors": True} for each in executor_secrets),
-        ],
+        "secrets": secret_wishes(secrets, executor_secrets),
         "token_files": _token_files(token_files or {}, aws_role_arn),
     }
     request: dict[str, object] = {"args": list(args), "spark_conf": dict(spark_conf or {})}
     request |= {key: value for key, value in optional.items() if value not in (None, "", {}, [])}
     return Submission(pipeline, request, tuple(parts))
+
+
+def secret_wishes(secrets: Sequence[str], executor_secrets: Sequence[str]) -> list[dict[str, object]]:
+    """As the request has them; raises :class:`UsageError`."""
+    return [
+        *(secret_wish(each) for each in secrets),
+        *({**secret_wish(each), "executors": True} for each in executor_secrets),
+    ]
 
 
 def secret_wish(text: str) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +39,18 @@ def write_roots(home: Home) -> Path:
 @through_gateway
 def connect(
     start: Annotated[bool, typer.Option("--start", help="Start the session now and wait until it is ready.")] = False,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secret",
+            help="With --start: secret that the session gets as a file in memory, /run/secrets/NAME: "
+            "NAME[@VERSION][=FILE]; repeatable.",
+        ),
+    ] = None,
+    executor_secret: Annotated[
+        list[str] | None,
+        typer.Option("--executor-secret", help="The same for the session and its executors; repeatable."),
+    ] = None,
     *,
     gateway: GatewayOptions,
     as_json: JsonOption = False,
@@ -52,7 +65,9 @@ def connect(
     roots = vouching if gateway.ca or gateway.server else write_roots(home)
     token = _token_expression(home, url, vouching, gateway.token_file)
     if start:
-        gateway.call(start_session)
+        gateway.call(partial(start_session, secrets=secret or (), executor_secrets=executor_secret or ()))
+    elif secret or executor_secret:
+        raise UsageError("--secret without --start", "a session gets its secrets when it starts")
     environment = {REMOTE_VARIABLE: connection_string(url)}
     if roots is not None:
         environment[ROOTS_VARIABLE] = str(roots.absolute())

@@ -1,4 +1,5 @@
 from .errors import (
+    ConnectSessionRuns as ConnectSessionRuns,
     JobAlreadyTerminal as JobAlreadyTerminal,
     JobNotFound as JobNotFound,
     LogNotFound as LogNotFound,

@@ -48,6 +48,10 @@ class TooManyJobs(JobManagerError):
     """The cluster runs or keeps waiting as many jobs as it takes."""
 
 
+class ConnectSessionRuns(JobManagerError):
+    """The caller's Spark Connect session runs already, with what it was started with."""
+
+
 @remotable
 class TaskManagerNotFound(JobManagerError):
     """There is no TaskManager with that name, or it has no session with this JobManager now."""

@@ -21,6 +21,7 @@ from sluice.runtime.blob import (
 from sluice.runtime.checkpoint import CheckpointsUnavailable, NotStreaming, SavepointFailed, SavepointNotFound
 from sluice.runtime.ha import EntryDamaged, LeadershipLost, PointersFull, StorageUnavailable
 from sluice.runtime.jobmanager import (
+    ConnectSessionRuns,
     JobAlreadyTerminal,
     JobNotFound,
     LogNotFound,
@@ -95,6 +96,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (WorkerUnknown, 404),
     (JobAlreadyTerminal, 409),
     (TaskManagerLeaves, 409),
+    (ConnectSessionRuns, 409),
     (UploadNotFound, 404),
     (UploadConflict, 409),
     (BlobCorrupt, 422),

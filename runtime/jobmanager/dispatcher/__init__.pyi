@@ -1,4 +1,8 @@
-from .connect_sessions import ConnectSession as ConnectSession, ConnectSessions as ConnectSessions
+from .connect_sessions import (
+    SESSION_NAME as SESSION_NAME,
+    ConnectSession as ConnectSession,
+    ConnectSessions as ConnectSessions,
+)
 from .endpoint import Dispatcher as Dispatcher
 from .job_feed import FeedClosed as FeedClosed, JobFeed as JobFeed, Watch as Watch
 from .job_queue import JobLimits as JobLimits

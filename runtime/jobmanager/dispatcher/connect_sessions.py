@@ -11,13 +11,14 @@ import inspect
 import logging
 import secrets
 import weakref
+from collections.abc import Callable
 
 from sluice.core import SluiceError
 from sluice.pki.assertions import Principal
 from sluice.runtime.blob import BlobStore
 from sluice.runtime.config import ConnectConfig
 from sluice.runtime.jobmanager.dispatcher.submitting import submit_with_blobs
-from sluice.runtime.jobmanager.errors import TooManyJobs
+from sluice.runtime.jobmanager.errors import ConnectSessionRuns, TooManyJobs
 from sluice.runtime.jobmanager.gateways import ConnectAddress, DispatcherGateway
 from sluice.runtime.jobmanager.views import JobDetail, JobSummary
 from sluice.runtime.messages import (
@@ -26,6 +27,7 @@ from sluice.runtime.messages import (
     JobState,
     JobSubmission,
     Message,
+    SecretWish,
 )
 from sluice.runtime.spark.driver import connect_session
 
@@ -66,13 +68,35 @@ class ConnectSessions:
 
     async def ensure(self, owner: Principal) -> ConnectSession:
         """The session of ``owner``, started when there is none; raises ``TooManyJobs``."""
+        return await self._start(owner, (), lambda running: running)
+
+    async def start(self, owner: Principal, wishes: tuple[SecretWish, ...]) -> ConnectSession:
+        """A session of ``owner`` that gets these secrets.
+
+        Raises:
+            ConnectSessionRuns: there is one, and what a process did not get when it started it never gets.
+            TooManyJobs: of others there are as many as there may be.
+        """
+
+        def refuse(running: str) -> str:
+            raise ConnectSessionRuns(
+                f"your session runs already, as job {running}", f"end it first: sluice jobs cancel {running}"
+            )
+
+        return await self._start(owner, wishes, refuse)
+
+    async def _start(
+        self, owner: Principal, wishes: tuple[SecretWish, ...], found: Callable[[str], str]
+    ) -> ConnectSession:
         lock = self._starting.setdefault(owner.name, asyncio.Lock())
         async with lock:  # the same owner's next call finds what this one has started
-            job_id = await self._find_or_submit(owner)
+            job_id = await self._find_or_submit(owner, wishes, found)
         detail = await self._dispatcher.job(job_id)
         return await self._view(detail)
 
-    async def _find_or_submit(self, owner: Principal) -> str:
+    async def _find_or_submit(
+        self, owner: Principal, wishes: tuple[SecretWish, ...], found: Callable[[str], str]
+    ) -> str:
         # Of two owners at once the later one sees the earlier one: as submitting, or among the jobs that it asks for
         # afterwards.
         submitting = frozenset(self._submitting)
@@ -80,14 +104,14 @@ class ConnectSessions:
         try:
             sessions = {job.owner: job.id for job in await self._dispatcher.jobs() if is_live_session(job)}
             if owner.name in sessions:
-                return sessions[owner.name]
+                return found(sessions[owner.name])
             if len(sessions.keys() | submitting) >= self._config.max_sessions:
                 raise TooManyJobs(f"{self._config.max_sessions} Spark Connect sessions are running", "try again later")
-            return await self._submit(owner)
+            return await self._submit(owner, wishes)
         finally:
             self._submitting.discard(owner.name)
 
-    async def _submit(self, owner: Principal) -> str:
+    async def _submit(self, owner: Principal, wishes: tuple[SecretWish, ...]) -> str:
         job_id = secrets.token_hex(16)
 
         async def prepare() -> JobSubmission:
@@ -100,6 +124,7 @@ class ConnectSessions:
                 pipeline=await asyncio.to_thread(self._put_program, job_id),
                 args=(str(self._config.idle_seconds),),
                 executors=self._config.executors,
+                secrets=wishes,
             )
 
         await submit_with_blobs(self._dispatcher, self._store, job_id, prepare)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from sluice.runtime.jobmanager import SubmissionRejected, TooManyJobs
-from sluice.runtime.jobmanager.dispatcher import ConnectSession
+import msgspec
+
+from sluice.runtime.jobmanager import ConnectSessionRuns, SubmissionRejected, TooManyJobs
+from sluice.runtime.jobmanager.dispatcher import SESSION_NAME, ConnectSession
+from sluice.runtime.jobmanager.secrets import InvalidSecret, SecretRefused, Subject, check_wishes
+from sluice.runtime.messages import SecretWish
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.route import (
     Call,
@@ -13,9 +17,29 @@ from sluice.runtime.rest.route import (
 )
 
 
+class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a session is started with."""
+
+    secrets: tuple[SecretWish, ...] = ()
+    """Secrets that it gets as files below `/run/secrets`."""
+
+
 async def ensure_connect_session(cluster: Cluster, call: Call[NoQuery]) -> Reply[ConnectSession]:
     """The Spark Connect session of the caller, started when there is none."""
     session = await cluster.sessions.ensure(call.who.principal)
+    return Reply(session, status=200 if session.port else 202)
+
+
+async def start_connect_session(cluster: Cluster, call: Call[NoQuery], body: SessionRequest) -> Reply[ConnectSession]:
+    """Start the caller's Spark Connect session with secrets.
+
+    A session that runs keeps what it has (409): cancel its job first.
+    """
+    owner = call.who.principal
+    check_wishes(body.secrets)
+    # Each attempt asks again; whoever starts it hears at once.
+    await cluster.secrets.choose(body.secrets, Subject(owner.name, SESSION_NAME, owner.roles, owner.groups))
+    session = await cluster.sessions.start(owner, body.secrets)
     return Reply(session, status=200 if session.port else 202)
 
 
@@ -27,5 +51,13 @@ ROUTES = (
         ensure_connect_session,
         other_statuses=(202,),
         errors=(SubmissionRejected, TooManyJobs),
+    ),
+    Route(
+        "POST",
+        "/v1/connect/sessions",
+        "connect.use",
+        start_connect_session,
+        other_statuses=(202,),
+        errors=(SubmissionRejected, InvalidSecret, SecretRefused, ConnectSessionRuns, TooManyJobs),
     ),
 )

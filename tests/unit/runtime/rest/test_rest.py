@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from sluice.core.egress_evidence import EgressJob
@@ -62,6 +63,7 @@ from sluice.runtime.messages import (
     BlobRef,
     ConnectionEvidence,
     Evidence,
+    JobKind,
     JobProgress,
     JobState,
     JobSubmission,
@@ -160,7 +162,7 @@ SAVEPOINT = Savepoint(
 
 @dataclass
 class FakeDispatcher:
-    """Knows one job."""
+    """Knows one job, and the sessions of Spark Connect that were submitted."""
 
     submitted: dict[str, JobSubmission] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
@@ -177,9 +179,14 @@ class FakeDispatcher:
     async def jobs(self) -> tuple[JobSummary, ...]:
         if self.crash:
             raise ZeroDivisionError("the secret of the inside")
-        return (DETAIL.summary(),)
+        sessions = [each for each, submission in self.submitted.items() if submission.kind is JobKind.CONNECT]
+        return (DETAIL.summary(), *[(await self.job(each)).summary() for each in sessions])
 
     async def job(self, job_id: str) -> JobDetail:
+        submission = self.submitted.get(job_id)
+        if submission is not None and submission.kind is JobKind.CONNECT:
+            known = {"id": job_id, "owner": submission.owner, "kind": JobKind.CONNECT, "state": JobState.RUNNING}
+            return msgspec.structs.replace(DETAIL, **known)
         if job_id != JOB:
             raise JobNotFound(f"there is no job {job_id}")
         return DETAIL
@@ -203,7 +210,7 @@ class FakeDispatcher:
         return LogChunk(data="x" * min(limit, 3), offset=offset, next_offset=offset + 3, end=True)
 
     async def connect_address(self, job_id: str) -> ConnectAddress:
-        raise NotImplementedError
+        return ConnectAddress(host="127.0.0.1", port=1)
 
     async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
         await self.job(job_id)

@@ -103,3 +103,23 @@ async def test_files_have_plain_names(rest: Rest, file: str) -> None:
     await put(rest)
     await rest.call("POST", "/v1/secrets/db/grants", by=KEEPER, json=TO_ALICE)
     assert (await rest.call("POST", "/v1/jobs", data=wanting({"name": "db", "file": file})))[0] == 400
+
+
+async def test_a_session_of_spark_connect_names_secrets_when_it_starts(rest: Rest) -> None:
+    await put(rest)
+    wish = {"name": "db", "executors": True}
+    refused = await rest.call("POST", "/v1/connect/sessions", json={"secrets": [wish]})
+    assert refused[0] == 403
+    assert rest.dispatcher.submitted == {}
+    await rest.call("POST", "/v1/secrets/db/grants", by=KEEPER, json=TO_ALICE)
+    assert (await rest.call("POST", "/v1/connect/sessions", json={"secrets": [{"name": "../db"}]}))[0] == 400
+    assert (await rest.call("POST", "/v1/connect/sessions", json={"secrets": [wish, wish]}))[0] == 400
+    status, session = await rest.call("POST", "/v1/connect/sessions", json={"secrets": [wish]})
+    assert status in {200, 202}
+    submission = rest.dispatcher.submitted[session["job_id"]]
+    assert [(each.name, each.executors) for each in submission.secrets] == [("db", True)]
+    # Queries find this session; it gets nothing else any more.
+    assert (await rest.call("POST", "/v1/connect/session"))[1]["job_id"] == session["job_id"]
+    status, problem = await rest.call("POST", "/v1/connect/sessions", json={"secrets": [wish]})
+    assert (status, session["job_id"] in problem["detail"]) == (409, True)
+    assert len(rest.dispatcher.submitted) == 1
