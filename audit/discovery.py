@@ -27,6 +27,7 @@ from sluice.pki.ca import CaAddress
 
 _T = TypeVar("_T")
 
+_TRAINING = "sluice.runtime.spark.training"
 MAX_REGISTRY_BYTES = 1 << 20
 SAME_PROCESS_SECONDS = 1.0
 """Start times that differ by less belong to the same process."""
@@ -252,7 +253,10 @@ def kernel_sockets(home: Home) -> tuple[tuple[KernelSocket, ...], tuple[str, ...
     """Every listening socket of the cluster's processes and all below them; and which could not be read."""
     found: dict[KernelSocket, None] = {}
     unreadable: list[str] = []
+    rehearsing = _rehearsing(home)
     for name, process in processes_of(home):
+        if process.pid in rehearsing:
+            continue
         try:
             found |= dict.fromkeys(_sockets_of(process, name))
         except psutil.NoSuchProcess:
@@ -260,6 +264,28 @@ def kernel_sockets(home: Home) -> tuple[tuple[KernelSocket, ...], tuple[str, ...
         except psutil.Error:
             unreadable.append(f"pid {process.pid}")
     return tuple(found), tuple(unreadable)
+
+
+def _rehearsing(home: Home) -> set[int]:
+    """Processes that rehearse a job for the class archive, in a network of their own that ends with them.
+
+    They have no job's code and no identity of the cluster. Only those count that the launcher started itself, whatever
+    jobs call theirs, and that are not in its network.
+    """
+    record = _read(home.run / "cluster.json", _ClusterRecord)
+    found: set[int] = set()
+    with contextlib.suppress(psutil.Error, OSError):
+        launcher = psutil.Process(record.launcher.pid) if record is not None else None
+        for child in launcher.children() if launcher is not None else ():
+            if _TRAINING in child.cmdline():
+                for each in child.children(recursive=True):
+                    if _network_of(each.pid) != _network_of(child.pid):
+                        found.add(each.pid)
+    return found
+
+
+def _network_of(pid: int) -> Path:
+    return Path(f"/proc/{pid}/ns/net").readlink()
 
 
 def processes_of(home: Home) -> tuple[tuple[str, psutil.Process], ...]:
