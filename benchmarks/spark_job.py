@@ -55,7 +55,7 @@ HOST = "127.0.0.1"
 SHAPE = DriverShape(executors=2, executor_cores=1, executor_memory_mb=1024, driver_memory_mb=768)
 FOUR_PARTITIONS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "4"}
 ROUNDS = Path(__file__).with_name("shuffle_rounds.py")
-START_SECONDS = 90.0
+START_SECONDS = 180
 ROUND_SECONDS = 300.0
 MAX_ANSWER_BYTES = 16 << 20
 
