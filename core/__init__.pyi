@@ -94,7 +94,11 @@ from .tracing import (
     TracingUnavailable as TracingUnavailable,
     checked as checked,
 )
-from .unix_socket import clear_stale_socket as clear_stale_socket, listen_unix as listen_unix
+from .unix_socket import (
+    bind_unix as bind_unix,
+    clear_stale_socket as clear_stale_socket,
+    listen_unix as listen_unix,
+)
 from .untrusted_files import (
     UnsafeFile as UnsafeFile,
     clear_untrusted as clear_untrusted,

@@ -29,13 +29,29 @@ def listen_unix(path: Path, *, shared: bool = False) -> socket.socket:
         _make_searchable_directory(path.parent)
     else:
         make_private_directory(path.parent)
+    bound = bind_unix(path)
+    try:
+        if shared:
+            path.chmod(SHARED_SOCKET_MODE)
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise StoreError(f"cannot listen on {path}: {error.strerror or error}", "use a shorter path?") from error
+    return bound
+
+
+def bind_unix(path: Path) -> socket.socket:
+    """A socket bound to ``path``, mode 0600, that does not listen yet; one that a dead process left is replaced.
+
+    Raises:
+        StoreError: another process listens there, or the path cannot be used.
+    """
     clear_stale_socket(path)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         bound.bind(str(path))
         # Nobody can connect before listen(), so there is no moment with wider permissions.
-        path.chmod(SHARED_SOCKET_MODE if shared else SECRET_MODE)
-        bound.listen(BACKLOG)
+        path.chmod(SECRET_MODE)
     except OSError as error:
         bound.close()
         raise StoreError(f"cannot listen on {path}: {error.strerror or error}", "use a shorter path?") from error

@@ -123,7 +123,7 @@ def _is_loopback(host: str) -> bool:
 
 
 JOB_UIDS = range(0x70000000, 0x78000000)
-"""What :mod:`sluice.runtime.sandbox` gives to jobs, each its own: a socket in a job's directory is the job's."""
+"""Users and groups that :mod:`sluice.runtime.sandbox` gives to jobs, each its own: what is a job's is for it alone."""
 
 
 def _socket_private(subject: Subject) -> Evidence:
@@ -138,8 +138,8 @@ def _socket_private(subject: Subject) -> Evidence:
     if found.st_uid != owner:
         return finding(done, f"the socket belongs to user id {found.st_uid}; {modes}")
     # Who may not enter the directory cannot connect, whatever the socket's own mode.
-    open_directory = directory.st_mode & 0o077
-    open_socket = found.st_mode & 0o066
+    open_directory = directory.st_mode & (0o007 if directory.st_gid in JOB_UIDS else 0o077)
+    open_socket = found.st_mode & (0o006 if found.st_gid in JOB_UIDS else 0o066)
     if open_directory and open_socket:
         return finding(done, f"others can connect: {modes}")
     return passed(done, modes)

@@ -33,6 +33,7 @@ from sluice.audit.wire import (
     Version,
     name_of,
 )
+from sluice.pki import Channel
 
 _OLD_SUITES = (*GOOD_TLS12_SUITES, *WEAK_TLS12_SUITES)
 _OLD_GROUPS = (0x0017, 0x0018, 0x001D, 0x0019)
@@ -173,8 +174,10 @@ def _protocols(subject: Subject) -> Evidence:
             known = "it cannot know" if shown.alpn == _UNKNOWN_PROTOCOL else "was not offered"
             return finding(done, f"the server chose {shown.alpn!r}, which {known}")
         verdict = client.verdict(subject.options.patience)
-    # Who serves everybody may go on without a protocol; behind mutual TLS both sides know what they speak.
-    if verdict.refused or credential is None or not subject.handshake.alpn or subject.listener.kind is Kind.SERVER:
+    # Who serves everybody may go on without a protocol; behind mutual TLS both sides know what they speak. Envoy speaks
+    # HTTP/1.1 then, and lets nothing through before the auth service has decided about the request.
+    lenient = subject.listener.kind is Kind.SERVER or subject.listener.channel is Channel.EGRESS
+    if verdict.refused or credential is None or not subject.handshake.alpn or lenient:
         return passed(done, f"the server chose none: {verdict}")
     return finding(done, f"a client that speaks none of its protocols is admitted: {verdict}")
 

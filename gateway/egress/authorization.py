@@ -6,14 +6,16 @@ Over HTTP a check would be a CONNECT request itself. The client's certificate co
 from __future__ import annotations
 
 import logging
+from urllib.parse import unquote_to_bytes
 
 from grpclib.const import Status
 
-from sluice.core import SluiceError
+from sluice.core import PkiError, SluiceError
 from sluice.core.grpc import Call, CallRefused, Method
 from sluice.core.xds import TYPE_PREFIX, XdsError, decode, encode, from_json
 from sluice.gateway.egress.checks import EgressAnswer, EgressChecks, EgressRequest
 from sluice.gateway.envoy_config import INSIDE_HEADER
+from sluice.pki.x509 import DAMAGED, Purpose, certified_identity, check_purpose, load_certificate_block
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,10 +53,21 @@ def read_check(data: bytes) -> EgressRequest:
     return EgressRequest(
         method=http.method,
         authority=http.host,
-        peer=attributes.source.principal,
+        peer=_peer(attributes.source.certificate),
         request_id=http.headers.get("x-request-id", ""),
         address=attributes.source.address.socket_address.address,
     )
+
+
+def _peer(certificate: str) -> str:
+    """The SPIFFE ID of the client's certificate, PEM as in a URL; Envoy names but the first of several."""
+    try:
+        leaf = load_certificate_block(unquote_to_bytes(certificate))
+        check_purpose(leaf, Purpose.CLIENT)
+        return str(certified_identity(leaf))
+    except (PkiError, *DAMAGED) as error:
+        _LOG.warning("a connection of a job is refused: %s", error)
+        raise CallRefused(Status.PERMISSION_DENIED, "the certificate is no identity of a job") from error
 
 
 def write_answer(answer: EgressAnswer) -> bytes:

@@ -178,6 +178,7 @@ def _authorization() -> Mapping[str, object]:
         _EXT_AUTHZ,
         transport_api_version="V3",
         grpc_service=service,
+        include_peer_certificate=True,
         failure_mode_allow=False,
         status_on_error={"code": "ServiceUnavailable"},
         validate_mutations=True,

@@ -168,10 +168,9 @@ class ExecutorProcess:
         """Get an identity, and serve it to the job's code."""
         await self.renew_identity()
         server = WorkloadServer(
-            WorkloadPlace(make_temp_dir()),
+            WorkloadPlace(make_temp_dir(), self._sandbox.uid(self.launch.job_id)),
             self.identity,
             self._spiffe_id,
-            uid=self._sandbox.uid(self.launch.job_id),
             ask=self._ask_token,
             ask_keys=self._ask_keys,
             files=self.launch.token_files,

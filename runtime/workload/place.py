@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +11,14 @@ from typing import Annotated
 
 import msgspec
 
-from sluice.core import make_private_directory
+from sluice.core import StoreError, bind_unix, make_private_directory
 from sluice.pki.jwt import MAX_AUDIENCE_BYTES
 
 MAX_TOKEN_FILES = 16
 MAX_FILE_NAME_CHARACTERS = 64
 MAX_ROLE_ARN_CHARACTERS = 2048
-OTHERS_MAY_PASS = 0o711
+GROUP_MAY_PASS = 0o710
+GROUP_MAY_CONNECT = 0o660
 
 
 class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,9 +34,15 @@ class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPlace:
-    """A short directory that the process can read and not write."""
+    """A short directory that the process can read and not write.
+
+    Attributes:
+        directory: of this process alone, made private before.
+        uid: the job's own user and group; None: the job runs as this user.
+    """
 
     directory: Path
+    uid: int | None = None
 
     @property
     def socket(self) -> Path:
@@ -46,9 +55,13 @@ class WorkloadPlace:
         return self.directory / "tokens"
 
     def make(self) -> None:
-        """Create it; others may pass, not list."""
+        """Create it; the job may pass, not list, and nobody else."""
         for path in (self.directory, self.tokens):
-            make_private_directory(path).chmod(OTHERS_MAY_PASS)
+            if self.uid is None:
+                make_private_directory(path)
+            elif not path.is_dir() or path.stat().st_gid != self.uid:
+                os.chown(make_private_directory(path), -1, self.uid)
+                path.chmod(GROUP_MAY_PASS)
 
     def environment(self, files: Sequence[TokenFile] = ()) -> dict[str, str]:
         """Variables of the process (SPIFFE Workload Endpoint, section 4; AWS SDKs and Tools, "Web identity")."""
@@ -60,3 +73,18 @@ class WorkloadPlace:
                 environment["AWS_ROLE_ARN"] = file.aws_role_arn
                 environment["AWS_WEB_IDENTITY_TOKEN_FILE"] = str(self.tokens / file.name)
         return environment
+
+
+def listen_for_job(place: WorkloadPlace) -> socket.socket:
+    """Listen at the place's socket, for the job alone; raises ``StoreError``."""
+    place.make()
+    listening = bind_unix(place.socket)
+    try:
+        if place.uid is not None:
+            os.chown(place.socket, -1, place.uid)
+            place.socket.chmod(GROUP_MAY_CONNECT)
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        raise StoreError(f"cannot listen on {place.socket}: {error.strerror or error}") from error
+    return listening

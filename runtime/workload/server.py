@@ -15,13 +15,13 @@ from pathlib import Path
 
 from grpclib.const import Status
 
-from sluice.core import Clock, StoreError, end_tasks, listen_unix, utc_now
+from sluice.core import Clock, StoreError, end_tasks, utc_now
 from sluice.core.grpc import Caller, CallRefused, GrpcServer, Pace
 from sluice.pki import SpiffeId
 from sluice.pki.agent import PublishedIdentities, WorkloadApi
 from sluice.runtime.workload.files import TokenFiles
 from sluice.runtime.workload.identity import IdentityWatch
-from sluice.runtime.workload.place import TokenFile, WorkloadPlace
+from sluice.runtime.workload.place import TokenFile, WorkloadPlace, listen_for_job
 from sluice.runtime.workload.tokens import KEYS_SECONDS, AskKeys, AskToken, ProcessTokens, TokenUnavailable
 
 _LOG = logging.getLogger(__name__)
@@ -38,7 +38,6 @@ class WorkloadServer:
         place: a directory of this process alone, made private before.
         identity: the directory of its X.509 identity; whoever started the process renews it.
         spiffe_id: who it is.
-        uid: the job's own user; None: this one.
         ask: for a token.
         ask_keys: for the public keys.
         files: tokens to keep in files.
@@ -51,7 +50,6 @@ class WorkloadServer:
         identity: Path,
         spiffe_id: SpiffeId,
         *,
-        uid: int | None,
         ask: AskToken,
         ask_keys: AskKeys,
         files: tuple[TokenFile, ...] = (),
@@ -61,9 +59,8 @@ class WorkloadServer:
         self.environment = place.environment(files)
         """Variables by which the process finds all this."""
         self._spiffe_id = spiffe_id
-        self._uid = uid
         self._tokens = ProcessTokens(spiffe_id, ask, ask_keys, clock=clock)
-        self._files = TokenFiles(place.tokens, self._tokens, files, uid)
+        self._files = TokenFiles(place.tokens, self._tokens, files, place.uid)
         self._board = PublishedIdentities(clock)
         self._watch = IdentityWatch(identity, self._board, clock)
         self._server = GrpcServer(
@@ -81,7 +78,7 @@ class WorkloadServer:
         await asyncio.to_thread(self.place.make)
         await self._files.write_all()
         self._watch.publish(await asyncio.to_thread(self._watch.read))
-        listening = listen_unix(self.place.socket, shared=True)
+        listening = await asyncio.to_thread(listen_for_job, self.place)
         try:
             await self._server.start(listening)
         except BaseException:
@@ -129,7 +126,7 @@ class WorkloadServer:
             raise CallRefused(Status.UNAVAILABLE, str(error)) from error
 
     def _admits(self, caller: Caller) -> bool:
-        return caller.uid == (os.geteuid() if self._uid is None else self._uid)
+        return caller.uid == (os.geteuid() if self.place.uid is None else self.place.uid)
 
     async def _look(self) -> None:
         complaint, told = "", asyncio.get_running_loop().time()

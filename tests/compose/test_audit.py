@@ -33,6 +33,7 @@ PORTS = {
     ("shuffle-worker-2", 7338): ("mutual", "data", "cluster"),
     ("auth", 8082): ("mutual", "auth", "gateway"),
     ("envoy", 8443): ("server", "edge", "front"),
+    ("envoy", 8447): ("mutual", "egress", "cluster"),
 }
 """What each port is to be, on which channel, and the network on which it is examined."""
 FOLLOWERS = 2
@@ -42,7 +43,7 @@ FOLLOWERS = 2
 def target(stack: Stack, service: str, port: int) -> str:
     """An entry of the target file."""
     expected, channel, network = PORTS[service, port]
-    name = "localhost" if service == "envoy" else ""
+    name = "localhost" if channel == "edge" else ""
     return "\n".join(
         (
             "[[target]]",

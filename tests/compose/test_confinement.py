@@ -40,6 +40,19 @@ hosts, ports = sys.argv[1].split(","), range(int(sys.argv[2]), int(sys.argv[3]))
 with concurrent.futures.ThreadPoolExecutor(256) as pool:
     print(*filter(None, pool.map(open_port, [(host, port) for host in hosts for port in ports])))
 """
+UNKNOWN = """
+import socket, ssl, sys
+context = ssl.create_default_context()
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+try:
+    with socket.create_connection((sys.argv[1], int(sys.argv[2])), 5) as connection:
+        with context.wrap_socket(connection) as tls:
+            tls.sendall(b"CONNECT localhost:443 HTTP/1.1\\r\\nHost: localhost:443\\r\\n\\r\\n")
+            print(tls.recv(100))
+except (ssl.SSLError, ConnectionError):
+    print("refused")
+"""
+"""Connects without a certificate; in TLS 1.3 the refusal arrives with the first read."""
 PLAIN = """
 import socket, sys
 with socket.create_connection((sys.argv[1], int(sys.argv[2])), 5) as connection:
@@ -143,7 +156,7 @@ def test_only_the_gateways_port_is_published_and_only_it_is_in_front(stack: Stac
 
 def test_from_the_front_only_the_gateway_answers_and_never_in_plaintext(stack: Stack) -> None:
     envoy = stack.address("envoy", "front")
-    assert in_front(stack, SCAN, envoy, "1", "65536") == f"{envoy}:8443"
+    assert in_front(stack, SCAN, envoy, "1", "65536").split() == [f"{envoy}:8443", f"{envoy}:8447"]
     beside = ("ca", *stack.jobmanagers, "auth", "envoy-agent", "envoy")
     inner = [stack.address(service, "gateway") for service in beside]
     inside = ("ca", *stack.jobmanagers, *stack.zookeepers, *stack.taskmanagers, *stack.shuffle)
@@ -156,10 +169,11 @@ def test_from_the_front_only_the_gateway_answers_and_never_in_plaintext(stack: S
         (6123, 6125),
         (7337, 7339),
         (8081, 8083),
-        (8443, 8446),
+        (8443, 8448),
     ):
         assert in_front(stack, SCAN, ",".join(inner), str(first), str(last)) == ""
     assert "HTTP" not in in_front(stack, PLAIN, envoy, "8443")
+    assert in_front(stack, UNKNOWN, envoy, "8447") == "refused"
 
 
 def test_every_port_inside_speaks_tls_and_nothing_else_listens(stack: Stack) -> None:
@@ -169,7 +183,7 @@ def test_every_port_inside_speaks_tls_and_nothing_else_listens(stack: Stack) -> 
         **{key: {6123, 6124, 8081} for key in stack.jobmanagers},
         **{key: {2281, ELECTION_PORT} for key in stack.zookeepers},
         "auth": {8082},
-        "envoy": {8443},
+        "envoy": {8443, 8447},
         **{service: {7337 if "manager" in service else 7338} for service in stack.shuffle},
         **{service: set() for service in (*stack.taskmanagers, "envoy-agent")},
     }

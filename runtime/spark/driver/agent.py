@@ -104,7 +104,6 @@ class DriverAgent:
         self.masker = Masker({})
         self.bridge = Bridge(places.bridge, self._on_spark_event)
         self._process = DriverProcess(spec, spark, sandbox, places, seats)
-        self._uid = sandbox.uid(spec.job_id)
         self._workload: Closing | None = None
         self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._spark_lost = False
@@ -184,7 +183,6 @@ class DriverAgent:
             place,
             Path(self._spec.identity_dir),
             spiffe_id,
-            uid=self._uid,
             ask=self._link.issue_token,
             ask_keys=self._link.token_keys,
             files=assignment.token_files,

@@ -138,7 +138,7 @@ class DriverProcess:
         self._secret_files: tuple[Path, ...] = ()
         """What the JVM reads at its start."""
         self._python: ChildProcess | None = None
-        self._workload = WorkloadPlace(places.workload)
+        self._workload = WorkloadPlace(places.workload, sandbox.uid(spec.job_id))
         self._workload_environment: Mapping[str, str] = {}
         self._secrets: tuple[GivenSecret, ...] = ()
         self._masker: Masker | None = None

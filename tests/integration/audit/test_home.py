@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sluice.audit.checks import listening
 from sluice.audit.discovery import find
 from sluice.audit.errors import AuditError
 from sluice.audit.model import Kind, Listener
@@ -191,6 +192,21 @@ def test_a_unix_socket_that_others_can_open_is_found(
         listening.listen()
         path.chmod(mode)
         directory.chmod(directory_mode)
+        listener = Listener(name="x", kind=Kind.SOCKET, path=str(path))
+        assert found(examine("a test", [Subject(listener, Options())])) == expected
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o660, set()), (0o662, {"LSN-04"})])
+def test_a_unix_socket_for_the_group_of_one_job_is_for_nobody_else(
+    mode: int, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "JOB_UIDS", range(os.getegid(), os.getegid() + 1))
+    path = tmp_path / "s" / "api.sock"
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+        path.chmod(mode)
+        path.parent.chmod(0o711)
         listener = Listener(name="x", kind=Kind.SOCKET, path=str(path))
         assert found(examine("a test", [Subject(listener, Options())])) == expected
 

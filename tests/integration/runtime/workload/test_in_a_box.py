@@ -69,7 +69,6 @@ class World:
             self.place,
             self.identity,
             OWN,
-            uid=self.sandbox.uid(JOB),
             ask=self.jobmanager.token,
             ask_keys=self.jobmanager.keys,
             files=files,
@@ -105,8 +104,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     identity = tmp_path / "identity"
     pki.issuer.issue_to(identity, OWN)
     (tmp_path / "work").mkdir(mode=0o700)
-    place = WorkloadPlace(make_temp_dir())
     sandbox = await asyncio.to_thread(Sandbox.prepare, IsolationConfig())
+    place = WorkloadPlace(make_temp_dir(), sandbox.uid(JOB))
     yield World(sandbox, JobManager(authority), identity, place, tmp_path / "work")
     remove_temp_dir(place.directory)
 
@@ -165,9 +164,10 @@ async def test_another_user_of_the_machine_gets_in_nowhere(world: World) -> None
     server = world.server(TokenFile(audience="vault", name="vault"))
     await server.start()
     try:
-        assert world.place.directory.stat().st_mode & 0o777 == 0o711
-        file = (world.place.tokens / "vault").stat()
         uid = world.sandbox.uid(JOB)
+        modes = [path.stat().st_mode & 0o777 for path in (world.place.directory, world.place.socket)]
+        assert modes == ([0o700, 0o600] if uid is None else [0o710, 0o660])
+        file = (world.place.tokens / "vault").stat()
         assert (file.st_mode & 0o777, file.st_uid) == (0o600, os.geteuid() if uid is None else uid)
         if uid is not None:  # this test is another user then
             reader, writer = await asyncio.open_unix_connection(str(world.place.socket))

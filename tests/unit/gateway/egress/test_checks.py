@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from grpclib.const import Status
@@ -20,6 +21,9 @@ from sluice.gateway.egress.authorization import read_check, write_answer
 from sluice.gateway.egress.checks import EgressAnswer, EgressChecks, EgressRequest
 from sluice.gateway.egress.job_owners import KEPT_SECONDS, JobOwners, JobUnknown
 from sluice.gateway.egress.resolver import NameUnresolved
+from sluice.pki.config import PkiConfig
+from sluice.pki.spiffe_id import SpiffeId
+from tests.hostile import Hostile, TestPki
 
 JOB = "0" * 32
 DRIVER = f"spiffe://egress.test/job/{JOB}/driver"
@@ -191,13 +195,27 @@ async def test_a_failure_is_not_remembered() -> None:
     assert (await owners.find(JOB)).owner == "ada"
 
 
-def test_what_envoy_asks() -> None:
-    attributes = {
-        "source": {"principal": DRIVER, "address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}}},
-        "request": {"http": {"method": "CONNECT", "host": "api.test:443", "headers": {"x-request-id": "r"}}},
+def _question(chain: Path) -> bytes:
+    leaf = chain.read_text().partition("-----END CERTIFICATE-----")
+    source = {
+        "principal": DRIVER,
+        "certificate": quote(leaf[0] + leaf[1]),
+        "address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}},
     }
-    data = encode(from_json(TYPE_PREFIX + "envoy.service.auth.v3.CheckRequest", {"attributes": attributes}))
-    assert read_check(data) == EgressRequest("CONNECT", "api.test:443", DRIVER, "r", "127.0.0.1")
+    http = {"method": "CONNECT", "host": "api.test:443", "headers": {"x-request-id": "r"}}
+    attributes = {"source": source, "request": {"http": http}}
+    return encode(from_json(TYPE_PREFIX + "envoy.service.auth.v3.CheckRequest", {"attributes": attributes}))
+
+
+def test_what_envoy_asks(tmp_path: Path) -> None:
+    driver = SpiffeId.parse(DRIVER)
+    pki = TestPki(tmp_path, PkiConfig(trust_domain=driver.trust_domain))
+    asked = read_check(_question(pki.directory(driver) / "chain.pem"))
+    assert asked == EgressRequest("CONNECT", "api.test:443", DRIVER, "r", "127.0.0.1")
+    for case in (Hostile.TWO_SPIFFE_IDS, Hostile.NO_SPIFFE_ID, Hostile.AUTHORITY_AS_LEAF, Hostile.WRONG_EKU):
+        with pytest.raises(CallRefused) as refused:
+            read_check(_question(pki.hostile(case, pretending=driver).directory / "chain.pem"))
+        assert refused.value.status is Status.PERMISSION_DENIED, case
     with pytest.raises(CallRefused) as refused:
         read_check(b"\xff")
     assert refused.value.status is Status.INVALID_ARGUMENT
