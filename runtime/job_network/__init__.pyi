@@ -12,3 +12,4 @@ from .seats import (
     pair_of_seats as pair_of_seats,
 )
 from .through_relay import ThroughRelay as ThroughRelay
+from .waiting import WaitingNetwork as WaitingNetwork

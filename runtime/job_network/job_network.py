@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 
-from sluice.runtime.job_network.known_listeners import AskHosts, KnownListeners
+from sluice.runtime.job_network.known_listeners import AskHosts, KnownListeners, asked_in
 from sluice.runtime.job_network.outward import Outward
 from sluice.runtime.job_network.reserved_ports import ReservedPorts
 from sluice.runtime.job_network.rules import JobRules
@@ -41,19 +41,13 @@ class JobNetwork:
         """
         loop = asyncio.get_running_loop()
 
-        async def ask_here(port: int) -> tuple[str, ...]:
-            async def asked() -> tuple[str, ...]:
-                return await ask(port)
-
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked(), loop))
-
         made: list[JobNetwork] = []
         handing_over, is_given_up = threading.Lock(), threading.Event()
 
         def make() -> None:
             ports = ReservedPorts(host, names)
             try:
-                rules = JobRules(KnownListeners(ask_here), ports, outward)
+                rules = JobRules(KnownListeners(asked_in(loop, ask)), ports, outward)
                 network = cls(ports, Network.open(rules, rows, uid=uid, hosts=ports.hosts), outward)
             except BaseException:
                 ports.close()

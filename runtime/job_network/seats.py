@@ -13,11 +13,12 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
 from sluice.core import SluiceError
-from sluice.runtime.job_network.job_network import JobNetwork
+from sluice.runtime.sandbox import NetworkSeat
 
 MAX_REQUEST_BYTES = 64
 MAX_ANSWER_BYTES = 1 << 17
@@ -41,15 +42,22 @@ def pair_of_seats() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
+class Seats(Protocol):
+    """A network of boxes."""
+
+    def seat(self, box: str) -> NetworkSeat:
+        """The place of a box, called ``box`` in rows."""
+
+
 class SeatGiver:
     """The end of who has the network; it serves until it is closed, or the other end is.
 
     Args:
-        network: the driver's.
+        network: the driver's, or that of one that waits.
         end: of :func:`pair_of_seats`.
     """
 
-    def __init__(self, network: JobNetwork, end: socket.socket) -> None:
+    def __init__(self, network: Seats, end: socket.socket) -> None:
         self._network = network
         self._end = end
         self._loop = asyncio.get_running_loop()

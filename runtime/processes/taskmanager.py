@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from sluice.core import (
     EgressMode,
@@ -42,11 +43,15 @@ from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.taskmanager import (
     AGENT,
     ExecutorLauncher,
+    Networks,
     RegisteringTaskManager,
     SparkExecutorLauncher,
     TaskExecutor,
     TaskManagerShape,
+    WarmProcesses,
+    objection,
 )
+from sluice.runtime.warm import WarmConfig
 
 _LOG = logging.getLogger(__name__)
 
@@ -137,7 +142,13 @@ async def taskmanager(
         # The endpoint is there before anything is reported.
         outside = EgressReporter(journal, lambda: executor.egress(), enforce=mode is EgressMode.ENFORCE)  # noqa: PLW0108
         networks = job_networks(stack, home, config, name, sandbox, journal, outside, mode)
-        executor = TaskExecutor(shape, spark, sandbox, connections, slots_changed.set, argv=argv, networks=networks)
+        warm = _warm_processes(config.warm, shape.work, sandbox, networks, spark)
+        if warm is not None:
+            stack.callback(metrics.register(warm.pool.samples))
+            stack.push_async_callback(end_tasks, asyncio.create_task(warm.run(), name="warm JVMs"))
+        executor = TaskExecutor(
+            shape, spark, sandbox, connections, slots_changed.set, argv=argv, networks=networks, warm=warm
+        )
         registrant = RegisteringTaskManager(
             executor,
             TaskManagerRegistration(
@@ -166,6 +177,19 @@ async def taskmanager(
         _LOG.info(told, identity.spiffe_id, *offered)
         yield linked
         _LOG.info("TaskManager %s stops", identity.spiffe_id)
+
+
+def _warm_processes(
+    config: WarmConfig, work: Path, sandbox: Sandbox, networks: Networks | None, launcher: ExecutorLauncher
+) -> WarmProcesses | None:
+    """Processes that wait for jobs; None: none do."""
+    if config.jvms == 0 or not isinstance(launcher, SparkExecutorLauncher):
+        return None
+    why = objection(sandbox, networks)
+    if why or networks is None:
+        _LOG.warning("no JVM waits for jobs here: %s", why)
+        return None
+    return WarmProcesses(config, work, sandbox, networks, launcher)
 
 
 async def _until_left(link: LeaderLink, executor: TaskExecutor) -> None:

@@ -4,6 +4,7 @@ from .config import IsolationConfig as IsolationConfig, IsolationLevel as Isolat
 from .errors import SandboxRefused as SandboxRefused, SandboxUnavailable as SandboxUnavailable
 from .limits import Limits as Limits
 from .sandbox import Sandbox as Sandbox
+from .seat import NetworkSeat as NetworkSeat
 from .system_view import java_paths as java_paths
 from .trial import Trial as Trial
 from .uids import is_job_uid as is_job_uid

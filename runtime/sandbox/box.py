@@ -109,7 +109,8 @@ class Box:
                     uid=self.uid,
                     network=network,
                     read=("/",),
-                    write=(*_OWN, *writable),
+                    # What is mounted there later; until then it is mounted read-only.
+                    write=(*_OWN, *writable, *map(str, self.view.shown_elsewhere)),
                 )
             else:
                 orders = Orders(

@@ -5,3 +5,4 @@ from .launcher import ExecutorLauncher as ExecutorLauncher, SparkExecutorLaunche
 from .networks import Networks as Networks
 from .occupant import Occupant as Occupant
 from .task_executor import TaskExecutor as TaskExecutor, TaskManagerShape as TaskManagerShape
+from .warm_processes import WarmProcesses as WarmProcesses, objection as objection

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sluice.runtime.egress import EgressJournal
-from sluice.runtime.job_network import JobNetwork, Outward
+from sluice.runtime.job_network import JobNetwork, Outward, WaitingNetwork
 from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.taskmanager.journal_rows import JournalRows
 from sluice.runtime.taskmanager.occupant import Occupant
@@ -28,16 +28,24 @@ class Networks:
     outward: Callable[[Occupant], Outward]
     journal: EgressJournal
 
-    async def open(self, occupant: Occupant, names: Sequence[str]) -> JobNetwork:
-        """The network of one driver or executor that listens for ``names``; raises as :meth:`JobNetwork.open`."""
+    async def open(self, occupant: Occupant, names: Sequence[str], waiting: WaitingNetwork | None = None) -> JobNetwork:
+        """The network of one driver or executor that listens for ``names``; raises as :meth:`JobNetwork.open`.
+
+        Args:
+            occupant: whose it is.
+            names: what it listens for.
+            waiting: that of the box that becomes the occupant's; None: make one.
+        """
         rows = JournalRows(self.journal, occupant)
-        network = await JobNetwork.open(
-            self.host,
-            names,
-            ask=occupant.ask,
-            outward=self.outward(occupant),
-            rows=rows,
-            uid=self.sandbox.uid(occupant.job_id),
-        )
+        ask, outward = occupant.ask, self.outward(occupant)
+        if waiting is not None:
+            network = await waiting.admit(names, ask=ask, outward=outward, rows=rows)
+        else:
+            uid = self.sandbox.uid(occupant.job_id)
+            network = await JobNetwork.open(self.host, names, ask=ask, outward=outward, rows=rows, uid=uid)
         rows.attach(network)
         return network
+
+    async def wait(self, box_id: str) -> WaitingNetwork:
+        """The network of a box that waits, whose uid is that of ``box_id``; raises as :meth:`WaitingNetwork.open`."""
+        return await WaitingNetwork.open(self.host, uid=self.sandbox.uid(box_id))

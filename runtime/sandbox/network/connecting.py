@@ -27,6 +27,7 @@ from sluice.runtime.sandbox.network.events import (
     Connect,
     Connection,
     Decision,
+    Gate,
     HostAddress,
     Refusal,
     Refuse,
@@ -75,6 +76,7 @@ class Surroundings:
     """Cookies of the machine's sockets on which its programs have listened, the latest :data:`MAX_LISTENERS`."""
     owed: dict[int, int]
     """What a call has to answer that was interrupted when it had its socket already, by the socket's cookie."""
+    gate: Gate
 
 
 class Answers:
@@ -86,6 +88,8 @@ class Answers:
 
     async def connect(self, call: Call) -> int:
         """What a ``connect`` returns: the error's number, or 0."""
+        if self._shut():
+            return errno.EACCES
         sockaddr = call.sockaddr()
         own = call.namespace == self._around.cookie
         family = call.socket.family
@@ -140,6 +144,8 @@ class Answers:
 
     async def listen(self, call: Call) -> int:
         """What a ``listen`` returns: the error's number, or 0."""
+        if self._shut():
+            return errno.EACCES
         backlog = call.arguments[1] & 0x7FFFFFFF
         if call.namespace != self._around.cookie:
             if call.cookie in self._around.listeners:
@@ -152,6 +158,11 @@ class Answers:
                 return self._listen_outside(call, given, backlog)
         with acting_as(self._around.uid):
             return kernel.listen(call.socket.fileno(), backlog)
+
+    def _shut(self) -> bool:
+        gate = self._around.gate
+        gate.refused += not gate.open
+        return not gate.open
 
     def _listen_outside(self, call: Call, given: socket.socket, backlog: int) -> int:
         with given:

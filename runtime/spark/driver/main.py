@@ -47,6 +47,7 @@ from sluice.runtime.spark.driver.connect_address import published_port
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink
 from sluice.runtime.spark.driver.lease import DriverLease
 from sluice.runtime.spark.driver.spec import DriverSpec
+from sluice.runtime.spark.driver.waiting import WaitingDriver, WaitingSpec
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.evidence import read_evidence
 from sluice.runtime.spark.jvm import find_spark_runtime, make_temp_dir, remove_temp_dir
@@ -55,6 +56,8 @@ _LOG = logging.getLogger(__name__)
 
 MAX_PATH_BYTES = 4096
 """PATH_MAX of Linux."""
+WAIT = "--wait"
+"""The first path is that of a :class:`~sluice.runtime.spark.driver.waiting.WaitingSpec`; the other follows later."""
 
 
 class Agent(Protocol):
@@ -133,15 +136,18 @@ class DialedPeer:
         await self._peer.close()
 
 
-async def run_driver(spec: DriverSpec) -> int:
-    """Run one driver attempt; returns the exit code of the agent."""
+async def run_driver(spec: DriverSpec, waiting: WaitingDriver | None = None) -> int:
+    """Run one driver attempt, with JVM and Python that have waited for it, if any; returns the agent's exit code."""
     identity = TlsIdentity(Path(spec.identity_dir))
     expected = f"spiffe://{spec.trust_domain}/job/{spec.job_id}/driver"
     if str(identity.spiffe_id) != expected:
         raise DriverFailed(f"the identity is {identity.spiffe_id}, not {expected}")
-    seats = SeatTaker(spec.seats) if spec.seats >= 0 else None
-    spark = spec.spark if spec.spark is not None else await asyncio.to_thread(find_spark_runtime)
-    sandbox = await asyncio.to_thread(_sandbox, spec)
+    if waiting is None:
+        seats = SeatTaker(spec.seats) if spec.seats >= 0 else None
+        spark = spec.spark if spec.spark is not None else await asyncio.to_thread(find_spark_runtime)
+        sandbox = await asyncio.to_thread(_sandbox, spec)
+    else:
+        seats, spark, sandbox = waiting.seats, waiting.spark, waiting.sandbox
     service = RpcService(identity)
 
     leader = spec.leader.finder(service)
@@ -155,7 +161,7 @@ async def run_driver(spec: DriverSpec) -> int:
         host, port, name = assignment.blob_host, assignment.blob_port, assignment.jobmanager
         await fetch_blob(identity, host, port, spec.job_id, ref, target, jobmanager=name)
 
-    temp_dir = make_temp_dir()
+    temp_dir = make_temp_dir() if waiting is None else waiting.temp
     link = JobMasterLink(
         dial,
         attempt=spec.attempt,
@@ -163,7 +169,7 @@ async def run_driver(spec: DriverSpec) -> int:
         patience_seconds=max(spec.reconnect_seconds, spec.lease_seconds),
         lease=DriverLease(spec.lease_seconds),
     )
-    agent = DriverAgent(spec, spark, sandbox, link, fetch, temp_dir, seats)
+    agent = DriverAgent(spec, spark, sandbox, link, fetch, temp_dir, seats, waiting)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.cancel, spec.stop_grace_seconds)
     try:
         async with reporting(identity, "driver-agent"):
@@ -177,7 +183,7 @@ async def run_driver(spec: DriverSpec) -> int:
     return 1 if link.lost.done() else 0
 
 
-def _sandbox(spec: DriverSpec) -> Sandbox:
+def _sandbox(spec: DriverSpec | WaitingSpec) -> Sandbox:
     private = [*map(Path, spec.private_dirs)]
     if spec.trial is None:
         return Sandbox.prepare(spec.isolation, private=private)
@@ -199,23 +205,37 @@ async def run_linked(agent: Agent, link: JobMasterLink) -> DriverExit:
             ) from error
 
 
-def awaited_spec() -> DriverSpec:
-    """The spec that the TaskManager names on standard input; raises :class:`DriverFailed` when it names none."""
+def awaited_path() -> Path:
+    """What the TaskManager names on standard input; raises :class:`DriverFailed` when it names nothing."""
     line = os.fsdecode(sys.stdin.buffer.readline(MAX_PATH_BYTES))
     if not line.endswith("\n"):
         raise DriverFailed("this driver was given up before it was started")
-    return DriverSpec.read(Path(line.removesuffix("\n")))
+    return Path(line.removesuffix("\n"))
+
+
+async def wait_for_driver(spec: WaitingSpec) -> int:
+    """Wait with a JVM and a Python for a driver, and run it; returns the exit code of the agent."""
+    spark = spec.spark if spec.spark is not None else await asyncio.to_thread(find_spark_runtime)
+    waiting = WaitingDriver(spec, spark, await asyncio.to_thread(_sandbox, spec))
+    try:
+        await waiting.start()
+        return await run_driver(DriverSpec.read(await asyncio.to_thread(awaited_path)), waiting)
+    finally:
+        await waiting.end()
+        remove_temp_dir(waiting.temp)
 
 
 def main(argv: list[str]) -> int:
     """Command line entry point; ``argv`` without the program's name."""
-    if argv:
-        sys.stderr.write("usage: echo SPEC.json | python -m sluice.runtime.spark.driver.main\n")
+    waits = argv == [WAIT]
+    if argv and not waits:
+        sys.stderr.write(f"usage: echo SPEC.json | python -m sluice.runtime.spark.driver.main [{WAIT}]\n")
         return 2
     forbid_core_dumps()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        return asyncio.run(run_driver(awaited_spec()))
+        path = awaited_path()
+        return asyncio.run(wait_for_driver(WaitingSpec.read(path)) if waits else run_driver(DriverSpec.read(path)))
     except SluiceError as error:
         unexpected = error.__cause__ if isinstance(error, DriverFailed) else None
         _LOG.error("%s", error, exc_info=unexpected)  # else the text has the remedy; a traceback would bury it
