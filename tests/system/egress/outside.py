@@ -47,10 +47,10 @@ def libraries() -> str:
     return ":".join(str(path) for each in found for path in (each, each / "ceph") if path.is_dir())
 
 
-def free_port() -> int:
-    """A port of :data:`ADDRESS` that nobody has now."""
+def free_port(address: str = ADDRESS) -> int:
+    """A port that nobody has now."""
     with contextlib.closing(socket.socket()) as probe:
-        probe.bind((ADDRESS, 0))
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
