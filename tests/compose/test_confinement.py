@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -28,6 +29,8 @@ SECRETS = (
     re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\r?\n[A-Za-z0-9+/=\r\n]{40,}-----END"),
     re.compile(rb"sl[jc]_[0-9a-f]{12}_[0-9a-f]{16,}"),
 )
+SELF_TESTS = {"33b4ec02496899e8621fc19d2c8e1d3ec48fed00d7363909c1b059fe91f9bbc0"}
+"""SHA-256 of keys in libraries: Netty tries OpenSSL with one, a constant that the archive of classes keeps."""
 SCAN = """
 import concurrent.futures, socket, sys
 def open_port(address):
@@ -234,5 +237,8 @@ def test_no_secret_is_in_any_layer() -> None:
         assert not name.endswith(("/key.pem", "/token")), name
         # Cryptographic libraries carry the keys of their self-tests.
         if not content.startswith(b"\x7fELF"):
-            assert not any(secret.search(content) for secret in SECRETS), name
+            found = {
+                hashlib.sha256(each.group()).hexdigest() for secret in SECRETS for each in secret.finditer(content)
+            }
+            assert found <= SELF_TESTS, name
     assert count > 1000
