@@ -25,7 +25,7 @@ from sluice.runtime.messages import DRIVER_LOGS, DriverCsr, DriverLaunch, Eviden
 from sluice.runtime.node import ChildProcess, LeaderPlace, keep_renewed, open_log, shorten_log
 from sluice.runtime.sandbox import IsolationConfig, Trial
 from sluice.runtime.spark import read_evidence
-from sluice.runtime.spark.driver import DriverSpec
+from sluice.runtime.spark.driver import BEGIN, DriverSpec
 from sluice.runtime.spark.jvm import SparkRuntime
 from sluice.runtime.taskmanager.errors import DriverNotStarted
 
@@ -62,7 +62,7 @@ class DriverHome:
         trial: how this machine was found to give that; None: each agent tries it itself.
         private: what no job may see.
         spark: what their JVMs are started from; None: each agent examines Java and Spark itself.
-        argv: the command of a driver agent, which reads the path of its spec from standard input.
+        argv: the command of a driver agent; the path of its spec follows, by which a process is known to be this one.
     """
 
     jobs: Path
@@ -109,6 +109,7 @@ class HostedDriver:
         self._join = join
         self._network: JobNetwork | None = None
         self.directory = driver_directory(home.jobs, launch.job_id, launch.attempt)
+        self._spec = self.directory / "driver.json"
         self._work = self.directory / "work"
         self._reports = self.directory / "reports"
         self.identity = self.directory / "identity"
@@ -128,14 +129,15 @@ class HostedDriver:
     async def start(self) -> ChildProcess:
         """Start the agent and get it an identity and a network meanwhile; raises :class:`DriverNotStarted`.
 
-        The agent does nothing before it is told where its spec is.
+        The agent does nothing before it is told that its spec is there.
         """
         for path in (self.directory, self._work, self._reports):
             make_private_directory(path)
         agent, seats, inherited = await self._start_agent()
         try:
             await side_by_side(self.renew_identity(), self._open_network(seats))
-            await self._tell(agent, await asyncio.to_thread(self._write_spec, inherited))
+            await asyncio.to_thread(self._write_spec, inherited)
+            await self._begin(agent)
         except BaseException:
             await asyncio.shield(agent.stop(0))
             raise
@@ -154,7 +156,7 @@ class HostedDriver:
                 inherited = stack.enter_context(theirs).fileno()
             log = stack.enter_context(open_log(self.directory / LOG_FILES["driver.agent"]))
             agent = await ChildProcess.start(
-                self._home.argv,
+                (*self._home.argv, str(self._spec)),
                 env=environment,
                 cwd=self.directory,
                 stdin=asyncio.subprocess.PIPE,
@@ -165,13 +167,13 @@ class HostedDriver:
             unless_started.pop_all()
         return agent, ours, inherited
 
-    async def _tell(self, agent: ChildProcess, spec: Path) -> None:
-        """Say where the spec is; an agent that has ended hears nothing, which is seen by its end."""
+    async def _begin(self, agent: ChildProcess) -> None:
+        """Say that the spec is there; an agent that has ended hears nothing, which is seen by its end."""
         if self._grace is not None or agent.stdin is None:
             raise DriverNotStarted(f"the driver of job {self.launch.job_id} was given up before it was started")
         self._child = agent
         with contextlib.suppress(OSError):
-            agent.stdin.write(os.fsencode(spec) + b"\n")
+            agent.stdin.write(BEGIN)
             await agent.stdin.drain()
         agent.stdin.close()
 
@@ -186,9 +188,9 @@ class HostedDriver:
             raise
         SeatGiver(self._network, seats)  # the event loop holds it
 
-    def _write_spec(self, seats: int) -> Path:
+    def _write_spec(self, seats: int) -> None:
         launch = self.launch
-        return DriverSpec(
+        DriverSpec(
             job_id=launch.job_id,
             attempt=launch.attempt,
             name=launch.name,
@@ -214,7 +216,7 @@ class HostedDriver:
             private_dirs=tuple(map(str, self._home.private)),
             ports={} if self._network is None else dict(self._network.ports.by_name),
             seats=seats,
-        ).write(self.directory / "driver.json")
+        ).write(self._spec)
 
     async def renew_identity(self) -> None:
         """Make a new key and have it signed; the running JVM picks the new files up by itself."""

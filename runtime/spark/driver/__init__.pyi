@@ -7,4 +7,4 @@ from .bridge import (
     SparkStopped as SparkStopped,
     UnregisterShuffle as UnregisterShuffle,
 )
-from .spec import DriverSpec as DriverSpec
+from .spec import BEGIN as BEGIN, DriverSpec as DriverSpec

@@ -1,7 +1,7 @@
-"""The driver agent: ``python -m sluice.runtime.spark.driver.main``, one process per driver attempt.
+"""The driver agent: ``python -m sluice.runtime.spark.driver.main SPEC.json``, one process per driver attempt.
 
 Started by a TaskManager, which then prepares what the driver needs, writes a
-:class:`sluice.runtime.spark.driver.spec.DriverSpec`, and names this file in one line on standard input; without that
+:class:`sluice.runtime.spark.driver.spec.DriverSpec`, and says so in one line on standard input; without that
 line the agent ends. It dials the JobManager with
 the identity of the job's driver, serves ``DriverGateway`` over that connection, and runs the
 driver (:mod:`sluice.runtime.spark.driver.agent`). SIGTERM cancels. Exit codes: 0 the end was reported (whatever
@@ -46,15 +46,12 @@ from sluice.runtime.spark.driver.agent import DriverAgent
 from sluice.runtime.spark.driver.connect_address import published_port
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink
 from sluice.runtime.spark.driver.lease import DriverLease
-from sluice.runtime.spark.driver.spec import DriverSpec
+from sluice.runtime.spark.driver.spec import BEGIN, DriverSpec
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.evidence import read_evidence
 from sluice.runtime.spark.jvm import find_spark_runtime, make_temp_dir, remove_temp_dir
 
 _LOG = logging.getLogger(__name__)
-
-MAX_PATH_BYTES = 4096
-"""PATH_MAX of Linux."""
 
 
 class Agent(Protocol):
@@ -199,23 +196,22 @@ async def run_linked(agent: Agent, link: JobMasterLink) -> DriverExit:
             ) from error
 
 
-def awaited_spec() -> DriverSpec:
-    """The spec that the TaskManager names on standard input; raises :class:`DriverFailed` when it names none."""
-    line = os.fsdecode(sys.stdin.buffer.readline(MAX_PATH_BYTES))
-    if not line.endswith("\n"):
+def awaited_spec(path: Path) -> DriverSpec:
+    """The spec, when the TaskManager says that it is there; raises :class:`DriverFailed` when it does not."""
+    if sys.stdin.buffer.readline(len(BEGIN)) != BEGIN:
         raise DriverFailed("this driver was given up before it was started")
-    return DriverSpec.read(Path(line.removesuffix("\n")))
+    return DriverSpec.read(path)
 
 
 def main(argv: list[str]) -> int:
     """Command line entry point; ``argv`` without the program's name."""
-    if argv:
-        sys.stderr.write("usage: echo SPEC.json | python -m sluice.runtime.spark.driver.main\n")
+    if len(argv) != 1:
+        sys.stderr.write("usage: echo begin | python -m sluice.runtime.spark.driver.main SPEC.json\n")
         return 2
     forbid_core_dumps()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        return asyncio.run(run_driver(awaited_spec()))
+        return asyncio.run(run_driver(awaited_spec(Path(argv[0]))))
     except SluiceError as error:
         unexpected = error.__cause__ if isinstance(error, DriverFailed) else None
         _LOG.error("%s", error, exc_info=unexpected)  # else the text has the remedy; a traceback would bury it

@@ -21,6 +21,8 @@ from sluice.runtime.spark.jvm import DriverShape, SparkRuntime
 
 MAX_SPEC_BYTES = 512 << 10
 """Spark has some 300 jars, each of which is named."""
+BEGIN = b"begin\n"
+"""What an agent reads on its standard input when its spec is there."""
 
 
 class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

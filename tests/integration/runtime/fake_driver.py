@@ -213,8 +213,8 @@ async def _end(link: JobMasterLink, endpoint: FakeDriver, script: dict[str, Any]
 
 
 def main() -> None:
-    """Entry point: ``fake_driver.py``, told as a real one where its spec is; output goes where a driver's goes."""
-    spec = awaited_spec()
+    """Entry point: ``fake_driver.py``, told as a real one when its spec is there; output goes where a driver's goes."""
+    spec = awaited_spec(Path(sys.argv[1]))
     with contextlib.suppress(FileExistsError):
         sys.stdout = (Path(spec.log_dir) / "driver.stdout").open("w")
     asyncio.run(run(spec))

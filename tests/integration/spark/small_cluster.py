@@ -59,7 +59,7 @@ from sluice.runtime.node.leader_finder import LeaderPlace
 from sluice.runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcService
 from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
-from sluice.runtime.spark.driver.spec import DriverSpec
+from sluice.runtime.spark.driver.spec import BEGIN, DriverSpec
 from sluice.runtime.spark.jvm.command import SparkRuntime, TlsEngine, executor_command
 from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
 from tests.hostile import TRUST_DOMAIN, TestPki
@@ -390,7 +390,7 @@ async def running_job(
     path = spec.write(directory / "driver.json")
     with (directory / "agent.log").open("wb") as log:
         agent = await ChildProcess.start(
-            [sys.executable, "-m", "sluice.runtime.spark.driver.main"],
+            [sys.executable, "-m", "sluice.runtime.spark.driver.main", str(path)],
             env={
                 "PATH": "/usr/bin:/bin",
                 "HOME": str(Path.home()),
@@ -402,7 +402,7 @@ async def running_job(
             stderr=log.fileno(),
         )
     assert agent.stdin is not None
-    agent.stdin.write(f"{path}\n".encode())
+    agent.stdin.write(BEGIN)
     try:
         yield RunningJob(master, agent, directory, identity_dir)
     finally:

@@ -65,10 +65,13 @@ def test_spec_carries_what_the_taskmanager_found_out(tmp_path: Path) -> None:
     assert DriverSpec.read(spec.write(tmp_path / "spec.json")) == spec
 
 
-@pytest.mark.parametrize("told", [b"", b"/no/line/end", b"x" * 10_000])
+@pytest.mark.parametrize("told", [b"", b"begin", b"x" * 10_000])
 def test_an_agent_that_is_told_no_spec_ends(told: bytes) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "sluice.runtime.spark.driver.main"], input=told, capture_output=True, check=False
+        [sys.executable, "-m", "sluice.runtime.spark.driver.main", "spec.json"],
+        input=told,
+        capture_output=True,
+        check=False,
     )
 
     assert ended.returncode == 1
