@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,20 +88,45 @@ def _text(path: Path) -> str:
 
 
 def _owners(proc: Path, namespace: int) -> dict[int, int]:
-    """The process that has each socket, of those inside the namespace; what has ended meanwhile has none."""
+    """The process that has each socket, of those inside the namespace and all below them; none: it has ended meanwhile.
+
+    A process of a job is below a TaskManager and in a network of its own, and listens on a socket that was made for it.
+    """
+    parents, inside = _processes(proc, namespace)
     owners: dict[int, int] = {}
+    for pid in parents:
+        if inside.isdisjoint(_line(pid, parents)):
+            continue
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            for descriptor in (proc / str(pid) / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    target = str(descriptor.readlink())
+                    if target.startswith("socket:["):
+                        owners.setdefault(int(target[8:-1]), pid)
+    return owners
+
+
+def _processes(proc: Path, namespace: int) -> tuple[dict[int, int], set[int]]:
+    """The parent of each process, and which processes are in the network namespace."""
+    parents: dict[int, int] = {}
+    inside: set[int] = set()
     for directory in proc.iterdir():
         if not directory.name.isdecimal():
             continue
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-            if (directory / "ns" / "net").stat().st_ino != namespace:
-                continue
-            for descriptor in (directory / "fd").iterdir():
-                with contextlib.suppress(OSError):
-                    target = str(descriptor.readlink())
-                    if target.startswith("socket:["):
-                        owners.setdefault(int(target[8:-1]), int(directory.name))
-    return owners
+            status = (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            parents[int(directory.name)] = int(status[1])
+            if (directory / "ns" / "net").stat().st_ino == namespace:
+                inside.add(int(directory.name))
+    return parents, inside
+
+
+def _line(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    """A process, its parent, and so on; a table that is read while processes come and go may have a circle."""
+    for _ in range(len(parents)):
+        yield pid
+        if (pid := parents.get(pid, 0)) == 0:
+            return
 
 
 def _socket(proc: Path, entry: Entry, pid: int) -> KernelSocket:
