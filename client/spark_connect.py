@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import time
 from collections.abc import Sequence
@@ -123,6 +124,8 @@ def spark_session(
     else:
         roots = local_roots(settings.home)
     try:
+        for required in ("grpc_status", "google.rpc", "zstandard"):  # else PySpark ends `python -c`
+            importlib.import_module(required)
         from sluice.client.spark_channel import remote_session
     except ImportError as error:
         raise UsageError(f"Spark Connect is not installed: {error}", 'pip install "pyspark[connect]"') from error
