@@ -129,8 +129,10 @@ class BoxCalls:
             return
         poll = select.poll()
         poll.register(self._listener, select.POLLIN)
-        if not any(events & select.POLLIN for _, events in poll.poll(0)):
-            self.close()  # no process of the box is left
+        events = sum(events for _, events in poll.poll(0))
+        if not events & select.POLLIN:  # a signal may have interrupted the call that was here a moment ago
+            if events & select.POLLHUP:  # no process of the box is left
+                self.close()
             return
         try:
             notification = kernel.receive(self._listener)
