@@ -19,7 +19,7 @@ import psutil
 
 from sluice.core import write_secret
 from sluice.pki import Role, SpiffeId
-from sluice.pki.issuing import Issuer
+from sluice.pki.issuing import DirectoryIssuer
 from sluice.runtime import ShuffleAllocation, WorkerAddress
 
 HOST = "127.0.0.1"
@@ -35,7 +35,7 @@ class ShuffleWorkers:
     """
 
     directory: Path
-    issuer: Issuer
+    issuer: DirectoryIssuer
     trust_domain: str
     jobs: Sequence[str]
     count: int = 1

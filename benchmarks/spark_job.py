@@ -22,7 +22,7 @@ import psutil
 
 from sluice.core import make_private_directory
 from sluice.pki import SpiffeId
-from sluice.pki.issuing import Issuer
+from sluice.pki.issuing import DirectoryIssuer
 from sluice.runtime import ExecutorLaunch, OutputLocation, ShuffleAllocation, SparkRegistration
 from sluice.runtime.node import ChildProcess
 from sluice.runtime.spark import read_evidence
@@ -87,7 +87,7 @@ class Job:
     channels: Channels
     directory: Path
     spark: SparkRuntime
-    issuer: Issuer
+    issuer: DirectoryIssuer
     trust_domain: str
     script: Path = ROUNDS
     shape: DriverShape = SHAPE

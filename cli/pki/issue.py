@@ -38,10 +38,9 @@ from sluice.pki.issuing import (
     Action,
     DatabaseDestination,
     DirectoryDestination,
+    IssueResult,
     IssuingEngine,
     LeafRequest,
-    LocalIssuer,
-    Outcome,
     check_all,
     issue_all,
     parse_inventory,
@@ -51,8 +50,6 @@ from sluice.pki.x509 import (
     ISSUING,
     MAX_CSR_BYTES,
     AuthorityKind,
-    Names,
-    check_csr,
     edge_server_profile,
     workload_profile,
 )
@@ -142,24 +139,22 @@ def issue(
     if edge_server and not names.dns and not names.ips:
         raise UsageError("a public certificate without a host name", "give the names and addresses that clients use")
     if csr is not None:
-        issuer = LocalIssuer(located, configuration.pki)
-        reinstated = issuer.revocations.barred(profile.authority, spiffe_id) is not None
-        request = _read_request(csr, names)
+        engine = IssuingEngine(located.pki, configuration.pki)
+        reinstated = engine.revocations.barred(profile.authority, spiffe_id) is not None
+        request = _read_request(csr, LeafRequest(names, profile, duration))
         with _directory_for(directory):
-            signed = issuer.sign_csr(
-                request, spiffe_id, lifetime=duration, dns=names.dns, ips=names.ips, reinstate=True
-            )
+            signed = engine.issue(request, reinstate=True)
             write_public(directory / "ca.pem", signed.ca_pem.encode())
             write_public(directory / "chain.pem", signed.chain_pem.encode())
         if signed.crl_pem:
             install_crls(directory, signed.crl_pem.encode(), utc_now())
-        outcome = Outcome(spiffe_id, Action.ISSUED, "by request", reinstated)
+        outcome = IssueResult(spiffe_id, Action.ISSUED, "by request", reinstated)
     else:
-        wanted = LeafRequest(names, profile, duration, tuple(accept or ()))
+        request = LeafRequest(names, profile, duration, tuple(accept or ()))
         engine = IssuingEngine(located.pki, configuration.pki, read_once=True)
         destination = DirectoryDestination(engine, located, directory)
-        check_all((wanted,), destination, engine)
-        (outcome,) = issue_all((wanted,), destination, engine, force=force, reinstate=True)
+        check_all((request,), destination, engine)
+        (outcome,) = issue_all((request,), destination, engine, force=force, reinstate=True)
     if outcome.action is not Action.KEPT:
         leaf = read_certificates(directory / "chain.pem")[0]
         ExportedCertificates(located.pki).remember(leaf, str(spiffe_id), profile.authority, directory, utc_now())
@@ -215,14 +210,12 @@ def unpack(
         typer.echo(f"wrote {spiffe_id} into {out}")
 
 
-def _read_request(file: Path, names: Names) -> bytes:
-    """The request in ``file``, which asks for just ``names``; errors name the file."""
-    request = read_bounded(file, MAX_CSR_BYTES)
+def _read_request(file: Path, wanted: LeafRequest) -> LeafRequest:
+    """``wanted`` for the key of the signing request in ``file``; errors name the file."""
     try:
-        check_csr(request, names)
+        return wanted.for_csr(read_bounded(file, MAX_CSR_BYTES))
     except CertificateRejected as error:
         raise CertificateRejected(f"{file}: {error.what}", error.remedy) from error
-    return request
 
 
 @contextlib.contextmanager
@@ -248,7 +241,7 @@ def _trusted_by(home: Home, material: IdentityMaterial) -> tuple[AuthorityKind, 
     return AuthorityKind.INTERNAL, ()
 
 
-def _tell_one(outcome: Outcome, directory: Path, *, as_json: bool) -> None:
+def _tell_one(outcome: IssueResult, directory: Path, *, as_json: bool) -> None:
     leaf = read_certificates(directory / "chain.pem")[0]
     if as_json:
         print_json(
@@ -284,7 +277,7 @@ def _issue_inventory(
     engine = IssuingEngine(home.pki, configuration.pki, read_once=True)
     counts: Counter[Action] = Counter()
     reasons: Counter[tuple[Action, str]] = Counter()
-    told: list[Outcome] = []
+    told: list[IssueResult] = []
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(IdentityStore(store, create=True)) if store is not None else None
         destination = DirectoryDestination(engine, home) if opened is None else DatabaseDestination(opened)
@@ -334,7 +327,7 @@ def _issue_inventory(
 
 
 def _tell_inventory(
-    told: list[Outcome], counts: Counter[Action], reasons: Counter[tuple[Action, str]], place: str, *, every: bool
+    told: list[IssueResult], counts: Counter[Action], reasons: Counter[tuple[Action, str]], place: str, *, every: bool
 ) -> None:
     for one in told:
         typer.echo(f"{one.action:<7} {one.spiffe_id}: {one.reason}")

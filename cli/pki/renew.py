@@ -39,8 +39,8 @@ from sluice.pki.inspect.live import Address, looks_like_address, presented_chain
 from sluice.pki.issuing import (
     Action,
     DirectoryDestination,
+    IssueResult,
     IssuingEngine,
-    Outcome,
     check_all,
     issue_all,
     renewal_request,
@@ -54,7 +54,7 @@ DUE, NOT_DUE, NO_FILE, FAILED = 0, 1, 2, 255
 """Exit codes of ``step certificate needs-renewal``; a shell reads them as "if it needs renewal, then"."""
 
 
-_Renewed = tuple[Path, Outcome, str]
+_Renewed = tuple[Path, IssueResult, str]
 """Where, what was done, and how its lifetime changed; empty: it did not."""
 
 
@@ -245,6 +245,6 @@ def _renew_online(directories: list[Path], address: str, *, force: bool) -> list
                 client.renew(place, parsed)
         except (CertificateRejected, IssuanceRefused) as error:
             action, reason = Action.REFUSED, f"{error.what} ({error.remedy})" if error.remedy else error.what
-        outcome = Outcome(material.spiffe_id, action, reason or kept_because(material))
+        outcome = IssueResult(material.spiffe_id, action, reason or kept_because(material))
         outcomes.append((place, outcome, _lifetime_changed(material.leaf, place)))
     return outcomes

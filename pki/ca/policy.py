@@ -26,8 +26,6 @@ from sluice.pki.x509 import (
     Names,
     Purpose,
     certified_identity,
-    check_csr,
-    check_edge_key,
     edge_server_profile,
     purposes_of,
     workload_profile,
@@ -61,17 +59,13 @@ def grant_enrolment(record: TokenRecord, csr_pem: bytes, config: PkiConfig) -> L
     spiffe_id = names.spiffe_id
     if spiffe_id.role not in ENROLLABLE or spiffe_id.trust_domain != config.trust_domain:
         raise EnrolmentRefused(f"nobody can enrol as {spiffe_id} here", "make a new token for a process of this domain")
-    key = check_csr(csr_pem, names)
-    if record.edge_server:
-        check_edge_key(key)
     return LeafRequest(
         names,
         (edge_server_profile if record.edge_server else workload_profile)(spiffe_id.role, config),
-        key=key,
         kind="edge-enrolment" if record.edge_server else "enrolment",
         requester=f"token:{record.id}",
         token=record.id,
-    )
+    ).for_csr(csr_pem)
 
 
 def grant_renewal(
@@ -96,7 +90,7 @@ def grant_renewal(
     # 3. The names it has, and no other.
     profile = workload_profile(spiffe_id.role, config)
     request = renewal_request(current, config, profile=profile, authority_ends=authority_ends)
-    return replace(request, key=check_csr(csr_pem, request.names), kind="renewal", requester=str(spiffe_id))
+    return replace(request, kind="renewal", requester=str(spiffe_id)).for_csr(csr_pem)
 
 
 def grant_edge_renewal(
@@ -130,9 +124,7 @@ def grant_edge_renewal(
     # 4. The names it has, and no other.
     profile = edge_server_profile(requester.role, config)
     request = renewal_request(current, config, profile=profile, authority_ends=authority_ends)
-    key = check_csr(csr_pem, request.names)
-    check_edge_key(key)
-    return replace(request, key=key, kind="edge-renewal", requester=str(requester))
+    return replace(request, kind="edge-renewal", requester=str(requester)).for_csr(csr_pem)
 
 
 def grant_job(
@@ -151,8 +143,7 @@ def grant_job(
             f"{spiffe_id} cannot live {lifetime}", f"ask for {MIN_LEAF_LIFETIME} to {profile.lifetime}"
         )
     names = Names.checked(spiffe_id, (), ())
-    key = check_csr(csr_pem, names)
-    return LeafRequest(names, profile, lifetime, key=key, kind="job", requester=str(requester))
+    return LeafRequest(names, profile, lifetime, kind="job", requester=str(requester)).for_csr(csr_pem)
 
 
 def grant_token(requester: SpiffeId, wanted: str, audience: Sequence[str], config: PkiConfig) -> TokenGrant:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
-from sluice.core import utc_now
 from sluice.pki.ca import JOB_PATH, JOB_ROLES, CaAddress, JobRequest
 from sluice.pki.enrolment.client import BOTH, checked_chain
 from sluice.pki.enrolment.exchange import call, mutual_context
 from sluice.pki.errors import CaUnavailable, IssuanceRefused, RateLimited
-from sluice.pki.issuing import SignedChain, install_chain
+from sluice.pki.issuing import SignedChain
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.tls import TlsIdentity
-from sluice.pki.x509 import DEFAULT_ALGORITHM, Names, new_csr
 
 RETRY_SECONDS = 15.0
 """How long requests are repeated while the authority is away or asks to wait: a restart takes less."""
@@ -29,7 +26,6 @@ class OnlineIssuer:
     Args:
         identity: of the JobManager.
         locate: where the authority is now; asked before each attempt, since it may come back elsewhere.
-        algorithm: of the keys made here.
         retry_seconds: how long to go on trying while the authority cannot be reached or asks to wait.
     """
 
@@ -38,42 +34,17 @@ class OnlineIssuer:
         identity: TlsIdentity,
         locate: Callable[[], CaAddress],
         *,
-        algorithm: str = DEFAULT_ALGORITHM,
         retry_seconds: float = RETRY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._identity = identity
         self._locate = locate
-        self._algorithm = algorithm
         self._retry_seconds = retry_seconds
         self._clock = clock
         self._sleep = sleep
 
-    def issue_to(
-        self,
-        directory: Path,
-        spiffe_id: SpiffeId,
-        *,
-        dns: Sequence[str] = (),
-        ips: Sequence[str] = (),
-        lifetime: dt.timedelta | None = None,
-        accept: Sequence[str] = (),
-    ) -> None:
-        """As :meth:`sluice.pki.issuing.issuer.DirectoryIssuer.issue_to`; the key is made here and stays here."""
-        key_pem, csr_pem = new_csr(spiffe_id, dns=dns, ips=ips, algorithm=self._algorithm)
-        signed = self.sign_csr(csr_pem, spiffe_id, dns=dns, ips=ips, lifetime=lifetime)
-        install_chain(directory, key_pem, signed, accept=accept, now=utc_now())
-
-    def sign_csr(
-        self,
-        csr_pem: bytes,
-        spiffe_id: SpiffeId,
-        *,
-        dns: Sequence[str] = (),
-        ips: Sequence[str] = (),
-        lifetime: dt.timedelta | None = None,
-    ) -> SignedChain:
+    def sign_csr(self, csr_pem: bytes, spiffe_id: SpiffeId, *, lifetime: dt.timedelta | None = None) -> SignedChain:
         """As :meth:`sluice.pki.issuing.issuer.Issuer.sign_csr`.
 
         Raises:
@@ -81,10 +52,8 @@ class OnlineIssuer:
             CertificateRejected: the request does not ask for just this identity.
             CaUnavailable: the authority stayed away.
         """
-        if spiffe_id.role not in JOB_ROLES or Names.checked(spiffe_id, dns, ips) != Names.checked(spiffe_id, (), ()):
-            raise IssuanceRefused(
-                f"{spiffe_id} with these names is not issued online", "identities of jobs have no host names"
-            )
+        if spiffe_id.role not in JOB_ROLES:
+            raise IssuanceRefused(f"{spiffe_id} is not issued online", "only identities of jobs are")
         seconds = 0.0 if lifetime is None else lifetime.total_seconds()
         body = JobRequest(
             spiffe_id=str(spiffe_id), csr_pem=csr_pem.decode("ascii", "replace"), lifetime_seconds=seconds

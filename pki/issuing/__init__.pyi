@@ -2,7 +2,7 @@ from .bulk import (
     Action as Action,
     DatabaseDestination as DatabaseDestination,
     DirectoryDestination as DirectoryDestination,
-    Outcome as Outcome,
+    IssueResult as IssueResult,
     check_all as check_all,
     issue_all as issue_all,
 )

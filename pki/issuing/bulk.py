@@ -30,7 +30,7 @@ class Action(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class IssueResult:
     """What was done about one identity, and why."""
 
     spiffe_id: SpiffeId
@@ -136,7 +136,7 @@ def issue_all(
     *,
     force: bool = False,
     reinstate: bool = False,
-) -> Iterator[Outcome]:
+) -> Iterator[IssueResult]:
     """Bring ``destination`` to what ``requests`` say, one identity after the other; yields what was done about each.
 
     What is whole, says what it should, has not been revoked and has more than half of its life left is kept, unless
@@ -166,7 +166,7 @@ def issue_all(
             if not destination.atomic or len(unrecorded) >= MAX_RECORDS:
                 _record(unrecorded, engine)
             destination.write(issued)
-        yield Outcome(request.names.spiffe_id, action, reason, barred is not None and reinstate)
+        yield IssueResult(request.names.spiffe_id, action, reason, barred is not None and reinstate)
     # What leaves together is admitted together: a run that fails on the way lifts nothing.
     _reinstate(reinstated, engine)
     _record(unrecorded, engine)

@@ -1,4 +1,4 @@
-"""The interface of issuers, and the issuer that has the authorities' keys on this machine."""
+"""The interfaces of issuers, and the issuer that has the authorities' keys on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.leaf import LeafRequest, SignedChain
 from sluice.pki.revocation import install_crls
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509 import AuthorityKind, Names, check_csr, check_edge_key, edge_server_profile, workload_profile
+from sluice.pki.x509 import Names, edge_server_profile, workload_profile
 
 
 def install_chain(
@@ -52,19 +52,11 @@ class DirectoryIssuer(Protocol):
         """
 
 
-class Issuer(DirectoryIssuer, Protocol):
-    """Issues certificates for any identity, also for keys that are elsewhere."""
+class Issuer(Protocol):
+    """Issues certificates for keys that are elsewhere."""
 
-    def sign_csr(
-        self,
-        csr_pem: bytes,
-        spiffe_id: SpiffeId,
-        *,
-        dns: Sequence[str] = (),
-        ips: Sequence[str] = (),
-        lifetime: dt.timedelta | None = None,
-    ) -> SignedChain:
-        """Certify the key of a request that asks for exactly these names; else :class:`CertificateRejected`."""
+    def sign_csr(self, csr_pem: bytes, spiffe_id: SpiffeId, *, lifetime: dt.timedelta | None = None) -> SignedChain:
+        """Certify the key of a request that asks for exactly this identity; else :class:`CertificateRejected`."""
 
 
 class LocalIssuer:
@@ -114,20 +106,7 @@ class LocalIssuer:
         profile = edge_server_profile(spiffe_id.role, self._config)
         self._engine.issue_to(directory, LeafRequest(Names.checked(spiffe_id, dns, ips), profile, lifetime))
 
-    def sign_csr(
-        self,
-        csr_pem: bytes,
-        spiffe_id: SpiffeId,
-        *,
-        dns: Sequence[str] = (),
-        ips: Sequence[str] = (),
-        lifetime: dt.timedelta | None = None,
-        reinstate: bool = False,
-    ) -> SignedChain:
-        """As :meth:`Issuer.sign_csr`; ``reinstate``: see :meth:`sluice.pki.issuing.engine.IssuingEngine.issue`."""
-        names = Names.checked(spiffe_id, dns, ips)
+    def sign_csr(self, csr_pem: bytes, spiffe_id: SpiffeId, *, lifetime: dt.timedelta | None = None) -> SignedChain:
+        """As :meth:`Issuer.sign_csr`."""
         profile = workload_profile(spiffe_id.role, self._config)
-        key = check_csr(csr_pem, names)
-        if profile.authority is AuthorityKind.EDGE:
-            check_edge_key(key)
-        return self._engine.issue(LeafRequest(names, profile, lifetime, key=key), reinstate=reinstate)
+        return self._engine.issue(LeafRequest(Names.checked(spiffe_id, (), ()), profile, lifetime).for_csr(csr_pem))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
@@ -16,6 +16,7 @@ from sluice.pki.config import PkiConfig
 from sluice.pki.ledger import IssuanceKind
 from sluice.pki.spiffe_id import Role
 from sluice.pki.x509 import (
+    AuthorityKind,
     Names,
     PrivateKey,
     Profile,
@@ -23,6 +24,8 @@ from sluice.pki.x509 import (
     Purpose,
     alternative_names,
     certified_identity,
+    check_csr,
+    check_edge_key,
     edge_server_profile,
     kept_lifetime,
     purposes_of,
@@ -48,6 +51,17 @@ class LeafRequest:
     """The requester that the ledger names."""
     token: str = ""
     """The id of the join token that this uses up."""
+
+    def for_csr(self, csr_pem: bytes) -> LeafRequest:
+        """The same for the key of a signing request, which asks for exactly these names.
+
+        Raises:
+            CertificateRejected: it asks for other names, or its key is none that its authority certifies.
+        """
+        key = check_csr(csr_pem, self.names)
+        if self.profile.authority is AuthorityKind.EDGE:
+            check_edge_key(key)
+        return replace(self, key=key)
 
 
 def renewal_request(

@@ -181,7 +181,7 @@ async def jobmanager(
         asked = ask_tokens or (None if auth is None else ask_at(AuthService(identity, *auth)))
         tokens = None if asked is None else JobTokens(asked, OnlineTokens(identity, locate), config.trust_domain)
         identities = JobIdentities(
-            issuer or OnlineIssuer(identity, locate, algorithm=pki.key_algorithm),
+            issuer or OnlineIssuer(identity, locate),
             config.trust_domain,
             timedelta(hours=pki.job_hours),
         )

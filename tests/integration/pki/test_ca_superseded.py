@@ -34,6 +34,7 @@ from sluice.pki.ledger.file import ledger_path, read_ledger
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki
 
@@ -113,12 +114,12 @@ async def test_copy_is_refused_by_name_and_the_owner_is_not(world: World) -> Non
     assert events == ["issued", "refused", "issued"]
 
 
-async def test_superseded_jobmanager_gets_no_identity_of_a_job(world: World, tmp_path: Path) -> None:
+async def test_superseded_jobmanager_gets_no_identity_of_a_job(world: World) -> None:
     own, copy = await asyncio.to_thread(world.copied, MASTER)
 
     def issue(directory: Path) -> None:
         issuer = OnlineIssuer(TlsIdentity(directory), lambda: world.address, retry_seconds=0)
-        issuer.issue_to(tmp_path / "driver", DRIVER)
+        issuer.sign_csr(new_csr(DRIVER)[1], DRIVER)
 
     await asyncio.to_thread(issue, copy)  # within the overlap: it may be the owner, about to read what is new
     world.ahead = HOUR

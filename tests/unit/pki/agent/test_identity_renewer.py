@@ -20,7 +20,6 @@ from sluice.pki.authorities.rotation_store import RotationStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.issuing.issuer import LocalIssuer
-from sluice.pki.issuing.leaf import SignedChain
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.store import RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
@@ -53,24 +52,12 @@ class FlakyIssuer:
         lifetime: dt.timedelta | None = None,
         accept: Sequence[str] = (),
     ) -> None:
-        """See :meth:`sluice.pki.issuing.issuer.Issuer.issue_to`."""
+        """See :meth:`sluice.pki.issuing.issuer.DirectoryIssuer.issue_to`."""
         self.asked += 1
         assert self.answers.wait(30)
         if self.failure is not None:
             raise self.failure
         self._issuer.issue_to(directory, spiffe_id, dns=dns, ips=ips, lifetime=lifetime, accept=accept)
-
-    def sign_csr(
-        self,
-        csr_pem: bytes,
-        spiffe_id: SpiffeId,
-        *,
-        dns: Sequence[str] = (),
-        ips: Sequence[str] = (),
-        lifetime: dt.timedelta | None = None,
-    ) -> SignedChain:
-        """See :meth:`sluice.pki.issuing.issuer.Issuer.sign_csr`."""
-        return self._issuer.sign_csr(csr_pem, spiffe_id, dns=dns, ips=ips, lifetime=lifetime)
 
 
 class World:

@@ -20,7 +20,7 @@ from sluice.pki.issuing.bulk import (
     DatabaseDestination,
     Destination,
     DirectoryDestination,
-    Outcome,
+    IssueResult,
     check_all,
     issue_all,
 )
@@ -72,7 +72,7 @@ class Cluster:
 
     def run(
         self, kind: str, inventory: bytes = TASKMANAGERS, *, force: bool = False, reinstate: bool = False
-    ) -> list[Outcome]:
+    ) -> list[IssueResult]:
         requests = parse_inventory(inventory, CONFIG)
         if kind == "directories":
             return self._run(requests, DirectoryDestination(self.engine(), self.home), force=force, reinstate=reinstate)
@@ -81,7 +81,7 @@ class Cluster:
             store.commit()
         return outcomes
 
-    def _run(self, requests: object, destination: Destination, *, force: bool, reinstate: bool) -> list[Outcome]:
+    def _run(self, requests: object, destination: Destination, *, force: bool, reinstate: bool) -> list[IssueResult]:
         engine = self.engine()
         check_all(requests.samples(), destination, engine)  # type: ignore[attr-defined]  # an Inventory
         return list(issue_all(requests, destination, engine, force=force, reinstate=reinstate))  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def cluster(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path)
 
 
-def actions(outcomes: list[Outcome]) -> list[Action]:
+def actions(outcomes: list[IssueResult]) -> list[Action]:
     return [outcome.action for outcome in outcomes]
 
 

@@ -60,10 +60,8 @@ def issuer(tmp_path: Path) -> LocalIssuer:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_our_own_request_is_certified(algorithm: str, issuer: LocalIssuer) -> None:
-    key_pem, csr_pem = new_csr(SPIFFE_ID, dns=["localhost"], ips=["127.0.0.1"], algorithm=algorithm)
-    signed = issuer.sign_csr(
-        csr_pem, SPIFFE_ID, dns=["localhost"], ips=["127.0.0.1"], lifetime=dt.timedelta(minutes=30)
-    )
+    key_pem, csr_pem = new_csr(SPIFFE_ID, algorithm=algorithm)
+    signed = issuer.sign_csr(csr_pem, SPIFFE_ID, lifetime=dt.timedelta(minutes=30))
     material = parse_identity(key_pem, signed.chain_pem.encode(), signed.ca_pem.encode(), "here")
     assert material.spiffe_id == SPIFFE_ID
     assert describe_key(material.leaf.public_key()) == algorithm
