@@ -76,16 +76,16 @@ class HomeIdentities:
             return None
         now = self.clock()
         welcome = str(welcome_identity(listener, trust_domain))
-        honest = rogue.Wish((welcome,), now - _SKEW, now + LIFETIME)
-        wish = _wish(case, honest, listener, trust_domain)
-        if wish is None:
+        honest = rogue.ForgedLeaf((welcome,), now - _SKEW, now + LIFETIME)
+        leaf = _leaf_for(case, honest, listener, trust_domain)
+        if leaf is None:
             return None
         from_edge = case is Case.EDGE_CERTIFICATE or (at_the_edge and case is not Case.INTERNAL_CERTIFICATE)
         kind = AuthorityKind.EDGE if from_edge else AuthorityKind.INTERNAL
         if case is Case.SIGNED_BY_LEAF:
             misused = self._sign(case, honest, kind, listener)
-            return rogue.forge(wish, rogue.leaf_as_authority(misused))
-        return self._sign(case, wish, kind, listener)
+            return rogue.forge(leaf, rogue.leaf_as_authority(misused))
+        return self._sign(case, leaf, kind, listener)
 
     def revoke(self, credential: Credential) -> None:
         """See :class:`sluice.audit.subject.Identities`."""
@@ -103,15 +103,15 @@ class HomeIdentities:
         authority = self._authorities.load(kind)
         return rogue.Signer(authority.certificate, authority.key, (authority.certificate,))
 
-    def _sign(self, case: Case, wish: rogue.Wish, kind: AuthorityKind, listener: Listener) -> Credential:
-        credential = rogue.forge(wish, self._signers[kind])
+    def _sign(self, case: Case, forged: rogue.ForgedLeaf, kind: AuthorityKind, listener: Listener) -> Credential:
+        credential = rogue.forge(forged, self._signers[kind])
         leaf = credential.chain[0]
         entry = _Entry(
             self.clock(),
             f"{leaf.serial_number:x}",
             kind,
             case,
-            " ".join(wish.uris),
+            " ".join(forged.uris),
             f"{listener.name} {listener.place}",
             leaf.not_valid_after_utc,
         )
@@ -136,14 +136,14 @@ def log_path(home: Home) -> Path:
     return home.pki / LOG_FILE
 
 
-def _wish(case: Case, honest: rogue.Wish, listener: Listener, trust_domain: str) -> rogue.Wish | None:
+def _leaf_for(case: Case, honest: rogue.ForgedLeaf, listener: Listener, trust_domain: str) -> rogue.ForgedLeaf | None:
     """``honest``, but wrong in the way of ``case``; None when that is no wrong here."""
     now = honest.end - LIFETIME
     wrong_role = _wrong_role(listener)
     other_job = f"spiffe://{trust_domain}/job/{_OTHER_JOB}/executor/0"
     foreign = honest.uris[0].replace(trust_domain, "audit.invalid", 1)
     internal = f"spiffe://{trust_domain}/{Role.TASKMANAGER}/audit"
-    changed: dict[Case, rogue.Wish | None] = {
+    changed: dict[Case, rogue.ForgedLeaf | None] = {
         Case.INTERNAL_CERTIFICATE: replace(honest, uris=(internal,)),
         Case.EXPIRED: replace(honest, end=now - dt.timedelta(seconds=2)),
         Case.NOT_YET_VALID: replace(honest, start=now + _FUTURE, end=now + _FUTURE + dt.timedelta(minutes=1)),
@@ -156,7 +156,7 @@ def _wish(case: Case, honest: rogue.Wish, listener: Listener, trust_domain: str)
     return changed.get(case, honest)
 
 
-def _with_role(honest: rogue.Wish, trust_domain: str, role: Role | None) -> rogue.Wish | None:
+def _with_role(honest: rogue.ForgedLeaf, trust_domain: str, role: Role | None) -> rogue.ForgedLeaf | None:
     return None if role is None else replace(honest, uris=(f"spiffe://{trust_domain}/{role}/audit",))
 
 

@@ -30,7 +30,7 @@ class Signer:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ForgedLeaf:
     """What a forged leaf says; by default it is right in every way."""
 
     uris: tuple[str, ...]
@@ -40,21 +40,21 @@ class Wish:
     common_name: str = "audit"
 
     @classmethod
-    def at(cls, now: dt.datetime, *uris: str) -> Wish:
+    def at(cls, now: dt.datetime, *uris: str) -> ForgedLeaf:
         """Valid now, for minutes."""
         return cls(uris, now - _SKEW, now + LIFETIME)
 
 
-def self_signed(wish: Wish) -> Credential:
+def self_signed(wanted: ForgedLeaf) -> Credential:
     """A leaf that vouches for itself."""
     key = ec.generate_private_key(ec.SECP256R1())
-    return Credential((_leaf(wish, key, None),), key)
+    return Credential((_leaf(wanted, key, None),), key)
 
 
-def forge(wish: Wish, signer: Signer) -> Credential:
+def forge(wanted: ForgedLeaf, signer: Signer) -> Credential:
     """A leaf signed by ``signer``, with a key of its own."""
     key = ec.generate_private_key(ec.SECP256R1())
-    return Credential((_leaf(wish, key, signer), *signer.chain), key)
+    return Credential((_leaf(wanted, key, signer), *signer.chain), key)
 
 
 def foreign_authority(now: dt.datetime) -> Signer:
@@ -125,23 +125,23 @@ def _authority(
     )
 
 
-def _leaf(wish: Wish, key: ec.EllipticCurvePrivateKey, signer: Signer | None) -> x509.Certificate:
-    own = _name(wish.common_name)
+def _leaf(wanted: ForgedLeaf, key: ec.EllipticCurvePrivateKey, signer: Signer | None) -> x509.Certificate:
+    own = _name(wanted.common_name)
     builder = (
         x509.CertificateBuilder()
         .subject_name(own)
         .issuer_name(own if signer is None else signer.certificate.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(wish.start)
-        .not_valid_after(wish.end)
+        .not_valid_before(wanted.start)
+        .not_valid_after(wanted.end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(leaf_key_usage(), critical=True)
-        .add_extension(x509.SubjectAlternativeName(_names(wish.uris)), critical=False)
+        .add_extension(x509.SubjectAlternativeName(_names(wanted.uris)), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
-    if wish.usages:
-        builder = builder.add_extension(x509.ExtendedKeyUsage(list(wish.usages)), critical=False)
+    if wanted.usages:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(list(wanted.usages)), critical=False)
     if signer is None:
         return builder.sign(key, hashes.SHA256())
     identifier = _key_identifier(signer.certificate)

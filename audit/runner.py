@@ -14,6 +14,7 @@ from sluice.audit.facts import negotiated
 from sluice.audit.model import (
     TLS_KINDS,
     Evidence,
+    Listener,
     ListenerReport,
     Report,
     Result,
@@ -40,7 +41,7 @@ def applicable(subjects: Sequence[Subject], checks: Sequence[Check] = CHECKS) ->
 def run_check(subject: Subject, check: Check) -> Result:
     """Run one check; an error on the way is reported, never taken for a pass."""
     started = time.monotonic()
-    return result_of(subject, check, _evidence(subject, check), time.monotonic() - started)
+    return result_of(subject.listener, check, _evidence(subject, check), time.monotonic() - started)
 
 
 def _evidence(subject: Subject, check: Check) -> Evidence:
@@ -67,9 +68,8 @@ def _quiet(first: Evidence, second: Evidence) -> Evidence:
     return dataclasses.replace(second, seen=f"{second.seen} (tried again; among the other checks: {first.seen})")
 
 
-def result_of(subject: Subject, check: Check, evidence: Evidence, seconds: float = 0.0) -> Result:
+def result_of(listener: Listener, check: Check, evidence: Evidence, seconds: float = 0.0) -> Result:
     """What is told of a check."""
-    listener = subject.listener
     check = check.on(listener)
     return Result(
         check=check.id,
@@ -108,7 +108,7 @@ def examine(
         evidence = _evidence(subject, check)
         if evidence.silence:
             silent[number] = evidence
-        results[number] = result_of(subject, check, evidence, time.monotonic() - began)
+        results[number] = result_of(subject.listener, check, evidence, time.monotonic() - began)
         if progress is not None:
             progress(results[number])
 
@@ -116,7 +116,7 @@ def examine(
         subject, check = pairs[number]
         began = time.monotonic()
         evidence = _quiet(silent[number], _evidence(subject, check))
-        results[number] = result_of(subject, check, evidence, time.monotonic() - began)
+        results[number] = result_of(subject.listener, check, evidence, time.monotonic() - began)
 
     with ThreadPoolExecutor(PARALLEL, thread_name_prefix="audit") as pool:
         facts = list(pool.map(negotiated, subjects))

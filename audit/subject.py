@@ -290,9 +290,9 @@ class Subject:
         """A SPIFFE ID that would be welcome here, were it certified."""
         return str(welcome_identity(self.listener, self.trust_domain))
 
-    def wish(self) -> rogue.Wish:
+    def forged_leaf(self) -> rogue.ForgedLeaf:
         """A leaf that would be welcome here, were it signed by the right authority."""
-        return rogue.Wish.at(self.options.clock(), self.peer_uri)
+        return rogue.ForgedLeaf.at(self.options.clock(), self.peer_uri)
 
 
 def welcome_identity(listener: Listener, trust_domain: str) -> SpiffeId:

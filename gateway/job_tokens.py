@@ -12,7 +12,7 @@ from sluice.gateway.audit_log import AuditLog, AuditRecord, AuditWriter, audit_f
 from sluice.gateway.authz import TOKEN_OPERATION, EgressSubject, Policy, PolicyFile
 from sluice.gateway.authz.policy_file import policy_file
 from sluice.gateway.config import GatewayConfig
-from sluice.pki.jwt import AskForToken, TokenVerdict, TokenWish
+from sluice.pki.jwt import AskForToken, TokenQuery, TokenVerdict
 
 MAX_LOGGED_CHARACTERS = 1024
 
@@ -24,22 +24,22 @@ class JobTokenDecisions:
     policy: Callable[[], Policy]
     audit: AuditWriter
 
-    async def decide(self, wish: TokenWish) -> TokenVerdict:
+    async def decide(self, query: TokenQuery) -> TokenVerdict:
         """The decision, recorded. Raises :class:`~sluice.gateway.errors.AuditLogError` when it cannot be."""
-        subject = EgressSubject(wish.job_id, wish.job_name, wish.owner, wish.roles, wish.groups)
-        ruling = self.policy().audience_rules.decide(subject, wish.audience)
+        subject = EgressSubject(query.job_id, query.job_name, query.owner, query.roles, query.groups)
+        ruling = self.policy().audience_rules.decide(subject, query.audience)
         await self.audit.append(
             AuditRecord(
                 event="decision",
-                principal=wish.owner,
-                credential=wish.job_id,
+                principal=query.owner,
+                credential=query.job_id,
                 operation=TOKEN_OPERATION,
-                path=" ".join(wish.audience)[:MAX_LOGGED_CHARACTERS],
+                path=" ".join(query.audience)[:MAX_LOGGED_CHARACTERS],
                 decision="allow" if ruling.allowed else "deny",
                 status=200 if ruling.allowed else 403,
                 reason=ruling.reason,
-                detail={"job": wish.job_name[:MAX_LOGGED_CHARACTERS], "subject": wish.subject},
-                roles=wish.roles,
+                detail={"job": query.job_name[:MAX_LOGGED_CHARACTERS], "subject": query.subject},
+                roles=query.roles,
             )
         )
         return TokenVerdict(allowed=ruling.allowed, reason=ruling.reason)
@@ -52,15 +52,15 @@ def job_tokens_in(home: Home, config: GatewayConfig, operations: Callable[[], fr
     """
     decisions: list[JobTokenDecisions] = []
 
-    async def ask(wish: TokenWish) -> TokenVerdict:
+    async def ask(query: TokenQuery) -> TokenVerdict:
         if not decisions:
             policy = PolicyFile(lambda: policy_file(home, config.policy_file), operations)
             decisions.append(JobTokenDecisions(policy.get, AuditWriter(AuditLog(audit_file(home)))))
-        return await decisions[0].decide(wish)
+        return await decisions[0].decide(query)
 
     return ask
 
 
-def decode_wish(data: bytes) -> TokenWish:
+def decode_query(data: bytes) -> TokenQuery:
     """A JobManager's question; raises ``msgspec.MsgspecError``."""
-    return msgspec.json.decode(data, type=TokenWish)
+    return msgspec.json.decode(data, type=TokenQuery)

@@ -50,11 +50,13 @@ def _no_certificate(subject: Subject) -> Evidence:
 
 
 def _self_signed(subject: Subject) -> Evidence:
-    return _must_refuse(subject, rogue.self_signed(subject.wish()), f"with a self-signed leaf for {subject.peer_uri}")
+    return _must_refuse(
+        subject, rogue.self_signed(subject.forged_leaf()), f"with a self-signed leaf for {subject.peer_uri}"
+    )
 
 
 def _foreign(subject: Subject) -> Evidence:
-    credential = rogue.forge(subject.wish(), rogue.foreign_authority(subject.options.clock()))
+    credential = rogue.forge(subject.forged_leaf(), rogue.foreign_authority(subject.options.clock()))
     return _must_refuse(subject, credential, f"with a leaf for {subject.peer_uri} from an authority of the audit's own")
 
 
@@ -62,14 +64,14 @@ def _impostor(subject: Subject) -> Evidence:
     genuine = _issuer_shown(subject)
     if genuine is None:
         return not_examined("the listener shows no certificate of its issuer to imitate")
-    credential = rogue.forge(subject.wish(), rogue.impostor_authority(genuine, subject.options.clock()))
+    credential = rogue.forge(subject.forged_leaf(), rogue.impostor_authority(genuine, subject.options.clock()))
     return _must_refuse(
         subject, credential, "with a leaf from an authority with name, serial number and key identifier of the real one"
     )
 
 
 def _without_intermediate(subject: Subject) -> Evidence:
-    signed = rogue.forge(subject.wish(), rogue.foreign_authority(subject.options.clock()))
+    signed = rogue.forge(subject.forged_leaf(), rogue.foreign_authority(subject.options.clock()))
     return _must_refuse(
         subject, rogue.without_intermediate(signed), "with a foreign leaf alone, its intermediate missing"
     )

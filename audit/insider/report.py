@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable
 
-from sluice.audit.check import Check
 from sluice.audit.insider.catalogue import CHECKS
 from sluice.audit.insider.outside import Seen, judge
 from sluice.audit.insider.payload import ATTEMPTS, Outcome as Tried, Place
 from sluice.audit.insider.results import Row
-from sluice.audit.model import Evidence, Kind, Listener, ListenerReport, Outcome, Report, Result, finding, not_examined
+from sluice.audit.model import Evidence, Kind, Listener, ListenerReport, Outcome, Report, finding, not_examined
+from sluice.audit.runner import result_of
 
 NAMES = {
     Place.DRIVER: "driver's Python",
@@ -49,7 +49,7 @@ def report_of(
         for place in ATTEMPTS[check.id].places:
             row = told.get((check.id, place))
             evidence = Evidence(Outcome.NOT_EXAMINED, "", missing) if row is None else _evidence(row, seen)
-            results.append(_result(check, listeners[place], evidence, 0.0 if row is None else row.seconds))
+            results.append(result_of(listeners[place], check, evidence, 0.0 if row is None else row.seconds))
     used = {result.listener for result in results}
     return Report(
         subject=subject,
@@ -66,21 +66,3 @@ def _evidence(row: Row, seen: Seen | None) -> Evidence:
     if row.outcome is Tried.PLANTED:
         return not_examined(f"{row.done}: nobody looked at it from outside") if seen is None else judge(row, seen)
     return Evidence(_OUTCOMES[row.outcome], row.done, row.seen)
-
-
-def _result(check: Check, listener: Listener, evidence: Evidence, seconds: float) -> Result:
-    return Result(
-        check=check.id,
-        title=check.title,
-        listener=listener.name,
-        place=listener.place,
-        severity=check.severity,
-        outcome=evidence.outcome,
-        done=evidence.done,
-        expected=check.expected,
-        references=check.references,
-        seen=evidence.seen,
-        remedy=check.remedy,
-        problem=check.problem,
-        seconds=seconds,
-    )

@@ -25,7 +25,7 @@ from sluice.gateway.authz import (
     DEFAULT_POLICY,
     MAX_POLICY_BYTES,
     Case,
-    Outcome,
+    CaseResult,
     Policy,
     Verdict,
     decide_case,
@@ -193,7 +193,7 @@ app.command(
 )(replay)
 
 
-def print_egress(outcome: Outcome, *, as_json: bool) -> None:
+def print_egress(outcome: CaseResult, *, as_json: bool) -> None:
     """Print the decision about one destination; exits with 1 when it is denied."""
     case, ruling = outcome.case, outcome.ruling
     if as_json:

@@ -33,7 +33,7 @@ from .policy_file import (
 )
 from .policy_table import (
     Case as Case,
-    Outcome as Outcome,
+    CaseResult as CaseResult,
     decide_case as decide_case,
     parse_table as parse_table,
 )

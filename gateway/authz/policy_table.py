@@ -53,7 +53,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CaseResult:
     """The decision of the policy in one case."""
 
     case: Case
@@ -85,13 +85,13 @@ def parse_table(data: bytes, where: str) -> tuple[Case, ...]:
     return table.case
 
 
-def decide_case(case: Case, policy: Policy) -> Outcome:
+def decide_case(case: Case, policy: Policy) -> CaseResult:
     """The decision of ``policy`` in ``case``."""
     roles = tuple(dict.fromkeys([*case.roles, *policy.roles_of(case.name, case.groups)]))
     principal = Principal(case.name, roles, "session", Credential.of_session(SessionId("")), case.groups, case.scopes)
     if case.egress:
-        return Outcome(case, principal, _rule_egress(case, principal, policy))
-    return Outcome(case, principal, policy.rule(principal, case.operation))
+        return CaseResult(case, principal, _rule_egress(case, principal, policy))
+    return CaseResult(case, principal, policy.rule(principal, case.operation))
 
 
 def _rule_egress(case: Case, owner: Principal, policy: Policy) -> Ruling:

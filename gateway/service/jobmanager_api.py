@@ -24,10 +24,10 @@ from sluice.core import (
 from sluice.gateway.audit_log import AuditWriter
 from sluice.gateway.authn import IsValid, answer
 from sluice.gateway.credentials import PassKeys, encode_jwks
-from sluice.gateway.job_tokens import JobTokenDecisions, decode_wish
+from sluice.gateway.job_tokens import JobTokenDecisions, decode_query
 from sluice.pki import Role
 from sluice.pki.assertions import MAX_QUESTION_BYTES
-from sluice.pki.jwt import MAX_WISH_BYTES
+from sluice.pki.jwt import MAX_QUERY_BYTES
 from sluice.pki.tls import peer_of
 
 _LOG = logging.getLogger(__name__)
@@ -96,8 +96,8 @@ async def _standing(request: web.BaseRequest, is_valid: IsValid) -> web.StreamRe
 
 async def _job_token(request: web.BaseRequest, tokens: JobTokenDecisions) -> web.StreamResponse:
     try:
-        wish = decode_wish(await read_body(request.content, MAX_WISH_BYTES))
-        return web.Response(body=msgspec.json.encode(await tokens.decide(wish)), content_type="application/json")
+        query = decode_query(await read_body(request.content, MAX_QUERY_BYTES))
+        return web.Response(body=msgspec.json.encode(await tokens.decide(query)), content_type="application/json")
     except BodyTooLarge:
         return web.Response(status=413)
     except (msgspec.MsgspecError, UnicodeDecodeError):

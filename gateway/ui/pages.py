@@ -30,7 +30,7 @@ from sluice.gateway.signin import AuditNote, AuthRequest, Refused, SignIn, answe
 from sluice.gateway.templates import TEMPLATES
 from sluice.gateway.ui.certificates import PkiView, pki_view
 from sluice.gateway.ui.revocation_client import REASONS, RevocationClient
-from sluice.gateway.ui.verify_process import Outcome
+from sluice.gateway.ui.verify_process import VerificationResult
 from sluice.pki import CertificateUnknown, PkiConfig
 from sluice.pki.assertions import TokenId
 from sluice.pki.revocation import Reason
@@ -156,7 +156,9 @@ class AdminPages:
         await self.sign_in.audit.event("certificate.revoked", name, detail)
         return redirect(f"{PKI_PAGE}?done=certificate")
 
-    async def _audit_page(self, request: AuthRequest, who: Authenticated, outcome: Outcome | None) -> web.Response:
+    async def _audit_page(
+        self, request: AuthRequest, who: Authenticated, outcome: VerificationResult | None
+    ) -> web.Response:
         terms = {name: request.query.get(name, "")[:MAX_TEXT] for name in ("principal", "operation", "decision")}
         wanted = Filter(terms["principal"], terms["operation"], terms["decision"])
         records: list[AuditRecord] = []
@@ -183,7 +185,7 @@ class AdminPages:
         found = [each for each in newest if each.event != "checkpoint" and wanted.admits(each)]
         return found[-MAX_SHOWN:][::-1]
 
-    async def _verified(self) -> Outcome:
+    async def _verified(self) -> VerificationResult:
         async with self._one_at_a_time:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -198,11 +200,13 @@ class AdminPages:
             try:
                 async with asyncio.timeout(VERIFY_SECONDS):
                     told, _ = await process.communicate()
-                return msgspec.json.decode(told, type=Outcome)
+                return msgspec.json.decode(told, type=VerificationResult)
             except TimeoutError:
-                return Outcome(problem=f"not done within {VERIFY_SECONDS:.0f} s; use `sluice audit-log verify`")
+                return VerificationResult(
+                    problem=f"not done within {VERIFY_SECONDS:.0f} s; use `sluice audit-log verify`"
+                )
             except msgspec.MsgspecError:
-                return Outcome(problem="the check did not end in order; use `sluice audit-log verify`")
+                return VerificationResult(problem="the check did not end in order; use `sluice audit-log verify`")
             finally:
                 if process.returncode is None:
                     process.kill()

@@ -17,7 +17,7 @@ from sluice.gateway.audit_log import verify_log
 NICENESS = 10
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class VerificationResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a verification; ``problem`` names the line that is invalid, and is empty when all are valid."""
 
     lines: int = 0
@@ -28,14 +28,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-def outcome_of(directory: Path) -> Outcome:
+def verification_of(directory: Path) -> VerificationResult:
     """Check the log in ``directory``."""
     try:
         proved = verify_log(directory)
     except (SluiceError, OSError) as error:
-        return Outcome(problem=str(error) or type(error).__name__)
+        return VerificationResult(problem=str(error) or type(error).__name__)
     last = proved.checkpoint
-    return Outcome(
+    return VerificationResult(
         lines=proved.state.count,
         segments=proved.segments + 1,
         unsigned=proved.unsigned,
@@ -46,4 +46,4 @@ def outcome_of(directory: Path) -> Outcome:
 
 if __name__ == "__main__":
     os.nice(NICENESS)
-    sys.stdout.buffer.write(msgspec.json.encode(outcome_of(Path(sys.argv[1]))) + b"\n")
+    sys.stdout.buffer.write(msgspec.json.encode(verification_of(Path(sys.argv[1]))) + b"\n")

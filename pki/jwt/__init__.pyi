@@ -11,9 +11,9 @@ from .svid import (
     oidc_jwks as oidc_jwks,
     validate_token as validate_token,
 )
-from .wishes import (
-    MAX_WISH_BYTES as MAX_WISH_BYTES,
+from .token_query import (
+    MAX_QUERY_BYTES as MAX_QUERY_BYTES,
     AskForToken as AskForToken,
+    TokenQuery as TokenQuery,
     TokenVerdict as TokenVerdict,
-    TokenWish as TokenWish,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from sluice.core import AssertionRefused
-from sluice.pki.jwt import AskForToken, TokenVerdict, TokenWish
+from sluice.pki.jwt import AskForToken, TokenQuery, TokenVerdict
 from sluice.runtime.rest.auth_service import AuthService
 
 JOB_TOKENS_PATH = "/auth/job-tokens"
@@ -16,11 +16,11 @@ MAX_ANSWER_BYTES = 16 << 10
 def ask_at(auth: AuthService) -> AskForToken:
     """Has ``auth`` decide. No answer is no permission."""
 
-    async def ask(wish: TokenWish) -> TokenVerdict:
+    async def ask(query: TokenQuery) -> TokenVerdict:
         answer = await auth.request(
             "POST",
             JOB_TOKENS_PATH,
-            body=msgspec.json.encode(wish),
+            body=msgspec.json.encode(query),
             max_bytes=MAX_ANSWER_BYTES,
             seconds=ANSWER_SECONDS,
         )

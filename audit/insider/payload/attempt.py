@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypedDict, Unpack
 
 from .place import PYTHON as PYTHON, Place as Place
 from .world import World
@@ -104,67 +105,35 @@ ATTEMPTS: dict[str, Attempt] = {}
 """All, by id, in the order in which their modules define them."""
 
 
-def add(
-    id_: str,
-    what: str,
-    group: Group,
-    run: Run,
-    *,
-    severity: str = "",
-    cwe: tuple[int, ...] = (),
-    remedy: str = "",
-    places: tuple[Place, ...] = PYTHON,
-    seconds: float = 10.0,
-    forked: bool = True,
-    last: bool = False,
-) -> None:
-    """List an attempt; what is not given is that of its group."""
+class Options(TypedDict, total=False):
+    """What an attempt may have besides what it must; see :class:`Attempt`."""
+
+    severity: str
+    cwe: tuple[int, ...]
+    remedy: str
+    places: tuple[Place, ...]
+    seconds: float
+    forked: bool
+    last: bool
+
+
+def add(id_: str, what: str, group: Group, run: Run, **options: Unpack[Options]) -> None:
+    """List an attempt; severity, weaknesses and remedy that are empty or not given are those of its group."""
     if id_ in ATTEMPTS or not id_.startswith(f"{group.prefix}-"):
         raise ValueError(f"{id_} is taken, or is none of {group.prefix}")
-    ATTEMPTS[id_] = Attempt(
-        id_,
-        what,
-        group,
-        run,
-        severity or group.severity,
-        cwe or group.cwe,
-        remedy or group.remedy,
-        places,
-        seconds,
-        forked,
-        last,
-    )
+    inherited: Options = {
+        "severity": options.get("severity") or group.severity,
+        "cwe": options.get("cwe") or group.cwe,
+        "remedy": options.get("remedy") or group.remedy,
+    }
+    ATTEMPTS[id_] = Attempt(id_, what, group, run, **(options | inherited))
 
 
-def attempt(
-    id_: str,
-    what: str,
-    group: Group,
-    *,
-    severity: str = "",
-    cwe: tuple[int, ...] = (),
-    remedy: str = "",
-    places: tuple[Place, ...] = PYTHON,
-    seconds: float = 10.0,
-    forked: bool = True,
-    last: bool = False,
-) -> Callable[[Run], Run]:
-    """List the decorated function as an attempt; the parameters are those of :func:`add`."""
+def attempt(id_: str, what: str, group: Group, **options: Unpack[Options]) -> Callable[[Run], Run]:
+    """List the decorated function as an attempt, as :func:`add` does."""
 
     def listed(run: Run) -> Run:
-        add(
-            id_,
-            what,
-            group,
-            run,
-            severity=severity,
-            cwe=cwe,
-            remedy=remedy,
-            places=places,
-            seconds=seconds,
-            forked=forked,
-            last=last,
-        )
+        add(id_, what, group, run, **options)
         return run
 
     return listed

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from sluice.pki import SpiffeId
 from sluice.pki.ca import RateLimiter, TokenKeysAnswer
-from sluice.pki.jwt import AskForToken, TokenRejected, TokenWish, check_audiences
+from sluice.pki.jwt import AskForToken, TokenQuery, TokenRejected, check_audiences
 from sluice.runtime.jobmanager.errors import TokenRefused
 from sluice.runtime.messages import JobSubmission, JobToken, TokenKeys
 
@@ -74,7 +74,7 @@ class JobTokens:
             raise TokenRefused("the job asks for too many tokens", f"try again in {wait:.1f} s")
         # 2. The policy, which also records.
         verdict = await self._ask(
-            TokenWish(
+            TokenQuery(
                 job_id=subject.job_id,
                 job_name=submission.name,
                 subject=str(subject),

@@ -25,7 +25,7 @@ from sluice.pki.assertions.keys import assertion_keys_file
 from sluice.pki.assertions.open_streams import StreamHolder
 from sluice.pki.assertions.principal import Jti
 from sluice.pki.channels import MAY_CONNECT, Channel, server_policy
-from sluice.pki.jwt.wishes import TokenWish
+from sluice.pki.jwt.token_query import TokenQuery
 from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.rest.assertion_keys import JWKS_PATH, fetch_forever
@@ -237,16 +237,16 @@ async def test_jobmanager_has_uses_of_secrets_recorded_and_no_other_acts(shared:
 async def test_jobmanager_asks_which_tokens_jobs_get(shared: NetworkGateway) -> None:
     ask = ask_at(AuthService(TlsIdentity(shared.rest_identity), *shared.auth_address))
     subject = f"spiffe://{TRUST_DOMAIN}/job/{'a' * 32}/driver"
-    wish = TokenWish(
+    query = TokenQuery(
         job_id="a" * 32, job_name="j", subject=subject, owner="ada", roles=("admin",), groups=(), audience=("vault",)
     )
-    verdict = await ask(wish)
+    verdict = await ask(query)
     assert (verdict.allowed, verdict.reason) == (False, "no rule gives it 'vault'"), "the default policy gives none"
     with pytest.raises(AssertionRefused, match="status 400"):
-        await ask(msgspec.structs.replace(wish, owner="a" * 2000))
+        await ask(msgspec.structs.replace(query, owner="a" * 2000))
     others = ask_at(AuthService(TlsIdentity(shared.envoy_identity), *shared.auth_address))
     with pytest.raises(AssertionRefused):
-        await others(wish)
+        await others(query)
 
 
 async def attempt(gateway: NetworkGateway, channel: Channel, directory: Path, path: str = "/v1/jobs") -> bytes:

@@ -236,7 +236,7 @@ def _leaf_alone(listening: MutualTlsListener, made: Any) -> None:
 
 
 def _self_signed(listening: MutualTlsListener, made: Any) -> None:
-    credential = rogue.self_signed(rogue.Wish.at(dt.datetime.now(dt.UTC), str(listening._identity.spiffe_id)))
+    credential = rogue.self_signed(rogue.ForgedLeaf.at(dt.datetime.now(dt.UTC), str(listening._identity.spiffe_id)))
     key = credential.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     _load(made, key + credential.chain[0].public_bytes(Encoding.PEM))
 

@@ -18,8 +18,8 @@ from sluice.audit.checks.certificates import CHECKS
 from sluice.audit.model import Kind, Listener, Outcome
 from sluice.audit.rogue import (
     BOTH_USAGES,
+    ForgedLeaf,
     Signer,
-    Wish,
     foreign_authority,
     forge,
     leaf_as_authority,
@@ -36,10 +36,12 @@ JOBMANAGER = "spiffe://sluice.local/jobmanager/jobmanager-1"
 Chain = tuple[x509.Certificate, ...]
 
 
-def chain(*uris: str, signer: Signer | None = None, change: Callable[[Wish], Wish] = lambda wish: wish) -> Chain:
+def chain(
+    *uris: str, signer: Signer | None = None, change: Callable[[ForgedLeaf], ForgedLeaf] = lambda wanted: wanted
+) -> Chain:
     """A leaf and the authority that signed it, without the root above."""
-    wish = change(Wish.at(NOW, *(uris or (JOBMANAGER,))))
-    return forge(wish, signer or foreign_authority(NOW)).chain[:2]
+    wanted = change(ForgedLeaf.at(NOW, *(uris or (JOBMANAGER,))))
+    return forge(wanted, signer or foreign_authority(NOW)).chain[:2]
 
 
 def found(
@@ -148,23 +150,25 @@ def test_sha1_counts_on_an_intermediate_that_only_bears_the_name_of_its_issuer()
 
 
 def test_a_self_signed_leaf_that_is_named_as_an_anchor_is_one() -> None:
-    leaf = self_signed(Wish.at(NOW, JOBMANAGER)).chain
+    leaf = self_signed(ForgedLeaf.at(NOW, JOBMANAGER)).chain
     assert found(leaf, anchors=leaf) == set()
-    assert found(leaf, anchors=self_signed(Wish.at(NOW, JOBMANAGER)).chain) == {"CRT-09"}
+    assert found(leaf, anchors=self_signed(ForgedLeaf.at(NOW, JOBMANAGER)).chain) == {"CRT-09"}
 
 
 def test_a_path_through_a_leaf_that_signs_others_leads_nowhere() -> None:
     root = foreign_authority(NOW)
-    honest = forge(Wish.at(NOW, "spiffe://sluice.local/taskmanager/tm-1"), root)
-    forged = forge(Wish.at(NOW, JOBMANAGER), leaf_as_authority(honest)).chain
+    honest = forge(ForgedLeaf.at(NOW, "spiffe://sluice.local/taskmanager/tm-1"), root)
+    forged = forge(ForgedLeaf.at(NOW, JOBMANAGER), leaf_as_authority(honest)).chain
     assert found(forged, anchors=root.chain[:1]) == {"CRT-09"}
 
 
 def test_a_foreign_server_is_not_held_to_our_rules_and_gets_no_advice_about_our_commands() -> None:
-    plain = chain("https://example.org", change=lambda wish: replace(wish, end=NOW + dt.timedelta(days=90), usages=()))
+    plain = chain(
+        "https://example.org", change=lambda wanted: replace(wanted, end=NOW + dt.timedelta(days=90), usages=())
+    )
     assert found(plain, foreign=True) == set()
     assert found(plain) == {"CRT-03", "CRT-07", "CRT-08"}
-    years = chain(change=lambda wish: replace(wish, end=NOW + dt.timedelta(days=3650)))
+    years = chain(change=lambda wanted: replace(wanted, end=NOW + dt.timedelta(days=3650)))
     assert found(years, foreign=True) == {"CRT-03"}
     foreign = Listener(name="x", kind=Kind.MUTUAL, host="h", port=1, foreign=True)
     for check in (check.on(foreign) for check in ALL if check.applies_to(foreign)):
@@ -195,17 +199,17 @@ def _curve(curve: ec.EllipticCurve) -> Chain:
     ("certificates", "expected"),
     [
         pytest.param(
-            lambda: chain(change=lambda wish: replace(wish, end=NOW - dt.timedelta(seconds=1))),
+            lambda: chain(change=lambda wanted: replace(wanted, end=NOW - dt.timedelta(seconds=1))),
             {"CRT-02"},
             id="expired",
         ),
         pytest.param(
-            lambda: chain(change=lambda wish: replace(wish, start=NOW + dt.timedelta(seconds=9))),
+            lambda: chain(change=lambda wanted: replace(wanted, start=NOW + dt.timedelta(seconds=9))),
             {"CRT-02"},
             id="not yet valid",
         ),
         pytest.param(
-            lambda: chain(change=lambda wish: replace(wish, end=NOW + dt.timedelta(days=90))),
+            lambda: chain(change=lambda wanted: replace(wanted, end=NOW + dt.timedelta(days=90))),
             {"CRT-03"},
             id="long-lived",
         ),
@@ -215,11 +219,11 @@ def _curve(curve: ec.EllipticCurve) -> Chain:
         pytest.param(lambda: chain()[:1], {"CRT-06"}, id="intermediate missing"),
         pytest.param(lambda: (chain()[0], chain()[1]), {"CRT-06"}, id="the wrong intermediate"),
         pytest.param(
-            lambda: chain(change=lambda wish: replace(wish, usages=(ExtendedKeyUsageOID.CLIENT_AUTH,))),
+            lambda: chain(change=lambda wanted: replace(wanted, usages=(ExtendedKeyUsageOID.CLIENT_AUTH,))),
             {"CRT-07"},
             id="for clients only",
         ),
-        pytest.param(lambda: chain(change=lambda wish: replace(wish, usages=())), {"CRT-07"}, id="for nothing"),
+        pytest.param(lambda: chain(change=lambda wanted: replace(wanted, usages=())), {"CRT-07"}, id="for nothing"),
         pytest.param(lambda: chain(JOBMANAGER, "spiffe://sluice.local/auth/a"), {"CRT-08"}, id="two SPIFFE IDs"),
         pytest.param(lambda: chain("https://example.org"), {"CRT-08"}, id="no SPIFFE ID"),
         pytest.param(lambda: chain("spiffe://sluice.local/user/ada"), {"CRT-08"}, id="role that listens nowhere"),
@@ -241,7 +245,7 @@ def test_an_executor_of_another_job_is_found_on_a_data_channel() -> None:
 
 
 def test_a_self_signed_leaf_shows_a_whole_chain_and_an_authority_as_leaf_is_found() -> None:
-    assert found(self_signed(Wish.at(NOW, JOBMANAGER)).chain) == {"CRT-09"}
+    assert found(self_signed(ForgedLeaf.at(NOW, JOBMANAGER)).chain) == {"CRT-09"}
     assert "CRT-07" in found((foreign_authority(NOW).certificate,))
 
 

@@ -13,8 +13,8 @@ from sluice.gateway.audit_log.chain import AuditRecord
 from sluice.gateway.audit_log.log import audit_directory
 from sluice.gateway.audit_log.verification import read_records
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.job_tokens import decode_wish, job_tokens_in
-from sluice.pki.jwt.wishes import AskForToken, TokenWish
+from sluice.gateway.job_tokens import decode_query, job_tokens_in
+from sluice.pki.jwt.token_query import AskForToken, TokenQuery
 
 POLICY = """
 version = 1
@@ -24,7 +24,7 @@ allow = []
 audience = ["vault"]
 roles = ["submitter"]
 """
-WISH = TokenWish(
+QUERY = TokenQuery(
     job_id="a" * 32,
     job_name="nightly",
     subject=f"spiffe://td/job/{'a' * 32}/driver",
@@ -54,7 +54,7 @@ def decisions(home: Home) -> list[AuditRecord]:
 
 
 async def test_what_the_policy_gives_is_allowed_and_recorded(home: Home, ask: AskForToken) -> None:
-    verdict = await ask(WISH)
+    verdict = await ask(QUERY)
     assert (verdict.allowed, verdict.reason) == (True, "audiences[1] allows it")
     (record,) = decisions(home)
     assert (record.decision, record.operation, record.principal, record.credential, record.path) == (
@@ -64,34 +64,34 @@ async def test_what_the_policy_gives_is_allowed_and_recorded(home: Home, ask: As
         "a" * 32,
         "vault",
     )
-    assert record.detail == {"job": "nightly", "subject": WISH.subject}
+    assert record.detail == {"job": "nightly", "subject": QUERY.subject}
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "query",
     [
-        pytest.param(msgspec.structs.replace(WISH, audience=("vault", "payroll")), id="another audience too"),
-        pytest.param(msgspec.structs.replace(WISH, roles=("viewer",)), id="another role"),
-        pytest.param(msgspec.structs.replace(WISH, roles=(), groups=("submitter",)), id="a group of that name"),
-        pytest.param(msgspec.structs.replace(WISH, audience=("vault payroll",)), id="two in one"),
+        pytest.param(msgspec.structs.replace(QUERY, audience=("vault", "payroll")), id="another audience too"),
+        pytest.param(msgspec.structs.replace(QUERY, roles=("viewer",)), id="another role"),
+        pytest.param(msgspec.structs.replace(QUERY, roles=(), groups=("submitter",)), id="a group of that name"),
+        pytest.param(msgspec.structs.replace(QUERY, audience=("vault payroll",)), id="two in one"),
     ],
 )
-async def test_everything_else_is_refused_and_recorded(home: Home, ask: AskForToken, wish: TokenWish) -> None:
-    assert not (await ask(wish)).allowed
+async def test_everything_else_is_refused_and_recorded(home: Home, ask: AskForToken, query: TokenQuery) -> None:
+    assert not (await ask(query)).allowed
     (record,) = decisions(home)
     assert (record.decision, record.status) == ("deny", 403)
 
 
 async def test_a_changed_policy_counts_at_once(home: Home, ask: AskForToken) -> None:
-    assert (await ask(WISH)).allowed
+    assert (await ask(QUERY)).allowed
     (home.gateway / "policy.toml").write_text(POLICY.replace('["vault"]', '["vault-2"]'))
-    assert not (await ask(WISH)).allowed
+    assert not (await ask(QUERY)).allowed
 
 
 async def test_without_a_policy_nothing_is_decided(home: Home, ask: AskForToken) -> None:
     (home.gateway / "policy.toml").write_text("version = 2")
     with pytest.raises(SluiceError):
-        await ask(WISH)
+        await ask(QUERY)
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ async def test_without_a_policy_nothing_is_decided(home: Home, ask: AskForToken)
 )
 def test_questions_are_bounded(change: dict[str, object]) -> None:
     with pytest.raises(msgspec.MsgspecError):
-        decode_wish(msgspec.json.encode({**msgspec.to_builtins(WISH), **change}))
+        decode_query(msgspec.json.encode({**msgspec.to_builtins(QUERY), **change}))

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.core.errors import AssertionRefused
 from sluice.pki.ca.protocol import TokenKeysAnswer
-from sluice.pki.jwt.wishes import TokenVerdict, TokenWish
+from sluice.pki.jwt.token_query import TokenQuery, TokenVerdict
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.runtime.jobmanager.attempt.job_tokens import KEYS_SECONDS, TOKENS_PER_JOB, JobTokens
 from sluice.runtime.jobmanager.errors import TokenRefused
@@ -28,15 +28,15 @@ class Gateway:
     """Says yes to the audience ``vault``."""
 
     def __init__(self) -> None:
-        self.wishes: list[TokenWish] = []
+        self.queries: list[TokenQuery] = []
         self.away = False
 
-    async def ask(self, wish: TokenWish) -> TokenVerdict:
+    async def ask(self, query: TokenQuery) -> TokenVerdict:
         """Decide."""
         if self.away:
             raise AssertionRefused("no answer")
-        self.wishes.append(wish)
-        return TokenVerdict(allowed=wish.audience == ("vault",), reason="because")
+        self.queries.append(query)
+        return TokenVerdict(allowed=query.audience == ("vault",), reason="because")
 
 
 class Authority:
@@ -75,7 +75,7 @@ async def test_the_subject_is_what_was_launched(world: World) -> None:
     await world.tokens.of_executor(JOB, 7, SUBMISSION, ["vault"])
     driver, executor = f"spiffe://td/job/{JOB}/driver", f"spiffe://td/job/{JOB}/executor/7"
     assert world.authority.signed == [(driver, ("vault",), "ada"), (executor, ("vault",), "ada")]
-    assert [(wish.subject, wish.roles, wish.groups) for wish in world.gateway.wishes] == [
+    assert [(query.subject, query.roles, query.groups) for query in world.gateway.queries] == [
         (driver, ("submitter",), ("eng",)),
         (executor, ("submitter",), ("eng",)),
     ]
@@ -98,18 +98,18 @@ async def test_no_answer_is_no_permission(world: World) -> None:
 async def test_impossible_audiences_bother_nobody(world: World, audience: list[str]) -> None:
     with pytest.raises(TokenRefused):
         await world.tokens.of_driver(JOB, SUBMISSION, audience)
-    assert world.gateway.wishes == []
+    assert world.gateway.queries == []
 
 
 async def test_a_flood_fills_no_log_and_stops_no_other_job(world: World) -> None:
     for _ in range(int(TOKENS_PER_JOB[0])):
         with pytest.raises(TokenRefused, match="because"):
             await world.tokens.of_driver(JOB, SUBMISSION, ["payroll"])
-    asked = len(world.gateway.wishes)
+    asked = len(world.gateway.queries)
     for number in range(10):
         with pytest.raises(TokenRefused, match="too many"):
             await world.tokens.of_executor(JOB, number, SUBMISSION, ["vault"])
-    assert len(world.gateway.wishes) == asked
+    assert len(world.gateway.queries) == asked
     await world.tokens.of_driver("b" * 32, SUBMISSION, ["vault"])
     world.now += 1 / TOKENS_PER_JOB[1]
     await world.tokens.of_driver(JOB, SUBMISSION, ["vault"])

@@ -12,14 +12,14 @@ from sluice.pki.jwt.svid import MAX_AUDIENCES
 MAX_NAME_CHARACTERS = 1024
 MAX_MEMBERSHIPS = 1000
 """Most roles or groups of an owner."""
-MAX_WISH_BYTES = 1 << 20
+MAX_QUERY_BYTES = 1 << 20
 
 _Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARACTERS)]
 _Names = Annotated[tuple[_Name, ...], msgspec.Meta(max_length=MAX_MEMBERSHIPS)]
 
 
-class TokenWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job's process wants a token.
+class TokenQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Asks whether the process of a job may have a token.
 
     Attributes:
         subject: its SPIFFE ID, by the JobManager's word.
@@ -43,5 +43,5 @@ class TokenVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     reason: str
 
 
-AskForToken = Callable[[TokenWish], Awaitable[TokenVerdict]]
+AskForToken = Callable[[TokenQuery], Awaitable[TokenVerdict]]
 """Asks the gateway; raises :class:`~sluice.core.errors.SluiceError` when it cannot decide: then there is no token."""
