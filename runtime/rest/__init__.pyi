@@ -11,7 +11,7 @@ from .audit_summary import (
 from .auth_service import AuthService as AuthService
 from .cluster import Cluster as Cluster, ClusterFacts as ClusterFacts, Term as Term
 from .egress_evidence import ask_egress_at as ask_egress_at
-from .job_access import require_visible as require_visible, visible_jobs as visible_jobs
+from .job_access import JOB_ERRORS as JOB_ERRORS, require_visible as require_visible, visible_jobs as visible_jobs
 from .job_tokens import ask_at as ask_at
 from .openapi import describe as describe
 from .problems import (

@@ -11,6 +11,9 @@ from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.problems import NotYours
 from sluice.runtime.rest.route import Call
 
+JOB_ERRORS = (NotYours, JobNotFound)
+"""What a route about one job raises."""
+
 _JOB_ID = re.compile("[!-~]{32}")
 
 
@@ -35,28 +38,18 @@ async def visible_job_ids(cluster: Cluster, call: Call[Any]) -> frozenset[str] |
 
 
 async def require_visible(cluster: Cluster, call: Call[Any]) -> str:
-    """The id of the job that the path names, which the caller may see.
-
-    Raises:
-        JobNotFound: there is no such job.
-        NotYours: the caller may not see it.
-    """
-    job_id = job_id_of(call)
-    job = await cluster.dispatcher.job(job_id)
-    if not may_act_on(call.request, job.owner):
-        raise NotYours(f"job {job_id} belongs to {job.owner}, not to {call.who.name}", "its owner may see it")
-    return job_id
+    """The id of the job in the path, which the caller may see; raises :data:`JOB_ERRORS`."""
+    return await _require(cluster, call, "its owner may see it")
 
 
 async def require_owner(cluster: Cluster, call: Call[Any]) -> str:
-    """The id of the job that the path names, which the caller may change.
+    """The id of the job in the path, which the caller may change; raises :data:`JOB_ERRORS`."""
+    return await _require(cluster, call, "its owner or an admin may")
 
-    Raises:
-        JobNotFound: there is no such job.
-        NotYours: the caller may not change it.
-    """
+
+async def _require(cluster: Cluster, call: Call[Any], remedy: str) -> str:
     job_id = job_id_of(call)
     job = await cluster.dispatcher.job(job_id)
     if not may_act_on(call.request, job.owner):
-        raise NotYours(f"job {job_id} belongs to {job.owner}, not to {call.who.name}", "its owner or an admin may")
+        raise NotYours(f"job {job_id} belongs to {job.owner}, not to {call.who.name}", remedy)
     return job_id

@@ -14,10 +14,10 @@ import msgspec
 from aiohttp import web
 
 from sluice.core.pages import HTML
-from sluice.runtime.jobmanager import JobNotFound, LogNotFound
+from sluice.runtime.jobmanager import LogNotFound
 from sluice.runtime.messages import JobState, LogChunk
 from sluice.runtime.node import MAX_CHUNK_BYTES, LogUnreadable
-from sluice.runtime.rest import Call, Cluster, NoQuery, NotYours, Query, Route, require_visible, visible_jobs
+from sluice.runtime.rest import JOB_ERRORS, Call, Cluster, NoQuery, Query, Route, require_visible, visible_jobs
 from sluice.runtime.rest.resources import MAX_OFFSET, get_overview, leader_of, taskmanagers_seen
 from sluice.runtime.ui.job_pages import (
     MAX_SEARCH_CHARACTERS,
@@ -120,11 +120,7 @@ async def show_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> web.Respons
     job_id, dispatcher = await require_visible(cluster, call), cluster.dispatcher
     detail, record = await dispatcher.job(job_id), await dispatcher.job_record(job_id)
     return await render(
-        call,
-        "part_checkpoints.html",
-        job=detail,
-        found=record.checkpoints,
-        savepoints=record.savepoints[::-1],
+        call, "part_checkpoints.html", job=detail, found=record.checkpoints, savepoints=record.savepoints[::-1]
     )
 
 
@@ -158,47 +154,17 @@ PAGES: tuple[Route, ...] = (
     Route("GET", "/ui/jobs", "jobs.list", show_jobs, media=HTML),
     Route("GET", "/ui/parts/leader", "leader.read", show_leader, media=HTML),
     Route("GET", "/ui/parts/jobs", "jobs.list", show_recent_jobs, media=HTML),
-    Route(
-        "GET",
-        "/ui/jobs/{job_id}",
-        "jobs.read",
-        show_job,
-        media=HTML,
-        errors=(
-            NotYours,
-            JobNotFound,
-        ),
-    ),
+    Route("GET", "/ui/jobs/{job_id}", "jobs.read", show_job, media=HTML, errors=JOB_ERRORS),
     Route(
         "GET",
         "/ui/jobs/{job_id}/logs",
         "jobs.logs",
         show_logs,
         media=HTML,
-        errors=(NotYours, JobNotFound, LogNotFound, LogUnreadable),
+        errors=(*JOB_ERRORS, LogNotFound, LogUnreadable),
     ),
-    Route(
-        "GET",
-        "/ui/parts/exceptions/{job_id}",
-        "jobs.exceptions",
-        show_exceptions,
-        media=HTML,
-        errors=(
-            NotYours,
-            JobNotFound,
-        ),
-    ),
-    Route(
-        "GET",
-        "/ui/parts/checkpoints/{job_id}",
-        "jobs.checkpoints",
-        show_checkpoints,
-        media=HTML,
-        errors=(
-            NotYours,
-            JobNotFound,
-        ),
-    ),
+    Route("GET", "/ui/parts/exceptions/{job_id}", "jobs.exceptions", show_exceptions, media=HTML, errors=JOB_ERRORS),
+    Route("GET", "/ui/parts/checkpoints/{job_id}", "jobs.checkpoints", show_checkpoints, media=HTML, errors=JOB_ERRORS),
     Route("GET", "/ui/taskmanagers", "taskmanagers.read", show_taskmanagers, media=HTML),
     Route("GET", "/ui/parts/taskmanagers", "taskmanagers.read", show_slots, media=HTML),
     *SHUFFLE_PAGES,

@@ -5,17 +5,11 @@ from __future__ import annotations
 from aiohttp import web
 
 from sluice.core.pages import HTML
-from sluice.runtime.jobmanager import JobNotFound
-from sluice.runtime.rest import Call, Cluster, NoQuery, NotYours, Route, require_visible, visible_jobs
+from sluice.runtime.rest import JOB_ERRORS, Call, Cluster, NoQuery, Route, require_visible, visible_jobs
 from sluice.runtime.rest.resources import kept_of, service_seen
 from sluice.runtime.shuffle.control_plane import NoShuffleService, ShuffleOverview
 from sluice.runtime.ui.page import page, render
-from sluice.runtime.ui.shuffle_facts import (
-    job_rows,
-    space_left,
-    tally,
-    worker_rows,
-)
+from sluice.runtime.ui.shuffle_facts import job_rows, space_left, tally, worker_rows
 
 
 @page
@@ -72,12 +66,5 @@ async def _service(cluster: Cluster, call: Call[NoQuery]) -> tuple[ShuffleOvervi
 SHUFFLE_PAGES: tuple[Route, ...] = (
     Route("GET", "/ui/shuffle", "shuffle.read", show_shuffle, media=HTML),
     Route("GET", "/ui/parts/shuffle", "shuffle.read", show_shuffle_workers, media=HTML),
-    Route(
-        "GET",
-        "/ui/parts/shuffle/{job_id}",
-        "shuffle.read",
-        show_shuffle_of_job,
-        media=HTML,
-        errors=(NotYours, JobNotFound),
-    ),
+    Route("GET", "/ui/parts/shuffle/{job_id}", "shuffle.read", show_shuffle_of_job, media=HTML, errors=JOB_ERRORS),
 )

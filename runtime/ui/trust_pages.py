@@ -13,13 +13,12 @@ from aiohttp import web
 
 from sluice.core import EgressMode
 from sluice.core.pages import HTML
-from sluice.runtime.jobmanager import JobNotFound
 from sluice.runtime.messages import ConnectionEvidence
 from sluice.runtime.rest import (
+    JOB_ERRORS,
     Call,
     Cluster,
     NoQuery,
-    NotYours,
     Route,
     TrustFacts,
     anchor_tone,
@@ -30,12 +29,7 @@ from sluice.runtime.rest.resources import connections_seen
 from sluice.runtime.sandbox import IsolationLevel
 from sluice.runtime.ui.page import page, render
 from sluice.runtime.ui.trust_map import TrustMap, trust_map
-from sluice.runtime.ui.trust_members import (
-    Registered,
-    ended_of,
-    of_living_jobs,
-    shuffle_workers,
-)
+from sluice.runtime.ui.trust_members import Registered, ended_of, of_living_jobs, shuffle_workers
 from sluice.runtime.ui.trust_outside import WayOut, ways_out
 from sluice.runtime.ui.trust_picture import draw
 from sluice.runtime.ui.trust_warnings import trust_warnings
@@ -168,26 +162,6 @@ TRUST_PAGES: tuple[Route, ...] = (
     Route("GET", "/ui/trust", "connections.read", show_trust, media=HTML),
     Route("GET", "/ui/parts/trust", "jobs.list", show_trust_of_jobs, media=HTML),
     Route("GET", "/ui/parts/concerns", "connections.read", show_concerns, media=HTML),
-    Route(
-        "GET",
-        "/ui/jobs/{job_id}/trust",
-        "jobs.connections",
-        show_job_trust,
-        media=HTML,
-        errors=(
-            NotYours,
-            JobNotFound,
-        ),
-    ),
-    Route(
-        "GET",
-        "/ui/parts/trust/{job_id}",
-        "jobs.connections",
-        show_job_trust_part,
-        media=HTML,
-        errors=(
-            NotYours,
-            JobNotFound,
-        ),
-    ),
+    Route("GET", "/ui/jobs/{job_id}/trust", "jobs.connections", show_job_trust, media=HTML, errors=JOB_ERRORS),
+    Route("GET", "/ui/parts/trust/{job_id}", "jobs.connections", show_job_trust_part, media=HTML, errors=JOB_ERRORS),
 )

@@ -21,24 +21,14 @@ from sluice.runtime.jobmanager import (
     TooManyJobs,
 )
 from sluice.runtime.jobmanager.dispatcher import submit_with_blobs
-from sluice.runtime.messages import (
-    Archive,
-    JobKind,
-    JobState,
-    JobSubmission,
-)
+from sluice.runtime.messages import Archive, JobKind, JobState, JobSubmission
 from sluice.runtime.node import MAX_CHUNK_BYTES, LogUnreadable
 from sluice.runtime.rest.artifacts import ArtifactRefused
 from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.job_access import visible_jobs
+from sluice.runtime.rest.job_access import JOB_ERRORS, visible_jobs
 from sluice.runtime.rest.problems import BadRequest, NotYours
-from sluice.runtime.rest.route import (
-    Call,
-    NoQuery,
-    Query,
-    Route,
-)
+from sluice.runtime.rest.route import Call, NoQuery, Query, Route
 from sluice.runtime.rest.spark_sizes import mebibytes
 from sluice.runtime.spark import ForbiddenSparkConf
 from sluice.runtime.spark.jvm import directory_name
@@ -314,5 +304,5 @@ ROUTES = (
     Route("GET", "/batches/{batch_id}", "jobs.read", get_batch, errors=(JobNotFound,)),
     Route("GET", "/batches/{batch_id}/state", "jobs.read", get_batch_state, errors=(JobNotFound,)),
     Route("GET", "/batches/{batch_id}/log", "jobs.logs", get_batch_log, errors=(JobNotFound,)),
-    Route("DELETE", "/batches/{batch_id}", "jobs.cancel", delete_batch, errors=(JobNotFound, NotYours)),
+    Route("DELETE", "/batches/{batch_id}", "jobs.cancel", delete_batch, errors=JOB_ERRORS),
 )

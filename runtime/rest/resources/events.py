@@ -14,17 +14,11 @@ from sluice.runtime.messages import Message
 from sluice.runtime.node import LogUnreadable
 from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.job_access import require_visible, visible_jobs
-from sluice.runtime.rest.problems import BadRequest, NotYours, TooManyStreams
+from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible, visible_jobs
+from sluice.runtime.rest.problems import BadRequest, TooManyStreams
 from sluice.runtime.rest.resources.logs import MAX_OFFSET, LogPiece
 from sluice.runtime.rest.resources.overview import overview_of
-from sluice.runtime.rest.route import (
-    EVENT_STREAM,
-    Call,
-    NoQuery,
-    Query,
-    Route,
-)
+from sluice.runtime.rest.route import EVENT_STREAM, Call, NoQuery, Query, Route
 from sluice.runtime.rest.streams import EventStream
 
 LOOK_SECONDS = 0.5
@@ -173,7 +167,7 @@ ROUTES = (
         "jobs.read",
         stream_job,
         media=EVENT_STREAM,
-        errors=(NotYours, JobNotFound, TooManyStreams),
+        errors=(*JOB_ERRORS, TooManyStreams),
     ),
     Route(
         "GET",
@@ -181,6 +175,6 @@ ROUTES = (
         "jobs.logs",
         stream_job_log,
         media=EVENT_STREAM,
-        errors=(NotYours, JobNotFound, LogNotFound, LogUnreadable, TooManyStreams),
+        errors=(*JOB_ERRORS, LogNotFound, LogUnreadable, TooManyStreams),
     ),
 )

@@ -17,7 +17,6 @@ from sluice.runtime.jobmanager import (
     EgressConnections,
     JobAlreadyTerminal,
     JobDetail,
-    JobNotFound,
     JobSummary,
     QuotaExceeded,
     SubmissionRejected,
@@ -27,20 +26,12 @@ from sluice.runtime.jobmanager.dispatcher import FeedClosed, submit_with_blobs
 from sluice.runtime.jobmanager.secrets import InvalidSecret, SecretRefused, Subject
 from sluice.runtime.messages import JobSubmission, Message
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.job_access import require_owner, require_visible, visible_jobs
+from sluice.runtime.rest.job_access import JOB_ERRORS, require_owner, require_visible, visible_jobs
 from sluice.runtime.rest.paging import PageQuery, paginate
 from sluice.runtime.rest.problems import BadRequest, NotYours
 from sluice.runtime.rest.resources.events import version_of
 from sluice.runtime.rest.resources.overview import Connections
-from sluice.runtime.rest.route import (
-    Call,
-    Form,
-    NoQuery,
-    Nothing,
-    Query,
-    Reply,
-    Route,
-)
+from sluice.runtime.rest.route import Call, Form, NoQuery, Nothing, Query, Reply, Route
 from sluice.runtime.rest.submission import SubmitRequest, receive_submission
 from sluice.runtime.spark import ForbiddenSparkConf, PackageRefused
 
@@ -118,11 +109,7 @@ async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
 
     async def prepare() -> JobSubmission:
         received = await receive_submission(
-            call.request,
-            cluster.store,
-            job_id,
-            owner=call.who.principal,
-            default_executors=cluster.default_executors,
+            call.request, cluster.store, job_id, owner=call.who.principal, default_executors=cluster.default_executors
         )
         used.extend(received.uploads)
         submission = received.submission
@@ -205,16 +192,9 @@ ROUTES = (
             ("request",),
         ),
     ),
-    Route("GET", "/v1/jobs/{job_id}", "jobs.read", get_job, other_statuses=(304,), errors=(NotYours, JobNotFound)),
+    Route("GET", "/v1/jobs/{job_id}", "jobs.read", get_job, other_statuses=(304,), errors=JOB_ERRORS),
     Route(
-        "PATCH",
-        "/v1/jobs/{job_id}",
-        "jobs.cancel",
-        cancel_job,
-        status=202,
-        errors=(NotYours, JobNotFound, JobAlreadyTerminal),
+        "PATCH", "/v1/jobs/{job_id}", "jobs.cancel", cancel_job, status=202, errors=(*JOB_ERRORS, JobAlreadyTerminal)
     ),
-    Route(
-        "GET", "/v1/jobs/{job_id}/connections", "jobs.connections", list_job_connections, errors=(NotYours, JobNotFound)
-    ),
+    Route("GET", "/v1/jobs/{job_id}/connections", "jobs.connections", list_job_connections, errors=JOB_ERRORS),
 )

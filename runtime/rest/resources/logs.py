@@ -6,12 +6,11 @@ from typing import Annotated
 
 import msgspec
 
-from sluice.runtime.jobmanager import JobNotFound, LogNotFound
+from sluice.runtime.jobmanager import LogNotFound
 from sluice.runtime.messages import LogChunk, Message
 from sluice.runtime.node import MAX_CHUNK_BYTES, LogUnreadable
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.job_access import require_visible
-from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible
 from sluice.runtime.rest.route import Call, Query, Route
 
 DEFAULT_LOG_BYTES = 64 << 10
@@ -48,11 +47,5 @@ async def get_job_logs(cluster: Cluster, call: Call[LogQuery]) -> LogList | LogP
 
 
 ROUTES = (
-    Route(
-        "GET",
-        "/v1/jobs/{job_id}/logs",
-        "jobs.logs",
-        get_job_logs,
-        errors=(NotYours, JobNotFound, LogNotFound, LogUnreadable),
-    ),
+    Route("GET", "/v1/jobs/{job_id}/logs", "jobs.logs", get_job_logs, errors=(*JOB_ERRORS, LogNotFound, LogUnreadable)),
 )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from sluice.runtime.checkpoint import CheckpointsView
-from sluice.runtime.jobmanager import ExceptionEntry, JobNotFound
+from sluice.runtime.jobmanager import ExceptionEntry
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.job_access import require_visible
-from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible
 from sluice.runtime.rest.route import Call, NoQuery, Route
 
 
@@ -29,24 +28,6 @@ async def get_job_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> Checkpoi
 
 
 ROUTES = (
-    Route(
-        "GET",
-        "/v1/jobs/{job_id}/exceptions",
-        "jobs.exceptions",
-        list_job_exceptions,
-        errors=(
-            NotYours,
-            JobNotFound,
-        ),
-    ),
-    Route(
-        "GET",
-        "/v1/jobs/{job_id}/checkpoints",
-        "jobs.checkpoints",
-        get_job_checkpoints,
-        errors=(
-            NotYours,
-            JobNotFound,
-        ),
-    ),
+    Route("GET", "/v1/jobs/{job_id}/exceptions", "jobs.exceptions", list_job_exceptions, errors=JOB_ERRORS),
+    Route("GET", "/v1/jobs/{job_id}/checkpoints", "jobs.checkpoints", get_job_checkpoints, errors=JOB_ERRORS),
 )

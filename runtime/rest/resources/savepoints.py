@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from sluice.runtime.checkpoint import NotStreaming, Savepoint, SavepointFailed, SavepointNotFound
-from sluice.runtime.jobmanager import JobNotFound, SavepointRequest
+from sluice.runtime.jobmanager import SavepointRequest
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.job_access import require_owner, require_visible
+from sluice.runtime.rest.job_access import JOB_ERRORS, require_owner, require_visible
 from sluice.runtime.rest.problems import NotYours
-from sluice.runtime.rest.route import (
-    Call,
-    NoQuery,
-    Nothing,
-    Route,
-)
+from sluice.runtime.rest.route import Call, NoQuery, Nothing, Route
 
 
 class SavepointOrder(Message, frozen=True):
@@ -77,16 +72,14 @@ async def owned_savepoint(cluster: Cluster, call: Call[NoQuery], name: str) -> S
 
 
 ROUTES = (
-    Route(
-        "GET", "/v1/jobs/{job_id}/savepoints", "jobs.checkpoints", list_job_savepoints, errors=(NotYours, JobNotFound)
-    ),
+    Route("GET", "/v1/jobs/{job_id}/savepoints", "jobs.checkpoints", list_job_savepoints, errors=JOB_ERRORS),
     Route(
         "POST",
         "/v1/jobs/{job_id}/savepoints",
         "jobs.savepoint",
         trigger_savepoint,
         status=202,
-        errors=(NotYours, JobNotFound, NotStreaming, SavepointFailed),
+        errors=(*JOB_ERRORS, NotStreaming, SavepointFailed),
     ),
     Route("GET", "/v1/savepoints", "savepoints.read", list_savepoints),
     Route(

@@ -6,18 +6,10 @@ from typing import Any
 
 import msgspec
 
-from sluice.runtime.jobmanager import JobNotFound
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.job_access import require_visible, visible_jobs
-from sluice.runtime.rest.problems import NotYours
-from sluice.runtime.rest.route import (
-    Call,
-    NoQuery,
-    Nothing,
-    Reply,
-    Route,
-)
+from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible, visible_jobs
+from sluice.runtime.rest.route import Call, NoQuery, Nothing, Reply, Route
 from sluice.runtime.shuffle.control_plane import (
     NoShuffleService,
     ShuffleJobView,
@@ -97,13 +89,7 @@ def _service(cluster: Cluster) -> ShuffleManagerLink:
 
 ROUTES = (
     Route("GET", "/v1/shuffle", "shuffle.read", get_shuffle, errors=(NoShuffleService,)),
-    Route(
-        "GET",
-        "/v1/jobs/{job_id}/shuffle",
-        "shuffle.read",
-        get_job_shuffle,
-        errors=(NotYours, JobNotFound, NoShuffleService),
-    ),
+    Route("GET", "/v1/jobs/{job_id}/shuffle", "shuffle.read", get_job_shuffle, errors=(*JOB_ERRORS, NoShuffleService)),
     Route(
         "POST",
         "/v1/shuffle/workers/{worker}/drain",

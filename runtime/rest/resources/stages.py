@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sluice.runtime.jobmanager import JobDetail, JobNotFound
-from sluice.runtime.messages import (
-    JobProgress,
-    Message,
-    StageReport,
-    StageState,
-    StageTable,
-)
+from sluice.runtime.jobmanager import JobDetail
+from sluice.runtime.messages import JobProgress, Message, StageReport, StageState, StageTable
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.job_access import require_visible
+from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible
 from sluice.runtime.rest.paging import PageQuery, paginate
-from sluice.runtime.rest.problems import NotYours
 from sluice.runtime.rest.route import Call, NoQuery, Route
 
 
@@ -68,14 +61,7 @@ class Metrics(Message, frozen=True):
     metrics: tuple[Metric, ...]
 
 
-_SUMMED = (
-    "input_bytes",
-    "output_bytes",
-    "memory_spilled_bytes",
-    "disk_spilled_bytes",
-    "run_ms",
-    "gc_ms",
-)
+_SUMMED = ("input_bytes", "output_bytes", "memory_spilled_bytes", "disk_spilled_bytes", "run_ms", "gc_ms")
 
 
 async def list_job_stages(cluster: Cluster, call: Call[PageQuery]) -> StageList:
@@ -141,7 +127,7 @@ def _metrics(detail: JobDetail, stages: Iterable[StageReport]) -> Iterable[Metri
 
 
 ROUTES = (
-    Route("GET", "/v1/jobs/{job_id}/stages", "jobs.read", list_job_stages, errors=(NotYours, JobNotFound)),
-    Route("GET", "/v1/jobs/{job_id}/plan", "jobs.read", get_job_plan, errors=(NotYours, JobNotFound)),
-    Route("GET", "/v1/jobs/{job_id}/metrics", "jobs.read", get_job_metrics, errors=(NotYours, JobNotFound)),
+    Route("GET", "/v1/jobs/{job_id}/stages", "jobs.read", list_job_stages, errors=JOB_ERRORS),
+    Route("GET", "/v1/jobs/{job_id}/plan", "jobs.read", get_job_plan, errors=JOB_ERRORS),
+    Route("GET", "/v1/jobs/{job_id}/metrics", "jobs.read", get_job_metrics, errors=JOB_ERRORS),
 )

@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from sluice.runtime.jobmanager import JobNotFound, UiNotFound
+from sluice.runtime.jobmanager import UiNotFound
 from sluice.runtime.messages import UiPage, UiRequest
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.job_access import require_visible
-from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible
 from sluice.runtime.rest.route import Call, Query, Route
 from sluice.runtime.rest.spark_ui import (
     HTML,
@@ -84,9 +83,7 @@ def _deep(depth: int) -> Route:
     show.__name__ = f"show_ui_{depth}" if depth else "show_ui"
     show.__doc__ = _show.__doc__
     path = "".join(f"/{{{name}}}" for name in UI_SEGMENTS[:depth])
-    return Route(
-        "GET", f"/v1/jobs/{{job_id}}/ui{path}", "jobs.ui", show, errors=(NotYours, JobNotFound, UiNotFound), media=HTML
-    )
+    return Route("GET", f"/v1/jobs/{{job_id}}/ui{path}", "jobs.ui", show, errors=(*JOB_ERRORS, UiNotFound), media=HTML)
 
 
 ROUTES = tuple(_deep(depth) for depth in range(len(UI_SEGMENTS) + 1))
