@@ -25,7 +25,6 @@ def end_of(ended: Exit, *, memory_mb: int, setting: str, kernel_killed: bool) ->
     """How a JVM ended, in words; begins with "out of memory" when that was the reason.
 
     Args:
-        ended: its exit.
         memory_mb: its heap in MiB.
         setting: what its user raises for more heap.
         kernel_killed: whether the kernel has killed a process for want of memory while it ran.

@@ -82,9 +82,8 @@ class Savepoints:
     """The savepoints in one directory. All methods block.
 
     Args:
-        folder: the directory.
         checkpoints: where they are copied from.
-        max_bytes: of one savepoint.
+        max_bytes: the largest savepoint that is taken.
     """
 
     def __init__(

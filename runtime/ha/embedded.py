@@ -58,7 +58,7 @@ def _digest(version: int, value: bytes) -> str:
 
 
 class EmbeddedElection:
-    """See the module's documentation.
+    """A :class:`~sluice.runtime.ha.leadership.LeaderElection` on one machine, by a file lock.
 
     Everything is below ``root``; others see ``name`` while this process stands by. One that got the lock and could not
     begin leaves it to others for ``pause`` seconds.
@@ -73,7 +73,7 @@ class EmbeddedElection:
         self._standbys = StandbyFiles(root / _STANDBYS)
 
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:
-        """See ``LeaderElection``. Raises ``StoreError`` when the home cannot be used."""
+        """Wait for the lock; raises ``StoreError`` when the home cannot be used."""
         stood_by = False
 
         def told() -> None:

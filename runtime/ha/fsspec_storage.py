@@ -24,7 +24,7 @@ from sluice.runtime.ha.storage import (
 
 
 class FsspecStorage:
-    """See the module's documentation, and :class:`~sluice.runtime.ha.storage.HaStorage`.
+    """A :class:`~sluice.runtime.ha.storage.HaStorage` at a URL.
 
     Raises:
         HaMisconfigured: fsspec knows no such store, or its package is not installed; or the URL holds a password.

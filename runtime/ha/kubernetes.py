@@ -48,12 +48,10 @@ _SILENCE = f"the Lease could not be renewed within {SAFE_SHARE:.0%} of its durat
 
 
 class KubernetesElection:
-    """See the module's documentation.
+    """A :class:`~sluice.runtime.ha.leadership.LeaderElection` in Kubernetes, for JobManagers of one cluster.
 
     Args:
-        client: to the API server.
         cluster: names the objects: ``sluice-<cluster>`` and ``sluice-<cluster>-pointers``.
-        name: of this JobManager.
         duration: whole seconds of the Lease.
         clock: monotonic.
     """
@@ -182,8 +180,6 @@ class KubernetesLeadership:
     """One term; see :class:`~sluice.runtime.ha.leadership.Leadership`.
 
     Args:
-        client: to the API server.
-        lease: the Lease as it was taken.
         duration: of it, in seconds.
         confirmed_at: when the request was sent by which it was taken.
         clock: monotonic.

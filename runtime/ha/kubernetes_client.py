@@ -38,12 +38,10 @@ class RequestUnsettled(HaError):
 
 
 class KubernetesClient:
-    """See the module's documentation.
+    """Reads and writes single objects of one namespace.
 
     Args:
         url: of the API server, ``https://…``.
-        namespace: of all objects.
-        token_file: of the service account.
         ca_file: the API server's anchors; nothing else is trusted.
 
     Raises:

@@ -85,12 +85,9 @@ class Lease(Protocol):
 
 
 class KubernetesPointers:
-    """See the module's documentation, and :class:`~sluice.runtime.ha.pointers.PointerStore`.
+    """A :class:`~sluice.runtime.ha.pointers.PointerStore` of one term; it may be written only while the Lease is held.
 
     Args:
-        client: to the API server.
-        name: of the ConfigMap.
-        term: of this leadership.
         lease: by which it leads.
     """
 
@@ -138,7 +135,7 @@ class KubernetesPointers:
         return sorted(key.removeprefix(prefix) for key in self._data(self._object) if key.startswith(prefix))
 
     async def get(self, folder: str, name: str) -> Pointer | None:
-        """See ``PointerStore``. Nobody else writes: what was read or written last counts."""
+        """A pointer as it was read or written last, because nobody else writes; None when there is none."""
         check_pointer(folder, name)
         self._check()
         return _pointer(self._data(self._object), f"{folder}.{name}")

@@ -33,7 +33,6 @@ async def terms(
     Args:
         election: decides who leads.
         lead: begins a term.
-        what: the kind of process, for the log.
         pause: seconds for which a term that could not begin is left to others.
 
     Yields:

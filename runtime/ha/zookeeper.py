@@ -58,7 +58,7 @@ def access_list(names: Sequence[str], role: Role = Role.JOBMANAGER) -> list[Any]
 
 
 class ZooKeeperElection:
-    """See the module's documentation."""
+    """A :class:`~sluice.runtime.ha.leadership.LeaderElection` in ZooKeeper, among the JobManagers of ``config``."""
 
     across_machines = True
 
@@ -237,7 +237,6 @@ class ZooKeeperLeadership:
     Args:
         session: with ZooKeeper; closed when the term ends.
         root, latch: nodes.
-        acl: of new nodes.
         confirmed_at: when the request was sent whose answer proved the leadership.
         clock: monotonic.
     """

@@ -63,7 +63,6 @@ class ZooKeeperSession:
 
     Args:
         hosts: ``host:port`` of each server.
-        identity: of this process.
         timeout: of the session in seconds, as it is asked for; see :attr:`timeout`.
         changed: called in the event loop when the connection came, went, or the session is over (``LOST``).
     """

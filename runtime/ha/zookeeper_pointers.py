@@ -33,10 +33,8 @@ class ZooKeeperPointers:
     """Pointers as ZooKeeper nodes (:class:`~sluice.runtime.ha.pointers.PointerStore`).
 
     Args:
-        session: of the leader.
         root: node above the folders.
         latch: the node whose existence is the leadership; it goes with the session.
-        acl: of new nodes.
         check: raises ``LeadershipLost``.
     """
 

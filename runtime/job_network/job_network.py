@@ -14,7 +14,7 @@ from sluice.runtime.sandbox.network import Connection, Network, Rows, Seat
 
 
 class JobNetwork:
-    """See the module's documentation. Its rules are asked in the broker's thread, and ask in the loop that made it."""
+    """The network of one process of a job. Its rules are called in the broker's thread and run in its maker's loop."""
 
     def __init__(self, ports: ReservedPorts, network: Network, outward: Outward) -> None:
         self.ports = ports

@@ -42,7 +42,7 @@ async def _resolve(host: str) -> frozenset[Address]:
 
 
 class KnownListeners:
-    """See the module's documentation. For one event loop.
+    """Where the processes of a job listen, as its JobMaster says. For one event loop.
 
     Args:
         ask: the hosts on which processes of the job listen on a port; raises :class:`SluiceError` or OSError.

@@ -25,7 +25,7 @@ class PortsNotReserved(SluiceError):
 
 
 class ReservedPorts:
-    """See the module's documentation.
+    """Reserves ports of the machine for the processes of jobs.
 
     Args:
         host: address, or a name that has one.

@@ -44,9 +44,7 @@ def with_outcomes(
     """``history`` with ``recovered`` set: a finished job recovered from all, a failed attempt from none of its own.
 
     Args:
-        history: of the job.
         attempts: the latest of the job.
-        state: of the job.
     """
     outcomes = {each.number: each.outcome for each in attempts}
 

@@ -73,7 +73,7 @@ class ExponentialDelay(RestartBackoff):
     Args:
         settings: those of ``exponential-delay``.
         chance: a random number from -1 to 1, for the jitter.
-        memory: of the leader before.
+        memory: what an earlier leader had counted.
     """
 
     def __init__(self, settings: RestartConfig, chance: Callable[[], float], memory: RestartMemory = NO_MEMORY) -> None:

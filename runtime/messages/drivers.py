@@ -121,7 +121,7 @@ class DriverAssignment(Message, frozen=True):
     py_files: tuple[BlobRef, ...] = ()
     archives: tuple[Archive, ...] = ()
     python: str = ""
-    """See :attr:`JobSubmission.python`."""
+    """As :attr:`JobSubmission.python`."""
     shuffle: bool = False
     """Whether its shuffles go through the shuffle service."""
     checkpoints: str = ""

@@ -117,8 +117,6 @@ class ChildProcess:
         """Start ``argv`` in its own session; nothing of the parent's environment is inherited.
 
         Args:
-            argv: the command.
-            env: its whole environment.
             cwd: its working directory; in a box it must be among what the box shows.
             stdout: where its output goes, as for :mod:`subprocess`.
             stderr: where its errors go.

@@ -33,7 +33,6 @@ class Diagnostics(RpcEndpoint):
 
     Args:
         process: what this process is called.
-        log: what it has logged.
     """
 
     def __init__(self, process: str, log: LogTail) -> None:

@@ -14,7 +14,6 @@ def own_checkpoints(url: str, sandbox: Sandbox, job_id: str) -> tuple[Path, ...]
 
     Args:
         url: where the job keeps them, empty for none; only a ``file`` URL names a directory.
-        sandbox: what the process lives in.
         job_id: whose they are, and the last name in ``url``.
 
     Raises:

@@ -41,8 +41,6 @@ class JobIdentity:
 
     Args:
         directory: the identity, complete; only whoever started the process writes it.
-        sandbox: what the process lives in.
-        job_id: whose process it is.
     """
 
     def __init__(self, directory: Path, sandbox: Sandbox, job_id: str) -> None:

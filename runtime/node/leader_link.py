@@ -72,7 +72,7 @@ class Registrant(Protocol):
 
 
 class LeaderLink:
-    """See the module's documentation.
+    """Registers this process with the leader, sends heartbeats, and reconnects until cancelled.
 
     Args:
         leader: makes a connection to whoever leads.

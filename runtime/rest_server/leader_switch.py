@@ -50,8 +50,6 @@ class RestSwitch:
     """The operations of :data:`sluice.runtime.rest_server.routes.PUBLISHED`, wherever they are served at the moment.
 
     Args:
-        identity: of this JobManager.
-        origin: of its home.
         who_leads: tells who leads.
     """
 

@@ -109,7 +109,6 @@ class RestServer:
         """Listen on ``host`` (port 0: any free port) for gateways too; returns the address bound. After :meth:`start`.
 
         Args:
-            identity: of this JobManager.
             host, port: where.
             jobmanagers: names of the JobManagers of this cluster, which forward while they stand by; no other
                 JobManager is admitted, whatever authority it shares.

@@ -96,7 +96,6 @@ class RpcEndpoint:
 
     Args:
         name: under which peers address it.
-        gateway: the Protocol it serves.
         mailbox_capacity: messages that may wait; more are refused with ``MailboxFull``.
         job_id: the job it belongs to; needed for methods declared with ``own_job``.
     """

@@ -81,10 +81,7 @@ class Line:
     """From the first greeting to the end. Created inside a running event loop.
 
     Args:
-        local: who this process is.
         peer: who the other one is, by its certificate.
-        stream: what it speaks over.
-        user: who speaks.
         timeouts: how long to wait.
     """
 

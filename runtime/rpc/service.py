@@ -49,7 +49,6 @@ class RpcService:
     """Starts endpoints, listens for peers, and connects to them; all over mutual TLS as ``identity``.
 
     Args:
-        identity: who this process is to its peers.
         connections: where dialed and accepted connections are recorded.
         timeouts: how long to wait for peers.
         on_failure: told of endpoints that failed: of errors that no caller waits for, and that may have left their

@@ -75,7 +75,6 @@ def rlimits(limits: Limits, *, shared: bool) -> dict[int, int]:
     """Those of ``limits`` that the kernel keeps for a process, by resource; no core dumps in any case.
 
     Args:
-        limits: of one box.
         shared: the kernel counts the processes of all boxes of the job together, because they have one uid. Then its
             limit is only a last resort, and the box is kept within its own by control group or watcher.
     """

@@ -170,8 +170,6 @@ class Sandbox:
         """The box of one process.
 
         Args:
-            view: what it sees.
-            limits: what it may use.
             network: its place in a network of the job's own, see :mod:`sluice.runtime.sandbox.network`; None: it shares
                 the machine's.
 

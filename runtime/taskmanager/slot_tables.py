@@ -9,11 +9,7 @@ from sluice.runtime.taskmanager.slot_table import SlotTable, TaskSlot
 
 
 class SlotTables:
-    """One :class:`SlotTable` for each kind of slot. An allocation is in one of them at most.
-
-    Args:
-        executors, drivers: the tables.
-    """
+    """One :class:`SlotTable` for each kind of slot. An allocation is in one of them at most."""
 
     def __init__(self, executors: SlotTable, drivers: SlotTable) -> None:
         self._tables = {SlotKind.EXECUTOR: executors, SlotKind.DRIVER: drivers}

@@ -109,8 +109,6 @@ class TaskExecutor(RpcEndpoint):
     Args:
         shape: name, address and size.
         launcher: composes the commands of executors.
-        sandbox: what they run in.
-        connections: what this process has seen.
         slots_changed: called on the main thread after each change, so that the ResourceManager hears of it soon.
         argv: the command of a driver agent.
         networks: those of drivers and executors; None: they share the machine's.

@@ -24,7 +24,6 @@ class TokenFiles:
 
     Args:
         directory: which it reads and does not write.
-        tokens: of the process.
         files: which to keep.
         uid: whom the files belong to; None: this user.
     """

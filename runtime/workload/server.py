@@ -37,11 +37,7 @@ class WorkloadServer:
     Args:
         place: a directory of this process alone, made private before.
         identity: the directory of its X.509 identity; whoever started the process renews it.
-        spiffe_id: who it is.
-        ask: for a token.
-        ask_keys: for the public keys.
         files: tokens to keep in files.
-        clock: the present.
     """
 
     def __init__(

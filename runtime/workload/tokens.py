@@ -71,9 +71,6 @@ class ProcessTokens:
     """The tokens of one process.
 
     Args:
-        spiffe_id: whose they are.
-        ask: for a token.
-        ask_keys: for the public keys.
         clock: the present, for validation.
         monotonic: seconds that never go back.
     """

@@ -67,10 +67,7 @@ class ActionRunner:
 
     Args:
         endpoint: on whose main thread outcomes are reported.
-        services: of the process.
-        machine: of the attempt.
         event: tells it of outcomes.
-        shuffle: the job's shuffles.
     """
 
     def __init__(

@@ -23,11 +23,6 @@ class Conclusion:
     """Gathers the records of an attempt whose driver has ended, judges it, and ends the job or hands it over.
 
     Args:
-        status: of the job.
-        life: of its driver.
-        outbox: for actions.
-        pool: the attempt's executors.
-        executors: what is done with these.
         streaming: takes the savepoint with which the job is to end.
     """
 
@@ -68,7 +63,6 @@ class Conclusion:
         """The evidence of the attempt's connections, as far as somebody answered: the attempt is concluded.
 
         Args:
-            evidence: of the connections.
             excesses: of the job's executors, of earlier attempts too.
         """
         if self._life.phase is not Phase.COLLECTING:

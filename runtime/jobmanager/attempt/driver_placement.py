@@ -14,11 +14,7 @@ DRIVER_REQUIREMENT_REPEAT_SECONDS = 2.0
 
 
 class DriverPlacement:
-    """See the module's documentation.
-
-    Args:
-        status: of the job.
-        outbox: for actions.
+    """Requires a slot for the driver, and starts the driver when one is offered.
 
     Attributes:
         slot: of the driver; None until one was offered.

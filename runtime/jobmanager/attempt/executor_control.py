@@ -37,9 +37,6 @@ class ExecutorControl:
     """Turns what happens to executors into actions, by the decisions of :class:`ExecutorPool`.
 
     Args:
-        status: of the job.
-        pool: the attempt's executors.
-        outbox: for actions.
         clock: epoch seconds.
         drain_timeout: seconds that executors on a drained TaskManager get to end in order.
         fail: ends the attempt for a reason.

@@ -102,7 +102,6 @@ class FailureBudget:
 
         Args:
             configured: the number for every job; 0: twice the number of its executors.
-            executors: of the job.
             spark_conf: Spark settings of the job, which may set the number.
         """
         said = _count(spark_conf.get("spark.executor.maxNumFailures", ""))

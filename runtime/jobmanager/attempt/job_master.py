@@ -64,8 +64,6 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     Args:
         before: the job, and what its earlier attempts have left.
-        services: of the process.
-        attempt: the number of this attempt.
         token: its fencing token, the same under each leader.
         resumption: it has begun under an earlier leader, and its driver may run; None: it begins.
     """

@@ -24,7 +24,7 @@ USED, REFUSED = "secret.used", "secret.refused"
 
 
 class JobSecrets:
-    """See the module's documentation.
+    """Gives the secrets of one attempt to its driver and executors, and records each time.
 
     Args:
         job_id, attempt: which attempt.

@@ -26,8 +26,6 @@ class JobStatus:
 
     Args:
         before: the job, and what its earlier attempts have left.
-        number: of the present attempt.
-        pool: its executors.
         outbox: for what follows from a change.
         clock: epoch seconds.
     """

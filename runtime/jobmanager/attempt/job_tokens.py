@@ -37,10 +37,8 @@ class JobTokens:
     """The tokens of all jobs of a JobManager.
 
     Args:
-        ask: the gateway's policy.
-        signer: the online authority.
-        trust_domain: of the jobs.
-        clock: seconds that never go back.
+        ask: has the gateway decide by its policy.
+        clock: monotonic.
     """
 
     def __init__(

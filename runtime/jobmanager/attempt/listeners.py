@@ -14,7 +14,7 @@ from sluice.runtime.messages import MAX_LISTENER_HOSTS, SlotOffer
 
 
 class JobListeners:
-    """See the module's documentation.
+    """The ports of one job's driver and executors, by host.
 
     Args:
         executors: those of the attempt, ended ones included.

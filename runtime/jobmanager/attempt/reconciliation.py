@@ -30,16 +30,10 @@ DRIVER_LOOK_SECONDS = 0.5
 
 
 class Reconciliation:
-    """See the module's documentation.
+    """Waits for the driver and the executors of an attempt that another leader began, and adopts them or gives them up.
 
     Args:
         resumption: where its driver was, and how long it may take.
-        status: of the job.
-        life: of the driver.
-        outbox: for actions.
-        placement: of the driver.
-        pool: the attempt's executors.
-        executors: what is done with these.
         lease: seconds that a driver goes on without an answer.
         driver_ended: told when a driver that was waited for is gone, and nobody wants another one.
         end_driver: asks the driver to end.

@@ -45,7 +45,6 @@ class ShuffleRelay:
 
     Args:
         link: to the shuffle service; None where it is not used.
-        job_id: of the job.
     """
 
     def __init__(self, link: ShuffleManagerLink | None, job_id: str) -> None:

@@ -65,8 +65,6 @@ class AttemptStateMachine:
 
     Args:
         before: the job, and what its earlier attempts have left.
-        settings: of the cluster.
-        number: of this attempt.
         executor_size: the slot that an executor of the job needs.
         clock: epoch seconds.
         resumption: it goes on under a new leader; None: it begins.

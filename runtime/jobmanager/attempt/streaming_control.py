@@ -22,12 +22,9 @@ STOP_STREAMING_SECONDS = 30.0
 
 
 class StreamingControl:
-    """See the module's documentation.
+    """Turns reports about streaming queries into checkpoints, and requests for savepoints into actions.
 
     Args:
-        status: of the job.
-        life: of its driver.
-        outbox: for actions.
         cancel_grace: seconds that a query gets to finish its batch.
         fail: ends the attempt for a reason.
         end_driver: asks the driver to end.

@@ -43,15 +43,11 @@ class ActionRunner:
     """The Dispatcher's hands: the store, the files of jobs, and their JobMasters.
 
     Args:
-        endpoint: the Dispatcher.
         machine: decides; it is told the outcomes.
-        jobs: what is known of each job.
         store: where jobs are written down.
         keeper: writes their past down.
-        term: the leadership under which it works.
         blobs: whose job folders are removed when a job is over.
         resource_manager: knows which executors are too large.
-        services: what JobMasters get.
         lease: of drivers, in seconds (see :mod:`sluice.runtime.jobmanager.dispatcher.orphaned_drivers`).
         feed: told of every change of a job.
         clock: epoch seconds.

@@ -53,12 +53,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class Dispatcher(RpcEndpoint):
-    """See the module's documentation. It exists while its process leads.
+    """The endpoint to which jobs are submitted. It exists while its process leads.
 
     Args:
         store: where jobs are written down.
         history: where their past is.
-        term: the leadership under which it works.
         blobs: whose job folders are removed when a job is over.
         resource_manager: for the logs of drivers and executors.
         services: what JobMasters get; ``services.dispatcher`` must be a proxy of this endpoint.

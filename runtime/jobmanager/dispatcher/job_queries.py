@@ -35,8 +35,6 @@ class JobQueries:
     """All raise ``JobNotFound`` for a job that is not known.
 
     Args:
-        endpoint: the Dispatcher.
-        jobs: what is known of each job.
         pending_reason: why a job waits for its turn; empty when it does not.
         resource_manager: reads logs of drivers and executors where they ran.
         savepoints: those that exist; asked for when they are needed.

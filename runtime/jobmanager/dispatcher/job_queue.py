@@ -30,7 +30,7 @@ class JobLimits:
 
 
 class JobQueue:
-    """See the module's documentation. Jobs that may run count as running from the moment at which they are admitted."""
+    """Admits jobs in the order in which they came. An admitted job counts as running at once."""
 
     def __init__(self, limits: JobLimits) -> None:
         self._limits = limits

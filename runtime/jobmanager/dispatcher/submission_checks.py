@@ -35,7 +35,6 @@ def check_submission(submission: JobSubmission, allow_conf: Sequence[str] = ()) 
     """Return a vetted copy.
 
     Args:
-        submission: what was asked for.
         allow_conf: Spark settings that the operator allows in addition.
 
     Raises:

@@ -51,7 +51,7 @@ class Provided:
 
 @dataclass
 class Provision:
-    """See the module's documentation."""
+    """Compares what jobs lack with the TaskManagers there are."""
 
     limits: ProvisionLimits
     _idle_since: dict[str, float] = field(default_factory=dict)

@@ -84,13 +84,12 @@ class _Registered:
 
 
 class ResourceManager(FencedRpcEndpoint):
-    """See the module's documentation.
+    """The endpoint with which TaskManagers register, and of which JobMasters require slots.
 
     Args:
         heartbeat_interval: seconds between a TaskManager's heartbeats.
         heartbeat_timeout: seconds after which a silent one is lost.
         blob_address: of the blob server, told to TaskManagers.
-        connections: what this process has seen.
         placement: on which TaskManagers slots are.
         max_slots_per_user: 0: any number.
         provision: how many TaskManagers are started on demand; None: nobody starts any.

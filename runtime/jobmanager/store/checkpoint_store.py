@@ -29,7 +29,7 @@ class _CheckpointsPointer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointStore:
-    """See the module's documentation. Writes need leadership: ``pointers`` belong to one term."""
+    """Adds and reads completed checkpoints. Writes need leadership: ``pointers`` belong to one term."""
 
     def __init__(self, pointers: PointerStore, storage: HaStorage) -> None:
         self._pointers = pointers

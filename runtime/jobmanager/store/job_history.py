@@ -28,7 +28,7 @@ MAX_HISTORY_BYTES = 1 << 20
 
 
 class JobHistory(Message, frozen=True):
-    """See the module's documentation; ``attempts`` with the present one last, whose ``outcome`` is empty."""
+    """What is kept of a job's past. The last of ``attempts`` is the present one, with an empty ``outcome``."""
 
     attempts: tuple[AttemptView, ...] = ()
     exceptions: tuple[ExceptionEntry, ...] = ()

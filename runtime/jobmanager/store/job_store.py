@@ -143,7 +143,7 @@ def _blob_name(job_id: str, ref: BlobRef) -> str:
 
 
 class JobStore:
-    """See the module's documentation. Writes need leadership: ``pointers`` belong to one term."""
+    """Writes jobs and their results durably. Writes need leadership: ``pointers`` belong to one term."""
 
     def __init__(self, pointers: PointerStore, storage: HaStorage, *, epoch: int, origin: str) -> None:
         self._pointers = pointers

@@ -78,7 +78,6 @@ class Guard:
     """Bounds of one box.
 
     Args:
-        limits: what it may use.
         subject: whose bounds they are, for what is said.
         directories: what the box can fill; it cannot replace these themselves.
         logs: files that it prints to.

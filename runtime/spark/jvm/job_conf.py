@@ -342,7 +342,6 @@ def check_job_conf(conf: Mapping[str, str], besides: Iterable[str] = ()) -> dict
     """Return a copy of a job's Spark settings.
 
     Args:
-        conf: what was submitted.
         besides: what the operator allows in addition, see :func:`check_allow_conf`.
 
     Raises:
