@@ -35,7 +35,7 @@ from sluice.cli.compose.services import (
     SERVICE,
     TMP,
     Joining,
-    Limits,
+    ResourceLimits,
     Service,
     announced,
     authority,
@@ -344,7 +344,7 @@ def _taskmanager(name: str, chosen: ComposeSet) -> Service:
             "TMPDIR": f"{HOME}/tmp",  # noqa: S108  in the TaskManager's own volume
         },
         # No job can use up the processes that the TaskManager and other jobs need.
-        limits=Limits(f"{memory_mb}m", pids=OWN_PROCESSES + chosen.boxes * BOX_PROCESSES),
+        limits=ResourceLimits(f"{memory_mb}m", pids=OWN_PROCESSES + chosen.boxes * BOX_PROCESSES),
         runs_jobs=True,
     )
 
@@ -360,7 +360,7 @@ def _shuffle(name: str, chosen: ComposeSet) -> Service:
         joining=(Joining(f"{role}/{name}", (name,)),),
         environment={"SLUICE__SHUFFLE__HOST": name},
         # A worker's memory_mb, and as much again for the files that it reads.
-        limits=None if manages else Limits("768m"),
+        limits=None if manages else ResourceLimits("768m"),
         mounts=(SHARED_BY_MANAGERS,) if manages and _managers_share(chosen) else (),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.cli.compose.services import (
     HOME,
     Joining,
-    Limits,
+    ResourceLimits,
     Service,
 )
 from sluice.pki.export.programs import SECURE_CLIENT_PORT
@@ -96,7 +96,7 @@ def _jobmanager(number: int, *, shares: bool) -> Service:
         networks={"gateway": (rest, REST_HOST), "cluster": (rpc,)},
         joining=(Joining(f"jobmanager/{name}", (rpc, rest, REST_HOST)),),
         environment={"SLUICE__JOBMANAGER__HOST": rpc, "SLUICE__JOBMANAGER__REST_HOST": rest},
-        limits=Limits("1g", pids=512),
+        limits=ResourceLimits("1g", pids=512),
         mounts=(SHARED_BY_JOBMANAGERS,) if shares else (),
     )
 
@@ -113,5 +113,5 @@ def _zookeeper(name: str) -> Service:
         endpoint=f"zookeeper-{name}",
         networks={"cluster": (clients,), "ensemble": (peers,)},
         joining=(Joining(f"zookeeper/{name}", (clients, peers)),),
-        limits=Limits("512m", pids=512),  # a JVM that shakes hands with many at the same time
+        limits=ResourceLimits("512m", pids=512),  # a JVM that shakes hands with many at the same time
     )

@@ -94,7 +94,7 @@ class Joining:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ResourceLimits:
     """What a service may use where the default is not enough."""
 
     memory: str
@@ -126,7 +126,7 @@ class Service:
     networks: Mapping[str, tuple[str, ...]]
     joining: tuple[Joining, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
-    limits: Limits | None = None
+    limits: ResourceLimits | None = None
     shared_run: tuple[str, ...] = ()
     mounts: tuple[str, ...] = ()
     runs_jobs: bool = False

@@ -27,7 +27,7 @@ def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     records = [
         record
         for record in read_sessions(located).records
-        if now < record.expires_at and not revoked.is_revoked("session", record.id, now=now)
+        if now < record.expires_at and not revoked.is_revoked(("session", record.id), now=now)
     ]
     if as_json:
         typer.echo(json.dumps({"sessions": [_document(record) for record in records]}))

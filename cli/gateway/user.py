@@ -60,11 +60,11 @@ def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     records = UserStore(located).read().records
     locked = Revocations.of(located)
     if as_json:
-        documents = [{**_document(each), "locked": locked.is_revoked("user", each.name)} for each in records]
+        documents = [{**_document(each), "locked": locked.is_revoked(("user", each.name))} for each in records]
         typer.echo(json.dumps({"users": documents}))
         return
     for record in records:
-        note = "  locked out" if locked.is_revoked("user", record.name) else ""
+        note = "  locked out" if locked.is_revoked(("user", record.name)) else ""
         typer.echo(
             f"{record.name}  roles: {', '.join(record.roles) or '-'}  groups: {', '.join(record.groups) or '-'}{note}"
         )
@@ -103,7 +103,7 @@ def remove(
 def lock(name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """Lock out a principal within a second, whatever the credential, including users of an identity provider."""
     located = Home.at(home)
-    Revocations.of(located).revoke("user", name)
+    Revocations.of(located).revoke(("user", name))
     acts.record(located, "user.locked", {"name": name})
     typer.echo(json.dumps({"locked": name}) if as_json else f"locked out {name}")
 
@@ -114,7 +114,7 @@ def unlock(
 ) -> None:
     """Lift a lock-out."""
     located = Home.at(home)
-    Revocations.of(located).restore("user", name)
+    Revocations.of(located).restore(("user", name))
     acts.record(located, "user.unlocked", {"name": name})
     typer.echo(json.dumps({"unlocked": name}) if as_json else f"unlocked {name}")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from sluice.cli.errors import RefusedError
 from sluice.core import Home, SluiceError
 from sluice.gateway.credentials import FOREVER, Revocations
+from sluice.pki.assertions import CertificateId
 from sluice.pki.ca import fingerprints
 from sluice.pki.revocation import RevocationTarget
 
@@ -27,7 +28,9 @@ def end_at_the_gateway(home: Home, targets: Iterable[RevocationTarget], director
         for serial, fingerprint in known | set(fingerprints(home, directory)):
             if (target := wanted.get(serial)) is not None:
                 end = target.not_after
-                revocations.revoke("certificate", fingerprint, until=FOREVER if end is None else end.timestamp())
+                revocations.revoke(
+                    ("certificate", CertificateId(fingerprint)), until=FOREVER if end is None else end.timestamp()
+                )
     except SluiceError as error:
         raise RefusedError(
             f"revoked, but not yet on open connections to the gateway: {error}", "`sluice user lock NAME` ends those"

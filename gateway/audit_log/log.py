@@ -68,7 +68,7 @@ _READ_BACK_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AuditLogLimits:
     """When a checkpoint is due, and when a segment is full."""
 
     checkpoint_records: int = CHECKPOINT_EVERY_RECORDS
@@ -100,14 +100,14 @@ class AuditLog:
     """
 
     def __init__(
-        self, path: Path, *, clock: Clock = utc_now, limits: Limits | None = None, disk: Disk | None = None
+        self, path: Path, *, clock: Clock = utc_now, limits: AuditLogLimits | None = None, disk: Disk | None = None
     ) -> None:
         """Open or create the log whose current segment is ``path``, and find the state of its chain."""
         self._path = path
         self._name = os.fspath(path)
         self._directory = make_private_directory(path.parent)
         self._clock = clock
-        self._limits = limits or Limits()
+        self._limits = limits or AuditLogLimits()
         self._disk = disk or Disk()
         self._traffic = TrafficWriter(self._directory, self._disk)
         self._mutex = threading.Lock()

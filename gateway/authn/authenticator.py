@@ -182,7 +182,7 @@ class Authenticator:
         token = self.tokens.get().get(record.token)
         if token is None or token.name != record.name or token.state(self.clock()) != "active":
             raise Unauthenticated(Refusal.NOT_ACCEPTED, record.id, f"the token {record.token} of the session has ended")
-        if self.revocations.is_revoked("token", token.id):
+        if self.revocations.is_revoked(("token", token.id)):
             raise Unauthenticated(Refusal.REVOKED, record.id, f"the token {token.id} of the session was revoked")
         return Principal(token.name, (token.role,), "token", Credential.of_session(record.id), scopes=token.scopes)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from sluice.core import Home
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.credentials import FLUSH_SECONDS, Limits, Revocations, session_snapshot, token_snapshot
+from sluice.gateway.credentials import FLUSH_SECONDS, Revocations, SessionLimits, session_snapshot, token_snapshot
 from sluice.pki.assertions import MAX_CHECKED, CheckHolders, Holders, SessionId, StreamHolder, TokenId
 
 IsValid = Callable[[StreamHolder], bool]
@@ -27,13 +27,13 @@ def validity_in(home: Home, config: GatewayConfig, clock: Callable[[], float] = 
     Client certificates and JWTs are looked at when a stream begins; after that only a revocation ends it.
     """
     tokens, sessions, revocations = token_snapshot(home), session_snapshot(home), Revocations.of(home)
-    limits = Limits(config.session_lifetime, config.session_idle + FLUSH_SECONDS)
+    limits = SessionLimits(config.session_lifetime, config.session_idle + FLUSH_SECONDS)
 
     def token_valid(identifier: TokenId, name: str, now: float) -> bool:
         record = tokens.get().get(identifier)
         if record is None or record.name != name or record.state(now) != "active":
             return False
-        return not revocations.current().is_revoked("token", identifier, now=now)
+        return not revocations.current().is_revoked(("token", identifier), now=now)
 
     def session_valid(identifier: SessionId, name: str, now: float) -> bool:
         record = sessions.get().get(identifier)

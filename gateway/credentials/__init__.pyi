@@ -29,7 +29,12 @@ from .session_store import (
     revoke_sessions as revoke_sessions,
     session_snapshot as session_snapshot,
 )
-from .sessions import Limits as Limits, NoSession as NoSession, SessionRecord as SessionRecord, is_session as is_session
+from .sessions import (
+    NoSession as NoSession,
+    SessionLimits as SessionLimits,
+    SessionRecord as SessionRecord,
+    is_session as is_session,
+)
 from .signing_keys import PassKeys as PassKeys, encode_jwks as encode_jwks
 from .token_file import TokenStore as TokenStore, create_token as create_token, token_snapshot as token_snapshot
 from .token_last_used import TokensLastUsed as TokensLastUsed, read_last_used as read_last_used

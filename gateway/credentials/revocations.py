@@ -32,10 +32,18 @@ from sluice.core import (
     write_secret,
 )
 from sluice.gateway.errors import RevocationError
-from sluice.pki.assertions import Credential
+from sluice.pki.assertions import CertificateId, Credential, Jti, SessionId, TokenId
 
 RevocationKind = Literal["token", "pass", "session", "user", "certificate"]
 KINDS: tuple[RevocationKind, ...] = get_args(RevocationKind)
+RevocationKey = (
+    tuple[Literal["token"], TokenId]
+    | tuple[Literal["pass"], Jti]
+    | tuple[Literal["session"], SessionId]
+    | tuple[Literal["user"], str]
+    | tuple[Literal["certificate"], CertificateId]
+)
+"""What is revoked: an id with the kind that it is of. A principal's name is the id of a user."""
 
 MAX_REVOCATIONS = 20_000
 """Unexpired ids in one set; Envoy is given all of them."""
@@ -68,16 +76,16 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class RevocationSet:
     """All that is revoked, as a value; ids of different kinds never meet."""
 
-    entries: Mapping[tuple[RevocationKind, str], Revocation] = field(default_factory=dict)
+    entries: Mapping[tuple[str, str], Revocation] = field(default_factory=dict)
 
     @classmethod
     def of(cls, revocations: Iterable[Revocation]) -> RevocationSet:
         """Of several about one id the last one counts."""
         return cls({(each.kind, each.id): each for each in revocations})
 
-    def is_revoked(self, kind: RevocationKind, identifier: str, *, now: float) -> bool:
+    def is_revoked(self, key: RevocationKey, *, now: float) -> bool:
         """Whether this id is revoked at ``now``."""
-        entry = self.entries.get((kind, identifier))
+        entry = self.entries.get(key)
         return entry is not None and now < entry.until
 
     def unexpired(self, now: float) -> tuple[Revocation, ...]:
@@ -86,13 +94,9 @@ class RevocationSet:
 
     def refuses(self, *, name: str, credential: Credential, now: float, jti: str = "") -> Revocation | None:
         """The revocation of this name, this credential or the pass ``jti``; None when there is none."""
-        keys: list[tuple[RevocationKind, str]] = [("user", name), ("pass", jti)]
-        if credential.kind != "jwt":  # of which only the user, and the passes got for it, are revoked
-            keys.append((credential.kind, credential.id))
-        for key in keys:
-            if key[1] and self.is_revoked(*key, now=now):
-                return self.entries[key]
-        return None
+        keys: tuple[tuple[str, str], ...] = (("user", name), ("pass", jti), (credential.kind, credential.id))
+        found = (self.entries.get(key) for key in keys if key[1])  # of a JWT only its user and passes are revoked
+        return next((each for each in found if each is not None and now < each.until), None)
 
 
 def decode(data: bytes) -> RevocationSet:
@@ -131,12 +135,13 @@ class Revocations:
         self._known = stamp, current
         return current
 
-    def is_revoked(self, kind: RevocationKind, identifier: str) -> bool:
+    def is_revoked(self, key: RevocationKey) -> bool:
         """Whether this id is revoked now."""
-        return self.current().is_revoked(kind, identifier, now=self._clock())
+        return self.current().is_revoked(key, now=self._clock())
 
-    def revoke(self, kind: RevocationKind, identifier: str, *, until: float = FOREVER, by: str = "") -> Revocation:
+    def revoke(self, key: RevocationKey, *, until: float = FOREVER, by: str = "") -> Revocation:
         """Add an id; it is on disk when this returns. Raises :class:`RevocationError`, and then it is not revoked."""
+        kind, identifier = key
         if kind not in KINDS or len(identifier) > MAX_ID_CHARACTERS or not _ID.fullmatch(identifier):
             raise RevocationError(f"{identifier[:80]!r} cannot be the id of a {kind}")
         now = self._clock()
@@ -152,9 +157,9 @@ class Revocations:
             self._append(msgspec.json.encode(entry) + b"\n")
         return entry
 
-    def restore(self, kind: RevocationKind, identifier: str, *, by: str = "") -> Revocation:
+    def restore(self, key: RevocationKey, *, by: str = "") -> Revocation:
         """Take back what :meth:`revoke` did to this id."""
-        return self.revoke(kind, identifier, until=self._clock(), by=by)
+        return self.revoke(key, until=self._clock(), by=by)
 
     async def changes(self, interval: float = POLL_SECONDS) -> AsyncIterator[RevocationSet]:
         """The set now, and again each time it changed, within ``interval`` seconds; runs until closed."""

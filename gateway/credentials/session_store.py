@@ -12,8 +12,8 @@ from sluice.core import CachedFile, Home, make_private_directory, read_secret, w
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.credentials.sessions import (
     Client,
-    Limits,
     SessionBook,
+    SessionLimits,
     SessionRecord,
 )
 from sluice.gateway.errors import SessionError
@@ -58,10 +58,10 @@ def revoke_sessions(
     found = [
         record
         for record in read_sessions(home).records
-        if wanted(record) and moment < record.expires_at and not known.is_revoked("session", record.id, now=moment)
+        if wanted(record) and moment < record.expires_at and not known.is_revoked(("session", record.id), now=moment)
     ]
     for record in found:
-        revocations.revoke("session", record.id, until=record.expires_at, by=by)
+        revocations.revoke(("session", record.id), until=record.expires_at, by=by)
     return found
 
 
@@ -72,7 +72,7 @@ class SessionStore:
     beside the event loop; the rest waits for nothing.
     """
 
-    def __init__(self, home: Home, limits: Limits, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, home: Home, limits: SessionLimits, clock: Callable[[], float] = time.time) -> None:
         """Continue with the sessions of ``home``; raises when they cannot be read."""
         self._path = session_file(home)
         self._limits = limits

@@ -61,7 +61,7 @@ class _SessionFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SessionLimits:
     """How long sessions live, in seconds: at most, and without being used."""
 
     lifetime: float
@@ -103,7 +103,7 @@ class SessionBook:
         return self._records.get(identifier)
 
     def begin(
-        self, subject: Subject, client: Client, limits: Limits, *, now: float, address: str = ""
+        self, subject: Subject, client: Client, limits: SessionLimits, *, now: float, address: str = ""
     ) -> tuple[SessionBook, SessionRecord, str]:
         """Begin a session with a random id and secret; returns the new book, the record and the secret."""
         kept = [record for record in self.records if limits.hold(record, now)]
@@ -134,7 +134,7 @@ class SessionBook:
         )
         return SessionBook([*kept, record]), record, text
 
-    def authenticate(self, presented: str, limits: Limits, *, now: float) -> SessionRecord:
+    def authenticate(self, presented: str, limits: SessionLimits, *, now: float) -> SessionRecord:
         """The session that ``presented`` is; raises :class:`NoSession`."""
         match = _SESSION.fullmatch(presented)
         if match is None:

@@ -80,7 +80,7 @@ class TokenStore:
             self._write(book)
         record = book.find(identifier)
         # The passes it was exchanged for end too; without a set to put it in, the token itself is revoked all the same.
-        self._revocations.revoke("token", identifier, until=record.expires_at)
+        self._revocations.revoke(("token", identifier), until=record.expires_at)
         # And the browsers that signed in with it.
         revoke_sessions(self._home, lambda session: session.token == identifier)
         return record

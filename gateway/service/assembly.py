@@ -18,9 +18,9 @@ from sluice.gateway.config import AUTH_NAME, GatewayConfig, IssuerConfig
 from sluice.gateway.connect import connect_operations
 from sluice.gateway.credentials import (
     AssertionSigner,
-    Limits,
     PassKeys,
     Revocations,
+    SessionLimits,
     SessionStore,
     TokensLastUsed,
     publish_keys,
@@ -83,7 +83,7 @@ async def auth_service(
         authenticator = Authenticator(
             tokens=token_snapshot(home),
             users=user_snapshot(home),
-            sessions=SessionStore(home, Limits(config.session_lifetime, config.session_idle)),
+            sessions=SessionStore(home, SessionLimits(config.session_lifetime, config.session_idle)),
             revocations=Revocations.of(home),
             pass_keys=keys,
             policy=policy,

@@ -225,7 +225,7 @@ class Login:
         return bool(self._sign_in.authenticator.users.get().records)
 
     def _locked_out(self, name: str) -> bool:
-        return self._sign_in.authenticator.revocations.is_revoked("user", name)
+        return self._sign_in.authenticator.revocations.is_revoked(("user", name))
 
 
 def _failed(status: int) -> web.Response:

@@ -10,7 +10,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from aiohttp import hdrs, web
 
@@ -122,8 +121,8 @@ class SignIn:
         """End a session and every pass got for it; ``by``: the acting principal, when it is not ``name``."""
         # First the passes, which others check: if that fails the session is still there to try again.
         until = self.clock() + self.config.pass_lifetime + _RESERVED_SECONDS
-        revoke = partial(self.authenticator.revocations.revoke, "session", identifier, until=until, by=by or name)
-        await asyncio.to_thread(revoke)
+        revoke = self.authenticator.revocations.revoke
+        await asyncio.to_thread(revoke, ("session", identifier), until=until, by=by or name)
         await asyncio.to_thread(self.authenticator.sessions.end, identifier)
 
     def remember_id_token(self, session: SessionId, id_token: str) -> None:

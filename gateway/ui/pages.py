@@ -77,7 +77,7 @@ class AdminPages:
         sessions = [
             each
             for each in sign_in.authenticator.sessions.records
-            if now < each.expires_at and not revoked.is_revoked("session", each.id, now=now)
+            if now < each.expires_at and not revoked.is_revoked(("session", each.id), now=now)
         ]
         may_see_tokens = self._may(who, "tokens.list")
         tokens = sign_in.authenticator.tokens.get().records if may_see_tokens else ()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sluice.gateway.credentials import FOREVER, Revocations
 from sluice.pki import CaUnavailable
+from sluice.pki.assertions import CertificateId
 from sluice.pki.ca import CaAddress, RevokedAnswer
 from sluice.pki.enrolment import revoke
 from sluice.pki.revocation import Reason
@@ -55,5 +56,5 @@ class RevocationClient:
         # The list counts in handshakes. A user's certificate is known to the gateway by its fingerprint, too.
         if answer.authority is AuthorityKind.EDGE and answer.fingerprint:
             until = FOREVER if answer.not_after is None else answer.not_after
-            self.revocations.revoke("certificate", answer.fingerprint, until=until, by=by)
+            self.revocations.revoke(("certificate", CertificateId(answer.fingerprint)), until=until, by=by)
         return answer

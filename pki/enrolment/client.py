@@ -33,7 +33,7 @@ from sluice.pki.ca import (
     prove_possession,
 )
 from sluice.pki.channels import Channel, server_policy
-from sluice.pki.enrolment.exchange import Limits, call, exchange, mutual_context
+from sluice.pki.enrolment.exchange import ExchangeLimits, call, exchange, mutual_context
 from sluice.pki.errors import CaUnavailable
 from sluice.pki.identities import KEY_FILE, JoinToken, read_identity, read_peers
 from sluice.pki.issuing import SignedChain, install_chain, names_of
@@ -159,7 +159,7 @@ def _install(directory: Path, key_pem: bytes, signed: SignedChain) -> dt.datetim
 
 
 _NOTHING_KNOWN = TrustRequest()
-_TRUST_LIMITS = Limits(
+_TRUST_LIMITS = ExchangeLimits(
     read=TRUST_WAIT_SECONDS + 10.0, total=TRUST_WAIT_SECONDS + 40.0, answer_bytes=MAX_TRUST_ANSWER_BYTES
 )
 """The authority waits for a change before it answers."""

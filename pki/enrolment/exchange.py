@@ -27,7 +27,7 @@ _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ExchangeLimits:
     """How long an exchange may take, in seconds, and how large its answer may be, in bytes."""
 
     connect: float = 10.0
@@ -37,7 +37,7 @@ class Limits:
     answer_bytes: int = MAX_ANSWER_BYTES
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = ExchangeLimits()
 
 
 def mutual_context(identity: TlsIdentity) -> ssl.SSLContext:
@@ -62,7 +62,7 @@ async def exchange(  # noqa: PLR0917  in the order of the wire: where, how, what
     path: str,
     body: msgspec.Struct | None,
     answer: type[_Answer],
-    limits: Limits = DEFAULT_LIMITS,
+    limits: ExchangeLimits = DEFAULT_LIMITS,
 ) -> _Answer:
     """POST ``body`` to ``path`` (None: GET), and return the answer.
 

@@ -13,14 +13,14 @@ from sluice.pki.ca import (
     TokenKeysAnswer,
     TokenRequest,
 )
-from sluice.pki.enrolment.exchange import Limits, exchange, mutual_context
+from sluice.pki.enrolment.exchange import ExchangeLimits, exchange, mutual_context
 from sluice.pki.errors import IssuanceRefused
 from sluice.pki.jwt import check_audiences, decode_jwks
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.tls import TlsIdentity
 
 MAX_ANSWER_BYTES = 64 << 10
-LIMITS = Limits(connect=5.0, read=5.0, total=10.0, answer_bytes=MAX_ANSWER_BYTES)
+LIMITS = ExchangeLimits(connect=5.0, read=5.0, total=10.0, answer_bytes=MAX_ANSWER_BYTES)
 """A token is asked for again, unlike a certificate: nobody waits long for one."""
 
 

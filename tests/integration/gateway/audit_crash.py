@@ -17,12 +17,12 @@ from pathlib import Path
 
 from sluice.core.append_log import Disk
 from sluice.gateway.audit_log.chain import AccessPosition, AuditRecord
-from sluice.gateway.audit_log.log import AuditLog, Limits
+from sluice.gateway.audit_log.log import AuditLog, AuditLogLimits
 from sluice.gateway.audit_log.segments import CURRENT
 from sluice.gateway.audit_log.verification import read_records, verify_log
 from tests.deadly_disk import WHEN, DeadlyDisk, killed
 
-LIMITS = Limits(checkpoint_records=4, segment_bytes=2500)
+LIMITS = AuditLogLimits(checkpoint_records=4, segment_bytes=2500)
 RECORDS = 8
 
 

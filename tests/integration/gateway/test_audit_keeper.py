@@ -12,7 +12,7 @@ from sluice.core.home import Home
 from sluice.gateway.audit_log import maintenance as audit_keeper
 from sluice.gateway.audit_log.access_log_reader import access_file
 from sluice.gateway.audit_log.chain import AuditRecord
-from sluice.gateway.audit_log.log import AuditLog, Limits, audit_directory, audit_file
+from sluice.gateway.audit_log.log import AuditLog, AuditLogLimits, audit_directory, audit_file
 from sluice.gateway.audit_log.maintenance import keeping
 from sluice.gateway.audit_log.segments import CHECKPOINT, segments
 from sluice.gateway.audit_log.verification import read_records, verify_log
@@ -53,7 +53,7 @@ async def test_access_log_is_taken_over_across_restarts_and_rotation(short_home:
 
 async def test_what_is_written_is_signed_and_put_aside_and_closed_segments_are_compressed(short_home: Home) -> None:
     directory = audit_directory(short_home)
-    limits = Limits(checkpoint_age=dt.timedelta(0), segment_bytes=1000)
+    limits = AuditLogLimits(checkpoint_age=dt.timedelta(0), segment_bytes=1000)
     log = AuditLog(audit_file(short_home), limits=limits)
     async with keeping(short_home, log):
         for _ in range(5):

@@ -11,6 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from sluice.gateway.credentials.revocations import Revocations
+from sluice.pki.assertions.principal import CertificateId
 from sluice.pki.config import PkiConfig
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
@@ -71,7 +72,7 @@ def test_a_certificate_is_revoked_at_once(with_policy: Gateway, edge_authority: 
         assert with_policy.read(connection).status == 200
         leaf = x509.load_pem_x509_certificate((ada / "chain.pem").read_bytes())
         fingerprint = leaf.fingerprint(hashes.SHA256()).hex()
-        Revocations.of(with_policy.home).revoke("certificate", fingerprint)
+        Revocations.of(with_policy.home).revoke(("certificate", CertificateId(fingerprint)))
         # On the connection that is open already.
         connection.sendall(request)
         assert with_policy.read(connection).status == 401

@@ -23,7 +23,7 @@ from sluice.gateway.principal import AccessRole
 from sluice.gateway.upstreams import CERTIFICATE_SECRET, TRUST_SECRET
 from sluice.pki.assertions.keys import assertion_keys_file
 from sluice.pki.assertions.open_streams import StreamHolder
-from sluice.pki.assertions.principal import Jti
+from sluice.pki.assertions.principal import CertificateId, Jti
 from sluice.pki.channels import MAY_CONNECT, Channel, server_policy
 from sluice.pki.jwt.token_query import TokenQuery
 from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
@@ -201,7 +201,7 @@ async def test_jobmanager_asks_whose_streams_may_stay(shared: NetworkGateway) ->
     ada = StreamHolder(principal="ada", kind="certificate", credential="c-ada", id=Jti("p-1"))
     eve = StreamHolder(principal="eve", kind="certificate", credential="c-eve", id=Jti("p-2"))
     unknown = StreamHolder(principal="mallory", kind="token", credential="no-such-token", id=Jti("p-3"))
-    Revocations.of(shared.home).revoke("certificate", "c-eve")
+    Revocations.of(shared.home).revoke(("certificate", CertificateId("c-eve")))
     assert await check({ada, eve, unknown}) == {ada}
     nobody = check_at(AuthService(TlsIdentity(shared.rest_identity), shared.auth_address[0], 1))
     with pytest.raises(AssertionRefused):

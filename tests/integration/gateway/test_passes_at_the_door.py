@@ -13,9 +13,9 @@ from sluice.gateway.authz.operations import GATEWAY_OPERATIONS
 from sluice.gateway.authz.policy_file import PolicyFile, policy_file
 from sluice.gateway.credentials.access_tokens import issue, role_pass_prefix
 from sluice.gateway.credentials.authenticated import Authenticated
-from sluice.gateway.credentials.revocations import Revocations
+from sluice.gateway.credentials.revocations import RevocationKey, Revocations
 from sluice.gateway.credentials.signing_keys import PassKeys
-from sluice.pki.assertions.principal import Credential, Principal
+from sluice.pki.assertions.principal import Credential, Jti, Principal, SessionId, TokenId
 from sluice.pki.assertions.tokens import REST_AUDIENCE
 from tests.assertions import asserted_by
 from tests.integration.gateway.conftest import ROUTES, Gateway, eventually
@@ -69,7 +69,7 @@ def test_person_whose_session_was_revoked_is_led_to_the_sign_in_page(gateway: Ga
     cookie = ("Cookie", f"__Host-sluice-pass={text}")
     looks = (("Sec-Fetch-Mode", "navigate"), ("Accept", "text/html,application/xhtml+xml"))
     assert gateway.send("GET", "/v1/jobs", cookie, *looks).status == 200
-    Revocations.of(gateway.home).revoke("session", "session-of-rosa")
+    Revocations.of(gateway.home).revoke(("session", SessionId("session-of-rosa")))
     eventually(lambda: gateway.send("GET", "/v1/jobs", cookie, *looks).status != 200, "the session goes on")
     gateway.reached()
     reply = gateway.send("GET", "/v1/jobs?state=RUNNING", cookie, *looks)
@@ -116,12 +116,16 @@ def test_what_changes_something_reaches_rest_with_an_assertion_of_its_own(gatewa
 @pytest.mark.parametrize("kind", ["pass", "token", "user"])
 def test_revocation_counts_on_an_open_connection_within_a_second(gateway: Gateway, kind: str) -> None:
     text, made = pass_of(gateway, "viewer", f"eve-{kind}", f"cred-{kind}")
-    identifier = {"pass": made.pass_id or "", "token": f"cred-{kind}", "user": f"eve-{kind}"}[kind]
+    keys: dict[str, RevocationKey] = {
+        "pass": ("pass", made.pass_id or Jti("")),
+        "token": ("token", TokenId(f"cred-{kind}")),
+        "user": ("user", f"eve-{kind}"),
+    }
     request = f"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {text}\r\n\r\n".encode()
     with gateway.connect() as connection:
         connection.sendall(request)
         assert gateway.read(connection).status == 200
-        Revocations.of(gateway.home).revoke(kind, identifier)  # type: ignore[arg-type]  # one of the kinds
+        Revocations.of(gateway.home).revoke(keys[kind])
         revoked_at = time.monotonic()
 
         def refused() -> bool:

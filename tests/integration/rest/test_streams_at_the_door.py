@@ -28,6 +28,7 @@ from sluice.gateway.credentials.users import UserStore
 from sluice.gateway.principal import AccessRole
 from sluice.gateway.service.processes import route_file, run_auth, run_envoy
 from sluice.pki.assertions.open_streams import CheckHolders, Holders
+from sluice.pki.assertions.principal import CertificateId
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.edge_client import edge_client_context
@@ -181,7 +182,7 @@ def _revoke_token(door: Door) -> None:
 
 
 def _lock_user(door: Door) -> None:
-    Revocations.of(door.cluster.home).revoke("user", "eve")
+    Revocations.of(door.cluster.home).revoke(("user", "eve"))
 
 
 REVOCATIONS: dict[str, Callable[[Door], None]] = {"token": _revoke_token, "user": _lock_user}
@@ -275,11 +276,11 @@ def _end_session(door: Door, name: str) -> None:
 
 def _end_certificate(door: Door, name: str) -> None:
     leaf = x509.load_pem_x509_certificate((door.cluster.tmp / name / "chain.pem").read_bytes())
-    Revocations.of(door.cluster.home).revoke("certificate", leaf.fingerprint(hashes.SHA256()).hex())
+    Revocations.of(door.cluster.home).revoke(("certificate", CertificateId(leaf.fingerprint(hashes.SHA256()).hex())))
 
 
 def _end_user(door: Door, name: str) -> None:
-    Revocations.of(door.cluster.home).revoke("user", name)
+    Revocations.of(door.cluster.home).revoke(("user", name))
 
 
 SIGN_INS: dict[str, tuple[Callable[[Door], Awaitable[Shown]], Callable[[Door, str], None]]] = {

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.gateway.audit_log.chain import AccessPosition, AuditRecord
-from sluice.gateway.audit_log.log import AuditLog, Limits
+from sluice.gateway.audit_log.log import AuditLog, AuditLogLimits
 from sluice.pipelines import access_report
 from sluice.pipelines.access_report import (
     ROW_SCHEMA,
@@ -175,7 +175,7 @@ def write_log(directory: Path) -> None:
     now = dt.datetime(2026, 3, 2, 9, 30, tzinfo=dt.UTC)
     moments = [now + dt.timedelta(days=day) for day in range(21)]
     moments += [dt.datetime(2026, 3, 23, 2, tzinfo=dt.UTC)]
-    log = AuditLog(directory / "current.jsonl", clock=lambda: moments[0], limits=Limits(segment_bytes=4000))
+    log = AuditLog(directory / "current.jsonl", clock=lambda: moments[0], limits=AuditLogLimits(segment_bytes=4000))
     while moments:
         log.append(
             AuditRecord(

@@ -12,6 +12,7 @@ from typing import Self
 from sluice.core.files import write_secret
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.pki.assertions.principal import Jti, TokenId
 from tests.integration.gateway.conftest import Gateway
 from tests.integration.gateway.test_passes_at_the_door import pass_of
 
@@ -103,7 +104,7 @@ def test_no_request_fails_while_everything_changes(running_gateway: Gateway) -> 
     keys, revocations = PassKeys.of(gateway.home), Revocations.of(gateway.home)
     changes: list[Callable[[int], object]] = [
         lambda _: gateway.authority.issue(gateway.identity),
-        lambda number: revocations.revoke("token", f"somebody-{number}"),
+        lambda number: revocations.revoke(("token", TokenId(f"somebody-{number}"))),
         lambda number: keys.refresh(time.time() + number),
     ]
     under_load(gateway, text, changes, restarts=True)
@@ -115,7 +116,7 @@ def test_envoy_follows_the_server_after_it_was_away(running_gateway: Gateway) ->
     text, made = pass_of(gateway, "viewer", "away", "away-1")
     gateway.stop_auth()
     assert gateway.send("GET", "/v1/jobs", token=text).status == 200
-    Revocations.of(gateway.home).revoke("pass", made.pass_id or "")
+    Revocations.of(gateway.home).revoke(("pass", Jti(made.pass_id or "")))
     gateway.start_auth()
     back = time.monotonic()
     while gateway.send("GET", "/v1/jobs", token=text).status == 200:

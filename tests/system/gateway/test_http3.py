@@ -18,6 +18,7 @@ from sluice.core.home import Home
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.principal import AccessRole
+from sluice.pki.assertions.principal import Jti
 from tests.integration.gateway.conftest import DEADLINE_SECONDS, BackgroundLoop, EdgeAuthority, Gateway
 from tests.integration.gateway.test_passes_at_the_door import pass_of
 from tests.system.gateway.http3_client import Http3, http3
@@ -183,7 +184,7 @@ async def test_a_revocation_counts_on_an_open_connection(gateway: Gateway) -> No
     text, issued = pass_of(gateway, "viewer", name="mallory", credential="cred-9")
     async with http3(gateway) as client:
         assert (await client.ask("GET", "/v1/jobs", token=text)).status == 200
-        Revocations.of(gateway.home).revoke("pass", issued.pass_id or "")
+        Revocations.of(gateway.home).revoke(("pass", Jti(issued.pass_id or "")))
         deadline = time.monotonic() + DEADLINE_SECONDS
         while (await client.ask("GET", "/v1/jobs", token=text)).status != 403:
             assert time.monotonic() < deadline, "the revoked pass is still let in"

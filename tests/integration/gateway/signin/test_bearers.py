@@ -20,7 +20,7 @@ from sluice.gateway.credentials.access_tokens import PASS_COOKIE
 from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.credentials.token_last_used import read_last_used
 from sluice.gateway.jwt.jwks import UNKNOWN_KEY_SECONDS
-from sluice.pki.assertions.principal import TokenId
+from sluice.pki.assertions.principal import CertificateId, Jti, TokenId
 from tests.identity_provider import IdentityProvider, Signer
 
 from .conftest import TRUST_DOMAIN, House, Start
@@ -73,7 +73,7 @@ async def test_revoking_ends_the_credential_and_its_passes_alike(house: House) -
     assert await house.bearer(got) == await house.bearer(text) == 401
     shown = {"x_forwarded_client_cert": certified("cert-user")}
     assert (await house.check(**shown)).status == 200
-    house.service.checks.authenticator.revocations.revoke("certificate", "ab" * 32)
+    house.service.checks.authenticator.revocations.revoke(("certificate", CertificateId("ab" * 32)))
     assert (await house.check(**shown)).status == 401
 
 
@@ -81,7 +81,7 @@ async def test_a_single_pass_can_be_revoked(house: House) -> None:
     _, text = token(house)
     got = (await exchanged(house, authorization=f"Bearer {text}"))["pass"]
     jti = jwt.decode(got, options={"verify_signature": False})["jti"]
-    house.service.checks.authenticator.revocations.revoke("pass", jti)
+    house.service.checks.authenticator.revocations.revoke(("pass", Jti(jti)))
     assert await house.bearer(got) == 401
     assert await house.bearer(text) == 200
 

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from sluice.gateway.credentials.access_tokens import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
 from sluice.gateway.signin.cookies import LOGIN_COOKIE
+from sluice.pki.assertions.principal import SessionId
 from tests.identity_provider import Signer
 
 from .conftest import ORIGIN, Browser, House, hidden
@@ -240,10 +241,10 @@ async def test_signed_out_everywhere_by_revoking_the_user_or_the_session(house: 
     await browser.get("/v1/jobs")
     revocations = house.service.checks.authenticator.revocations
     me = (await browser.get("/auth/whoami")).json
-    revocations.revoke("user", "ada")
+    revocations.revoke(("user", "ada"))
     assert (await browser.get("/v1/jobs")).status == 401
     assert (await house.browser().sign_in()).status == 403
-    revocations.restore("user", "ada")
+    revocations.restore(("user", "ada"))
     assert (await browser.get("/v1/jobs")).status == 200
-    revocations.revoke("session", me["credential"])
+    revocations.revoke(("session", SessionId(me["credential"])))
     assert (await browser.get("/v1/jobs")).status == 401

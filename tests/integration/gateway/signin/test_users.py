@@ -10,7 +10,7 @@ import pytest
 from sluice.gateway.audit_log.log import audit_file
 from sluice.gateway.credentials.access_tokens import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
 from sluice.gateway.credentials.session_store import SessionStore, revoke_sessions
-from sluice.gateway.credentials.sessions import MAX_SESSIONS_PER_NAME, Limits
+from sluice.gateway.credentials.sessions import MAX_SESSIONS_PER_NAME, SessionLimits
 from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.credentials.users import UserStore
 from sluice.gateway.principal import Subject
@@ -128,7 +128,7 @@ async def test_sessions_of_one_name_are_bounded(local: House) -> None:
 async def test_sessions_survive_a_restart_of_the_auth_service(local: House) -> None:
     browser = local.browser()
     await browser.submit_password("grace", PASSWORD)
-    again = SessionStore(local.home, Limits(3600, 3600))
+    again = SessionStore(local.home, SessionLimits(3600, 3600))
     assert again.authenticate(browser.cookies[SESSION_COOKIE]).name == "grace"
 
 

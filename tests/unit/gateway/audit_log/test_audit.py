@@ -15,7 +15,7 @@ import pytest
 
 from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AccessPosition, AuditRecord
 from sluice.gateway.audit_log.keys import SIGNING_KEY, VERIFICATION_KEY
-from sluice.gateway.audit_log.log import AuditLog, Limits
+from sluice.gateway.audit_log.log import AuditLog, AuditLogLimits
 from sluice.gateway.audit_log.segments import CHECKPOINT, segments
 from sluice.gateway.audit_log.verification import read_records, verify_file, verify_log
 from sluice.gateway.errors import AuditLogError
@@ -148,7 +148,7 @@ def test_key_that_others_can_read_is_refused(path: Path) -> None:
 
 def test_several_writers_continue_one_chain(path: Path) -> None:
     """Each takes in what the others wrote; nothing is lost, nothing written twice."""
-    limits = Limits(checkpoint_records=7, segment_bytes=20_000)
+    limits = AuditLogLimits(checkpoint_records=7, segment_bytes=20_000)
     logs = [AuditLog(path, limits=limits) for _ in range(4)]
 
     def write(log: AuditLog, name: str) -> None:
@@ -179,7 +179,7 @@ def test_writer_that_waits_too_long_for_another_says_so(path: Path, monkeypatch:
 
 def test_checkpoints_come_by_number_and_by_time(path: Path) -> None:
     clock = Clock()
-    log = AuditLog(path, clock=clock, limits=Limits(checkpoint_records=3))
+    log = AuditLog(path, clock=clock, limits=AuditLogLimits(checkpoint_records=3))
     for _ in range(4):
         log.append(decision())
     assert events(path) == ["checkpoint", *["decision"] * 3, "checkpoint", "decision"]
@@ -257,7 +257,7 @@ def test_detail_without_end_is_cut(path: Path) -> None:
 
 def test_segments_are_closed_and_compressed_and_the_chain_goes_on(path: Path) -> None:
     clock = Clock()
-    log = AuditLog(path, clock=clock, limits=Limits(segment_bytes=3000, segment_age=dt.timedelta(hours=1)))
+    log = AuditLog(path, clock=clock, limits=AuditLogLimits(segment_bytes=3000, segment_age=dt.timedelta(hours=1)))
     for number in range(30):
         log.append(decision(f"/{number}"))
     before = segments(path.parent)
@@ -277,7 +277,7 @@ def test_segments_are_closed_and_compressed_and_the_chain_goes_on(path: Path) ->
 
 
 def test_age_of_a_segment_counts_from_its_first_record_whoever_writes(path: Path) -> None:
-    clock, limits = Clock(), Limits(segment_age=dt.timedelta(hours=1))
+    clock, limits = Clock(), AuditLogLimits(segment_age=dt.timedelta(hours=1))
     log = AuditLog(path, clock=clock, limits=limits)
     for _ in range(300):
         log.append(decision())
@@ -295,7 +295,7 @@ def test_age_of_a_segment_counts_from_its_first_record_whoever_writes(path: Path
 
 def test_log_is_continued_after_a_compressed_segment(path: Path) -> None:
     """Nothing is in the current segment yet: the end is in the one before."""
-    log = AuditLog(path, limits=Limits(segment_bytes=500))
+    log = AuditLog(path, limits=AuditLogLimits(segment_bytes=500))
     log.append(decision())
     log.maintain()
     log.close()
@@ -308,7 +308,7 @@ def test_log_is_continued_after_a_compressed_segment(path: Path) -> None:
 
 def test_position_of_the_access_log_is_found_again_wherever_it_is(path: Path) -> None:
     clock = Clock()
-    log = AuditLog(path, clock=clock, limits=Limits(checkpoint_records=10, segment_bytes=6000))
+    log = AuditLog(path, clock=clock, limits=AuditLogLimits(checkpoint_records=10, segment_bytes=6000))
     assert log.position() is None
     nowhere, reached = AccessPosition("", 0), AccessPosition("f", 2)
     assert log.take_over(b"1\n", after=nowhere, position=reached)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sluice.gateway.audit_log.chain import AuditRecord
-from sluice.gateway.audit_log.log import AuditLog, Limits
+from sluice.gateway.audit_log.log import AuditLog, AuditLogLimits
 from sluice.gateway.audit_log.log_reader import Filter, follow
 from sluice.gateway.audit_log.segments import segments
 from sluice.gateway.audit_log.verification import read_records
@@ -40,7 +40,7 @@ def decision(number: int) -> AuditRecord:
 
 
 def test_every_record_once_in_order(path: Path) -> None:
-    log = AuditLog(path, limits=Limits(segment_bytes=1500))
+    log = AuditLog(path, limits=AuditLogLimits(segment_bytes=1500))
     for number in range(10):
         log.append(decision(number))
     rounds = iter(range(10, 60, 5))
@@ -62,7 +62,7 @@ def test_every_record_once_in_order(path: Path) -> None:
 
 
 def test_what_is_written_later_comes_after_the_mark(path: Path) -> None:
-    log = AuditLog(path, limits=Limits(segment_bytes=900))
+    log = AuditLog(path, limits=AuditLogLimits(segment_bytes=900))
     log.append(decision(0))
     waits = iter(range(1, 7))
 
@@ -92,7 +92,7 @@ def test_touched_line_ends_it_with_an_error(path: Path) -> None:
 
 @pytest.mark.parametrize("last", [0, 1, 3, 10, 1000])
 def test_the_end_is_read_without_what_is_before(path: Path, last: int) -> None:
-    log = AuditLog(path, limits=Limits(segment_bytes=1500))
+    log = AuditLog(path, limits=AuditLogLimits(segment_bytes=1500))
     for number in range(30):
         log.append(decision(number))
     log.maintain()

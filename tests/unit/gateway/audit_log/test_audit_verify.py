@@ -12,7 +12,7 @@ import pytest
 from sluice.core.errors import SluiceError
 from sluice.gateway.audit_log.chain import AuditRecord
 from sluice.gateway.audit_log.keys import SIGNING_KEY, VERIFICATION_KEY, VerificationKey
-from sluice.gateway.audit_log.log import AuditLog, Limits
+from sluice.gateway.audit_log.log import AuditLog, AuditLogLimits
 from sluice.gateway.audit_log.segments import CHECKPOINT, CURRENT, segments
 from sluice.gateway.audit_log.verification import verify_log
 from sluice.gateway.errors import AuditLogError
@@ -22,17 +22,17 @@ RECORDS = 40
 
 def write_log(directory: Path, records: int = RECORDS) -> None:
     """A log of several segments, the first compressed, whose current one has a few unsigned records."""
-    log = AuditLog(directory / CURRENT, limits=Limits(checkpoint_records=5, segment_bytes=3500))
+    log = AuditLog(directory / CURRENT, limits=AuditLogLimits(checkpoint_records=5, segment_bytes=3500))
     for number in range(records):
         log.append(AuditRecord(event="decision", path=f"/{number}", decision="allow", status=200))
         if number == records // 3:
             log.maintain()
     log.close()
-    log = AuditLog(directory / CURRENT, limits=Limits(checkpoint_records=5))
+    log = AuditLog(directory / CURRENT, limits=AuditLogLimits(checkpoint_records=5))
     for number in range(7):
         log.append(AuditRecord(event="decision", path=f"/more/{number}", decision="allow", status=200))
     log.close()
-    log = AuditLog(directory / CURRENT, limits=Limits(checkpoint_records=5))
+    log = AuditLog(directory / CURRENT, limits=AuditLogLimits(checkpoint_records=5))
     log.append(AuditRecord(event="decision", path="/unsigned", decision="deny", status=403))
 
 

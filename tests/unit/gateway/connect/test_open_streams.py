@@ -17,9 +17,9 @@ from sluice.core.home import Home
 from sluice.gateway.authn.credential_validity import answer, check_in, validity_in
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.credentials.api_tokens import TokenBook, TokenRecord
-from sluice.gateway.credentials.revocations import RevocationKind, Revocations
+from sluice.gateway.credentials.revocations import RevocationKey, Revocations
 from sluice.gateway.credentials.session_store import FLUSH_SECONDS, SessionStore
-from sluice.gateway.credentials.sessions import Limits, SessionRecord
+from sluice.gateway.credentials.sessions import SessionLimits, SessionRecord
 from sluice.gateway.credentials.token_file import TokenStore, create_token, token_file
 from sluice.gateway.errors import TokenStoreError
 from sluice.gateway.principal import Subject
@@ -30,7 +30,15 @@ from sluice.pki.assertions.open_streams import (
     StreamEnded,
     StreamHolder,
 )
-from sluice.pki.assertions.principal import Credential, CredentialKind, Jti, Principal
+from sluice.pki.assertions.principal import (
+    CertificateId,
+    Credential,
+    CredentialKind,
+    Jti,
+    Principal,
+    SessionId,
+    TokenId,
+)
 from sluice.pki.assertions.tokens import Assertion
 
 CONFIG = GatewayConfig(session_lifetime=1000.0, session_idle=100.0)
@@ -42,7 +50,7 @@ def asserted(name: str, credential: str = "c", kind: CredentialKind = "token") -
 
 def session(home: Home, name: str = "ada", token: TokenRecord | None = None) -> SessionRecord:
     """A session of a browser, as the auth service begins it: with a password, or with an API token."""
-    store = SessionStore(home, Limits(CONFIG.session_lifetime, CONFIG.session_idle))
+    store = SessionStore(home, SessionLimits(CONFIG.session_lifetime, CONFIG.session_idle))
     who = Subject(name, "user")
     if token is not None:
         who = Subject(name, "token", credential=Credential.of_token(token.id))
@@ -89,13 +97,18 @@ async def test_only_the_streams_of_who_may_not_stay_are_cut() -> None:
 
 
 @pytest.mark.parametrize("kind", ["user", "session", "pass"])
-def test_whoever_has_something_revoked_may_not_stay(tmp_path: Path, kind: RevocationKind) -> None:
+def test_whoever_has_something_revoked_may_not_stay(tmp_path: Path, kind: str) -> None:
     home = Home.at(tmp_path).create()
     shown, other = session(home, "eve"), session(home, "ada")
     is_valid = validity_in(home, CONFIG)
     eve = replace(asserted("eve", shown.id, "session"), id=Jti("p-1"))
     assert is_valid(StreamHolder.of(eve))
-    Revocations.of(home).revoke(kind, {"user": "eve", "session": shown.id, "pass": "p-1"}[kind])
+    keys: dict[str, RevocationKey] = {
+        "user": ("user", "eve"),
+        "session": ("session", shown.id),
+        "pass": ("pass", Jti("p-1")),
+    }
+    Revocations.of(home).revoke(keys[kind])
     assert not is_valid(StreamHolder.of(eve))
     assert is_valid(StreamHolder.of(asserted("ada", other.id, "session")))
 
@@ -106,12 +119,12 @@ def test_certificate_and_jwt_stand_until_they_or_their_user_are_revoked(tmp_path
     is_valid = validity_in(home, CONFIG)
     assert is_valid(StreamHolder.of(asserted("eve", "c-1", kind)))
     # An id means something with its kind alone.
-    Revocations.of(home).revoke("token", "c-1")
-    Revocations.of(home).revoke("session", "c-1")
+    Revocations.of(home).revoke(("token", TokenId("c-1")))
+    Revocations.of(home).revoke(("session", SessionId("c-1")))
     assert is_valid(StreamHolder.of(asserted("eve", "c-1", kind)))
-    Revocations.of(home).revoke("certificate", "c-1")
+    Revocations.of(home).revoke(("certificate", CertificateId("c-1")))
     assert is_valid(StreamHolder.of(asserted("eve", "c-1", kind))) is (kind == "jwt")
-    Revocations.of(home).revoke("user", "eve")
+    Revocations.of(home).revoke(("user", "eve"))
     assert not is_valid(StreamHolder.of(asserted("eve", "c-2", kind)))
 
 
@@ -128,11 +141,11 @@ def test_id_of_a_session_is_never_taken_for_that_of_a_token(tmp_path: Path) -> N
 
 
 def _sign_out(home: Home, begun: SessionRecord, _: TokenRecord) -> None:
-    SessionStore(home, Limits(1000.0, 100.0)).end(begun.id)
+    SessionStore(home, SessionLimits(1000.0, 100.0)).end(begun.id)
 
 
 def _revoke_session(home: Home, begun: SessionRecord, _: TokenRecord) -> None:
-    Revocations.of(home).revoke("session", begun.id)
+    Revocations.of(home).revoke(("session", SessionId(begun.id)))
 
 
 def _revoke_token(home: Home, _: SessionRecord, token: TokenRecord) -> None:
@@ -140,7 +153,7 @@ def _revoke_token(home: Home, _: SessionRecord, token: TokenRecord) -> None:
 
 
 def _revoke_the_id_of_the_token(home: Home, _: SessionRecord, token: TokenRecord) -> None:
-    Revocations.of(home).revoke("token", token.id)
+    Revocations.of(home).revoke(("token", TokenId(token.id)))
 
 
 def _forget_token(home: Home, _: SessionRecord, __: TokenRecord) -> None:
@@ -148,7 +161,7 @@ def _forget_token(home: Home, _: SessionRecord, __: TokenRecord) -> None:
 
 
 def _lock_user(home: Home, _: SessionRecord, __: TokenRecord) -> None:
-    Revocations.of(home).revoke("user", "ada")
+    Revocations.of(home).revoke(("user", "ada"))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +228,7 @@ def test_a_token_stands_until_it_is_revoked_expires_or_is_gone(tmp_path: Path) -
 async def test_a_process_of_the_home_and_one_elsewhere_get_the_same_verdicts(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     eve, ada = (StreamHolder.of(asserted(name, session(home, name).id, "session")) for name in ("eve", "ada"))
-    Revocations.of(home).revoke("user", "eve")
+    Revocations.of(home).revoke(("user", "eve"))
     assert await check_in(home, CONFIG)({eve, ada}) == {ada}
     assert answer(validity_in(home, CONFIG), msgspec.json.encode([eve, ada])) == b"[false,true]"
 

@@ -25,11 +25,12 @@ from sluice.gateway.authz.operations import OWNED_OPERATIONS
 from sluice.gateway.authz.policy_file import DEFAULT_POLICY
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.credentials.session_store import SessionStore
-from sluice.gateway.credentials.sessions import Limits
+from sluice.gateway.credentials.sessions import SessionLimits
 from sluice.gateway.credentials.token_last_used import TokensLastUsed
 from sluice.gateway.credentials.users import UserStore
 from sluice.gateway.errors import PolicyError, UserFileError
 from sluice.gateway.principal import Subject
+from sluice.pki.assertions.principal import SessionId, TokenId
 
 PASSWORD = "correct horse battery"  # noqa: S105  of the tests' own users
 TABLE = """
@@ -168,7 +169,7 @@ def test_there_is_one_user_of_a_name(home: Path) -> None:
 
 
 def test_sessions_are_listed_and_ended(home: Path) -> None:
-    store = SessionStore(Home.at(home), Limits(3600, 3600))
+    store = SessionStore(Home.at(home), SessionLimits(3600, 3600))
     ids = [store.begin(Subject(name, "session"), "browser", "192.0.2.1")[0].id for name in ("ada", "ada", "eve")]
     listed = json.loads(run(session.app, home, "list", "--json").stdout)["sessions"]
     assert [each["id"] for each in listed] == ids
@@ -180,7 +181,7 @@ def test_sessions_are_listed_and_ended(home: Path) -> None:
     ]
     assert run(session.app, home, "revoke", "--user", "ada").stdout.count("ended session") == 2
     revocations = Revocations.of(Home.at(home))
-    assert all(revocations.is_revoked("session", each) for each in ids)
+    assert all(revocations.is_revoked(("session", SessionId(each))) for each in ids)
     assert run(session.app, home, "revoke", "--all").stdout == ""
 
 
@@ -206,7 +207,7 @@ def test_tokens_have_roles_of_the_policy_scopes_and_a_last_use(home: Path) -> No
         run(token.app, home, "create", "bot", "--role", "viewer", "--scope", "jobz.*").exception, UsageError
     )
     run(token.app, home, "revoke", identifier)
-    assert Revocations.of(Home.at(home)).current().is_revoked("token", identifier, now=time.time())
+    assert Revocations.of(Home.at(home)).current().is_revoked(("token", TokenId(identifier)), now=time.time())
 
 
 def test_a_users_certificate_that_is_revoked_ends_at_the_gateway_too(home: Path) -> None:

@@ -10,15 +10,18 @@ from typing import get_args
 import pytest
 
 import sluice.gateway.credentials.revocations as module
+from sluice.gateway.credentials.api_tokens import TokenBook
 from sluice.gateway.credentials.revocations import (
     FOREVER,
     KINDS,
+    RevocationKey,
     Revocations,
     RevocationSet,
     decode,
 )
+from sluice.gateway.credentials.sessions import SessionBook
 from sluice.gateway.errors import RevocationError
-from sluice.pki.assertions.principal import Credential, CredentialKind
+from sluice.pki.assertions.principal import CertificateId, Credential, CredentialKind, Jti, SessionId, TokenId
 
 NOW = 1_800_000_000.0
 
@@ -45,31 +48,51 @@ def revocations(tmp_path: Path, clock: Clock) -> Revocations:
 
 def test_another_reader_sees_a_revocation_with_its_next_look(tmp_path: Path, clock: Clock) -> None:
     writer, reader = (Revocations(tmp_path / "r.jsonl", clock) for _ in range(2))
-    assert not reader.is_revoked("token", "abc")
-    writer.revoke("token", "abc", by="ada")
-    assert reader.is_revoked("token", "abc")
-    assert not reader.is_revoked("session", "abc")
+    assert not reader.is_revoked(("token", TokenId("abc")))
+    writer.revoke(("token", TokenId("abc")), by="ada")
+    assert reader.is_revoked(("token", TokenId("abc")))
+    assert not reader.is_revoked(("session", SessionId("abc")))
     assert stat.S_IMODE((tmp_path / "r.jsonl").stat().st_mode) == 0o600
 
 
 def test_an_id_leaves_the_set_when_what_it_names_has_ended(revocations: Revocations, clock: Clock) -> None:
-    revocations.revoke("pass", "abc", until=NOW + 300)
+    revocations.revoke(("pass", Jti("abc")), until=NOW + 300)
     assert [each.id for each in revocations.current().unexpired(NOW)] == ["abc"]
     clock.now += 300
-    assert not revocations.is_revoked("pass", "abc")
+    assert not revocations.is_revoked(("pass", Jti("abc")))
     assert revocations.current().unexpired(clock.now) == ()
 
 
 def test_a_user_may_come_in_again(revocations: Revocations) -> None:
-    revocations.revoke("user", "ada")
-    assert revocations.is_revoked("user", "ada")
-    revocations.restore("user", "ada")
-    assert not revocations.is_revoked("user", "ada")
+    revocations.revoke(("user", "ada"))
+    assert revocations.is_revoked(("user", "ada"))
+    revocations.restore(("user", "ada"))
+    assert not revocations.is_revoked(("user", "ada"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_stands_against_its_own_id_alone(revocations: Revocations, kind: module.RevocationKind) -> None:
-    revocations.revoke(kind, "x1")
+KEYS: tuple[RevocationKey, ...] = (
+    ("token", TokenId("x1")),
+    ("pass", Jti("x1")),
+    ("session", SessionId("x1")),
+    ("user", "x1"),
+    ("certificate", CertificateId("x1")),
+)
+
+
+def test_type_checkers_refuse_the_id_of_one_kind_for_another(revocations: Revocations) -> None:
+    """Unused ignores are errors: these lines hold as long as mypy refuses them."""
+    assert not revocations.is_revoked(("token", SessionId("x1")))  # type: ignore[arg-type]
+    assert not revocations.is_revoked(("session", TokenId("x1")))  # type: ignore[arg-type]
+    assert not revocations.is_revoked(("token", "x1"))  # type: ignore[arg-type]
+    assert Credential.of_token(SessionId("x1")) != Credential.of_session(TokenId("x1"))  # type: ignore[arg-type]
+    assert SessionBook().get(TokenId("x1")) is None  # type: ignore[arg-type]
+    assert TokenBook().get(SessionId("x1")) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=KINDS)
+def test_each_kind_stands_against_its_own_id_alone(revocations: Revocations, key: RevocationKey) -> None:
+    kind, _ = key
+    revocations.revoke(key)
     current = revocations.current()
     other = Credential("token", "x2")
     assert (current.refuses(name="x1", credential=other, now=NOW) is not None) is (kind == "user")
@@ -82,43 +105,43 @@ def test_each_kind_stands_against_its_own_id_alone(revocations: Revocations, kin
 @pytest.mark.parametrize("identifier", ["", "a b", "a\nb", '"', "-a", "a" * 129, "ä"])
 def test_what_is_no_id_is_refused(revocations: Revocations, identifier: str) -> None:
     with pytest.raises(RevocationError, match="cannot be the id"):
-        revocations.revoke("token", identifier)
+        revocations.revoke(("token", TokenId(identifier)))
 
 
 def test_a_line_cut_short_by_a_crash_did_not_count_and_the_next_one_does(
     tmp_path: Path, revocations: Revocations
 ) -> None:
-    revocations.revoke("token", "one")
+    revocations.revoke(("token", TokenId("one")))
     path = tmp_path / "revocations.jsonl"
     path.write_bytes(path.read_bytes() + b'{"kind":"token","id":"tw')
-    assert not revocations.is_revoked("token", "two")
-    revocations.revoke("token", "three")
+    assert not revocations.is_revoked(("token", TokenId("two")))
+    revocations.revoke(("token", TokenId("three")))
     assert path.read_bytes().count(b"\n") == 2
     assert set(revocations.current().entries) == {("token", "one"), ("token", "three")}
 
 
 @pytest.mark.parametrize("line", [b"garbage\n", b'{"kind":"token"}\n', b'{"kind":"x","id":"a","until":1,"at":1}\n'])
 def test_a_damaged_set_is_not_an_empty_one(tmp_path: Path, revocations: Revocations, line: bytes) -> None:
-    revocations.revoke("token", "one")
+    revocations.revoke(("token", TokenId("one")))
     path = tmp_path / "revocations.jsonl"
     path.write_bytes(line + path.read_bytes())
     for _ in range(2):
         with pytest.raises(RevocationError, match="damaged"):
-            revocations.is_revoked("token", "two")
+            revocations.is_revoked(("token", TokenId("two")))
     with pytest.raises(RevocationError, match="damaged"):
-        revocations.revoke("token", "two")
+        revocations.revoke(("token", TokenId("two")))
 
 
 def test_the_set_is_bounded(revocations: Revocations, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_REVOCATIONS", 3)
     for number in range(3):
-        revocations.revoke("pass", f"p{number}", until=NOW + 10)
+        revocations.revoke(("pass", Jti(f"p{number}")), until=NOW + 10)
     with pytest.raises(RevocationError, match="3 ids"):
-        revocations.revoke("pass", "p3", until=NOW + 10)
-    revocations.restore("pass", "p0")
-    revocations.revoke("pass", "p3", until=NOW + 10)
+        revocations.revoke(("pass", Jti("p3")), until=NOW + 10)
+    revocations.restore(("pass", Jti("p0")))
+    revocations.revoke(("pass", Jti("p3")), until=NOW + 10)
     clock.now += 10
-    revocations.revoke("pass", "p4", until=clock.now + 10)
+    revocations.revoke(("pass", Jti("p4")), until=clock.now + 10)
 
 
 def test_a_file_that_has_grown_is_rewritten_to_what_still_matters(
@@ -126,19 +149,19 @@ def test_a_file_that_has_grown_is_rewritten_to_what_still_matters(
 ) -> None:
     monkeypatch.setattr(module, "COMPACT_ABOVE_BYTES", 500)
     for number in range(10):
-        revocations.revoke("pass", f"p{number}", until=NOW + 1)
-    revocations.revoke("user", "eve", until=FOREVER)
+        revocations.revoke(("pass", Jti(f"p{number}")), until=NOW + 1)
+    revocations.revoke(("user", "eve"), until=FOREVER)
     clock.now += 5
-    revocations.revoke("token", "t", until=FOREVER)
+    revocations.revoke(("token", TokenId("t")), until=FOREVER)
     assert (tmp_path / "revocations.jsonl").read_bytes().count(b"\n") == 2
-    assert revocations.is_revoked("user", "eve")
-    assert revocations.is_revoked("token", "t")
+    assert revocations.is_revoked(("user", "eve"))
+    assert revocations.is_revoked(("token", TokenId("t")))
 
 
 def test_of_several_lines_about_one_id_the_last_counts() -> None:
     lines = b"".join(b'{"kind":"user","id":"a","until":%d,"at":1}\n' % until for until in (9, 3, 7))
-    assert decode(lines).is_revoked("user", "a", now=6)
-    assert not decode(lines).is_revoked("user", "a", now=8)
+    assert decode(lines).is_revoked(("user", "a"), now=6)
+    assert not decode(lines).is_revoked(("user", "a"), now=8)
     assert decode(b"") == RevocationSet()
 
 
@@ -146,7 +169,7 @@ async def test_a_watcher_is_told_of_each_change(revocations: Revocations) -> Non
     changes = revocations.changes(interval=0.01)
     assert (await anext(changes)).unexpired(NOW) == ()
     following = asyncio.ensure_future(anext(changes))
-    revocations.revoke("session", "s1")
+    revocations.revoke(("session", SessionId("s1")))
     changed = await asyncio.wait_for(following, 10)
-    assert changed.is_revoked("session", "s1", now=NOW)
+    assert changed.is_revoked(("session", SessionId("s1")), now=NOW)
     await changes.aclose()  # type: ignore[attr-defined]

@@ -8,9 +8,9 @@ from hypothesis import given, strategies as st
 from sluice.gateway.authn.authenticator import parse_cookies
 from sluice.gateway.authn.client_certificate import NoClientCertificate, parse
 from sluice.gateway.credentials.sessions import (
-    Limits,
     NoSession,
     SessionBook,
+    SessionLimits,
 )
 from sluice.gateway.principal import Subject
 from sluice.gateway.signin.attempts import LIFETIME_SECONDS, MAX_ATTEMPTS_PER_ADDRESS, Attempts
@@ -36,7 +36,7 @@ from sluice.pki.assertions.principal import CertificateId, Credential
 NOW = 1_800_000_000.0
 HOST = "198.51.100.7"
 ADA = Subject("ada", "session", ("staff",))
-LIMITS = Limits(lifetime=3600, idle=600)
+LIMITS = SessionLimits(lifetime=3600, idle=600)
 
 
 def test_an_attempt_ends_once_in_its_browser_and_in_time() -> None:
@@ -170,7 +170,7 @@ def test_a_session_ends_by_its_age_and_by_not_being_used() -> None:
     with pytest.raises(NoSession, match="expired"):
         book.authenticate(text, LIMITS, now=NOW + 3600)
     with pytest.raises(NoSession, match="expired"):
-        book.authenticate(text, Limits(1800, 600), now=NOW + 3599)
+        book.authenticate(text, SessionLimits(1800, 600), now=NOW + 3599)
 
 
 @pytest.mark.parametrize("text", ["", "sls_", "slc_0123456789ab_" + "0" * 64, "sls_0123456789ab_" + "0" * 64])
