@@ -78,3 +78,10 @@ def test_no_folder_has_more_modules_than_a_reader_takes_in() -> None:
     parts = [path.name for path in (ROOT / "sluice").iterdir() if path.is_symlink()]
     modules = Counter(module.parent for part in parts for module in (ROOT / part).rglob("*.py"))
     assert not {str(folder): count for folder, count in modules.items() if count > MAX_MODULES_IN_A_FOLDER + 1}
+
+
+def test_unit_tests_are_in_folders_named_like_the_packages() -> None:
+    """So that the tests of a package are found without a search."""
+    unit = Path(__file__).parent
+    folders = {path.parent.relative_to(unit) for path in unit.rglob("test_*.py")} - {Path(), Path("chaos")}
+    assert not {str(folder) for folder in folders if not (ROOT / folder).is_dir()}
