@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
-import ipaddress
 from dataclasses import dataclass
 
 import msgspec
 
+from sluice.core import host_port, is_ip_address
 from sluice.pki import Channel
 
 SCHEMA_VERSION = 1
@@ -58,15 +58,6 @@ NO_LISTENERS = frozenset({Kind.HOME, Kind.CODE})
 """What is examined without being one."""
 
 
-def is_address(host: str) -> bool:
-    """Whether ``host`` is an IP address and not a name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 def a_labels(name: str) -> str:
     """``name`` as it is in certificates: lower case, ASCII, without a dot at its end; ValueError if it cannot be."""
     try:
@@ -102,7 +93,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def asked_name(self) -> bytes:
         """What clients send as server_name: none for an address (RFC 6066, 3), and names as A-labels."""
-        if not self.server_name or is_address(self.server_name):
+        if not self.server_name or is_ip_address(self.server_name):
             return b""
         return a_labels(self.server_name).encode()
 
@@ -111,8 +102,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
         """Where it is, for people."""
         if self.path:
             return self.path
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 class Outcome(enum.StrEnum):

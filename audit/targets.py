@@ -23,10 +23,9 @@ from sluice.audit.model import (
     Kind,
     Listener,
     a_labels,
-    is_address,
 )
 from sluice.audit.toml import read_toml
-from sluice.core import PkiError
+from sluice.core import PkiError, is_ip_address
 from sluice.pki import Channel
 from sluice.pki.identities import read_certificates
 
@@ -73,7 +72,7 @@ def read_targets(path: Path) -> tuple[Listener, ...]:
             raise InputError(f"{path}: the name {target.name!r} is empty or comes twice", "give each its own")
         if not 0 < target.port <= MAX_PORT:
             raise InputError(f"{path}: {target.name} has port {target.port}", "use 1 to 65535")
-        if target.server_name and not is_address(target.server_name):
+        if target.server_name and not is_ip_address(target.server_name):
             try:
                 a_labels(target.server_name)
             except ValueError as error:
@@ -97,6 +96,6 @@ def read_targets(path: Path) -> tuple[Listener, ...]:
 def _name_of(host: str) -> str:
     """``host`` if clients can ask for it by that name."""
     try:
-        return "" if is_address(host) else a_labels(host)
+        return "" if is_ip_address(host) else a_labels(host)
     except ValueError:
         return ""

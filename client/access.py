@@ -11,7 +11,7 @@ from pathlib import Path
 from sluice.client import login_session
 from sluice.client.errors import UnreachableError, UsageError
 from sluice.client.token_binding import fingerprints, gateway_url, read_binding
-from sluice.core import Home, StoreError, read_secret
+from sluice.core import Home, StoreError, host_port, read_secret
 from sluice.pki.authorities import AuthorityStore, bundle_file
 from sluice.pki.x509 import AuthorityKind
 
@@ -100,8 +100,7 @@ def announced_url(home: Home) -> str | None:
         address = json.loads((home.run / "endpoints" / "envoy.json").read_text())
     except (OSError, ValueError):
         return None
-    host = f"[{address['host']}]" if ":" in address["host"] else address["host"]
-    return gateway_url(f"https://{host}:{address['port']}")
+    return gateway_url(f"https://{host_port(address['host'], address['port'])}")
 
 
 def held_credential(home: Home, url: str, ca_file: Path | None, token_file: Path | None) -> GatewayCredential:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from sluice.client.access import CredentialSource, GatewayCredential, edge_bundle, held_credential, locate_gateway
 from sluice.client.errors import UnreachableError, UsageError
 from sluice.client.submission import secret_wishes
-from sluice.core import Home, read_bounded
+from sluice.core import Home, host_port, read_bounded
 from sluice.pki.authorities import AuthorityStore
 from sluice.pki.x509 import AuthorityKind
 
@@ -32,8 +32,7 @@ _POLL_SECONDS = 0.5
 def connection_string(url: str) -> str:
     """The address for ``SparkSession.builder.remote``, without the token."""
     address = urlsplit(url)
-    host = address.hostname or ""
-    return f"sc://{f'[{host}]' if ':' in host else host}:{address.port or 443}/;use_ssl=true"
+    return f"sc://{host_port(address.hostname or '', address.port or 443)}/;use_ssl=true"
 
 
 def local_roots(home: Home) -> bytes:

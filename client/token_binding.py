@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from sluice.client.errors import UsageError
-from sluice.core import StoreError, read_bounded, read_secret, write_secret
+from sluice.core import StoreError, host_port, read_bounded, read_secret, url_host, write_secret
 from sluice.gateway import GatewayConfig
 
 MAX_BINDING_BYTES = 64 << 10
@@ -121,5 +121,4 @@ def _hosts(config: GatewayConfig) -> Iterable[str]:
 
 
 def _url(host: str, port: int) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return f"https://{shown}" if port == HTTPS_PORT else f"https://{shown}:{port}"
+    return f"https://{url_host(host)}" if port == HTTPS_PORT else f"https://{host_port(host, port)}"

@@ -11,6 +11,8 @@ from typing import Annotated
 
 import msgspec
 
+from sluice.core.addresses import host_port
+
 MAX_EGRESS_ROWS = 500
 """Rows in one report."""
 MAX_EGRESS_TARGETS = 1000
@@ -98,7 +100,7 @@ class EgressTarget(_Told, frozen=True):
     @property
     def authority(self) -> str:
         """As in ``CONNECT``: an IPv6 address is in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 class EgressReport(_Told, frozen=True):

@@ -16,11 +16,11 @@ from sluice.audit.model import (
     Severity,
     a_labels,
     finding,
-    is_address,
     not_examined,
     passed,
 )
 from sluice.audit.subject import Subject
+from sluice.core import is_ip_address
 from sluice.pki import Channel
 
 MAX_NAMES_TOLD = 10
@@ -36,8 +36,10 @@ def expected_name(listener: Listener) -> str:
     if listener.server_name:
         return listener.server_name
     if listener.channel is Channel.EDGE:
-        return "" if is_address(listener.host) and ipaddress.ip_address(listener.host).is_unspecified else listener.host
-    return listener.host if listener.foreign and not is_address(listener.host) else ""
+        return (
+            "" if is_ip_address(listener.host) and ipaddress.ip_address(listener.host).is_unspecified else listener.host
+        )
+    return listener.host if listener.foreign and not is_ip_address(listener.host) else ""
 
 
 def name_matches(presented: str, name: str) -> bool:
@@ -71,7 +73,7 @@ def _names(subject: Subject) -> Evidence:
         return finding(done, f"no subject alternative names{_common_name(leaf)}")
     except ValueError as error:
         return finding(done, f"the subject alternative names cannot be read: {error}")
-    if is_address(wanted):
+    if is_ip_address(wanted):
         addresses = names.get_values_for_type(x509.IPAddress)
         fits = ipaddress.ip_address(wanted) in addresses
     else:

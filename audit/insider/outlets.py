@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.audit.insider.payload import GREETING, OUTLET, Place, Target
+from sluice.core import host_port
 
 MAX_CONNECTIONS = 256
 MAX_HEARD_BYTES = 1024
@@ -72,7 +73,7 @@ def outlets(nonce: str) -> Iterator[Outlets]:
             opened.setblocking(False)
             listening.append(opened)
             port = opened.getsockname()[1]
-            targets.append(Target(OUTLET, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", name))
+            targets.append(Target(OUTLET, host_port(host, port), name))
         targets.append(Target("network", "/proc/self/ns/net", "network", str(Path("/proc/self/ns/net").stat().st_ino)))
         made.targets = tuple(targets)
         stop = threading.Event()

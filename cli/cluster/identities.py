@@ -6,7 +6,6 @@ inside is ``gateway/envoy``. In homes of earlier versions the public one was the
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from pathlib import Path
 from cryptography import x509
 
 from sluice.cli.config import Configuration
-from sluice.core import CertificateRejected, Home, PkiError, StoreError, utc_now
+from sluice.core import CertificateRejected, Home, PkiError, StoreError, is_ip_address, utc_now
 from sluice.gateway import AUTH_NAME, CONNECT_NAME, EDGE_NAME, ENVOY_NAME
 from sluice.pki import CertificateSuperseded, Role, SpiffeId
 from sluice.pki.authorities import AuthorityStore, TrustStore
@@ -154,12 +153,12 @@ def issue_due(home: Home, configuration: Configuration, taskmanagers: Iterable[s
             continue
         if wanted.edge:
             host = configuration.gateway.host
-            dns_names = [name for name in (*configuration.gateway.server_names, host) if not _is_ip(name)]
-            addresses = sorted({host, "127.0.0.1"} if _is_ip(host) else {"127.0.0.1"})
+            dns_names = [name for name in (*configuration.gateway.server_names, host) if not is_ip_address(name)]
+            addresses = sorted({host, "127.0.0.1"} if is_ip_address(host) else {"127.0.0.1"})
             issuer.issue_edge_server(directory, spiffe_id, dns=dns_names, ips=addresses)
         else:
             host = _host_of(wanted.role, configuration)
-            dns, ips = ((), (host,)) if _is_ip(host) else ((host,) if host else (), ())
+            dns, ips = ((), (host,)) if is_ip_address(host) else ((host,) if host else (), ())
             _certify(home, configuration, directory, Names.checked(spiffe_id, dns, ips), issuer)
         note = "" if before is None else changed_lifetime(before, read_certificates(directory / CHAIN_FILE)[0])
         told = f"renewed {spiffe_id}: {reason}" if existed else f"issued {spiffe_id}"
@@ -300,11 +299,3 @@ def ca_address(home: Home, pid: int) -> CaAddress | None:
     except PkiError:
         return None
     return address if address.pid == pid else None
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

@@ -42,6 +42,7 @@ from sluice.cli.compose.services import (
     health,
 )
 from sluice.cli.errors import UsageError
+from sluice.core import url_host
 from sluice.gateway import AUTH_NAME, EDGE_NAME, ENVOY_NAME
 from sluice.gateway.proxy import arguments
 
@@ -161,7 +162,6 @@ def _check(good: bool, option: str, value: object, remedy: str) -> None:
 
 def render_environment(chosen: ComposeSet) -> str:
     """``.env``, which compose reads by itself: what differs from machine to machine. No secret."""
-    address = f"[{chosen.address}]" if ":" in chosen.address else chosen.address
     return "\n".join(
         (
             "# Read by compose. Nothing in here is secret.",
@@ -170,7 +170,7 @@ def render_environment(chosen: ComposeSet) -> str:
             "# The image that runs Envoy: /usr/local/bin/envoy, and `test` for its health check.",
             f"SLUICE_ENVOY_IMAGE={chosen.envoy_image}",
             "# Where the gateway is published. 0.0.0.0: on all addresses of this machine.",
-            f"SLUICE_ADDRESS={address}",
+            f"SLUICE_ADDRESS={url_host(chosen.address)}",
             f"SLUICE_PORT={chosen.port}",
             "# AppArmor's profile of TaskManagers. It must allow mounts and user namespaces; docker-default does not.",
             "SLUICE_APPARMOR=unconfined",

@@ -7,13 +7,12 @@ invites those who are missing and nobody else.
 from __future__ import annotations
 
 import datetime as dt
-import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.cli.errors import UsageError
-from sluice.core import Home, write_secret
+from sluice.core import Home, is_ip_address, write_secret
 from sluice.gateway import EDGE_NAME
 from sluice.pki import Role, SpiffeId
 from sluice.pki.authorities import AuthorityStore
@@ -45,8 +44,8 @@ class Invitation:
         each = [host.strip() for host in hosts.split(",")] if named else []
         return cls(
             SpiffeId.parse(f"spiffe://{trust_domain}/{path}"),
-            tuple(host for host in each if not _is_address(host)),
-            tuple(host for host in each if _is_address(host)),
+            tuple(host for host in each if not is_ip_address(host)),
+            tuple(host for host in each if is_ip_address(host)),
         )
 
     @property
@@ -90,11 +89,3 @@ def invite(home: Home, invitations: Iterable[Invitation], directory: Path, *, no
         write_secret(place / TOKEN_FILE, token.encode() + b"\n")
         written.append(place / TOKEN_FILE)
     return written
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

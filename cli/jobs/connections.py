@@ -10,6 +10,7 @@ from sluice.cli.gateway_options import GatewayOptions, through_gateway
 from sluice.cli.options import JobArgument, JsonOption
 from sluice.cli.tables import print_table
 from sluice.client import GatewayClient, whole_id
+from sluice.core import host_port
 
 COLUMNS = ("CHANNEL", "FROM", "TO", "PROTOCOL", "CIPHER")
 JOB_COLUMNS = ("DIRECTION", *COLUMNS, "RESULT")
@@ -57,8 +58,7 @@ def _moment(seconds: float) -> str:
 def _outside(row: dict[str, Any]) -> tuple[str, ...]:
     """One connection to the outside; what the job wrote is printed without control characters."""
     host = row["host"] or row["address"]
-    target = f"[{host}]:{row['port']}" if ":" in host else f"{host}:{row['port']}"
-    target = target if row["port"] else host
+    target = host_port(host, row["port"]) if row["port"] else host
     times = f", {row['count']} times" if row["count"] > 1 else ""
     moved = f", {row['bytes_up']} bytes up, {row['bytes_down']} down" if row["verdict"] != "refused" else ""
     state = "open" if row["open"] else f"{row['duration_ms']} ms"

@@ -8,20 +8,18 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-import aiohttp
 import msgspec
 
-from sluice.core import BodyTooLarge, SluiceError, read_body, tcp_connector
+from sluice.core import SluiceError
 from sluice.gateway.authz import EgressSubject
 from sluice.gateway.credentials import AssertionSigner
-from sluice.gateway.upstreams import Leg, UnixLeg
-from sluice.pki import Channel, Role, server_policy
-from sluice.pki.assertions import HEADER, Credential, Principal, SessionId
-from sluice.pki.tls import TlsIdentity
+from sluice.gateway.rest_client import RestClient, RestUnavailable
+from sluice.pki.assertions import Credential, Principal, SessionId
 
 ANSWER_SECONDS = 5.0
 MAX_ANSWER_BYTES = 4 << 20
 """A job with many executors and attempts."""
+EXPECTED = frozenset({200})
 KEPT_SECONDS = 5.0
 """How long an answer counts: a job that has ended connects nowhere after that."""
 MAX_KEPT = 10_000
@@ -47,55 +45,27 @@ class _Job(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RestJobs:
-    """REST's resource of a job.
-
-    Attributes:
-        signer: signs what is asked.
-        leg: where REST is.
-        identity: of this process, for a REST on another machine.
-    """
+    """REST's resource of a job; ``signer`` signs what ``rest`` asks."""
 
     signer: AssertionSigner
-    leg: Leg
-    identity: TlsIdentity | None = None
+    rest: RestClient
 
     async def ask(self, job_id: str) -> EgressSubject:
         """The running job ``job_id`` (32 hexadecimal digits); raises :class:`JobUnknown`."""
         path = f"/v1/jobs/{job_id}"
-        headers = {
-            HEADER: self.signer.sign(
-                AUTH_SERVICE, method="GET", target=path, operation="jobs.read", request_id="", any_owner=True
-            )
-        }
-        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        assertion = self.signer.sign(
+            AUTH_SERVICE, method="GET", target=path, operation="jobs.read", request_id="", any_owner=True
+        )
         try:
-            async with (
-                aiohttp.ClientSession(connector=self._connector(), timeout=timeout) as session,
-                session.get(self._url(path), headers=headers, server_hostname="", allow_redirects=False) as answer,
-            ):
-                body = await read_body(answer.content, MAX_ANSWER_BYTES)
-                if answer.status != 200:
-                    raise JobUnknown(f"REST answered {path} with status {answer.status}")
-                job = msgspec.json.decode(body, type=_Job)
-        except (aiohttp.ClientError, OSError, TimeoutError, BodyTooLarge, msgspec.MsgspecError) as error:
-            raise JobUnknown(f"REST does not tell whose the job is: {error or type(error).__name__}") from error
+            body = await self.rest.request(
+                "GET", path, assertion, expected=EXPECTED, seconds=ANSWER_SECONDS, max_bytes=MAX_ANSWER_BYTES
+            )
+            job = msgspec.json.decode(body, type=_Job)
+        except (RestUnavailable, msgspec.MsgspecError) as error:
+            raise JobUnknown(f"REST does not tell whose the job is: {error}") from error
         if job.id != job_id or job.state in ENDED:
             raise JobUnknown(f"the job is {job.state}")
         return EgressSubject(job_id, job.name, job.owner, job.owner_roles, job.owner_groups)
-
-    def _connector(self) -> aiohttp.BaseConnector:
-        if isinstance(self.leg, UnixLeg):
-            return aiohttp.UnixConnector(str(self.leg.path), force_close=True)
-        if self.identity is None:
-            raise JobUnknown("REST is on another machine, and there is no identity to ask it with")
-        policy = server_policy(Channel.REST, self.identity.spiffe_id.trust_domain, role=Role.JOBMANAGER)
-        return tcp_connector(ssl=self.identity.client_context(policy, alpn=("http/1.1",)), force_close=True)
-
-    def _url(self, path: str) -> str:
-        if isinstance(self.leg, UnixLeg):
-            return f"http://rest{path}"
-        host = f"[{self.leg.host}]" if ":" in self.leg.host else self.leg.host
-        return f"https://{host}:{self.leg.port}{path}"
 
 
 class JobOwners:

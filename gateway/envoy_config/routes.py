@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 
+from sluice.core import url_host
 from sluice.gateway.authz import PARAMETER_PATTERN, TARGET_PATTERN, Route
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.connect import connect_route, is_connect
@@ -107,7 +108,7 @@ def route_configuration(config: GatewayConfig, published: tuple[Route, ...], gra
 def domains(config: GatewayConfig) -> list[str]:
     """Hosts that are served: the names and addresses of the edge certificate."""
     names = dict.fromkeys([*config.server_names, config.host, "127.0.0.1"])
-    return [f"[{name}]" if ":" in name else name for name in names]
+    return [url_host(name) for name in names]
 
 
 def _refusals(config: GatewayConfig) -> list[dict[str, object]]:

@@ -6,12 +6,11 @@ in plaintext on one's own machine gets the spans of all other processes, and non
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sluice.core import StoreError, TracingConfig, TracingUnavailable, read_bounded
+from sluice.core import StoreError, TracingConfig, TracingUnavailable, is_ip_address, read_bounded
 from sluice.gateway.envoy_config.json_values import extension, seconds, typed
 
 CLUSTER = "traces"
@@ -99,7 +98,7 @@ def collector_clusters(collector: Collector | None) -> list[dict[str, object]]:
     """The upstream for exports: TLS to a server with a certificate for the configured host."""
     if collector is None:
         return []
-    numeric = _is_address(collector.host)
+    numeric = is_ip_address(collector.host)
     names = {"san_type": "IP_ADDRESS" if numeric else "DNS", "matcher": {"exact": collector.host}}
     context = typed(
         _TLS,
@@ -135,11 +134,3 @@ def collector_clusters(collector: Collector | None) -> list[dict[str, object]]:
             "load_assignment": {"cluster_name": CLUSTER, "endpoints": [{"lb_endpoints": [{"endpoint": endpoint}]}]},
         }
     ]
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

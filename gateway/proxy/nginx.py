@@ -9,7 +9,6 @@ https://nginx.org/en/docs/http/ngx_http_auth_request_module.html
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import re
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import jinja2
 
+from sluice.core import is_ip_address, url_host
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.envoy_config import LOCAL_DETAILS, REMOVED_HEADERS, domains
 from sluice.gateway.errors import BootstrapError
@@ -117,8 +117,7 @@ def _variable(header: str) -> str:
 
 
 def _listen(config: GatewayConfig) -> str:
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    return f"{_plain(host, extra='[]')}:{config.port}"
+    return f"{_plain(url_host(config.host), extra='[]')}:{config.port}"
 
 
 def _server(leg: UnixLeg | TlsLeg) -> str:
@@ -135,19 +134,11 @@ def _is_tls(leg: UnixLeg | TlsLeg) -> bool:
     """Whether a leg needs TLS; raises :class:`BootstrapError` when nginx could not verify the peer."""
     if isinstance(leg, UnixLeg):
         return False
-    if _is_address(leg.host):
+    if is_ip_address(leg.host):
         raise BootstrapError(
             f"nginx cannot verify a certificate for the address {leg.host}",
             "set jobmanager.rest_host and gateway.auth_host to names that are in the certificates",
         )
-    return True
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
     return True
 
 

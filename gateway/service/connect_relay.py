@@ -15,6 +15,7 @@ from sluice.gateway.authn import check_in
 from sluice.gateway.config import CONNECT_NAME, GatewayConfig
 from sluice.gateway.connect import ConnectRelay, RawCodec, RawDetails, RestSessions, Sessions, connect_socket
 from sluice.gateway.proxy import EnvoyPaths, legs_of
+from sluice.gateway.rest_client import RestClient
 from sluice.pki import Role
 from sluice.pki.assertions import (
     CONNECT_AUDIENCE,
@@ -43,7 +44,7 @@ async def run_connect(home: Home, config: GatewayConfig, *, rest: tuple[str, int
     path = connect_socket(home)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(reporting(identity, "connect"))
-        sessions = Sessions(identity, RestSessions(home, identity, leg).ask)
+        sessions = Sessions(identity, RestSessions(home, RestClient(leg, identity)).ask)
         stack.callback(sessions.close)
         streams = OpenStreams(check_in(home, config))
         verifier = AssertionVerifier(AssertionKeys(assertion_keys_file(home)).keys, AUDIENCES)

@@ -67,6 +67,7 @@ from sluice.gateway.proxy import (
     publishing,
     render,
 )
+from sluice.gateway.rest_client import RestClient
 from sluice.gateway.service.assembly import auth_service, egress_checks, route_file
 from sluice.gateway.service.jobmanager_api import with_jobmanager_api
 from sluice.gateway.xds import status_file, xds_service
@@ -156,7 +157,7 @@ async def run_auth(
         of_jobs: Mapping[str, Method] = {}
         if is_on(outside):
             asking = TlsIdentity(home.identity(Role.AUTH, name)) if rest is not None else None
-            jobs = RestJobs(service.checks.signer, legs_of(config, paths, rest).rest, asking)
+            jobs = RestJobs(service.checks.signer, RestClient(legs_of(config, paths, rest).rest, asking))
             of_jobs = authorization(
                 await stack.enter_async_context(egress_checks(service, jobs, outside, trust_domain))
             )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sluice.core import Home, StoreError, make_private_directory, read_bounded, write_public
+from sluice.core import Home, StoreError, make_private_directory, read_bounded, url_host, write_public
 from sluice.pki.errors import CaUnavailable
 from sluice.pki.x509 import DAMAGED_JSON
 
@@ -60,11 +60,7 @@ def parse_ca(text: str) -> CaAddress:
     host, port = parse_address(whole)
     if not enrolment:
         return CaAddress(mutual=(host, port), enrolment=(host, min(port + 1, 65535)))
-    return CaAddress(mutual=(host, port), enrolment=parse_address(f"{_bracketed(host)}:{enrolment.strip()}"))
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    return CaAddress(mutual=(host, port), enrolment=parse_address(f"{url_host(host)}:{enrolment.strip()}"))
 
 
 def parse_address(text: str) -> Address:

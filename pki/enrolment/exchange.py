@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 import aiohttp
 import msgspec
 
-from sluice.core import BodyTooLarge, SluiceError, read_body, tcp_connector
+from sluice.core import BodyTooLarge, SluiceError, host_port, read_body, tcp_connector
 from sluice.pki.ca import ALPN, ERROR_STATUS, MAX_ANSWER_BYTES, Address, ErrorAnswer
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.errors import (
@@ -74,7 +74,7 @@ async def exchange(  # noqa: PLR0917  in the order of the wire: where, how, what
     host, port = address
     method: Literal["GET", "POST"] = "GET" if body is None else "POST"
     timeout = aiohttp.ClientTimeout(total=limits.total, connect=limits.connect, sock_read=limits.read)
-    url = f"https://{f'[{host}]' if ':' in host else host}:{port}{path}"
+    url = f"https://{host_port(host, port)}{path}"
     try:
         connector = tcp_connector(ssl=context)
         async with (

@@ -13,6 +13,7 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from sluice.core import host_port
 from sluice.pki.channels import Channel
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.tls.contexts import peer_of, tls_object_of
@@ -154,6 +155,6 @@ def format_address(peername: object) -> str:
     """A socket's peer name as ``host:port``, or empty when it is none."""
     match peername:
         case (str(host), int(port), *_):
-            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            return host_port(host, port)
         case _:
             return ""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import aiohttp
 
-from sluice.core import SECRET_MODE, sync_directory, tcp_connector
+from sluice.core import SECRET_MODE, host_port, sync_directory, tcp_connector
 from sluice.pki import Channel, Role, server_policy
 from sluice.pki.tls import TlsIdentity
 from sluice.runtime.blob.errors import BlobCorrupt, BlobError, BlobNotFound, BlobUnavailable
@@ -63,7 +63,7 @@ async def _get(  # noqa: PLR0917  # as above, and from where on
     context = identity.client_context(policy, alpn=("http/1.1",))
     timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=STALL_SECONDS)
     connector = tcp_connector(ssl=context, force_close=True)
-    url = f"https://{f'[{host}]' if ':' in host else host}:{port}{path}"
+    url = f"https://{host_port(host, port)}{path}"
     headers = {"accept-encoding": "identity"} | ({"range": f"bytes={offset}-"} if offset else {})
     try:
         async with (

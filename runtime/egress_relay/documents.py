@@ -7,9 +7,9 @@ its own, in which a revoked certificate is refused.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 
+from sluice.core import is_ip_address
 from sluice.runtime.egress_relay.preamble import AUTHORITY_TYPE, CAPABILITY_TYPE
 
 LISTENER_NAME = "attempts"
@@ -85,7 +85,7 @@ def cluster(name: str, address: tuple[str, int], trust_domain: str) -> dict[str,
     host, port = address
     return {
         "name": cluster_name(name),
-        "type": "STATIC" if _is_address(host) else "STRICT_DNS",
+        "type": "STATIC" if is_ip_address(host) else "STRICT_DNS",
         "dns_lookup_family": "ALL",
         "connect_timeout": CONNECT_TIMEOUT,
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
@@ -171,11 +171,3 @@ def _http_options(explicit: Mapping[str, object]) -> dict[str, object]:
 
 def _endpoint(name: str, address: Mapping[str, object]) -> dict[str, object]:
     return {"cluster_name": name, "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}]}
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

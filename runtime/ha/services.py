@@ -6,7 +6,7 @@ import math
 import os
 from pathlib import Path
 
-from sluice.core import Home, StoreError, read_bounded
+from sluice.core import Home, StoreError, host_port, read_bounded
 from sluice.pki.tls import TlsIdentity
 from sluice.runtime.ha.config import HaConfig, check_ha
 from sluice.runtime.ha.embedded import EmbeddedElection
@@ -40,7 +40,7 @@ def _kubernetes(config: HaConfig, name: str) -> LeaderElection:
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         if not host:
             raise HaMisconfigured("this is no pod of a Kubernetes cluster", "set ha.kubernetes_api")
-        url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+        url = f"https://{host_port(host, int(port))}"
     if not namespace:
         try:
             namespace = read_bounded(account / "namespace", MAX_NAMESPACE_BYTES).decode("ascii").strip()

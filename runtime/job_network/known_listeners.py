@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from sluice.core import ANY_PORT, SluiceError
+from sluice.core import ANY_PORT, SluiceError, is_ip_address
 
 FRESH_SECONDS = 5.0
 NOBODY_SECONDS = 0.5
@@ -74,7 +74,7 @@ class KnownListeners:
         hosts = await self._hosts(port)
         if isinstance(host, str):
             return min(await self._addresses(host), key=_rank, default=None) if host.lower() in hosts else None
-        literal, names = str(host), [each for each in hosts if not _is_address(each)]
+        literal, names = str(host), [each for each in hosts if not is_ip_address(each)]
         if literal in hosts:
             return host
         for name in names:
@@ -113,7 +113,7 @@ class KnownListeners:
         return hosts
 
     async def _addresses(self, host: str) -> frozenset[Address]:
-        if _is_address(host):
+        if is_ip_address(host):
             return frozenset({ipaddress.ip_address(host)})
         known = self._resolved.get(host)
         if known is not None and self._clock() - known[1] < RESOLVED_SECONDS:
@@ -126,14 +126,6 @@ class KnownListeners:
             self._resolved.clear()
         self._resolved[host] = (found, self._clock())
         return found
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _rank(address: Address) -> tuple[int, int]:

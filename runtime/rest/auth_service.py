@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from sluice.core import AssertionRefused, BodyTooLarge, read_body, tcp_connector
+from sluice.core import AssertionRefused, BodyTooLarge, host_port, read_body, tcp_connector
 from sluice.pki import Channel, Role, server_policy
 from sluice.pki.tls import TlsIdentity
 
@@ -26,7 +26,7 @@ class AuthService:
         policy = server_policy(Channel.AUTH, self.identity.spiffe_id.trust_domain, role=Role.AUTH)
         context = self.identity.client_context(policy, alpn=("http/1.1",))
         connector = tcp_connector(ssl=context, force_close=True)
-        url = f"https://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}{path}"
+        url = f"https://{host_port(self.host, self.port)}{path}"
         try:
             async with (
                 aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=seconds)) as session,

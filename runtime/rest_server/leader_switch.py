@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 import aiohttp
 from aiohttp import web
 
-from sluice.core import tcp_connector
+from sluice.core import host_port, tcp_connector
 from sluice.pki import Channel, Role, server_policy
 from sluice.pki.tls import TlsIdentity
 from sluice.runtime.ha import LeaderInformation, LeadershipLost
@@ -106,7 +106,7 @@ class RestSwitch:
             domain = self._identity.spiffe_id.trust_domain
             policy = server_policy(Channel.REST, domain, role=Role.JOBMANAGER, name=leader.name)
             connector = tcp_connector(ssl=self._identity.client_context(policy, alpn=("http/1.1",)), force_close=True)
-            url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+            url = f"https://{host_port(host, port)}"
         else:
             raise LeadershipLost(
                 f"the leader {leader.name} serves REST on its own machine only", "set jobmanager.rest_host"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from sluice.core import PkiError
+from sluice.core import PkiError, host_port
 
 HTTPS_PORT = 443
 MAX_ADDRESS_CHARACTERS = 1024
@@ -74,7 +74,7 @@ class Address:
     def __str__(self) -> str:
         if self.path:
             return f"unix:{self.path}"
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 def looks_like_address(text: str) -> bool:
