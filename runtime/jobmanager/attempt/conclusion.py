@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sluice.runtime.jobmanager.attempt.actions import AskForRestart, CollectRecords, EndJob, HandOver, Outbox
-from sluice.runtime.jobmanager.attempt.driver_life import CONCLUDING, DriverLife, Phase
+from sluice.runtime.jobmanager.attempt.driver_status import CONCLUDING, DriverStatus, Phase
 from sluice.runtime.jobmanager.attempt.executor_control import ExecutorControl
 from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorPool
 from sluice.runtime.jobmanager.attempt.history_log import LOST
@@ -29,14 +29,14 @@ class Conclusion:
     def __init__(  # noqa: PLR0917  # the parts of an attempt
         self,
         status: JobStatus,
-        life: DriverLife,
+        driver: DriverStatus,
         outbox: Outbox,
         pool: ExecutorPool,
         executors: ExecutorControl,
         streaming: StreamingControl,
     ) -> None:
         self._status = status
-        self._life = life
+        self._driver = driver
         self._outbox = outbox
         self._pool = pool
         self._executors = executors
@@ -45,17 +45,17 @@ class Conclusion:
 
     def checkpoints_settled(self) -> None:
         """Completed checkpoints are written, or given up."""
-        if self._life.phase is not Phase.SETTLING:
+        if self._driver.phase is not Phase.SETTLING:
             return
         if (
             self._status.savepoints.stopping
             and self._status.state is JobState.RUNNING
-            and self._life.result is not None
+            and self._driver.result is not None
         ):
             if self._streaming.pipeline_stopped:  # it was ended by us, and that is no failure
-                self._life.result = DriverExit(succeeded=True, exit_code=0)
-            if self._life.result.succeeded and self._streaming.take_savepoint():
-                self._life.phase = Phase.SAVING
+                self._driver.result = DriverExit(succeeded=True, exit_code=0)
+            if self._driver.result.succeeded and self._streaming.take_savepoint():
+                self._driver.phase = Phase.SAVING
                 return
         self._collect()
 
@@ -65,7 +65,7 @@ class Conclusion:
         Args:
             excesses: of the job's executors, of earlier attempts too.
         """
-        if self._life.phase is not Phase.COLLECTING:
+        if self._driver.phase is not Phase.COLLECTING:
             return
         self._status.evidence = evidence
         self._excesses = tuple(excesses)
@@ -73,19 +73,19 @@ class Conclusion:
 
     def records_lost(self) -> None:
         """The last records of the attempt could not be gathered; it is concluded all the same."""
-        if self._life.phase in CONCLUDING:
+        if self._driver.phase in CONCLUDING:
             self._conclude()
 
     def restart_decided(self, delay: float | None) -> None:
         """After how many seconds there is to be another attempt; None: not at all."""
-        if self._life.phase is not Phase.DECIDING:
+        if self._driver.phase is not Phase.DECIDING:
             return
         if self._status.state is JobState.CANCELLING:  # somebody cancelled the job meanwhile
             self._end((JobState.CANCELED,))
         elif delay is None:
             self._end((JobState.FAILED,))
         else:
-            self._life.phase = Phase.OVER
+            self._driver.phase = Phase.OVER
             self._status.enter(JobState.RESTARTING)
             error = self._status.failure.error if self._status.failure is not None else "it failed"
             self._status.pending_reason = (
@@ -95,16 +95,16 @@ class Conclusion:
 
     def savepoint_over(self) -> None:
         """The savepoint with which the job was to end is complete, or failed."""
-        if self._life.phase is Phase.SAVING:
+        if self._driver.phase is Phase.SAVING:
             self._collect()
 
     def _collect(self) -> None:
-        self._life.phase = Phase.COLLECTING
+        self._driver.phase = Phase.COLLECTING
         self._outbox.add(CollectRecords())
 
     def _conclude(self) -> None:
         """Judge the attempt: end the job, or ask whether it is restarted."""
-        self._status.savepoints.fail(f"the attempt ended: {self._life.process_end}")
+        self._status.savepoints.fail(f"the attempt ended: {self._driver.process_end}")
         verdict = self._judge()
         if verdict.error and self._status.failure is None:
             error = self._pool.explained(verdict.error, self._excesses)
@@ -113,23 +113,23 @@ class Conclusion:
         if not verdict.failed:
             self._end(verdict.path)
             return
-        failure = self._status.failure or Failure(error=self._life.process_end)
+        failure = self._status.failure or Failure(error=self._driver.process_end)
         self._status.history.note(self._status.now_ms, failure.error, failure.traceback, ended_attempt=True)
-        outcome = LOST if self._life.lost else JobState.FAILED.value
+        outcome = LOST if self._driver.lost else JobState.FAILED.value
         self._status.history.end(outcome, self._status.now_ms, failure.error)
         self._status.keep_history()  # durable before it is decided what follows
         for state in verdict.path[:-1]:
             self._status.enter(state)
-        self._life.phase = Phase.DECIDING
-        if self._life.restart_useless:
+        self._driver.phase = Phase.DECIDING
+        if self._driver.restart_useless:
             self.restart_decided(None)
-        elif self._life.lost and self._status.history.taskmanagers_lost <= MAX_TASKMANAGERS_LOST:
+        elif self._driver.lost and self._status.history.taskmanagers_lost <= MAX_TASKMANAGERS_LOST:
             self.restart_decided(0.0)  # no failure of the job's; its strategy does not count it
         else:
             self._outbox.add(AskForRestart())
 
     def _judge(self) -> Verdict:
-        verdict = judge_attempt(self._status.state, self._life.result, self._life.process_end)
+        verdict = judge_attempt(self._status.state, self._driver.result, self._driver.process_end)
         if (
             verdict.path == (JobState.FINISHED,)
             and self._status.savepoints.asked_to_stop
@@ -142,7 +142,7 @@ class Conclusion:
     def _end(self, path: Iterable[JobState]) -> None:
         for state in path:
             self._status.enter(state)
-        self._life.phase = Phase.OVER
+        self._driver.phase = Phase.OVER
         failure = self._status.failure if self._status.state is JobState.FAILED else None
         self._status.history.end(self._status.state.value, self._status.now_ms, failure.error if failure else "")
         self._outbox.add(EndJob(self._status.record()))

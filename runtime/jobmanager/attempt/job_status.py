@@ -34,7 +34,7 @@ class JobStatus:
         self, before: JobRecord, number: int, pool: ExecutorPool, outbox: Outbox, clock: Callable[[], float]
     ) -> None:
         self.job_id, self.number, self.submission = before.detail.id, number, before.submission
-        self.life = JobLifecycle.resume(before.detail.state, before.detail.timestamps)
+        self.lifecycle = JobLifecycle.resume(before.detail.state, before.detail.timestamps)
         self.history = HistoryLog.of(before)
         self.savepoints = SavepointRequests(before.savepoints)
         self.checkpoints = CheckpointLedger(number)
@@ -55,7 +55,7 @@ class JobStatus:
     @property
     def state(self) -> JobState:
         """Of the job."""
-        return self.life.state
+        return self.lifecycle.state
 
     @property
     def over(self) -> bool:
@@ -69,7 +69,7 @@ class JobStatus:
 
     def enter(self, state: JobState) -> None:
         """The job's next state; raises :class:`IllegalTransition`."""
-        self.life.to(state, self.now_ms)
+        self.lifecycle.to(state, self.now_ms)
         self._outbox.publish()
 
     def note(self, error: str, traceback: str = "", *, task: str = "", executor: int | None = None) -> None:
@@ -143,7 +143,7 @@ class JobStatus:
     def detail(self) -> JobDetail:
         """The job as it is shown now."""
         state, now = self.state, self.now_ms
-        end = self.life.timestamps[state] if state.terminal else None
+        end = self.lifecycle.timestamps[state] if state.terminal else None
         return JobDetail(
             id=self.job_id,
             name=self.submission.name,
@@ -156,7 +156,7 @@ class JobStatus:
             attempt=self.number,
             progress=self.progress,
             executors=self._executors(),
-            timestamps={str(each): at for each, at in self.life.timestamps.items()},
+            timestamps={str(each): at for each, at in self.lifecycle.timestamps.items()},
             failure=self.failure,
             pending_reason="" if state.terminal else self.pending_reason,
             attempts=self.history.attempts,

@@ -16,8 +16,8 @@ from sluice.runtime.jobmanager.attempt.actions import (
     StartTimer,
     Timer,
 )
-from sluice.runtime.jobmanager.attempt.driver_life import DriverLife, Phase
 from sluice.runtime.jobmanager.attempt.driver_placement import DriverPlacement
+from sluice.runtime.jobmanager.attempt.driver_status import DriverStatus, Phase
 from sluice.runtime.jobmanager.attempt.executor_control import ExecutorControl
 from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorPool
 from sluice.runtime.jobmanager.attempt.job_status import JobStatus
@@ -43,7 +43,7 @@ class Reconciliation:
         self,
         resumption: Resumption,
         status: JobStatus,
-        life: DriverLife,
+        driver: DriverStatus,
         outbox: Outbox,
         *,
         placement: DriverPlacement,
@@ -55,7 +55,7 @@ class Reconciliation:
     ) -> None:
         self._resumption = resumption
         self._status = status
-        self._life = life
+        self._driver = driver
         self._outbox = outbox
         self._placement = placement
         self._pool = pool
@@ -68,7 +68,7 @@ class Reconciliation:
 
     @property
     def _waiting(self) -> bool:
-        return self._life.phase is Phase.RECONCILING
+        return self._driver.phase is Phase.RECONCILING
 
     def begin(self, savepoint: str) -> None:
         """Wait for the driver; ``savepoint`` is what the job was to begin from."""
@@ -93,7 +93,7 @@ class Reconciliation:
     def slot_held(self, offer: SlotOffer) -> bool:
         """A TaskManager offers a driver's slot that it has held; False when it is to be freed."""
         if not self._waiting:
-            return self._life.phase is Phase.RUNNING and self._placement.holds(offer.allocation_id)
+            return self._driver.phase is Phase.RUNNING and self._placement.holds(offer.allocation_id)
         if not offer.held or offer.driver != self._status.number:
             if offer.taskmanager == self._resumption.taskmanager:
                 self.driver_absent(offer.taskmanager)
@@ -114,7 +114,7 @@ class Reconciliation:
         if self._status.state in ENDING:
             self._driver_ended(why)
             return
-        self._life.phase = Phase.OVER
+        self._driver.phase = Phase.OVER
         self._status.history.lost(self._status.number, self._status.now_ms, f"its JobManager was lost, and {why}")
         self._status.executors_missing()
         self._executors.end()
@@ -140,7 +140,7 @@ class Reconciliation:
 
     def adopt(self, slot: SlotOffer, running: RunningDriver | None) -> None:
         """Go on with the driver in ``slot``, which is ``running`` this."""
-        self._life.phase = Phase.RUNNING
+        self._driver.phase = Phase.RUNNING
         self._status.pending_reason = ""
         self._outbox.add(AdoptDriver(slot, running))
         if self._status.state in ENDING:

@@ -25,8 +25,8 @@ from sluice.runtime.jobmanager.attempt.actions import (
     Timer,
 )
 from sluice.runtime.jobmanager.attempt.conclusion import Conclusion
-from sluice.runtime.jobmanager.attempt.driver_life import BEFORE_DRIVER, WITH_DRIVER, DriverLife, Phase
 from sluice.runtime.jobmanager.attempt.driver_placement import DriverPlacement
+from sluice.runtime.jobmanager.attempt.driver_status import BEFORE_DRIVER, WITH_DRIVER, DriverStatus, Phase
 from sluice.runtime.jobmanager.attempt.executor_control import ExecutorControl
 from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorPool, FailureBudget
 from sluice.runtime.jobmanager.attempt.history_log import HistoryLog
@@ -98,22 +98,22 @@ class AttemptStateMachine:
         self.executors = ExecutorControl(
             self._status, pool, self._outbox, clock, drain_timeout=settings.drain_timeout, fail=self.fail
         )
-        self._life = life = DriverLife(Phase.RESTORING if resumption is None else Phase.RECONCILING)
+        self._driver = driver = DriverStatus(Phase.RESTORING if resumption is None else Phase.RECONCILING)
         self.streaming = StreamingControl(
             self._status,
-            life,
+            driver,
             self._outbox,
             cancel_grace=settings.cancel_grace,
             fail=self.fail,
             end_driver=self._end_driver,
             savepoint_over=self._savepoint_over,
         )
-        self.conclusion = Conclusion(self._status, life, self._outbox, pool, self.executors, self.streaming)
+        self.conclusion = Conclusion(self._status, driver, self._outbox, pool, self.executors, self.streaming)
         self.reconciliation = (
             Reconciliation(
                 resumption,
                 self._status,
-                life,
+                driver,
                 self._outbox,
                 placement=self.placement,
                 pool=pool,
@@ -147,7 +147,7 @@ class AttemptStateMachine:
     def check_driver(self, number: int, taskmanager: str) -> None:
         """Raise :class:`DriverUnknown` unless ``taskmanager`` was told to launch driver ``number``, and it goes on."""
         self.placement.check_on(taskmanager)
-        if number != self.number or self._life.phase not in WITH_DRIVER:
+        if number != self.number or self._driver.phase not in WITH_DRIVER:
             raise DriverUnknown(f"driver {number} of job {self._status.job_id} is not the current one, or has ended")
 
     # --- the driver -----------------------------------------------------------------------------------------
@@ -169,22 +169,22 @@ class AttemptStateMachine:
         """The attempt goes on from ``checkpoint``; None: from the beginning."""
         if self.reconciliation is not None:
             self.reconciliation.checkpoint_restored(checkpoint)
-        if self._life.phase is not Phase.RESTORING:
+        if self._driver.phase is not Phase.RESTORING:
             return
         self._status.checkpoints.restored = checkpoint
         if self._status.state in ENDING:
             self.driver_ended("it was never started")
         else:
-            self._life.phase = Phase.PLACING
+            self._driver.phase = Phase.PLACING
             self.placement.require()
 
     def driver_slot_offered(self, offer: SlotOffer) -> bool:
         """A TaskManager offers a slot for the driver; False when it is not wanted (any more)."""
         if self.reconciliation is not None:
             return self.reconciliation.slot_held(offer)
-        if self._life.phase is not Phase.PLACING:
-            return self._life.phase in {Phase.STARTING, Phase.RUNNING} and self.placement.holds(offer.allocation_id)
-        self._life.phase = Phase.STARTING
+        if self._driver.phase is not Phase.PLACING:
+            return self._driver.phase in {Phase.STARTING, Phase.RUNNING} and self.placement.holds(offer.allocation_id)
+        self._driver.phase = Phase.STARTING
         self.placement.take(offer)
         self.executors.begin()  # so that they have slots when Spark is there to use them
         return True
@@ -200,7 +200,7 @@ class AttemptStateMachine:
             self.reconciliation.driver_gone(why)
 
     def _driver_placed(self) -> None:
-        if self._life.phase is not Phase.STARTING or self.placement.slot is None:
+        if self._driver.phase is not Phase.STARTING or self.placement.slot is None:
             return
         if self._status.state in ENDING:
             self.driver_ended("it was never started")
@@ -209,9 +209,9 @@ class AttemptStateMachine:
 
     def driver_started(self) -> None:
         """The driver's process runs."""
-        if self._life.phase is not Phase.STARTING:
+        if self._driver.phase is not Phase.STARTING:
             return
-        self._life.phase = Phase.RUNNING
+        self._driver.phase = Phase.RUNNING
         self._outbox.add(StartTimer(Timer.DRIVER_REGISTRATION, self._settings.driver_start_timeout))
         if self.placement.given_up:
             self._await_lost_driver()
@@ -223,17 +223,17 @@ class AttemptStateMachine:
 
         It may run all the same, where the answer was lost: then it may not register, and ends with its slot.
         """
-        if self._life.phase is Phase.RECONCILING:  # its checkpoint is lost
-            self._life.restart_useless = permanent
+        if self._driver.phase is Phase.RECONCILING:  # its checkpoint is lost
+            self._driver.restart_useless = permanent
             self.fail(f"the driver cannot go on: {error}")
             return
-        if self._life.phase not in BEFORE_DRIVER:
+        if self._driver.phase not in BEFORE_DRIVER:
             return
-        self._life.restart_useless = permanent
+        self._driver.restart_useless = permanent
         self.placement.given_up = self.placement.given_up or "it was given up while it was started"
         self.fail(f"the driver cannot be started: {error}")
-        if self._life.registered:  # it does run
-            self._life.phase = Phase.RUNNING
+        if self._driver.registered:  # it does run
+            self._driver.phase = Phase.RUNNING
             self._await_lost_driver()
         else:
             self.driver_ended("it was never started")
@@ -245,22 +245,22 @@ class AttemptStateMachine:
         self.executors.slots_lost(allocation_ids, taskmanager)
 
     def _driver_lost(self, why: str) -> None:
-        if self._life.phase is Phase.RECONCILING:
+        if self._driver.phase is Phase.RECONCILING:
             self.placement.slot = None  # its TaskManager may come back with it
-        if self._life.phase not in {Phase.STARTING, Phase.RUNNING}:
+        if self._driver.phase not in {Phase.STARTING, Phase.RUNNING}:
             return  # it has ended
         self.placement.given_up = why
-        self._life.lost = self._status.state not in ENDING
-        if self._life.result is not None:  # it had nothing left to do but to end
+        self._driver.lost = self._status.state not in ENDING
+        if self._driver.result is not None:  # it had nothing left to do but to end
             self.driver_ended(why)
             return
         self.fail(why)
-        if self._life.phase is Phase.RUNNING:
+        if self._driver.phase is Phase.RUNNING:
             self._await_lost_driver()
 
     def _await_lost_driver(self) -> None:
         """One that never registered has no work, and gets none."""
-        seconds = self._settings.lease + LEASE_MARGIN_SECONDS if self._life.registered else 0.0
+        seconds = self._settings.lease + LEASE_MARGIN_SECONDS if self._driver.registered else 0.0
         self._outbox.add(StartTimer(Timer.DRIVER_GONE, seconds))
 
     def check_registration(self, number: int, running: RunningDriver | None) -> None:
@@ -277,10 +277,10 @@ class AttemptStateMachine:
     def driver_registered(self, number: int, running: RunningDriver | None = None) -> None:
         """The driver of attempt ``number`` wants its work, or goes on with it; raises as ``check_registration``."""
         self.check_registration(number, running)
-        self._life.registered = True
+        self._driver.registered = True
         if (
             self.reconciliation is not None
-            and self._life.phase is Phase.RECONCILING
+            and self._driver.phase is Phase.RECONCILING
             and self.placement.slot is not None
         ):
             self.reconciliation.adopt(self.placement.slot, running)
@@ -290,17 +290,17 @@ class AttemptStateMachine:
 
     def driver_finished(self, result: DriverExit) -> None:
         """The driver reports the end of its work; its process is to follow. Raises :class:`NotReconciled`."""
-        if self._life.phase is Phase.RECONCILING:
+        if self._driver.phase is Phase.RECONCILING:
             raise NotReconciled("this driver has not registered yet", "register first")
-        if self._life.result is None:
-            self._life.result = result
+        if self._driver.result is None:
+            self._driver.result = result
             self._outbox.add(StartTimer(Timer.DRIVER_EXIT, DRIVER_EXIT_GRACE_SECONDS))
 
     def driver_ended(self, process_end: str) -> None:
         """The driver's process has ended, or was never started."""
-        if self._life.phase not in BEFORE_DRIVER | WITH_DRIVER:
+        if self._driver.phase not in BEFORE_DRIVER | WITH_DRIVER:
             return
-        self._life.phase, self._life.process_end = Phase.SETTLING, process_end
+        self._driver.phase, self._driver.process_end = Phase.SETTLING, process_end
         self._pool.close()
         self._outbox.add(SettleCheckpoints())
 
@@ -315,7 +315,7 @@ class AttemptStateMachine:
 
     def fail(self, error: str, traceback: str = "") -> None:
         """The attempt must end because of ``error``; nothing when it ends already."""
-        if not self._status.life.may(JobState.FAILING) or self._status.state is JobState.RESTARTING:
+        if not self._status.lifecycle.may(JobState.FAILING) or self._status.state is JobState.RESTARTING:
             return
         _LOG.warning("job %s fails: %s", self._status.job_id, error)
         self._status.failure = Failure(error=error, traceback=traceback)
@@ -324,8 +324,8 @@ class AttemptStateMachine:
 
     def suspend(self) -> None:
         """The JobManager stops or does not lead any more; the next leader goes on with the job."""
-        self._life.phase = Phase.OVER
-        if self._status.life.may(JobState.SUSPENDED):
+        self._driver.phase = Phase.OVER
+        if self._status.lifecycle.may(JobState.SUSPENDED):
             self._status.enter(JobState.SUSPENDED)
 
     # --- progress -----------------------------------------------------------------------------------------------
@@ -364,13 +364,13 @@ class AttemptStateMachine:
 
     def _driver_timer_fired(self, timer: Timer) -> None:
         match timer:
-            case Timer.DRIVER_REQUIREMENT if self._life.phase is Phase.PLACING:
+            case Timer.DRIVER_REQUIREMENT if self._driver.phase is Phase.PLACING:
                 self.placement.require()
             case Timer.DRIVER_PLACED:
                 self._driver_placed()
-            case Timer.DRIVER_REGISTRATION if not self._life.registered:
+            case Timer.DRIVER_REGISTRATION if not self._driver.registered:
                 self.fail(f"the driver did not register within {self._settings.driver_start_timeout:g} s")
-            case Timer.DRIVER_EXIT if self._life.phase is Phase.RUNNING:
+            case Timer.DRIVER_EXIT if self._driver.phase is Phase.RUNNING:
                 self._outbox.add(StopDriver(KILL_GRACE_SECONDS))
             case Timer.DRIVER_GONE:
                 self.driver_ended(self.placement.given_up)
@@ -385,9 +385,9 @@ class AttemptStateMachine:
 
     def _end_driver(self) -> None:
         """Ask the driver to end, and see to it that it does."""
-        if self._life.phase is Phase.PLACING:
+        if self._driver.phase is Phase.PLACING:
             self.driver_ended("it was never started")
-        elif self._life.phase is Phase.RUNNING:  # one that is being started is ended as soon as it runs
+        elif self._driver.phase is Phase.RUNNING:  # one that is being started is ended as soon as it runs
             grace = self._settings.cancel_grace
             self._outbox.add(EndDriver(grace), StartTimer(Timer.DRIVER_EXIT, grace + CANCEL_MARGIN_SECONDS))
 

@@ -13,7 +13,7 @@ from sluice.runtime.jobmanager.attempt.actions import (
     TakeSavepoint,
     Timer,
 )
-from sluice.runtime.jobmanager.attempt.driver_life import DriverLife
+from sluice.runtime.jobmanager.attempt.driver_status import DriverStatus
 from sluice.runtime.jobmanager.attempt.job_status import JobStatus
 from sluice.runtime.messages import JobState, StreamingState
 
@@ -37,7 +37,7 @@ class StreamingControl:
     def __init__(
         self,
         status: JobStatus,
-        life: DriverLife,
+        driver: DriverStatus,
         outbox: Outbox,
         *,
         cancel_grace: float,
@@ -46,7 +46,7 @@ class StreamingControl:
         savepoint_over: Callable[[], None],
     ) -> None:
         self._status = status
-        self._life = life
+        self._driver = driver
         self._outbox = outbox
         self._cancel_grace = cancel_grace
         self._fail = fail
@@ -64,7 +64,7 @@ class StreamingControl:
                 f"the streaming query {query_id} has no name: a later attempt begins it anew; name it with queryName()"
             )
         if self._status.checkpoints.problem:
-            self._life.restart_useless = True
+            self._driver.restart_useless = True
             self._fail(self._status.checkpoints.problem)
         self._outbox.publish()
 

@@ -1,4 +1,4 @@
-"""Where the driver of an attempt is in its life, and what is known of its end. The parts of an attempt share this."""
+"""The state of an attempt's driver, and what is known of its end; shared by the parts of the attempt."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ CONCLUDING = frozenset({Phase.SETTLING, Phase.SAVING, Phase.COLLECTING})
 
 
 @dataclass(slots=True)
-class DriverLife:
-    """What the parts of an attempt know and change together.
+class DriverStatus:
+    """The state of the driver, which several parts of an attempt read and change.
 
     Attributes:
         phase: of the attempt.
