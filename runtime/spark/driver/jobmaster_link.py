@@ -1,7 +1,7 @@
 """The driver agent's connection to its JobMaster: ordered, made again when it breaks, given up after a while.
 
 Calls leave in the order in which they were queued, and each is repeated until it is answered. After a reconnection the
-driver registers again and repeats its state (:mod:`sluice.runtime.spark.driver.told`), so that nothing depends on what
+driver registers again and repeats its state (:mod:`sluice.runtime.spark.driver.reported_state`), so that nothing depends on what
 the JobMaster remembers: it may be another leader's (ADR 103). The link is lost when no JobMaster is found for too long
 or when it refuses this driver: then the owner of the link must stop the driver (fencing, :attr:`JobMasterLink.lost`).
 The driver holds a lease besides: it counts from the moment at which the last answered renewal was *sent*, for only then
@@ -45,7 +45,7 @@ from sluice.runtime.rpc import (
     RpcTimeout,
 )
 from sluice.runtime.spark.driver.lease import DriverLease
-from sluice.runtime.spark.driver.told import Call, Told
+from sluice.runtime.spark.driver.reported_state import Call, ReportedState
 from sluice.runtime.spark.errors import DriverFailed
 
 MAX_QUEUED_CALLS = 10_000
@@ -119,7 +119,7 @@ class JobMasterLink:
         self._queue: deque[_Queued] = deque()
         self._waiting = asyncio.Event()
         self._left = asyncio.Event()
-        self._told = Told()
+        self._reported = ReportedState()
         self._registered_before = False
         self._serving: JobMasterPeer | None = None
         self.masker = Masker({})
@@ -150,36 +150,36 @@ class JobMasterLink:
 
     def spark_started(self, registration: SparkRegistration) -> None:
         """A SparkContext is up; targets of an earlier one are void."""
-        self._told.spark_started(registration)
+        self._reported.spark_started(registration)
         self._put(lambda jobmaster: jobmaster.spark_started(registration))
 
     def set_targets(self, targets: ExecutorTargets) -> None:
         """How many executors Spark wants from now on."""
-        self._told.targets = targets
+        self._reported.targets = targets
         self._put(lambda jobmaster: jobmaster.set_executor_targets(targets))
 
     def kill_executors(self, executor_ids: tuple[int, ...]) -> None:
         """Spark gives these executors up; delivered after the targets that were queued before."""
-        self._told.executors_given_up(executor_ids)
+        self._reported.executors_given_up(executor_ids)
         self._put(lambda jobmaster: jobmaster.kill_executors(executor_ids))
 
     def executor_exited(self, executor_id: int) -> None:
         """The JobMaster says that an executor has ended."""
-        self._told.executor_exited(executor_id)
+        self._reported.executor_exited(executor_id)
 
     def stops_streaming(self) -> None:
         """The JobMaster said that streaming is to stop, for a savepoint that only it knows of."""
-        self._told.stopping = True
+        self._reported.stopping = True
 
     def report_progress(self, progress: JobProgress) -> None:
         """The latest counters; ones that have not left yet are replaced."""
-        self._told.progress = progress
+        self._reported.progress = progress
         self._show("progress", lambda jobmaster: jobmaster.report_progress(progress))
 
     def report_stages(self, stages: StageTable) -> None:
         """The latest stages, under the same rule."""
         stages = self.masker.mask_message(stages)
-        self._told.stages = stages
+        self._reported.stages = stages
         self._show("stages", lambda jobmaster: jobmaster.report_stages(stages))
 
     async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
@@ -190,11 +190,11 @@ class JobMasterLink:
         """
 
         def ask(jobmaster: JobMasterGateway) -> Awaitable[ShuffleAllocation]:
-            self._told.asked += 1
+            self._reported.asked += 1
             return jobmaster.register_shuffle(shuffle_id, partitions)
 
         allocation = await self._ask(ask, f"the place of shuffle {shuffle_id}")
-        self._told.shuffle_placed(shuffle_id, allocation.shuffle_number, partitions)
+        self._reported.shuffle_placed(shuffle_id, allocation.shuffle_number, partitions)
         return allocation
 
     async def locate_shuffle(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
@@ -229,7 +229,7 @@ class JobMasterLink:
 
     def unregister_shuffle(self, shuffle_id: int) -> None:
         """Spark does not need the shuffle any more."""
-        self._told.shuffle_over(shuffle_id)
+        self._reported.shuffle_over(shuffle_id)
         self._put(lambda jobmaster: jobmaster.unregister_shuffle(shuffle_id))
 
     def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
@@ -239,7 +239,7 @@ class JobMasterLink:
     def report_streaming(self, state: StreamingState) -> None:
         """The latest state of streaming queries; repeated after a reconnection."""
         state = self.masker.mask_message(state)
-        self._told.streaming = state
+        self._reported.streaming = state
         self._put(lambda jobmaster: jobmaster.report_streaming(state), shows="streaming")
 
     def report_task_failure(self, failure: TaskFailure) -> None:
@@ -365,7 +365,7 @@ class JobMasterLink:
 
     def _register(self, jobmaster: JobMasterGateway) -> Awaitable[DriverAssignment]:
         known = self.assignment.result() if self.assignment.done() else None
-        running = None if known is None else self._told.running(known.spark_auth_secret)
+        running = None if known is None else self._reported.running(known.spark_auth_secret)
         return jobmaster.register_driver(self._attempt, self._pid, running)
 
     async def _serve(self, peer: JobMasterPeer) -> None:
@@ -389,7 +389,7 @@ class JobMasterLink:
     async def _deliver(self, jobmaster: JobMasterGateway) -> None:
         if self._registered_before:
             self._forget_shown()
-            for call in self._told.calls():
+            for call in self._reported.calls():
                 await _accepted(lambda call=call: call(jobmaster))  # type: ignore[misc]  # default argument
         self._registered_before = True
         while True:

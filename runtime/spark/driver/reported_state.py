@@ -1,4 +1,4 @@
-"""What a driver has told its JobMaster and repeats after a reconnection. Values only; no I/O.
+"""The state that a driver has reported to its JobMaster, and reports again after a reconnection. No I/O.
 
 Nothing depends on what a JobMaster remembers: the next one may be another leader's, which knows only what is durable
 (ADR 103).
@@ -28,7 +28,7 @@ Call = Callable[[JobMasterGateway], Awaitable[object]]
 
 
 @dataclass(slots=True)
-class Told:
+class ReportedState:
     """The latest of everything that is a state."""
 
     registration: SparkRegistration | None = None
