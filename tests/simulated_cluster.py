@@ -17,9 +17,9 @@ from sluice.runtime.blob.store import BlobStore
 from sluice.runtime.checkpoint.ledger import Checkpoint, CheckpointsView, QueryCheckpoint
 from sluice.runtime.checkpoint.savepoints import Savepoint
 from sluice.runtime.config import ConnectConfig, RuntimeConfig
+from sluice.runtime.jobmanager.dispatcher.cluster_diagnostics import ClusterDiagnostics
 from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSessions
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
-from sluice.runtime.jobmanager.dispatcher.observation import Observation
 from sluice.runtime.jobmanager.errors import (
     JobAlreadyTerminal,
     JobNotFound,
@@ -248,7 +248,7 @@ def simulated(dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager
         leader=Term("jm-1", 3, int((time.time() - 3 * HOUR) * 1000)),
         config=RuntimeConfig(),
         artifacts=ArtifactStores(()),
-        observation=Observation(Home.at(directory / "home"), "jobmanager/jm-1", lambda: ()),
+        diagnostics=ClusterDiagnostics(Home.at(directory / "home"), "jobmanager/jm-1", lambda: ()),
         feed=dispatcher.feed,
         streams=Streams(OpenStreams(check_nothing)),
         secrets=cast("SecretStore", SimulatedSecrets()),

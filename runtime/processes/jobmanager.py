@@ -39,7 +39,7 @@ from sluice.runtime.ha import (
 from sluice.runtime.ha.terms import terms
 from sluice.runtime.jobmanager import DISPATCHER
 from sluice.runtime.jobmanager.attempt import JobIdentities, JobTokens, Record, RemoteDrivers
-from sluice.runtime.jobmanager.dispatcher import ConnectSessions, Observation
+from sluice.runtime.jobmanager.dispatcher import ClusterDiagnostics, ConnectSessions
 from sluice.runtime.jobmanager.egress import Ask as AskEgress, without_gateway
 from sluice.runtime.jobmanager.secrets import KeyRing, keys_directory
 from sluice.runtime.node import (
@@ -303,7 +303,7 @@ class JobManagerNode:
             default_executors=config.spark.executors,
             leader=Term(self.address.name, leadership.epoch, int(time.time() * 1000)),
             config=config,
-            observation=Observation(self.home, f"jobmanager/{self.address.name}", self.process.service.peers),
+            diagnostics=ClusterDiagnostics(self.home, f"jobmanager/{self.address.name}", self.process.service.peers),
             artifacts=ArtifactStores(config.jobmanager.artifact_stores),
             feed=gateways.feed,
             streams=self.streams,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sluice.runtime.blob import BlobStore
 from sluice.runtime.config import RuntimeConfig
 from sluice.runtime.jobmanager import DispatcherGateway, EgressInternalGateway, ResourceManagerInternalGateway
-from sluice.runtime.jobmanager.dispatcher import ConnectSessions, JobFeed, Observation
+from sluice.runtime.jobmanager.dispatcher import ClusterDiagnostics, ConnectSessions, JobFeed
 from sluice.runtime.jobmanager.secrets import SecretStore
 from sluice.runtime.rest.artifacts import ArtifactStores
 from sluice.runtime.rest.streams import Streams
@@ -57,7 +57,7 @@ class Cluster:
     leader: Term
     config: RuntimeConfig
     artifacts: ArtifactStores
-    observation: Observation
+    diagnostics: ClusterDiagnostics
     feed: JobFeed
     streams: Streams
     secrets: SecretStore

@@ -28,7 +28,7 @@ async def get_metrics(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     Of ShuffleWorkers, wherever they are, what they have told their manager. The label `process` says whose a sample is.
     A process that does not answer in time is left out.
     """
-    found = await asyncio.gather(cluster.observation.metrics(), _samples(cluster), _shuffle(cluster))
+    found = await asyncio.gather(cluster.diagnostics.metrics(), _samples(cluster), _shuffle(cluster))
     text = merge([found[0], exposition(families(found[1])), found[2]])
     return web.Response(body=text.encode(), headers={"content-type": CONTENT_TYPE})
 
@@ -36,7 +36,7 @@ async def get_metrics(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 async def _samples(cluster: Cluster) -> Iterable[Sample]:
     """What the leader knows of the cluster."""
     overview, jobs = await overview_of(cluster), await cluster.dispatcher.jobs()
-    label = {PROCESS: cluster.observation.process}
+    label = {PROCESS: cluster.diagnostics.process}
     states = Counter(job.state.value for job in jobs)
     return [
         Sample("sluice_leader_epoch", "gauge", "Epoch of the leader.", cluster.leader.epoch, label),
@@ -56,7 +56,7 @@ async def _shuffle(cluster: Cluster) -> str:
         return ""
     try:
         async with asyncio.timeout(SHUFFLE_SECONDS):
-            return exposition(shuffle_metrics(await cluster.shuffle.overview()), cluster.observation.process)
+            return exposition(shuffle_metrics(await cluster.shuffle.overview()), cluster.diagnostics.process)
     except (SluiceError, TimeoutError):
         return ""
 

@@ -62,12 +62,12 @@ async def taskmanagers_seen(cluster: Cluster, call: Call[Any]) -> tuple[TaskMana
 
 async def get_taskmanager_log(cluster: Cluster, call: Call[ProcessLogQuery]) -> LogChunk:
     """What a TaskManager's own process has logged: the last mebibyte of it, in whole lines."""
-    return await cluster.observation.taskmanager_log(call.path["taskmanager_id"], call.query.offset, call.query.limit)
+    return await cluster.diagnostics.taskmanager_log(call.path["taskmanager_id"], call.query.offset, call.query.limit)
 
 
 async def get_taskmanager_metrics(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """The metrics of a TaskManager in Prometheus' text format."""
-    text = await cluster.observation.taskmanager_metrics(call.path["taskmanager_id"])
+    text = await cluster.diagnostics.taskmanager_metrics(call.path["taskmanager_id"])
     return web.Response(body=text.encode(), headers={"content-type": CONTENT_TYPE})
 
 

@@ -15,7 +15,7 @@ from sluice.core.metrics import (
     render,
 )
 from sluice.core.metrics_socket import fetch, serving
-from sluice.runtime.jobmanager.dispatcher.observation import Observation
+from sluice.runtime.jobmanager.dispatcher.cluster_diagnostics import ClusterDiagnostics
 
 
 def values(text: str, name: str) -> dict[str, float]:
@@ -82,8 +82,8 @@ async def test_the_socket_is_its_owners_and_gone_afterwards(tmp_path: Path) -> N
 
 async def test_all_processes_of_a_home_are_gathered_each_once(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
-    observation = Observation(home, "jobmanager/jm-1", lambda: ())
+    diagnostics = ClusterDiagnostics(home, "jobmanager/jm-1", lambda: ())
     async with serving(home, "auth/auth-1"), serving(home, "jobmanager/jm-1"):
         (home.metric_sockets / "dead.sock").touch()
-        text = await observation.metrics()
+        text = await diagnostics.metrics()
     assert values(text, "process_start_time_seconds").keys() == {"auth/auth-1", "jobmanager/jm-1"}

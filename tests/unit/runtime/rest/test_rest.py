@@ -27,9 +27,9 @@ from sluice.runtime.checkpoint.errors import NotStreaming, SavepointNotFound
 from sluice.runtime.checkpoint.ledger import Checkpoint, CheckpointsView
 from sluice.runtime.checkpoint.savepoints import Savepoint
 from sluice.runtime.config import ConnectConfig, RuntimeConfig, SparkConfig
+from sluice.runtime.jobmanager.dispatcher.cluster_diagnostics import ClusterDiagnostics
 from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSessions
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
-from sluice.runtime.jobmanager.dispatcher.observation import Observation
 from sluice.runtime.jobmanager.dispatcher.submission_checks import check_submission
 from sluice.runtime.jobmanager.errors import (
     JobAlreadyTerminal,
@@ -394,7 +394,7 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
         default_executors=2,
         leader=Term("jm", 3, 5000),
         config=RuntimeConfig(spark=SparkConfig(conf={"spark.a": "b", "spark.hadoop.fs.s3a.secret.key": "xyzzy"})),
-        observation=Observation(Home.at(tmp_path / "home"), "jobmanager/jm", lambda: ()),
+        diagnostics=ClusterDiagnostics(Home.at(tmp_path / "home"), "jobmanager/jm", lambda: ()),
         artifacts=ArtifactStores(()),
         feed=dispatcher.feed,
         streams=Streams(OpenStreams(check_nothing)),

@@ -94,7 +94,7 @@ def cluster_with(service: Service | None) -> Cluster:
         feed=nothing,
         streams=nothing,
         secrets=nothing,
-        observation=nothing,
+        diagnostics=nothing,
         shuffle=cast("ShuffleManagerLink", service),
     )
 

@@ -1,4 +1,4 @@
-"""Looking at the processes of the cluster: their metrics and their logs."""
+"""Metrics and logs of the processes of the cluster, collected by the leading JobManager."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TASKMANAGERS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """Of the cluster that this JobManager leads.
+class ClusterDiagnostics:
+    """Reads metrics and logs of processes in the cluster that this JobManager leads.
 
     Attributes:
         home: whose other processes serve their metrics on sockets.
