@@ -1,11 +1,12 @@
 """The driver agent's connection to its JobMaster: ordered, made again when it breaks, given up after a while.
 
 Calls leave in the order in which they were queued, and each is repeated until it is answered. After a reconnection the
-driver registers again and repeats its state (:mod:`sluice.runtime.spark.driver.reported_state`), so that nothing depends on what
-the JobMaster remembers: it may be another leader's (ADR 103). The link is lost when no JobMaster is found for too long
-or when it refuses this driver: then the owner of the link must stop the driver (fencing, :attr:`JobMasterLink.lost`).
-The driver holds a lease besides: it counts from the moment at which the last answered renewal was *sent*, for only then
-did the JobManager surely lead (:mod:`sluice.runtime.spark.driver.lease`).
+driver registers and reports its state again (:mod:`sluice.runtime.spark.driver.reported_state`): the JobMaster may be
+another leader's, which remembers nothing (ADR 103). The link is lost when no JobMaster is found for too long, or when
+it refuses this driver. The owner of the link must then stop the driver (fencing, :attr:`JobMasterLink.lost`).
+
+The driver also holds a lease (:mod:`sluice.runtime.spark.driver.lease`). It counts from the moment at which the last
+answered renewal was *sent*, because only then did the JobManager surely lead.
 """
 
 from __future__ import annotations
