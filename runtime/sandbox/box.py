@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.runtime.sandbox import bwrap
+from sluice.runtime.sandbox.entry_instructions import ENTRY, EntryInstructions, compiled_entry
 from sluice.runtime.sandbox.errors import SandboxRefused
 from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, MountKind
-from sluice.runtime.sandbox.orders import ENTRY, Orders, compiled_entry
 from sluice.runtime.sandbox.seat import NetworkSeat
 from sluice.runtime.sandbox.seccomp import filter_beside_network
 from sluice.runtime.sandbox.system_view import content_of
@@ -101,7 +101,7 @@ class Box:
                 program = _memory_file(stack, "network", self.network.filter)
                 network = (program, stack.enter_context(self.network.channel()))
             if self.walls.bwrap:
-                orders = Orders(
+                instructions = EntryInstructions(
                     argv,
                     env,
                     cwd,
@@ -112,7 +112,7 @@ class Box:
                     write=(*_OWN, *writable),
                 )
             else:
-                orders = Orders(
+                instructions = EntryInstructions(
                     argv,
                     env,
                     cwd,
@@ -123,7 +123,7 @@ class Box:
                     read=(*_USERS, *map(str, self.walls.files), *readable),
                     write=(*_SHARED, *writable),
                 )
-            fds.append(_memory_file(stack, "orders", orders.encoded()))
+            fds.append(_memory_file(stack, "instructions", instructions.encoded()))
             if self.walls.bwrap:
                 command = self._bwrap_command(self.walls, stack, fds)
             else:
@@ -133,7 +133,7 @@ class Box:
             yield Launch(command, {}, tuple(fds), (signal.SIGTERM,), namespaces)
 
     def _bwrap_command(self, walls: Walls, stack: contextlib.ExitStack, fds: list[int]) -> tuple[str, ...]:
-        filter_fd, orders_fd = fds
+        filter_fd, instructions_fd = fds
         home = self.view.home or next(iter(self.view.writable), Path("/tmp"))  # noqa: S108 - the box's own
         uid = bwrap.INNER_UID if self.uid is None else self.uid
         files = []
@@ -150,7 +150,7 @@ class Box:
             *("--seccomp", str(filter_fd), "--chdir", "/"),
         )
         fds.append(_memory_file(stack, "options", os.fsencode("".join(f"{option}\0" for option in options))))
-        inner = (walls.python, "-I", "-S", bwrap.ENTRY_PATH, str(orders_fd), self.view.job_id)
+        inner = (walls.python, "-I", "-S", bwrap.ENTRY_PATH, str(instructions_fd), self.view.job_id)
         return (walls.bwrap, "--args", str(fds[-1]), "--", *inner)
 
     def exit_code(self, code: int) -> int:

@@ -1,8 +1,8 @@
 """The first program in a box: it gives up what is left of its rights and becomes the job's program.
 
 It runs as ``python -I -S entry.py FD JOB`` with an empty environment, before any code of the job, and uses nothing but
-the standard library: bubblewrap copies this one file into the box. FD has NUL-separated records ``key=value``, see
-:mod:`sluice.runtime.sandbox.orders`, which writes them. Whatever fails ends it: the job's program then never runs.
+the standard library: bubblewrap copies this one file into the box. FD has NUL-separated records ``key=value``, which
+:mod:`sluice.runtime.sandbox.entry_instructions` writes. If anything fails it ends, and the job's program never runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 EXIT_CODE = 125
 """The box could not be completed; the reason is on standard error."""
 MAX_DESCRIPTORS = 1 << 20
-MAX_ORDERS_BYTES = 8 << 20
+MAX_INSTRUCTIONS_BYTES = 8 << 20
 
 CAPABILITY_VERSION_3 = 0x20080522
 PR_SET_PDEATHSIG = 1
@@ -51,12 +51,12 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Follow the orders, then run the program that they name."""
+    """Follow the instructions, then run the program that they name."""
     fd = int(sys.argv[1])
-    orders = _read(fd)
+    instructions = _read(fd)
     try:
-        _restrict(orders)
-        _run(orders)
+        _restrict(instructions)
+        _run(instructions)
     except OSError as error:
         os.write(2, f"sluice: the sandbox could not be completed: {error}\n".encode())
         os._exit(EXIT_CODE)
@@ -65,32 +65,32 @@ def main() -> None:
 def _read(fd: int) -> dict[str, list[str]]:
     os.lseek(fd, 0, os.SEEK_SET)
     data = b""
-    while chunk := os.read(fd, MAX_ORDERS_BYTES):
+    while chunk := os.read(fd, MAX_INSTRUCTIONS_BYTES):
         data += chunk
-    orders: dict[str, list[str]] = {}
+    instructions: dict[str, list[str]] = {}
     for record in data.split(b"\0"):
         key, separator, value = os.fsdecode(record).partition("=")
         if separator:
-            orders.setdefault(key, []).append(value)
-    return orders
+            instructions.setdefault(key, []).append(value)
+    return instructions
 
 
-def _restrict(orders: dict[str, list[str]]) -> None:
+def _restrict(instructions: dict[str, list[str]]) -> None:
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
-    for uid in map(int, orders.get("uid", ())):
+    for uid in map(int, instructions.get("uid", ())):
         _become(uid)
-    for parent in map(int, orders.get("parent", ())):
+    for parent in map(int, instructions.get("parent", ())):
         _prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(EXIT_CODE)
-    for each in orders.get("rlimit", ()):
+    for each in instructions.get("rlimit", ()):
         name, _, value = each.partition(":")
         _limit(int(name), int(value))
-    if "read" in orders or "write" in orders:
-        _landlock(orders.get("read", []), orders.get("write", []))
-    for name in orders.get("filter", ()):
+    if "read" in instructions or "write" in instructions:
+        _landlock(instructions.get("read", []), instructions.get("write", []))
+    for name in instructions.get("filter", ()):
         _filter(int(name))
-    for each in orders.get("network", ()):
+    for each in instructions.get("network", ()):
         program, _, channel = each.partition(":")
         _give_listener(int(program), int(channel))
 
@@ -173,7 +173,7 @@ def _give_listener(fd: int, channel: int) -> None:
 
 def _program(fd: int) -> tuple[object, bytes]:
     """A filter and its ``struct sock_fprog``, which is valid as long as the former lives."""
-    program = os.pread(fd, MAX_ORDERS_BYTES, 0)
+    program = os.pread(fd, MAX_INSTRUCTIONS_BYTES, 0)
     code = ctypes.create_string_buffer(program, len(program))
     return code, struct.pack("@HxxxxxxP", len(program) // 8, ctypes.addressof(code))
 
@@ -189,14 +189,14 @@ def _prctl(option: int, argument: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl {option}")
 
 
-def _run(orders: dict[str, list[str]]) -> None:
+def _run(instructions: dict[str, list[str]]) -> None:
     # Python ignores SIGPIPE and SIGXFSZ, and SIGTERM was ignored so that bubblewrap survives it.
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGTERM):
         _signal.signal(number, _signal.SIG_DFL)
-    environment = dict(each.partition("=")[::2] for each in orders.get("env", ()))
-    argv = orders["arg"]
+    environment = dict(each.partition("=")[::2] for each in instructions.get("env", ()))
+    argv = instructions["arg"]
     os.closerange(3, MAX_DESCRIPTORS)
-    os.chdir(orders["cwd"][0])
+    os.chdir(instructions["cwd"][0])
     os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell is wanted
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sluice.runtime.sandbox import Box, IsolationConfig, Limits, Sandbox, View
-from sluice.runtime.sandbox.orders import BOXES_OF_A_UID
+from sluice.runtime.sandbox.entry_instructions import BOXES_OF_A_JOB
 from tests.integration.runtime.sandbox.conftest import JOB, Boxes
 
 PROCESSES = 12
@@ -36,7 +36,7 @@ def _limited(boxes: Boxes, **limits: int) -> Box:
 
 
 async def test_no_more_processes_than_allowed(boxes: Boxes) -> None:
-    allowed = PROCESSES * (BOXES_OF_A_UID if os.geteuid() == 0 else 1)
+    allowed = PROCESSES * (BOXES_OF_A_JOB if os.geteuid() == 0 else 1)
     ended = await boxes.run(sys.executable, "-c", FORKS % (allowed + 10), box=_limited(boxes, processes=PROCESSES))
 
     assert ended.exit.code == 0, ended.err

@@ -6,7 +6,7 @@ import resource
 
 from sluice.runtime.sandbox import IsolationConfig, Limits
 from sluice.runtime.sandbox.bounds import driver_jvm_memory_mb, executor_memory_mb
-from sluice.runtime.sandbox.orders import BOXES_OF_A_JOB, rlimits
+from sluice.runtime.sandbox.entry_instructions import BOXES_OF_A_JOB, rlimits
 
 
 def test_an_executor_has_its_heap_an_overhead_and_a_share_for_each_cores_python_workers() -> None:

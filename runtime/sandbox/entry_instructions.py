@@ -1,4 +1,4 @@
-"""What :mod:`sluice.runtime.sandbox.entry` is told, as bytes."""
+"""What the entry program of a box (:mod:`sluice.runtime.sandbox.entry`) is to do, encoded as bytes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from sluice.runtime.sandbox.errors import SandboxRefused
 from sluice.runtime.sandbox.limits import Limits
 
 MIB = 1 << 20
-BOXES_OF_A_UID = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class EntryInstructions:
     """How the entry program restricts itself, and what it runs then. ``env`` may hold secrets."""
 
     argv: Sequence[str]
