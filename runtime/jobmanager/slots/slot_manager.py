@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from sluice.runtime.jobmanager.gateways import SlotRequirement
-from sluice.runtime.jobmanager.slots.free_room import FreeRoom
+from sluice.runtime.jobmanager.slots.free_capacity import FreeCapacity
 from sluice.runtime.jobmanager.slots.refusals import Refusals
 from sluice.runtime.jobmanager.slots.slot_ledger import (
     AllocationLost,
@@ -73,7 +73,7 @@ class SlotManager:
         self._requirements: dict[str, SlotRequirement] = {}
         self._allocations: dict[str, tuple[str, Slot]] = {}
         self._by_job: dict[str, Holdings] = {}
-        self._room = FreeRoom()
+        self._room = FreeCapacity()
         self._kept: dict[str, str] = {}
         self._refusals = Refusals()
 

@@ -11,7 +11,7 @@ from sluice.runtime.jobmanager.slots.slot_ledger import TaskManagerSlots
 from sluice.runtime.messages import NO_RESOURCES, SlotProfile
 
 
-class FreeRoom:
+class FreeCapacity:
     """All TaskManagers that slots may be made on."""
 
     def __init__(self) -> None:
