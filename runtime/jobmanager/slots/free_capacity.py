@@ -32,9 +32,9 @@ class FreeCapacity:
     def remove(self, name: str) -> None:
         """A TaskManager is gone, or has nothing free."""
         free = self._size_of.pop(name, NO_RESOURCES)
-        with_room = self._by_size.get(free, {})
-        with_room.pop(name, None)
-        if not with_room:
+        with_capacity = self._by_size.get(free, {})
+        with_capacity.pop(name, None)
+        if not with_capacity:
             self._by_size.pop(free, None)
 
     def fits(self, profile: SlotProfile) -> bool:

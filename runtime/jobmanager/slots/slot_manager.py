@@ -73,7 +73,7 @@ class SlotManager:
         self._requirements: dict[str, SlotRequirement] = {}
         self._allocations: dict[str, tuple[str, Slot]] = {}
         self._by_job: dict[str, Holdings] = {}
-        self._room = FreeCapacity()
+        self._capacity = FreeCapacity()
         self._kept: dict[str, str] = {}
         self._refusals = Refusals()
 
@@ -87,7 +87,7 @@ class SlotManager:
         taskmanager = TaskManagerSlots.empty(name, host, slots, profile, total)
         self._taskmanagers[name] = taskmanager
         self._sizes[taskmanager.total] += 1
-        self._note_room(name)
+        self._note_capacity(name)
         return lost
 
     def admit(self, name: str, held: Iterable[SlotStatus]) -> None:
@@ -104,7 +104,7 @@ class SlotManager:
             taskmanager.slots[slot.index] = slot
             self._allocations[slot.allocation_id] = (name, slot)
             self._by_job.setdefault(slot.job_id, Holdings()).add(slot, name)
-        self._note_room(name)
+        self._note_capacity(name)
 
     def lost(self, name: str) -> list[AllocationLost]:
         """A TaskManager is gone, with everything in its slots."""
@@ -114,7 +114,7 @@ class SlotManager:
         self._refusals.taskmanager_lost(name)
         self._sizes[taskmanager.total] -= 1
         self._sizes += Counter()  # without those of which there are none
-        self._room.remove(name)
+        self._capacity.remove(name)
         gone = [slot for slot in taskmanager.slots.values() if slot.allocation_id in self._allocations]
         return [self._forget(slot) for slot in gone]
 
@@ -134,7 +134,7 @@ class SlotManager:
             slot = taskmanager.slots.get(index) or Slot(index, status.profile or taskmanager.profile)
             actions += self._reconcile(name, slot, status)
         self._refusals.reported(name)
-        self._note_room(name)
+        self._note_capacity(name)
         return actions
 
     def drain(self, name: str, *, draining: bool = True) -> dict[str, tuple[str, ...]]:
@@ -151,7 +151,7 @@ class SlotManager:
             if slot.state in {_ALLOCATED, _ACTIVE}:
                 self._held(slot.job_id).discard(slot, name)
                 held.setdefault(slot.job_id, []).append(slot.allocation_id)
-        self._note_room(name)
+        self._note_capacity(name)
         return {job_id: tuple(allocations) for job_id, allocations in held.items()}
 
     def drained(self, name: str) -> bool:
@@ -212,7 +212,7 @@ class SlotManager:
         self._kept = {}
         allowed = self._allowances()
         for requirement in self._requirements.values():
-            if not self._room:
+            if not self._capacity:
                 break
             for profile, missing in self._missing(requirement):
                 wanted = min(missing, allowed[requirement.owner]) if allowed is not None else missing
@@ -250,7 +250,7 @@ class SlotManager:
 
         queue = [
             ranked(each)
-            for each in (self._room.fitting(profile) if missing > 0 else ())
+            for each in (self._capacity.fitting(profile) if missing > 0 else ())
             if self._kept.get(each.name, requirement.job_id) == requirement.job_id
             and not self._refusals.avoids(requirement.job_id, each.name)
         ]
@@ -276,7 +276,7 @@ class SlotManager:
             return
         names = (
             each.name
-            for each in self._room.largest_first()
+            for each in self._capacity.largest_first()
             if each.name not in self._kept and each.total.fits(profile) and not self._refusals.avoids(job_id, each.name)
         )
         if (name := next(names, None)) is not None:
@@ -288,7 +288,7 @@ class SlotManager:
         self._taskmanagers[name].slots[slot.index] = slot
         self._allocations[slot.allocation_id] = (name, slot)
         self._by_job.setdefault(requirement.job_id, Holdings()).add(slot, name)
-        self._note_room(name)
+        self._note_capacity(name)
         return Reserve(
             name,
             SlotRequest(
@@ -415,7 +415,7 @@ class SlotManager:
         if refusing:
             return f"refused by {', '.join(refusing[:3])}, to be asked again after its next reports"
         first = next((job for job in self._kept.values() if job != requirement.job_id), "")
-        if first and any(self._room.fits(profile) for profile, _ in missing):
+        if first and any(self._capacity.fits(profile) for profile, _ in missing):
             return f"what is free is kept for job {first}, which came first"
         return "all fitting slots are in use"
 
@@ -446,10 +446,10 @@ class SlotManager:
         name, _ = self._allocations.get(slot.allocation_id, ("", slot))
         self._forget(slot)
         slot.clear(doubted=doubted)
-        self._note_room(name)
+        self._note_capacity(name)
 
-    def _note_room(self, name: str) -> None:
+    def _note_capacity(self, name: str) -> None:
         """What a TaskManager has free may have changed."""
         taskmanager = self._taskmanagers.get(name)
         if taskmanager is not None:
-            self._room.changed(taskmanager)
+            self._capacity.changed(taskmanager)

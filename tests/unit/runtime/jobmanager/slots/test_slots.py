@@ -653,7 +653,7 @@ class SlotModel(RuleBasedStateMachine):
         """Decisions look into indexes, which every change of a slot has to keep."""
         with_room = {each.name: free_of(each) for each in self.slots.taskmanagers if not each.draining}
         with_room = {name: free for name, free in with_room.items() if free.cores and free.memory_mb}
-        assert self.slots._room.sizes() == with_room
+        assert self.slots._capacity.sizes() == with_room
         assert self.slots._sizes == Counter(each.total for each in self.slots.taskmanagers)
         for job in (ONE, TWO, THREE):
             held = self.slots._held(job)
