@@ -49,6 +49,7 @@ from .files import (
     SECRET_MODE as SECRET_MODE,
     check_space as check_space,
     exchange as exchange,
+    lock_within as lock_within,
     locked as locked,
     locked_file as locked_file,
     make_private_directory as make_private_directory,

@@ -144,22 +144,25 @@ def locked(directory: Path, *, patience: float | None = None) -> Iterator[None]:
     with _opened(directory, f"cannot open {directory}", follow=True) as descriptor:
         if patience is None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        else:
-            _lock_within(descriptor, patience, directory)
+        elif not lock_within(descriptor, patience):
+            raise StoreError(f"somebody holds the lock of {directory}", "end the process that does")
         yield
 
 
-def _lock_within(descriptor: int, patience: float, directory: Path) -> None:
+def lock_within(
+    descriptor: int, patience: float, *, kind: int = fcntl.LOCK_EX, poll_seconds: float = _LOCK_POLL_SECONDS
+) -> bool:
+    """Lock an open file (flock(2)), as ``kind`` says; whether that succeeded within ``patience`` seconds."""
     deadline = time.monotonic() + patience
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
             if time.monotonic() >= deadline:
-                raise StoreError(f"somebody holds the lock of {directory}", "end the process that does") from error
-            time.sleep(_LOCK_POLL_SECONDS)
+                return False
+            time.sleep(poll_seconds)
         else:
-            return
+            return True
 
 
 @contextlib.contextmanager

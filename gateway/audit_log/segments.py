@@ -7,18 +7,16 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gzip
 import os
 import re
-import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from sluice.core import SECRET_MODE, write_secret
+from sluice.core import SECRET_MODE, lock_within, write_secret
 from sluice.gateway.audit_log.chain import MAX_LINE_BYTES
 from sluice.gateway.errors import AuditLogError
 
@@ -109,19 +107,11 @@ def _bounded(file: IO[bytes] | gzip.GzipFile, name: str) -> Iterator[bytes]:
 
 def take_lock(descriptor: int, kind: int, directory: Path) -> None:
     """Take the lock of the log in ``directory``; raises :class:`AuditLogError` when another process holds it."""
-    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                raise AuditLogError(
-                    f"another process has been writing {directory} for {LOCK_TIMEOUT_SECONDS:.0f} s",
-                    "is one of them stopped? see `sluice status`",
-                ) from error
-            time.sleep(_LOCK_POLL_SECONDS)
-        else:
-            return
+    if not lock_within(descriptor, LOCK_TIMEOUT_SECONDS, kind=kind, poll_seconds=_LOCK_POLL_SECONDS):
+        raise AuditLogError(
+            f"another process has been writing {directory} for {LOCK_TIMEOUT_SECONDS:.0f} s",
+            "is one of them stopped? see `sluice status`",
+        )
 
 
 def open_file(path: Path, flags: int) -> int:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sluice.core import CachedFile, Home, make_private_directory, read_secret, write_secret
+from sluice.core import CachedFile, Home
+from sluice.gateway.credentials.record_file import RecordFile
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.credentials.sessions import (
     Client,
@@ -32,17 +33,16 @@ def session_file(home: Home) -> Path:
 
 def session_snapshot(home: Home) -> CachedFile[SessionBook]:
     """The sessions for a reader that runs for long, as the auth service last wrote them; no file means none."""
-    return CachedFile(session_file(home), _read, missing=SessionBook())
+    return _file(home).cached()
 
 
 def read_sessions(home: Home) -> SessionBook:
     """The sessions as the auth service last wrote them; no file means none."""
-    path = session_file(home)
-    return _read(path) if path.exists() else SessionBook()
+    return _file(home).read()
 
 
-def _read(path: Path) -> SessionBook:
-    return SessionBook.decode(read_secret(path, MAX_SESSION_FILE_BYTES))
+def _file(home: Home) -> RecordFile[SessionBook]:
+    return RecordFile(session_file(home), SessionBook, MAX_SESSION_FILE_BYTES, SessionError)
 
 
 def revoke_sessions(
@@ -74,10 +74,10 @@ class SessionStore:
 
     def __init__(self, home: Home, limits: SessionLimits, clock: Callable[[], float] = time.time) -> None:
         """Continue with the sessions of ``home``; raises when they cannot be read."""
-        self._path = session_file(home)
+        self._file = _file(home)
         self._limits = limits
         self._clock = clock
-        self._book = read_sessions(home)
+        self._book = self._file.read()
         self._written = self._book
         self._written_at = clock()
         self._writer = threading.Lock()
@@ -139,9 +139,5 @@ class SessionStore:
             self._book = book
 
     def _write(self, book: SessionBook) -> None:
-        data = book.encode()
-        if len(data) > MAX_SESSION_FILE_BYTES:
-            raise SessionError(f"the session file would be larger than {MAX_SESSION_FILE_BYTES} bytes")
-        make_private_directory(self._path.parent)
-        write_secret(self._path, data)
+        self._file.write(book)
         self._written, self._written_at = book, self._clock()

@@ -10,13 +10,13 @@ import hmac
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from sluice.core import CachedFile, Home, locked, make_private_directory, read_secret, write_secret
+from sluice.core import CachedFile, Home
+from sluice.gateway.credentials.record_file import RecordFile
 from sluice.gateway.credentials.session_store import revoke_sessions
 from sluice.gateway.errors import UserFileError
 from sluice.gateway.principal import is_name
@@ -145,11 +145,11 @@ def user_file(home: Home) -> Path:
 
 def user_snapshot(home: Home) -> CachedFile[UserBook]:
     """The users for a long-running reader; without a file there are none."""
-    return CachedFile(user_file(home), _read, missing=UserBook())
+    return _file(home).cached()
 
 
-def _read(path: Path) -> UserBook:
-    return UserBook.decode(read_secret(path, MAX_USER_FILE_BYTES))
+def _file(home: Home) -> RecordFile[UserBook]:
+    return RecordFile(user_file(home), UserBook, MAX_USER_FILE_BYTES, UserFileError)
 
 
 class UserStore:
@@ -157,51 +157,41 @@ class UserStore:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._path = user_file(home)
+        self._file = _file(home)
 
     def read(self) -> UserBook:
         """The users as they are."""
-        return _read(self._path) if self._path.exists() else UserBook()
+        return self._file.read()
 
     def add(self, name: str, password: str, *, roles: tuple[str, ...], groups: tuple[str, ...]) -> UserRecord:
         """Add a user; raises :class:`UserFileError` when there is one of this name."""
         if not is_name(name):
             raise UserFileError(f"{name[:80]!r} cannot be a user's name", "use letters, digits, '.', '_', '@' and '-'")
         hashed, now = hash_password(password), time.time()
-        with self._locked():
+        with self._file.locked():
             book = self.read()
             if book.get(name) is not None:
                 raise UserFileError(f"there is a user {name!r} already", "`sluice user passwd` sets another password")
             record = UserRecord(name=name, password=hashed, changed_at=now, created_at=now, roles=roles, groups=groups)
-            self._write(book.put(record))
+            self._file.write(book.put(record))
         return record
 
     def set_password(self, name: str, password: str) -> UserRecord:
         """Set another password: every session of this user ends."""
         hashed = hash_password(password)
-        with self._locked():
+        with self._file.locked():
             book = self.read()
             record = msgspec.structs.replace(book.require(name), password=hashed, changed_at=time.time())
-            self._write(book.put(record))
+            self._file.write(book.put(record))
         self._end_sessions(name)
         return record
 
     def remove(self, name: str) -> None:
         """Remove a user: every session of this user ends."""
-        with self._locked():
-            self._write(self.read().remove(name))
+        with self._file.locked():
+            self._file.write(self.read().remove(name))
         self._end_sessions(name)
 
     def _end_sessions(self, name: str) -> None:
         # The auth service sees by itself that they have ended; this is for the passes, which it is not asked about.
         revoke_sessions(self._home, lambda record: record.name == name and record.method == "user")
-
-    def _locked(self) -> AbstractContextManager[None]:
-        make_private_directory(self._path.parent)
-        return locked(self._path.parent)
-
-    def _write(self, book: UserBook) -> None:
-        data = book.encode()
-        if len(data) > MAX_USER_FILE_BYTES:
-            raise UserFileError(f"the user file would be larger than {MAX_USER_FILE_BYTES} bytes")
-        write_secret(self._path, data)

@@ -14,8 +14,6 @@ import pytest
 import pytest_asyncio
 
 from sluice.core.egress import EgressSetting
-from sluice.pki.config import PkiConfig
-from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.egress_gateway import (
     DEADLINE_SECONDS,
@@ -28,6 +26,7 @@ from tests.egress_gateway import (
     egress_gateway,
     serving,
 )
+from tests.outside import OutsideAuthority
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -165,10 +164,8 @@ async def test_without_a_certificate_of_this_cluster_nobody_is_let_in(gateway: E
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
         await gateway.connect(context, "allowed.test:443")
     # One of another authority, with the right name in it.
-    foreign = LocalIssuer(tmp_path / "pki", PkiConfig(trust_domain=TRUST_DOMAIN))
-    foreign.ensure_authorities()
-    foreign.issue_to(tmp_path / "job", SpiffeId.driver(TRUST_DOMAIN, JOB))
-    context.load_cert_chain(tmp_path / "job" / "chain.pem", tmp_path / "job" / "key.pem")
+    forged = OutsideAuthority(tmp_path / "foreign").imitate(str(SpiffeId.driver(TRUST_DOMAIN, JOB)))
+    context.load_cert_chain(forged / "chain.pem", forged / "key.pem")
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
         await gateway.connect(context, "allowed.test:443")
 

@@ -45,11 +45,11 @@ def test_unknown_role_is_refused_by_name(home: Home) -> None:
         create_token(home, name="ada", role="root")
 
 
-def test_file_and_lock_are_their_owners_alone(home: Home) -> None:
+def test_file_is_its_owners_alone(home: Home) -> None:
     create_token(home, name="ada", role="viewer")
     for path in home.gateway.iterdir():
         assert path.stat().st_mode & 0o777 == 0o600, path
-    assert sorted(path.name for path in home.gateway.iterdir()) == ["tokens.json", "tokens.lock"]
+    assert sorted(path.name for path in home.gateway.iterdir()) == ["tokens.json"]
 
 
 def test_writers_at_the_same_time_lose_nothing(home: Home) -> None:

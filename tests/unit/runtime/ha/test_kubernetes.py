@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.ha.errors import (
     ElectionUnavailable,
     LeadershipLost,
@@ -32,7 +31,6 @@ from sluice.runtime.ha.kubernetes_client import (
 from sluice.runtime.ha.kubernetes_pointers import MAX_TOTAL_BYTES, RESERVED_BYTES_PER_JOB, TERM
 from sluice.runtime.ha.leadership import LeaderInformation
 from sluice.runtime.ha.pointers import MAX_POINTER_BYTES, PointerStore
-from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.outside import OutsideAuthority
 from tests.unit.runtime.ha.kubernetes_api import TOKEN, ApiServer
 
@@ -228,9 +226,9 @@ async def test_a_refusal_is_told_apart_from_silence(world: World, wrong: str) ->
 
 
 async def test_a_server_of_another_authority_is_not_spoken_to(world: World) -> None:
-    other = TestPki(world.tmp / "other").directory(SpiffeId.process(TRUST_DOMAIN, Role.CA, "kubernetes"))
+    other = OutsideAuthority(world.tmp / "other")
     with pytest.raises(ElectionUnavailable, match="trusted"):
-        await world.client(ca_file=other / "ca.pem").get(LEASES, "leases", "x")
+        await world.client(ca_file=other.ca_file).get(LEASES, "leases", "x")
     assert world.api.writes == []
 
 
