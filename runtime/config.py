@@ -60,7 +60,7 @@ class TaskManagerConfig(_Section, frozen=True):
     driver_slots: int = 8
     """Drivers that run here at a time, besides the executors in slots; each takes ``[spark] driver_memory_mb``."""
     host: str = "127.0.0.1"
-    """Drivers and executors listen here, and tell each other this host."""
+    """Host on which drivers and executors listen for each other."""
 
     @property
     def profile(self) -> SlotProfile:
@@ -90,7 +90,7 @@ class SparkConfig(_Section, frozen=True):
 
 
 class JobsConfig(_Section, frozen=True):
-    """What jobs may ask for."""
+    """What jobs may change."""
 
     allow_conf: tuple[str, ...] = ()
     """Spark settings that jobs may make besides the usual ones: names, or prefixes such as ``spark.sql.catalog.*``.

@@ -74,7 +74,7 @@ async def _get(  # noqa: PLR0917  # as above, and from where on
                 raise BlobNotFound(f"the blob server does not give us {path} (status {response.status})")
             expected = f"bytes {offset}-"
             if offset and response.status == 206 and not response.headers.get("content-range", "").startswith(expected):
-                raise BlobCorrupt(f"{path}: the blob server answered with another piece than was asked for")
+                raise BlobCorrupt(f"{path}: the blob server sent another range than requested")
             if response.status != (206 if offset else 200):
                 raise BlobUnavailable(f"the blob server answered {path} with status {response.status}")
             yield response
@@ -108,4 +108,6 @@ async def _fetch_resuming(ask: Ask, ref: BlobRef, temporary: Path) -> None:
         file.flush()
         await asyncio.to_thread(os.fsync, file.fileno())
     if received != ref.size or digest.hexdigest() != ref.sha256:
-        raise BlobCorrupt(f"{ref.name} has {received} bytes of SHA-256 {digest.hexdigest()}, not what was promised")
+        raise BlobCorrupt(
+            f"{ref.name} has {received} bytes of SHA-256 {digest.hexdigest()}, not those of its reference"
+        )

@@ -89,7 +89,7 @@ class Appending:
             BlobTooLarge: more than was announced; nothing of this chunk is kept.
         """
         if not self._current():
-            raise UploadConflict("another request goes on with this upload", "ask for its offset")
+            raise UploadConflict("another request is writing to this upload", "get its offset first")
         if self._offset + len(chunk) > self._size:
             raise BlobTooLarge(f"more than the {self._size} bytes that were announced")
         view = memoryview(chunk)
@@ -178,7 +178,7 @@ class UploadStore:
         present = path.stat().st_size
         if note.complete or present != offset:
             raise UploadConflict(
-                f"upload {upload_id} stands at {present}, not at {offset}", f"go on at offset {present}"
+                f"upload {upload_id} is at offset {present}, not {offset}", f"continue at offset {present}"
             )
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
@@ -214,7 +214,7 @@ class UploadStore:
         """
         note = self._note(upload_id, owner)
         if not note.complete:
-            raise UploadConflict(f"upload {upload_id} is not complete", "go on with it first")
+            raise UploadConflict(f"upload {upload_id} is not complete", "finish it first")
         return BlobRef(sha256=note.sha256, name=note.name, size=note.size), self._root / upload_id / _CONTENT
 
     def remove(self, upload_id: str, owner: str) -> None:
@@ -232,7 +232,9 @@ class UploadStore:
     def _note(self, upload_id: str, owner: str) -> _Note:
         note = self._read(upload_id) if _ID.fullmatch(upload_id) else None
         if note is None or note.owner != owner:
-            raise UploadNotFound(f"there is no upload {upload_id[:64]!r} of yours", "it may be over: begin anew")
+            raise UploadNotFound(
+                f"there is no upload {upload_id[:64]!r} of yours", "it may have expired: start a new one"
+            )
         return note
 
     def _notes(self) -> Iterator[tuple[str, _Note]]:
@@ -264,7 +266,7 @@ class UploadStore:
         try:
             offset = (self._root / upload_id / _CONTENT).stat().st_size
         except OSError as error:
-            raise UploadNotFound(f"upload {upload_id} is over", "begin anew") from error
+            raise UploadNotFound(f"upload {upload_id} has ended", "start a new one") from error
         return Upload(
             id=upload_id,
             name=note.name,

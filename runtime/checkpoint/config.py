@@ -13,4 +13,4 @@ class StreamingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     savepoints: str = ""
     """The same for savepoints."""
     max_savepoint_mb: int = 10_240
-    """A larger checkpoint makes no savepoint, in MiB: a job could fill the disk of others with it."""
+    """Largest savepoint, in MiB. A larger one is refused, because a job could fill the disk with it."""

@@ -35,9 +35,9 @@ class HaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     session_timeout: _Seconds = 10.0
     """Seconds after which a silent leader is replaced."""
     lease: _Seconds = 20.0
-    """Seconds that a driver keeps running without a leading JobManager. A leader that follows within this time goes on
-    with it, so it should be longer than ``session_timeout`` by 10 s. A driver that is lost is waited for as long before
-    its job starts again."""
+    """Seconds that a driver keeps running without a leading JobManager. A new leader that
+    takes over within this time continues with it, so it should be 10 s longer than ``session_timeout``. The job of a
+    driver that is lost starts again after this time."""
     zookeeper_hosts: tuple[str, ...] = ()
     """``host:port`` of each server, the port being for TLS."""
     zookeeper_root: str = "/sluice"

@@ -157,7 +157,7 @@ class KubernetesElection:
             await leadership.resign()
             raise ElectionUnavailable(
                 f"the ConfigMap {pointers_of(self._lease)} cannot be written for {self._duration} s",
-                "is the API server in order? the Lease is given back meanwhile",
+                "check the API server; this JobManager gives the Lease back meanwhile",
             ) from None
         except BaseException:
             await leadership.resign()

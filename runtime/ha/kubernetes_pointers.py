@@ -264,9 +264,7 @@ class KubernetesPointers:
     def _lost(unknown: bool, error: LeadershipLost) -> LeadershipLost:
         if not unknown:
             return error
-        return OutcomeUnknown(
-            "leadership was lost while this was written", "look whether it was done, see the list of jobs"
-        )
+        return OutcomeUnknown("leadership was lost while this was written", "check the list of jobs")
 
     @staticmethod
     def _data(content: Object) -> dict[str, str]:

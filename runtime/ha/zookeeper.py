@@ -213,7 +213,7 @@ class ZooKeeperElection:
         except NoAuthError as error:
             raise ElectionUnavailable(
                 f"ZooKeeper does not give {self._identity.spiffe_id} access to {path}",
-                "is its name in ha.jobmanagers, and was a JobManager that is in charge restarted since?",
+                "add its name to ha.jobmanagers, and restart a JobManager that is listed",
             ) from error
         _LOG.info("set who may use %s in ZooKeeper", path)
 

@@ -167,9 +167,7 @@ class ZooKeeperPointers:
             self._check()
         except LeadershipLost as error:
             if unknown:
-                raise OutcomeUnknown(
-                    "leadership was lost while this was written", "look whether it was done, see the list of jobs"
-                ) from error
+                raise OutcomeUnknown("leadership was lost while this was written", "check the list of jobs") from error
             raise
 
     async def _read(self, read: Callable[[], Awaitable[_T]]) -> _T:

@@ -36,7 +36,7 @@ def check_python(python: str, archives: Sequence[Archive]) -> str:
     """
     match = _PATH.fullmatch(python) if len(python) <= MAX_PYTHON_CHARACTERS else None
     if match is None:
-        raise PackageRefused(f"{python[:80]!r} is no path of a Python in an archive", "as in env/bin/python")
+        raise PackageRefused(f"{python[:80]!r} is not the path of a Python in an archive", "as in env/bin/python")
     named = {archive.name: archive.blob.name for archive in archives}
     file = named.get(match["archive"])
     if file is None:
@@ -45,7 +45,7 @@ def check_python(python: str, archives: Sequence[Archive]) -> str:
         )
     if not file.lower().endswith(TAR_SUFFIXES):
         raise PackageRefused(
-            f"{file} cannot hold a Python: it does not keep which files are programs",
+            f"{file} cannot hold a Python: its format does not keep executable bits",
             f"pack it as one of {', '.join(TAR_SUFFIXES)}",
         )
     return python.removeprefix("./")
@@ -90,7 +90,7 @@ async def unpack(file: Path, directory: Path, run: RunAside) -> None:
             ("tar", "--extract", "--no-same-owner", "--file", str(file), "--directory", str(directory))
         )
     except TimeoutError as error:
-        raise DriverFailed(f"{file.name} was not unpacked in time", "bring less") from error
+        raise DriverFailed(f"{file.name} took too long to unpack", "use a smaller archive") from error
     if ended.code != 0:
         told = complaint.strip() or str(ended)
         raise DriverFailed(f"{file.name} cannot be unpacked: {told}", "pack it again")
@@ -101,7 +101,7 @@ def _make(directory: Path) -> None:
         directory.mkdir(mode=0o700)
     except OSError as error:
         raise DriverFailed(
-            f"no archive can be unpacked as {directory.name}: {error.strerror}", "give it another name: FILE#NAME"
+            f"an archive cannot be unpacked as {directory.name}: {error.strerror}", "give it another name: FILE#NAME"
         ) from error
 
 

@@ -48,18 +48,18 @@ class SavepointRequests:
             NotStreaming: it has nothing to go on from.
         """
         if state is not JobState.RUNNING:
-            raise SavepointFailed(f"the job is {state}", "a savepoint is made of a running job")
+            raise SavepointFailed(f"the job is {state}", "savepoints are taken of running jobs")
         if not any(query.name and query.state == "RUNNING" for query in checkpoints.queries):
             raise NotStreaming(
                 "no streaming query with a name runs in this job",
-                "a batch job begins anew; a query is named with queryName()",
+                "batch jobs have no savepoints; name a query with queryName()",
             )
         if checkpoints.latest is None:
-            raise SavepointFailed("no batch was committed yet", "try again when one was")
+            raise SavepointFailed("no batch was committed yet", "try again after the first batch")
         if self.asked_to_stop:
             raise SavepointFailed("the job is being stopped with a savepoint", "wait for its end")
         if self.current is not None:
-            raise SavepointFailed(f"{self.current.id} is being made already", "wait for it")
+            raise SavepointFailed(f"{self.current.id} is being taken already", "wait for it")
         request = SavepointRequest(id=savepoint_id, requested_at=now, stop=stop)
         self.requests = (*self.requests, request)[-MAX_REQUESTS:]
         self.asked_to_stop = self.asked_to_stop or stop

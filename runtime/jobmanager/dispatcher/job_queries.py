@@ -191,7 +191,7 @@ class JobQueries:
                 pass
             else:
                 return savepoint_id
-        raise SavepointFailed(f"job {job_id} is {job.record.detail.state}", "a savepoint is made of a running job")
+        raise SavepointFailed(f"job {job_id} is {job.record.detail.state}", "savepoints are taken of running jobs")
 
     async def savepoints(self) -> tuple[Savepoint, ...]:
         """All savepoints."""

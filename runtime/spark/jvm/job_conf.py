@@ -325,7 +325,7 @@ def check_allow_conf(patterns: Iterable[str]) -> tuple[str, ...]:
     """The value of ``[jobs] allow_conf``; :class:`ForbiddenSparkConf` names an entry that nobody can allow."""
     checked = tuple(patterns)
     if len(checked) > MAX_ALLOW_CONF:
-        raise ForbiddenSparkConf(f"allow_conf has {len(checked)} entries", f"at most {MAX_ALLOW_CONF} are taken")
+        raise ForbiddenSparkConf(f"allow_conf has {len(checked)} entries", f"at most {MAX_ALLOW_CONF} are allowed")
     for pattern in checked:
         if len(pattern) > MAX_ALLOW_CONF_CHARACTERS or not _ALLOWABLE.fullmatch(pattern):
             raise ForbiddenSparkConf(
@@ -359,7 +359,7 @@ def check_job_conf(conf: Mapping[str, str], besides: Iterable[str] = ()) -> dict
 def check_unreserved(conf: Mapping[str, str]) -> dict[str, str]:
     """Return a copy of settings that an operator made; :class:`ForbiddenSparkConf` names one that is reserved."""
     if len(conf) > MAX_CONF_ENTRIES:
-        raise ForbiddenSparkConf(f"{len(conf)} Spark settings in one job", f"at most {MAX_CONF_ENTRIES} are taken")
+        raise ForbiddenSparkConf(f"{len(conf)} Spark settings in one job", f"at most {MAX_CONF_ENTRIES} are allowed")
     for key, value in conf.items():
         if not _KEY.fullmatch(key):
             raise ForbiddenSparkConf(f"{key[:100]!r} is not a Spark setting", "settings are named spark.something")

@@ -30,20 +30,25 @@ def check_packages(submission: JobSubmission) -> None:
     """Raise :class:`PackageRefused` when something cannot be a module or an archive, or two have one name."""
     for ref in submission.py_files:
         if not ref.name.lower().endswith(MODULE_SUFFIXES):
-            raise PackageRefused(f"{ref.name} is no Python module or package", f"one of {', '.join(MODULE_SUFFIXES)}")
+            raise PackageRefused(
+                f"{ref.name} is not a Python module or package", f"one of {', '.join(MODULE_SUFFIXES)}"
+            )
     for archive in submission.archives:
         name = archive.blob.name
         if not name.lower().endswith(ARCHIVE_SUFFIXES) or "#" in name:
-            raise PackageRefused(f"{name} is no archive", f"one of {', '.join(ARCHIVE_SUFFIXES)}, without '#'")
+            raise PackageRefused(f"{name} is not an archive", f"one of {', '.join(ARCHIVE_SUFFIXES)}, without '#'")
         if not _DIRECTORY.fullmatch(archive.name):
             raise PackageRefused(
-                f"{archive.name[:80]!r} is no name for the directory of {name}", "letters, digits, '.', '_' and '-'"
+                f"{archive.name[:80]!r} is not a usable name for the directory of {name}",
+                "letters, digits, '.', '_' and '-'",
             )
     names = [archive.name for archive in submission.archives]
     taken = {ref.name for ref in (*submission.files, *submission.py_files)}
     for name in names:
         if names.count(name) > 1 or name in taken:
-            raise PackageRefused(f"two things of the job are called {name}", "give the archive another name: FILE#NAME")
+            raise PackageRefused(
+                f"two files or archives of the job are called {name}", "give the archive another name: FILE#NAME"
+            )
 
 
 def importable_name(name: str) -> str:

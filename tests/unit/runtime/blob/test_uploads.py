@@ -93,7 +93,7 @@ def test_an_empty_file_is_complete_with_an_empty_piece(uploads: UploadStore) -> 
 def test_a_piece_that_does_not_begin_where_it_stands_changes_nothing(uploads: UploadStore, offset: int) -> None:
     upload = announced(uploads)
     send(uploads, upload, 0, 1000)
-    with pytest.raises(UploadConflict, match="stands at 1000"), uploads.append(upload.id, "ann", offset):
+    with pytest.raises(UploadConflict, match="is at offset 1000"), uploads.append(upload.id, "ann", offset):
         pass
     assert uploads.get(upload.id, "ann").offset == 1000
 

@@ -43,19 +43,19 @@ def test_a_python_in_an_archive_is_taken(python: str) -> None:
 @pytest.mark.parametrize(
     ("python", "why"),
     [
-        pytest.param("/usr/bin/python3", "no path", id="of the machine"),
-        pytest.param("python3", "no path", id="by its name"),
-        pytest.param("env", "no path", id="the directory itself"),
-        pytest.param("env/", "no path", id="nothing below it"),
-        pytest.param("env/../../bin/sh", "no path", id="out of it"),
-        pytest.param("env/..", "no path", id="above it"),
-        pytest.param("env/./python", "no path", id="a dot"),
-        pytest.param("./../env/bin/python", "no path", id="from above"),
-        pytest.param("env//bin", "no path", id="two slashes"),
-        pytest.param("env/bin/python -c", "no path", id="with an option"),
-        pytest.param("env/bin/python\n", "no path", id="with a line break"),
-        pytest.param("env/" + "x" * 500, "no path", id="too long"),
-        pytest.param("", "no path", id="empty"),
+        pytest.param("/usr/bin/python3", "not the path", id="of the machine"),
+        pytest.param("python3", "not the path", id="by its name"),
+        pytest.param("env", "not the path", id="the directory itself"),
+        pytest.param("env/", "not the path", id="nothing below it"),
+        pytest.param("env/../../bin/sh", "not the path", id="out of it"),
+        pytest.param("env/..", "not the path", id="above it"),
+        pytest.param("env/./python", "not the path", id="a dot"),
+        pytest.param("./../env/bin/python", "not the path", id="from above"),
+        pytest.param("env//bin", "not the path", id="two slashes"),
+        pytest.param("env/bin/python -c", "not the path", id="with an option"),
+        pytest.param("env/bin/python\n", "not the path", id="with a line break"),
+        pytest.param("env/" + "x" * 500, "not the path", id="too long"),
+        pytest.param("", "not the path", id="empty"),
         pytest.param("other/bin/python", "in no archive", id="no such archive"),
         pytest.param("data/bin/python", "cannot hold", id="in a zip file"),
     ],
@@ -189,5 +189,5 @@ async def test_one_that_takes_too_long_is_given_up(work: Path) -> None:
     async def late(_: Sequence[str]) -> tuple[Exit, str]:
         raise TimeoutError
 
-    with pytest.raises(DriverFailed, match="was not unpacked in time"):
+    with pytest.raises(DriverFailed, match="took too long to unpack"):
         await unpack(work / "env.tar", work / "app" / "env", late)
