@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+from sluice.runtime.kernel_files import kernel_count, kernel_text
 from sluice.runtime.node import Exit
 
 HEAP_FULL = frozenset({3, 52})
@@ -18,7 +19,6 @@ SIGNAL_EXIT_BASE = 128
 """A shell reports a child that was ended by signal n with 128 + n."""
 
 _KILLED = frozenset({-signal.SIGKILL, SIGNAL_EXIT_BASE + signal.SIGKILL})
-_MAX_FILE_BYTES = 64 << 10
 
 
 def end_of(ended: Exit, *, memory_mb: int, setting: str, kernel_killed: bool) -> str:
@@ -52,13 +52,13 @@ class KernelKills:
     @property
     def count(self) -> int:
         """So often since the group was made; 0 where nobody counts."""
-        return max((_counted(_text(path)) for path in self._files), default=0)
+        return max((kernel_count(path, "oom_kill") for path in self._files), default=0)
 
 
 def _files(root: Path) -> list[Path]:
     """Where the count is, for version 2 and for version 1 of control groups; in a container the group is the top."""
     mounted, found = root / "sys/fs/cgroup", []
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in kernel_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         group = path.lstrip("/")
@@ -67,19 +67,3 @@ def _files(root: Path) -> list[Path]:
         elif "memory" in controllers.split(","):
             found += [mounted / "memory" / group / "memory.oom_control", mounted / "memory/memory.oom_control"]
     return found
-
-
-def _counted(text: str) -> int:
-    for line in text.splitlines():
-        name, _, number = line.partition(" ")
-        if name == "oom_kill" and number.isdecimal():
-            return int(number)
-    return 0
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_FILE_BYTES).decode(errors="replace")
-    except OSError:
-        return ""

@@ -8,23 +8,19 @@ second. Elsewhere they are shown the directory itself, read-only.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 from pathlib import Path
 
 from sluice.core import (
-    SECRET_MODE,
     FileStamp,
     StoreError,
     file_stamp,
     make_private_directory,
     read_bounded,
     remove_leftovers,
-    staged_name,
 )
 from sluice.pki.revocation import CRL_FILE
-from sluice.runtime.sandbox import Sandbox
+from sluice.runtime.sandbox import Sandbox, write_for
 
 FILES = ("ca.pem", CRL_FILE, "peers", "key.pem", "chain.pem")
 """What a JVM reads, in the order in which it is replaced: trust first."""
@@ -81,15 +77,4 @@ class JobIdentity:
         if gone:
             target.unlink(missing_ok=True)
             return
-        data = read_bounded(self._directory / name, MAX_FILE_BYTES)
-        staged = self.shown / staged_name(name)
-        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, SECRET_MODE)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                os.fchown(file.fileno(), uid, uid)
-            staged.rename(target)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                staged.unlink()
-            raise
+        write_for(uid, target, read_bounded(self._directory / name, MAX_FILE_BYTES))

@@ -8,6 +8,7 @@ import os
 import stat
 from pathlib import Path
 
+from sluice.core import SECRET_MODE, staged_name
 from sluice.runtime.sandbox.errors import SandboxRefused
 
 FIRST_UID = 0x70000000
@@ -50,6 +51,21 @@ def give(path: Path, uid: int) -> None:
             os.fchown(fd, uid, uid)
     finally:
         os.close(top)
+
+
+def write_for(uid: int | None, path: Path, data: bytes) -> None:
+    """Replace ``path`` by a secret file that belongs to ``uid``; None: to this user."""
+    staged = path.with_name(staged_name(path.name))
+    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, SECRET_MODE)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            if uid is not None:
+                os.fchown(file.fileno(), uid, uid)
+        staged.rename(path)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise
 
 
 def open_way(path: Path) -> None:

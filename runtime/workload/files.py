@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 from pathlib import Path
 
-from sluice.core import SECRET_MODE, staged_name
+from sluice.runtime.sandbox import write_for
 from sluice.runtime.workload.place import TokenFile
 from sluice.runtime.workload.tokens import ProcessTokens, Token, TokenUnavailable
 
@@ -62,19 +60,5 @@ class TokenFiles:
 
     async def _write(self, file: TokenFile) -> Token:
         token = await self._tokens.token([file.audience])
-        await asyncio.to_thread(self._place, file.name, token.text)
+        await asyncio.to_thread(write_for, self._uid, self._directory / file.name, token.text.encode())
         return token
-
-    def _place(self, name: str, text: str) -> None:
-        staged = self._directory / staged_name(name)
-        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, SECRET_MODE)
-        try:
-            with os.fdopen(descriptor, "w") as opened:
-                opened.write(text)
-                if self._uid is not None:
-                    os.fchown(opened.fileno(), self._uid, self._uid)
-            staged.rename(self._directory / name)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                staged.unlink()
-            raise

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from sluice.runtime.kernel_files import kernel_count, kernel_text
 from sluice.runtime.sandbox.limits import Limits
 
 ROOT = Path("/sys/fs/cgroup")
@@ -44,7 +45,6 @@ _LOG = logging.getLogger(__name__)
 _NUMBERS = count(1)
 """Of all groups of this process: two of the same name would be one, and end with the first."""
 _NAME = re.compile(r"sluice-box-(\d{1,10})-(\d{1,20})-\d{1,10}")
-_MAX_FILE_BYTES = 1 << 20
 _POLL_SECONDS = 0.01
 _MAX_MOVED = 10_000
 
@@ -80,7 +80,7 @@ class ControlGroups:
     @staticmethod
     def parents_in(root: Path, proc: Path) -> tuple[dict[str, Path], bool]:
         """In which directory to make groups, for each controller, and whether they are of version 2."""
-        own = _own_groups(_text(proc / "self/cgroup"))
+        own = _own_groups(kernel_text(proc / "self/cgroup"))
         unified = _unified(root, own.get(""))
         return (unified, True) if unified else (_separate(root, own), False)
 
@@ -149,7 +149,7 @@ class BoxGroup:
         """Those that are in it now."""
         found: set[int] = set()
         for directory in self.directories:
-            found.update(int(line) for line in _text(directory / "cgroup.procs").split() if line.isdecimal())
+            found.update(int(line) for line in kernel_text(directory / "cgroup.procs").split() if line.isdecimal())
         return sorted(found)
 
     def events(self) -> Events:
@@ -157,8 +157,8 @@ class BoxGroup:
         memory = tasks = 0
         for directory in self.directories:
             for name in ("memory.events", "memory.oom_control"):
-                memory = max(memory, _counted(_text(directory / name), "oom_kill"))
-            tasks = max(tasks, _counted(_text(directory / "pids.events"), "max"))
+                memory = max(memory, kernel_count(directory / name, "oom_kill"))
+            tasks = max(tasks, kernel_count(directory / "pids.events", "max"))
         return Events(memory, tasks)
 
     def kill(self) -> None:
@@ -262,7 +262,7 @@ def _unified(root: Path, own: str | None) -> dict[str, Path]:
         directory = directory.parent
     # The top of the machine may hold processes and groups; where nothing is delegated to it, root makes its own there.
     for parent in dict.fromkeys((directory, *(() if _is_below(root) else (root,)))):
-        there = _text(parent / "cgroup.controllers").split()
+        there = kernel_text(parent / "cgroup.controllers").split()
         wanted = [each for each in CONTROLLERS if each in there]
         if not {"memory", "pids"} <= set(wanted) or not os.access(parent / "cgroup.subtree_control", os.W_OK):
             continue
@@ -282,15 +282,15 @@ def _is_below(directory: Path) -> bool:
 
 def _give(directory: Path, controllers: Sequence[str]) -> None:
     """Give ``controllers`` to the groups below ``directory``, whose processes go into one of these."""
-    if set(controllers) <= set(_text(directory / "cgroup.subtree_control").split()):
+    if set(controllers) <= set(kernel_text(directory / "cgroup.subtree_control").split()):
         return
-    if _text(directory / "cgroup.procs").split() and _is_below(directory):
+    if kernel_text(directory / "cgroup.procs").split() and _is_below(directory):
         if not _delegated(directory):
             raise PermissionError(1, "it holds processes and is not delegated", str(directory))
         leaf = directory / PROCESSES
         leaf.mkdir(exist_ok=True)
         for _ in range(_MAX_MOVED):
-            left = _text(directory / "cgroup.procs").split()
+            left = kernel_text(directory / "cgroup.procs").split()
             if not left:
                 break
             with contextlib.suppress(ProcessLookupError):
@@ -313,16 +313,8 @@ def _delegated(directory: Path) -> bool:
 
 def _started_at(proc: Path, pid: int) -> str:
     """When a process was started, in clock ticks since the boot; with its pid that names it. Empty: there is none."""
-    fields = _text(proc / str(pid) / "stat").rpartition(")")[2].split()
+    fields = kernel_text(proc / str(pid) / "stat").rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 else ""
-
-
-def _counted(text: str, name: str) -> int:
-    for line in text.splitlines():
-        key, _, number = line.partition(" ")
-        if key == name and number.isdecimal():
-            return int(number)
-    return 0
 
 
 def _write(path: Path, value: str) -> None:
@@ -332,11 +324,3 @@ def _write(path: Path, value: str) -> None:
         os.write(descriptor, value.encode())
     finally:
         os.close(descriptor)
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_FILE_BYTES).decode(errors="replace")
-    except OSError:
-        return ""

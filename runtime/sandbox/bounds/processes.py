@@ -19,6 +19,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice.runtime.kernel_files import kernel_text
+
 PROC = Path("/proc")
 MAX_PROCESSES = 1 << 16
 """Most processes of the machine that are looked at in one round."""
@@ -28,7 +30,6 @@ SHARED_SECONDS = 0.25
 """How long boxes share one reading of all processes."""
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_MAX_FILE_BYTES = 16 << 10
 _BLOCK = 512
 """The unit of ``st_blocks``, whatever the file system."""
 _MAPPED = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
@@ -124,12 +125,12 @@ def unlinked_bytes(pids: Collection[int], disks: Collection[int], proc: Path = P
 
 def has_swap(proc: Path = PROC) -> bool:
     """Whether memory of processes may be somewhere else than in memory."""
-    return _kilobytes(_read(proc / "meminfo"), ("SwapTotal:",)) > 0
+    return _kilobytes(kernel_text(proc / "meminfo"), ("SwapTotal:",)) > 0
 
 
 def _process(proc: Path, pid: int) -> Process | None:
     # proc_pid_stat(5): the name may hold spaces and brackets, so what follows begins behind the last one
-    fields = _read(proc / str(pid) / "stat").rpartition(")")[2].split()
+    fields = kernel_text(proc / str(pid) / "stat").rpartition(")")[2].split()
     try:
         return Process(pid, parent=int(fields[1]), tasks=int(fields[17]), resident=int(fields[21]) * _PAGE)
     except (IndexError, ValueError):
@@ -138,10 +139,10 @@ def _process(proc: Path, pid: int) -> Process | None:
 
 def _own_bytes(proc: Path, pid: int) -> int:
     """A process that keeps others from its memory map (``PR_SET_DUMPABLE``) is charged with all that it shares."""
-    shared_out = _read(proc / str(pid) / "smaps_rollup")
+    shared_out = kernel_text(proc / str(pid) / "smaps_rollup")
     if shared_out:
         return _kilobytes(shared_out, _MAPPED) << 10
-    return _kilobytes(_read(proc / str(pid) / "status"), _RESIDENT) << 10
+    return _kilobytes(kernel_text(proc / str(pid) / "status"), _RESIDENT) << 10
 
 
 def _kilobytes(text: str, names: Sequence[str]) -> int:
@@ -162,11 +163,3 @@ def _open_files(directory: Path, limit: int) -> list[os.stat_result]:
             with contextlib.suppress(OSError):
                 found.append(each.stat())
     return found
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_FILE_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
