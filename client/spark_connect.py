@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from sluice.client.access import CredentialSource, GatewayCredential, edge_bundle, held_credential, locate_gateway
 from sluice.client.errors import UnreachableError, UsageError
-from sluice.client.submission import secret_wishes
+from sluice.client.submission import secret_references
 from sluice.core import Home, host_port, read_bounded
 from sluice.pki.authorities import AuthorityStore
 from sluice.pki.x509 import AuthorityKind
@@ -73,8 +73,8 @@ async def start_session(
         UnreachableError: it has not started within :data:`START_SECONDS`.
         UsageError: something does not name a secret.
     """
-    if wishes := secret_wishes(secrets, executor_secrets):
-        await client.post(SESSIONS_PATH, {"secrets": wishes})
+    if references := secret_references(secrets, executor_secrets):
+        await client.post(SESSIONS_PATH, {"secrets": references})
     deadline = time.monotonic() + START_SECONDS
     while True:
         session = await client.post(SESSION_PATH)

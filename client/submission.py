@@ -72,7 +72,7 @@ def build_submission(
         "archive_names": archive_names,
         "savepoint": savepoint,
         "restart": dict(restart or {}),
-        "secrets": secret_wishes(secrets, executor_secrets),
+        "secrets": secret_references(secrets, executor_secrets),
         "token_files": _token_files(token_files or {}, aws_role_arn),
     }
     request: dict[str, object] = {"args": list(args), "spark_conf": dict(spark_conf or {})}
@@ -80,25 +80,25 @@ def build_submission(
     return Submission(pipeline, request, tuple(parts))
 
 
-def secret_wishes(secrets: Sequence[str], executor_secrets: Sequence[str]) -> list[dict[str, object]]:
+def secret_references(secrets: Sequence[str], executor_secrets: Sequence[str]) -> list[dict[str, object]]:
     """As the request has them; raises :class:`UsageError`."""
     return [
-        *(secret_wish(each) for each in secrets),
-        *({**secret_wish(each), "executors": True} for each in executor_secrets),
+        *(secret_reference(each) for each in secrets),
+        *({**secret_reference(each), "executors": True} for each in executor_secrets),
     ]
 
 
-def secret_wish(text: str) -> dict[str, object]:
+def secret_reference(text: str) -> dict[str, object]:
     """``NAME[@VERSION][=FILE]`` as the request has it; raises :class:`UsageError`."""
     match = _SECRET.fullmatch(text)
     if match is None:
         raise UsageError(f"{text[:80]!r} does not name a secret", "write NAME, NAME=FILE or NAME@VERSION=FILE")
-    wish: dict[str, object] = {"name": match["name"]}
+    reference: dict[str, object] = {"name": match["name"]}
     if match["version"]:
-        wish["version"] = int(match["version"])
+        reference["version"] = int(match["version"])
     if match["file"]:
-        wish["file"] = match["file"]
-    return wish
+        reference["file"] = match["file"]
+    return reference
 
 
 def _token_files(files: Mapping[str, str], aws_role_arn: str) -> list[dict[str, str]]:

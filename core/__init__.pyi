@@ -20,6 +20,7 @@ from .egress_evidence import (
     MAX_EGRESS_ROWS as MAX_EGRESS_ROWS,
     MAX_EGRESS_TARGETS as MAX_EGRESS_TARGETS,
     EgressAnswer as EgressAnswer,
+    EgressDecision as EgressDecision,
     EgressJob as EgressJob,
     EgressQuestion as EgressQuestion,
     EgressReceipt as EgressReceipt,
@@ -27,7 +28,6 @@ from .egress_evidence import (
     EgressRow as EgressRow,
     EgressTarget as EgressTarget,
     EgressVerdict as EgressVerdict,
-    EgressWord as EgressWord,
     ReportedRow as ReportedRow,
 )
 from .envoy_program import envoy_program as envoy_program

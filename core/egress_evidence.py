@@ -24,13 +24,13 @@ EGRESS_PATH = "/auth/egress"
 
 _Id = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
-_Word = Annotated[str, msgspec.Meta(max_length=32)]
+_Label = Annotated[str, msgspec.Meta(max_length=32)]
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pass
 
 
@@ -43,7 +43,7 @@ class EgressVerdict(enum.StrEnum):
     """It was let through, because ``egress.mode`` is ``audit``."""
 
 
-class EgressRow(_Told, frozen=True):
+class EgressRow(_Message, frozen=True):
     """A connection out of a job's box.
 
     Attributes:
@@ -64,8 +64,8 @@ class EgressRow(_Told, frozen=True):
     id: _Id
     job_id: Annotated[str, msgspec.Meta(max_length=64)]
     attempt: _Count
-    process: _Word
-    protocol: _Word
+    process: _Label
+    protocol: _Label
     host: _Text
     address: Annotated[str, msgspec.Meta(max_length=64)]
     port: _Port
@@ -90,7 +90,7 @@ ANY_PORT = 0
 """In a question about a name: whether the policy allows any port of it."""
 
 
-class EgressTarget(_Told, frozen=True):
+class EgressTarget(_Message, frozen=True):
     """Where a job has open connections to, or wants to: a name, or an IP address without brackets."""
 
     job_id: Annotated[str, msgspec.Meta(max_length=64)]
@@ -103,7 +103,7 @@ class EgressTarget(_Told, frozen=True):
         return host_port(self.host, self.port)
 
 
-class EgressReport(_Told, frozen=True):
+class EgressReport(_Message, frozen=True):
     """From the process beside a job's box to the JobManager; ``dropped`` rows were lost for want of space."""
 
     rows: Annotated[tuple[EgressRow, ...], msgspec.Meta(max_length=MAX_EGRESS_ROWS)] = ()
@@ -111,7 +111,7 @@ class EgressReport(_Told, frozen=True):
     dropped: _Count = 0
 
 
-class EgressReceipt(_Told, frozen=True):
+class EgressReceipt(_Message, frozen=True):
     """The JobManager's answer to a report.
 
     Attributes:
@@ -125,14 +125,14 @@ class EgressReceipt(_Told, frozen=True):
     refused: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=MAX_EGRESS_TARGETS)] = ()
 
 
-class EgressWord(_Told, frozen=True):
+class EgressDecision(_Message, frozen=True):
     """Whether the policy allows a destination; ``decided`` False: it could not be asked, and nothing is allowed."""
 
     decided: bool
     allowed: bool = False
 
 
-class EgressJob(_Told, frozen=True):
+class EgressJob(_Message, frozen=True):
     """A job as the policy sees it."""
 
     id: Annotated[str, msgspec.Meta(max_length=64)]
@@ -142,14 +142,14 @@ class EgressJob(_Told, frozen=True):
     groups: Annotated[tuple[str, ...], msgspec.Meta(max_length=256)] = ()
 
 
-class ReportedRow(_Told, frozen=True):
+class ReportedRow(_Message, frozen=True):
     """A row, and who told of it: the path of its identity, as in ``taskmanager/tm-1``."""
 
     row: EgressRow
     reporter: _Text
 
 
-class EgressQuestion(_Told, frozen=True):
+class EgressQuestion(_Message, frozen=True):
     """From the JobManager to the auth service; ``lost`` rows by whoever lost them."""
 
     jobs: tuple[EgressJob, ...] = ()
@@ -158,7 +158,7 @@ class EgressQuestion(_Told, frozen=True):
     lost: dict[str, int] = {}
 
 
-class EgressAnswer(_Told, frozen=True):
+class EgressAnswer(_Message, frozen=True):
     """The answer: which targets the policy allows, in their order; the rows are in the audit log."""
 
     allowed: tuple[bool, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sluice.core import EgressReceipt, EgressReport, EgressTarget, EgressWord
+from sluice.core import EgressDecision, EgressReceipt, EgressReport, EgressTarget
 from sluice.pki import Role
 from sluice.pki.issuing import SignedChain
 from sluice.runtime.messages import (
@@ -75,7 +75,7 @@ class EgressGateway(Protocol):
         ...
 
     @rpc(allow={Role.TASKMANAGER}, timeout=EGRESS_SECONDS)
-    async def decide_egress(self, target: EgressTarget) -> EgressWord:
+    async def decide_egress(self, target: EgressTarget) -> EgressDecision:
         """Whether a job may connect there."""
         ...
 

@@ -14,7 +14,7 @@ from sluice.core import PkiError, SluiceError
 from sluice.core.grpc import Call, CallRefused, Method
 from sluice.core.xds import TYPE_PREFIX, XdsError, decode, encode, from_json
 from sluice.gateway.egress.checks import EgressAnswer, EgressChecks, EgressRequest
-from sluice.gateway.envoy_config import INSIDE_HEADER
+from sluice.gateway.envoy_config import INTERNAL_LISTENER_HEADER
 from sluice.pki.x509 import DAMAGED, Purpose, certified_identity, check_purpose, load_certificate_block
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def write_answer(answer: EgressAnswer) -> bytes:
     """The answer for Envoy."""
     if answer.allowed:
         header = {
-            "header": {"key": INSIDE_HEADER, "value": answer.inside},
+            "header": {"key": INTERNAL_LISTENER_HEADER, "value": answer.inside},
             "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
         }
         document: dict[str, object] = {"status": {"code": _GRPC_OK}, "ok_response": {"headers": [header]}}

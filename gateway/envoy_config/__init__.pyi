@@ -7,7 +7,7 @@ from .edge import (
 )
 from .egress import (
     EGRESS as EGRESS,
-    INSIDE_HEADER as INSIDE_HEADER,
+    INTERNAL_LISTENER_HEADER as INTERNAL_LISTENER_HEADER,
     egress_clusters as egress_clusters,
     egress_listeners as egress_listeners,
     is_on as is_on,

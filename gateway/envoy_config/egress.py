@@ -13,14 +13,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sluice.core import EgressConfig, EgressSetting
-from sluice.gateway.envoy_config.egress_inside import INSIDE, filter_states, inside_cluster, inside_listener
+from sluice.gateway.envoy_config.egress_internal import (
+    INTERNAL_LISTENERS,
+    filter_states,
+    internal_cluster,
+    internal_listener,
+)
 from sluice.gateway.envoy_config.egress_log import refused_log
 from sluice.gateway.envoy_config.json_values import exact_header, extension, seconds, typed
 from sluice.gateway.upstreams import XDS_CLUSTER, common_tls_context
 
 EGRESS = "egress"
 """Name of the listener."""
-INSIDE_HEADER = "x-sluice-egress"
+INTERNAL_LISTENER_HEADER = "x-sluice-egress"
 """In the auth service's answer: which of the inner listeners goes on; a client's own is removed."""
 UPSTREAM = "egress-upstream"
 """The cluster of all destinations."""
@@ -54,8 +59,8 @@ def egress_listeners(config: EgressConfig, trust_domain: str) -> dict[str, dict[
         return {}
     enforced = config.mode is EgressSetting.ENFORCE
     inside = [
-        inside_listener(kind, UPSTREAM, idle=config.idle_timeout, longest=config.max_seconds, enforced=enforced)
-        for kind in INSIDE
+        internal_listener(kind, UPSTREAM, idle=config.idle_timeout, longest=config.max_seconds, enforced=enforced)
+        for kind in INTERNAL_LISTENERS
     ]
     return {str(each["name"]): each for each in (_listener(config, trust_domain), *inside)}
 
@@ -84,7 +89,7 @@ def egress_clusters(config: EgressConfig) -> list[dict[str, object]]:
         },
     }
     nowhere: dict[str, object] = {"name": NOWHERE, "type": "STATIC", "load_assignment": {"cluster_name": NOWHERE}}
-    return [*({**inside_cluster(kind), "circuit_breakers": limits} for kind in INSIDE), upstream, nowhere]
+    return [*({**internal_cluster(kind), "circuit_breakers": limits} for kind in INTERNAL_LISTENERS), upstream, nowhere]
 
 
 def _listener(config: EgressConfig, trust_domain: str) -> dict[str, object]:
@@ -135,7 +140,7 @@ def _connection_manager(config: EgressConfig) -> dict[str, object]:
         use_remote_address=True,
         skip_xff_append=True,
         early_header_mutation_extensions=[
-            extension("strip", _HEADER_MUTATION, mutations=[{"remove": INSIDE_HEADER}]),
+            extension("strip", _HEADER_MUTATION, mutations=[{"remove": INTERNAL_LISTENER_HEADER}]),
         ],
         max_request_headers_kb=16,
         common_http_protocol_options={
@@ -162,7 +167,11 @@ def _connection_manager(config: EgressConfig) -> dict[str, object]:
         route_config={
             "name": EGRESS,
             "virtual_hosts": [
-                {"name": EGRESS, "domains": ["*"], "routes": [*(_route(kind) for kind in INSIDE), _nowhere()]}
+                {
+                    "name": EGRESS,
+                    "domains": ["*"],
+                    "routes": [*(_route(kind) for kind in INTERNAL_LISTENERS), _nowhere()],
+                }
             ],
         },
     )
@@ -188,7 +197,7 @@ def _authorization() -> Mapping[str, object]:
 
 def _route(kind: str) -> dict[str, object]:
     return {
-        "match": {"connect_matcher": {}, "headers": [exact_header(INSIDE_HEADER, kind)]},
+        "match": {"connect_matcher": {}, "headers": [exact_header(INTERNAL_LISTENER_HEADER, kind)]},
         "route": {
             "cluster": f"{EGRESS}-{kind}",
             "timeout": "0s",

@@ -5,6 +5,6 @@ from .journal import (
     EgressJournal as EgressJournal,
     TooManyDestinations as TooManyDestinations,
 )
-from .left_rows import keep_rows as keep_rows, take_rows as take_rows
 from .open_connection import OpenConnection as OpenConnection
 from .reporter import EgressReporter as EgressReporter, reporting_egress as reporting_egress
+from .unsent_rows import load_unsent_rows as load_unsent_rows, save_unsent_rows as save_unsent_rows

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from sluice.core import EgressReceipt, EgressReport, EgressRow, EgressTarget, EgressWord, SluiceError, end_tasks
+from sluice.core import EgressDecision, EgressReceipt, EgressReport, EgressRow, EgressTarget, SluiceError, end_tasks
 from sluice.runtime.egress.journal import EgressJournal
 from sluice.runtime.gateways import EgressGateway
 
@@ -78,16 +78,16 @@ class EgressReporter:
         finally:
             self._journal.wake = lambda: None
 
-    async def decide(self, target: EgressTarget) -> EgressWord:
+    async def decide(self, target: EgressTarget) -> EgressDecision:
         """Whether the policy allows ``target`` now; undecided when nobody answers."""
         gateway = self._find()
         if gateway is None:
-            return EgressWord(decided=False)
+            return EgressDecision(decided=False)
         try:
             return await gateway.decide_egress(target)
         except (SluiceError, OSError) as error:
             _LOG.warning("a connection of job %s is not decided about: %s", target.job_id, error)
-            return EgressWord(decided=False)
+            return EgressDecision(decided=False)
 
     async def flush(self, find: Callable[[], Awaitable[EgressGateway]]) -> tuple[EgressRow, ...]:
         """Tell all, for a process whose boxes have ended; returns what is left after :data:`FLUSH_SECONDS`.

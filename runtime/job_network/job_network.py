@@ -6,24 +6,24 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 
+from sluice.runtime.job_network.egress_rules import EgressRules
 from sluice.runtime.job_network.known_listeners import AskHosts, KnownListeners
-from sluice.runtime.job_network.outward import Outward
 from sluice.runtime.job_network.reserved_ports import ReservedPorts
 from sluice.runtime.job_network.rules import JobRules
-from sluice.runtime.sandbox.network import Connection, Network, Rows, Seat
+from sluice.runtime.sandbox.network import Attachment, Connection, Network, Rows
 
 
 class JobNetwork:
     """The network of one process of a job. Its rules are called in the broker's thread and run in its maker's loop."""
 
-    def __init__(self, ports: ReservedPorts, network: Network, outward: Outward) -> None:
+    def __init__(self, ports: ReservedPorts, network: Network, egress_rules: EgressRules) -> None:
         self.ports = ports
         self._network = network
-        self._outward = outward
+        self._egress_rules = egress_rules
 
     @classmethod
     async def open(
-        cls, host: str, names: Sequence[str], *, ask: AskHosts, outward: Outward, rows: Rows, uid: int | None
+        cls, host: str, names: Sequence[str], *, ask: AskHosts, egress_rules: EgressRules, rows: Rows, uid: int | None
     ) -> JobNetwork:
         """Reserve ports of ``host`` and make the namespace.
 
@@ -31,7 +31,7 @@ class JobNetwork:
             host: that the process tells others.
             names: what it listens for.
             ask: on which hosts the job's processes listen on a port.
-            outward: decides about everything else.
+            egress_rules: decides about everything else.
             rows: hear of what leaves the boxes, and of what does not.
             uid: the job's own, if it has one.
 
@@ -53,11 +53,11 @@ class JobNetwork:
         def make() -> None:
             ports = ReservedPorts(host, names)
             try:
-                rules = JobRules(KnownListeners(ask_here), ports, outward)
-                network = cls(ports, Network.open(rules, rows, uid=uid, hosts=ports.hosts), outward)
+                rules = JobRules(KnownListeners(ask_here), ports, egress_rules)
+                network = cls(ports, Network.open(rules, rows, uid=uid, hosts=ports.hosts), egress_rules)
             except BaseException:
                 ports.close()
-                outward.close()
+                egress_rules.close()
                 raise
             with handing_over:
                 if not is_given_up.is_set():
@@ -72,13 +72,13 @@ class JobNetwork:
                 is_given_up.set()
             for each in made:
                 each.close()
-            outward.close()  # even if the thread never began
+            egress_rules.close()  # even if the thread never began
             raise
         return made[0]
 
-    def seat(self, box: str) -> Seat:
+    def attach(self, box: str) -> Attachment:
         """The place of a box, called ``box`` in rows."""
-        return self._network.seat(box)
+        return self._network.attach(box)
 
     def end(self, wanted: Callable[[Connection], bool], reason: str) -> int:
         """End open connections, and wait until they are ended; how many they were. From any thread but the broker's."""
@@ -87,5 +87,5 @@ class JobNetwork:
     def close(self) -> None:
         """After the end of all its boxes; takes some milliseconds, from any thread. May be called again."""
         self._network.close()
-        self._outward.close()
+        self._egress_rules.close()
         self.ports.close()

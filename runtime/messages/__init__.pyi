@@ -31,7 +31,7 @@ from .jobs import (
     JobKind as JobKind,
     JobState as JobState,
     JobSubmission as JobSubmission,
-    SecretWish as SecretWish,
+    SecretReference as SecretReference,
 )
 from .progress import (
     MAX_STAGES as MAX_STAGES,

@@ -58,7 +58,7 @@ class Archive(Message, frozen=True):
     name: str
 
 
-class SecretWish(Message, frozen=True):
+class SecretReference(Message, frozen=True):
     """A secret that a job wants, as a file in memory; never its value.
 
     Attributes:
@@ -118,7 +118,7 @@ class JobSubmission(Message, frozen=True):
     owner_groups: tuple[str, ...] = ()
     """Likewise its groups."""
     trace: TraceParent = ""
-    secrets: tuple[SecretWish, ...] = ()
+    secrets: tuple[SecretReference, ...] = ()
     """Which secrets it wants; their values are never part of a submission."""
 
     @property

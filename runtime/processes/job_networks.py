@@ -6,13 +6,13 @@ from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from functools import partial
 
-from sluice.core import EgressMode, EgressTarget, EgressWord, Home, egress_address
+from sluice.core import EgressDecision, EgressMode, EgressTarget, Home, egress_address
 from sluice.runtime.config import RuntimeConfig
 from sluice.runtime.egress import EgressJournal, EgressReporter, JobLimits
 from sluice.runtime.egress_relay import EgressRelay
-from sluice.runtime.job_network import Relayed
+from sluice.runtime.job_network import RelayedEgress
 from sluice.runtime.sandbox import Sandbox
-from sluice.runtime.taskmanager import Networks, Occupant
+from sluice.runtime.taskmanager import NetworkOwner, Networks
 
 
 def job_networks(  # noqa: PLR0917  # what it makes them of
@@ -38,17 +38,17 @@ def job_networks(  # noqa: PLR0917  # what it makes them of
 
     names = JobLimits(lambda _: 0, most=1, per_second=config.egress.job_connections_per_second)
 
-    def way_out(occupant: Occupant) -> Relayed:
-        def ask(host: str, port: int) -> Awaitable[EgressWord]:
-            return reporter.decide(EgressTarget(job_id=occupant.job_id, host=host, port=port))
+    def egress_rules(owner: NetworkOwner) -> RelayedEgress:
+        def ask(host: str, port: int) -> Awaitable[EgressDecision]:
+            return reporter.decide(EgressTarget(job_id=owner.job_id, host=host, port=port))
 
-        return Relayed(
+        return RelayedEgress(
             relay,
-            occupant.identity,
+            owner.identity,
             ask,
             enforce=mode is EgressMode.ENFORCE,
-            limit=partial(limits.objection, occupant.job_id),
-            limit_names=partial(names.objection, occupant.job_id),
+            limit=partial(limits.objection, owner.job_id),
+            limit_names=partial(names.objection, owner.job_id),
         )
 
-    return Networks(config.taskmanager.host, sandbox, way_out, journal)
+    return Networks(config.taskmanager.host, sandbox, egress_rules, journal)

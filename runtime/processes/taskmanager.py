@@ -23,7 +23,7 @@ from sluice.pki import Role, SpiffeId
 from sluice.pki.tls import ConnectionLog, TlsIdentity
 from sluice.pki.trust import reporting
 from sluice.runtime.config import RuntimeConfig
-from sluice.runtime.egress import EgressJournal, EgressReporter, keep_rows, reporting_egress, take_rows
+from sluice.runtime.egress import EgressJournal, EgressReporter, load_unsent_rows, reporting_egress, save_unsent_rows
 from sluice.runtime.gateways import EGRESS, EgressGateway
 from sluice.runtime.messages import TaskManagerRegistration
 from sluice.runtime.node import (
@@ -52,7 +52,7 @@ from sluice.runtime.taskmanager import (
 )
 
 _LOG = logging.getLogger(__name__)
-LEFT_ROWS = "egress-rows.json"
+UNSENT_ROWS = "egress-rows.json"
 """In the directory of a TaskManager: rows about connections of jobs that nobody took before it ended."""
 
 
@@ -139,7 +139,7 @@ async def taskmanager(
         stack.callback(withdraw_registration, home, name)
         slots_changed = asyncio.Event()
         journal = EgressJournal()
-        journal.restore(await asyncio.to_thread(take_rows, home.work(name) / LEFT_ROWS))
+        journal.restore(await asyncio.to_thread(load_unsent_rows, home.work(name) / UNSENT_ROWS))
         # The endpoint is there before anything is reported.
         outside = EgressReporter(
             journal,
@@ -168,7 +168,7 @@ async def taskmanager(
         )
         link = LeaderLink(leader, registrant, report_now=slots_changed, registered=registered)
         await service.start(executor)
-        stack.push_async_callback(_tell_the_rest, service, leader, executor, outside, home.work(name) / LEFT_ROWS)
+        stack.push_async_callback(_tell_the_rest, service, leader, executor, outside, home.work(name) / UNSENT_ROWS)
         await service.start(Diagnostics(f"taskmanager/{name}", stack.enter_context(kept())))
         linked = asyncio.create_task(_until_left(link, executor), name="jobmanager link")
         stack.push_async_callback(end_tasks, linked)
@@ -193,7 +193,7 @@ async def _tell_the_rest(
         return (await leader.dial()).gateway(EgressGateway, EGRESS)
 
     if rows := await outside.flush(find):
-        keep_rows(left, rows)
+        save_unsent_rows(left, rows)
 
 
 async def _until_left(link: LeaderLink, executor: TaskExecutor) -> None:

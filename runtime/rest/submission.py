@@ -16,8 +16,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from sluice.pki.assertions import Principal
 from sluice.runtime.blob import BlobStore, check_file_name
-from sluice.runtime.jobmanager.secrets import check_wishes
-from sluice.runtime.messages import Archive, BlobRef, JobSubmission, SecretWish, TokenFiles
+from sluice.runtime.jobmanager.secrets import check_secret_references
+from sluice.runtime.messages import Archive, BlobRef, JobSubmission, SecretReference, TokenFiles
 from sluice.runtime.rest.problems import BadRequest
 from sluice.runtime.restart_config import RestartWish
 from sluice.runtime.spark import MAX_PYTHON_CHARACTERS
@@ -65,7 +65,7 @@ class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     clients of AWS, ``aws_role_arn``."""
     uploads: Annotated[tuple[UploadedPart, ...], msgspec.Meta(max_length=MAX_FILES + 1)] = ()
     """Files that were uploaded before (`/v1/uploads`), instead of parts that bring them."""
-    secrets: tuple[SecretWish, ...] = ()
+    secrets: tuple[SecretReference, ...] = ()
     """Secrets that the job gets as files below `/run/secrets`."""
 
 
@@ -122,7 +122,7 @@ async def receive_submission(
     if parts.request is None or parts.pipeline is None:
         _bad(f"the part {'request' if parts.request is None else 'pipeline'!r} is missing")
     wanted, pipeline = parts.request, parts.pipeline
-    check_wishes(wanted.secrets)
+    check_secret_references(wanted.secrets)
     submission = JobSubmission(
         name=wanted.name or pipeline.name,
         owner=owner.name,

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.runtime.sandbox import bwrap
+from sluice.runtime.sandbox.attachment import NetworkAttachment
 from sluice.runtime.sandbox.entry_instructions import ENTRY, EntryInstructions, compiled_entry
 from sluice.runtime.sandbox.errors import SandboxRefused
 from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, MountKind
-from sluice.runtime.sandbox.seat import NetworkSeat
 from sluice.runtime.sandbox.seccomp import filter_beside_network
 from sluice.runtime.sandbox.system_view import content_of
 from sluice.runtime.sandbox.view import View
@@ -76,7 +76,7 @@ class Box:
     uid: int | None = None
     """The job's own uid; None: that of the process that starts it."""
     mounts: tuple[Mount, ...] = ()
-    network: NetworkSeat | None = None
+    network: NetworkAttachment | None = None
     """Its place in a network of the job's own; None: it shares that of the machine."""
 
     @contextlib.contextmanager

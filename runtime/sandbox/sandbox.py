@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
+from sluice.runtime.sandbox.attachment import NetworkAttachment
 from sluice.runtime.sandbox.bounds import (
     ControlGroups,
     Guard,
@@ -19,7 +20,6 @@ from sluice.runtime.sandbox.config import IsolationConfig, IsolationLevel
 from sluice.runtime.sandbox.errors import SandboxRefused, SandboxUnavailable
 from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, check_path, in_order
-from sluice.runtime.sandbox.seat import NetworkSeat
 from sluice.runtime.sandbox.system_view import python_paths
 from sluice.runtime.sandbox.trial import TRIAL_JOB, Trial, find_walls, own_rights, standing_walls
 from sluice.runtime.sandbox.uids import give, job_uid, open_way
@@ -85,7 +85,9 @@ class Sandbox:
         from sluice.runtime.sandbox.network import try_network  # needs what only TaskManagers load
 
         uid = self.uid(TRIAL_JOB)
-        try_network(lambda seat: self.box(View(TRIAL_JOB), Limits(), network=seat), uid=uid, rights=own_rights())
+        try_network(
+            lambda attachment: self.box(View(TRIAL_JOB), Limits(), network=attachment), uid=uid, rights=own_rights()
+        )
 
     @property
     def trial(self) -> Trial:
@@ -166,7 +168,7 @@ class Sandbox:
         """What keeps a process of a job within ``limits``, at every level; see :class:`Guard`."""
         return Guard(limits, subject, directories=directories, logs=logs, groups=self._groups)
 
-    def box(self, view: View, limits: Limits, *, network: NetworkSeat | None = None) -> Box:
+    def box(self, view: View, limits: Limits, *, network: NetworkAttachment | None = None) -> Box:
         """The box of one process.
 
         Args:

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from sluice.runtime.sandbox.errors import SandboxUnavailable
-from sluice.runtime.sandbox.syscalls import ARCHITECTURES, NEWEST_KNOWN, TOLD, Architecture
+from sluice.runtime.sandbox.syscalls import ARCHITECTURES, NEWEST_KNOWN, REPORTED_CALLS, Architecture
 
 Instruction = tuple[int, int, int, int]
 """``code, jt, jf, k`` of ``struct sock_filter``."""
@@ -57,7 +57,7 @@ def filter_beside_network(machine: str | None = None) -> bytes:
     Raises:
         SandboxUnavailable: nobody has written down the numbers of this processor's system calls.
     """
-    return _encoded(instructions(architecture_of(machine), told=True))
+    return _encoded(instructions(architecture_of(machine), reported=True))
 
 
 def network_filter(machine: str | None = None) -> bytes:
@@ -88,10 +88,10 @@ def _encoded(program: Sequence[Instruction]) -> bytes:
     return b"".join(struct.pack("=HBBI", *each) for each in program)
 
 
-def instructions(architecture: Architecture, *, told: bool = False) -> list[Instruction]:
-    """The filter as a list; ``told``: without what :func:`network_instructions` refuses."""
+def instructions(architecture: Architecture, *, reported: bool = False) -> list[Instruction]:
+    """The filter as a list; ``reported``: without what :func:`network_instructions` refuses."""
     arch = architecture
-    denied = [number for name, number in arch.denied.items() if not (told and name in TOLD)]
+    denied = [number for name, number in arch.denied.items() if not (reported and name in REPORTED_CALLS)]
     return [
         (LOAD, 0, 0, ARCHITECTURE_OFFSET),
         (JUMP_EQUAL, 1, 0, arch.audit),
@@ -105,7 +105,7 @@ def instructions(architecture: Architecture, *, told: bool = False) -> list[Inst
         *_equals(arch.clone3, [_refuse(errno.ENOSYS)]),
         *_equals(arch.ioctl, [_argument(1), *_refuse_values(TERMINAL_INPUT), _ALLOWED]),
         *_equals(arch.personality, [_argument(0), *_allow_values(PERSONALITIES), _refuse(errno.EPERM)]),
-        *([] if told else _ways_out(arch, _refuse)),
+        *([] if reported else _ways_out(arch, _refuse)),
         _ALLOWED,
     ]
 
@@ -128,7 +128,7 @@ def network_instructions(architecture: Architecture) -> list[Instruction]:
         *_equals(arch.setsockopt, [_argument(1), *_equals(socket.IPPROTO_TCP, option), _ALLOWED]),
         # Whoever answers is outside: the kernel allows one listener for a process, and this says so sooner.
         *_equals(arch.seccomp, _if_set(1, NEW_LISTENER, _refuse(errno.EBUSY))),
-        *(step for name in sorted(TOLD) for step in _equals(arch.denied[name], [_ASK])),
+        *(step for name in sorted(REPORTED_CALLS) for step in _equals(arch.denied[name], [_ASK])),
         *_ways_out(arch, lambda _: _ASK),
         _ALLOWED,
     ]

@@ -149,7 +149,7 @@ _AARCH64: Mapping[str, int] = {
 }
 
 
-TOLD = frozenset(
+REPORTED_CALLS = frozenset(
     {
         *("io_uring_setup", "io_uring_enter", "io_uring_register"),
         *("unshare", "setns"),

@@ -2,6 +2,6 @@ from .driver import AGENT as AGENT
 from .errors import DRAINED_EXIT_CODE as DRAINED_EXIT_CODE
 from .jobmanager_link import RegisteringTaskManager as RegisteringTaskManager
 from .launcher import ExecutorLauncher as ExecutorLauncher, SparkExecutorLauncher as SparkExecutorLauncher
+from .network_owner import NetworkOwner as NetworkOwner
 from .networks import Networks as Networks
-from .occupant import Occupant as Occupant
 from .task_executor import TaskExecutor as TaskExecutor, TaskManagerShape as TaskManagerShape

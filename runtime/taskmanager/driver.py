@@ -20,7 +20,7 @@ from sluice.core import clear_untrusted, is_regular_file, make_private_directory
 from sluice.pki import SpiffeId
 from sluice.pki.issuing import SignedChain, install_chain
 from sluice.pki.x509 import new_csr
-from sluice.runtime.job_network import JobNetwork, SeatGiver, pair_of_seats
+from sluice.runtime.job_network import AttachmentServer, JobNetwork, attachment_sockets
 from sluice.runtime.messages import DRIVER_LOGS, DriverCsr, DriverLaunch, Evidence
 from sluice.runtime.node import ChildProcess, LeaderPlace, keep_renewed, open_log, shorten_log
 from sluice.runtime.sandbox import IsolationConfig, Trial
@@ -133,9 +133,9 @@ class HostedDriver:
         """
         for path in (self.directory, self._work, self._reports):
             make_private_directory(path)
-        agent, seats, inherited = await self._start_agent()
+        agent, attachments, inherited = await self._start_agent()
         try:
-            await side_by_side(self.renew_identity(), self._open_network(seats))
+            await side_by_side(self.renew_identity(), self._open_network(attachments))
             await asyncio.to_thread(self._write_spec, inherited)
             await self._begin(agent)
         except BaseException:
@@ -146,12 +146,12 @@ class HostedDriver:
         return agent
 
     async def _start_agent(self) -> tuple[ChildProcess, socket.socket | None, int]:
-        """The process; where it is given seats from, if it needs any; the descriptor over which it takes them."""
+        """The process; where it is given attachments from, if it needs any; the descriptor over which it takes them."""
         environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
         with contextlib.ExitStack() as unless_started, contextlib.ExitStack() as stack:
             ours, inherited = None, -1
             if self._join is not None:
-                ours, theirs = pair_of_seats()
+                ours, theirs = attachment_sockets()
                 unless_started.callback(ours.close)
                 inherited = stack.enter_context(theirs).fileno()
             log = stack.enter_context(open_log(self.directory / LOG_FILES["driver.agent"]))
@@ -177,18 +177,18 @@ class HostedDriver:
             await agent.stdin.drain()
         agent.stdin.close()
 
-    async def _open_network(self, seats: socket.socket | None) -> None:
-        """Give seats in its network over ``seats``; None: it shares the machine's."""
-        if seats is None or self._join is None:
+    async def _open_network(self, attachments: socket.socket | None) -> None:
+        """Give attachments in its network over ``attachments``; None: it shares the machine's."""
+        if attachments is None or self._join is None:
             return
         try:
             self._network = await self._join(self)
         except BaseException:
-            seats.close()
+            attachments.close()
             raise
-        SeatGiver(self._network, seats)  # the event loop holds it
+        AttachmentServer(self._network, attachments)  # the event loop holds it
 
-    def _write_spec(self, seats: int) -> None:
+    def _write_spec(self, attachments: int) -> None:
         launch = self.launch
         DriverSpec(
             job_id=launch.job_id,
@@ -215,7 +215,7 @@ class HostedDriver:
             spark=self._home.spark(),
             private_dirs=tuple(map(str, self._home.private)),
             ports={} if self._network is None else dict(self._network.ports.by_name),
-            seats=seats,
+            attachments=attachments,
         ).write(self._spec)
 
     async def renew_identity(self) -> None:

@@ -36,8 +36,8 @@ from sluice.runtime.taskmanager.driver import (
     driver_logs,
 )
 from sluice.runtime.taskmanager.errors import AllocationUnknown, DriverNotStarted, SlotNotAvailable
+from sluice.runtime.taskmanager.network_owner import NetworkOwner
 from sluice.runtime.taskmanager.networks import Networks
-from sluice.runtime.taskmanager.occupant import Occupant
 from sluice.runtime.taskmanager.slot_table import TaskSlot
 
 _LOG = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class Drivers:
                 _LOG.warning("driver of job %s is ended: %s", request.job_id, reason)
                 self._endpoint.hand_off(driver.stop(0))
 
-            occupant = Occupant(
+            network_owner = NetworkOwner(
                 job_id=request.job_id,
                 process="driver",
                 attempt=driver.launch.attempt,
@@ -119,7 +119,7 @@ class Drivers:
                 ask=lambda port: self._jobmaster(request).listeners_on(port),
                 end=lambda reason: loop.call_soon_threadsafe(end, reason),
             )
-            network = await networks.open(occupant, DRIVER_LISTENS)
+            network = await networks.open(network_owner, DRIVER_LISTENS)
             try:
                 await self._jobmaster(request).driver_listens(driver.launch.attempt, network.ports.ports)
             except BaseException:

@@ -161,8 +161,8 @@ class ExecutorProcess:
             home=self._work,
         )
         limits = self._sandbox.executor_limits(heap_mb=self.launch.memory_mb, cores=self.launch.cores)
-        seat = None if self._network is None else self._network.seat("executor")
-        return self._sandbox.box(view, limits, network=seat)
+        attachment = None if self._network is None else self._network.attach("executor")
+        return self._sandbox.box(view, limits, network=attachment)
 
     async def _identify(self) -> None:
         """Get an identity, and serve it to the job's code."""

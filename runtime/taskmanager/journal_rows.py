@@ -12,7 +12,7 @@ from typing import Protocol
 from sluice.runtime.egress import BoxId, Destination, EgressJournal, OpenConnection, TooManyDestinations
 from sluice.runtime.job_network import WouldRefuse
 from sluice.runtime.sandbox.network import Connection, Refusal, Traffic
-from sluice.runtime.taskmanager.occupant import Occupant
+from sluice.runtime.taskmanager.network_owner import NetworkOwner
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,12 +29,12 @@ class Ending(Protocol):
 
 
 class JournalRows:
-    """Rows of one occupant, and the end of one whose connection cannot be ended. Nothing here waits."""
+    """Rows of one owner, and the end of one whose connection cannot be ended. Nothing here waits."""
 
-    def __init__(self, journal: EgressJournal, occupant: Occupant) -> None:
+    def __init__(self, journal: EgressJournal, owner: NetworkOwner) -> None:
         self._journal = journal
-        self._occupant = occupant
-        self._box = BoxId(occupant.job_id, occupant.attempt, occupant.process)
+        self._owner = owner
+        self._box = BoxId(owner.job_id, owner.attempt, owner.process)
         self._lock = threading.Lock()
         self._open: dict[int, OpenConnection] = {}
         self._traffic: dict[int, Traffic] = {}
@@ -57,7 +57,7 @@ class JournalRows:
                 would_refuse=note.reason if isinstance(note, WouldRefuse) else "",
             )
         except TooManyDestinations as error:
-            _LOG.warning("a connection of job %s is ended: %s", self._occupant.job_id, error.what)
+            _LOG.warning("a connection of job %s is ended: %s", self._owner.job_id, error.what)
             self._journal.refused(self._box, _destination(connection), "too_many_connections")
             self._end(number, "too_many_connections")
             return
@@ -89,7 +89,7 @@ class JournalRows:
 
     def stuck(self, connection: Connection) -> None:
         """The process must not go on with it."""
-        self._occupant.end(f"it hides a connection to {connection.connect.name or connection.connect.address}")
+        self._owner.end(f"it hides a connection to {connection.connect.name or connection.connect.address}")
 
     def _measured(self, number: int) -> tuple[int, int]:
         with self._lock:
@@ -115,8 +115,8 @@ class JournalRows:
             try:
                 network.end(partial(_is_one, frozenset(ending)), reason)
             except Exception:  # noqa: BLE001  in a thread that nobody awaits; fail closed
-                _LOG.exception("connections of job %s cannot be ended", self._occupant.job_id)
-                self._occupant.end("its connections cannot be ended")
+                _LOG.exception("connections of job %s cannot be ended", self._owner.job_id)
+                self._owner.end("its connections cannot be ended")
 
 
 def _is_one(numbers: frozenset[int], connection: Connection) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sluice.runtime.egress import EgressJournal
-from sluice.runtime.job_network import JobNetwork, Outward
+from sluice.runtime.job_network import EgressRules, JobNetwork
 from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.taskmanager.journal_rows import JournalRows
-from sluice.runtime.taskmanager.occupant import Occupant
+from sluice.runtime.taskmanager.network_owner import NetworkOwner
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,25 +19,25 @@ class Networks:
     Attributes:
         host: that drivers and executors here tell others.
         sandbox: what they run in.
-        outward: what decides about the connections of an occupant that lead out of its job.
+        egress_rules: what decides about the connections of an owner that lead out of its job.
         journal: what hears of them.
     """
 
     host: str
     sandbox: Sandbox
-    outward: Callable[[Occupant], Outward]
+    egress_rules: Callable[[NetworkOwner], EgressRules]
     journal: EgressJournal
 
-    async def open(self, occupant: Occupant, names: Sequence[str]) -> JobNetwork:
+    async def open(self, owner: NetworkOwner, names: Sequence[str]) -> JobNetwork:
         """The network of one driver or executor that listens for ``names``; raises as :meth:`JobNetwork.open`."""
-        rows = JournalRows(self.journal, occupant)
+        rows = JournalRows(self.journal, owner)
         network = await JobNetwork.open(
             self.host,
             names,
-            ask=occupant.ask,
-            outward=self.outward(occupant),
+            ask=owner.ask,
+            egress_rules=self.egress_rules(owner),
             rows=rows,
-            uid=self.sandbox.uid(occupant.job_id),
+            uid=self.sandbox.uid(owner.job_id),
         )
         rows.attach(network)
         return network

@@ -57,8 +57,8 @@ from sluice.runtime.taskmanager.executor import (
     executor_directory,
 )
 from sluice.runtime.taskmanager.launcher import ExecutorLauncher
+from sluice.runtime.taskmanager.network_owner import NetworkOwner
 from sluice.runtime.taskmanager.networks import Networks
-from sluice.runtime.taskmanager.occupant import Occupant
 from sluice.runtime.taskmanager.slot_table import SlotTable
 from sluice.runtime.taskmanager.slot_tables import SlotTables
 from sluice.runtime.workload import TokenUnavailable
@@ -383,7 +383,7 @@ class TaskExecutor(RpcEndpoint):
                 _LOG.warning("executor %d of job %s is ended: %s", number, request.job_id, reason)
                 self.hand_off(executor.stop())
 
-            occupant = Occupant(
+            network_owner = NetworkOwner(
                 job_id=request.job_id,
                 process=f"executor/{number}",
                 attempt=executor.launch.attempt,
@@ -391,7 +391,7 @@ class TaskExecutor(RpcEndpoint):
                 ask=lambda port: self._jobmaster(request).listeners_on(port),
                 end=lambda reason: loop.call_soon_threadsafe(end, reason),
             )
-            network = await networks.open(occupant, EXECUTOR_LISTENS)
+            network = await networks.open(network_owner, EXECUTOR_LISTENS)
             try:
                 await self._jobmaster(request).executor_listens(number, network.ports.ports)
             except BaseException:

@@ -27,7 +27,7 @@ from sluice.runtime.messages import (
     JobState,
     JobSubmission,
     Message,
-    SecretWish,
+    SecretReference,
 )
 from sluice.runtime.spark.driver import connect_session
 
@@ -70,7 +70,7 @@ class ConnectSessions:
         """The session of ``owner``, started when there is none; raises ``TooManyJobs``."""
         return await self._start(owner, (), lambda running: running)
 
-    async def start(self, owner: Principal, wishes: tuple[SecretWish, ...]) -> ConnectSession:
+    async def start(self, owner: Principal, references: tuple[SecretReference, ...]) -> ConnectSession:
         """A session of ``owner`` that gets these secrets.
 
         Raises:
@@ -83,19 +83,19 @@ class ConnectSessions:
                 f"your session runs already, as job {running}", f"end it first: sluice jobs cancel {running}"
             )
 
-        return await self._start(owner, wishes, refuse)
+        return await self._start(owner, references, refuse)
 
     async def _start(
-        self, owner: Principal, wishes: tuple[SecretWish, ...], found: Callable[[str], str]
+        self, owner: Principal, references: tuple[SecretReference, ...], found: Callable[[str], str]
     ) -> ConnectSession:
         lock = self._starting.setdefault(owner.name, asyncio.Lock())
         async with lock:  # the same owner's next call finds what this one has started
-            job_id = await self._find_or_submit(owner, wishes, found)
+            job_id = await self._find_or_submit(owner, references, found)
         detail = await self._dispatcher.job(job_id)
         return await self._view(detail)
 
     async def _find_or_submit(
-        self, owner: Principal, wishes: tuple[SecretWish, ...], found: Callable[[str], str]
+        self, owner: Principal, references: tuple[SecretReference, ...], found: Callable[[str], str]
     ) -> str:
         # Of two owners at once the later one sees the earlier one: as submitting, or among the jobs that it asks for
         # afterwards.
@@ -107,11 +107,11 @@ class ConnectSessions:
                 return found(sessions[owner.name])
             if len(sessions.keys() | submitting) >= self._config.max_sessions:
                 raise TooManyJobs(f"{self._config.max_sessions} Spark Connect sessions are running", "try again later")
-            return await self._submit(owner, wishes)
+            return await self._submit(owner, references)
         finally:
             self._submitting.discard(owner.name)
 
-    async def _submit(self, owner: Principal, wishes: tuple[SecretWish, ...]) -> str:
+    async def _submit(self, owner: Principal, references: tuple[SecretReference, ...]) -> str:
         job_id = secrets.token_hex(16)
 
         async def prepare() -> JobSubmission:
@@ -124,7 +124,7 @@ class ConnectSessions:
                 pipeline=await asyncio.to_thread(self._put_program, job_id),
                 args=(str(self._config.idle_seconds),),
                 executors=self._config.executors,
-                secrets=wishes,
+                secrets=references,
             )
 
         await submit_with_blobs(self._dispatcher, self._store, job_id, prepare)

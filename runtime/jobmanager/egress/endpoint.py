@@ -10,11 +10,11 @@ import logging
 
 from sluice.core import (
     EgressAnswer,
+    EgressDecision,
     EgressQuestion,
     EgressReceipt,
     EgressReport,
     EgressTarget,
-    EgressWord,
     ReportedRow,
     SluiceError,
 )
@@ -46,7 +46,7 @@ class EgressEndpoint(RpcEndpoint):
         told_of = {row.job_id for row in report.rows} | {target.job_id for target in report.targets}
         return self.deferred(self._report(report, caller, told_of))
 
-    async def decide_egress(self, target: EgressTarget) -> EgressWord:
+    async def decide_egress(self, target: EgressTarget) -> EgressDecision:
         """Whether a job may connect there."""
         return self.deferred(self._decide(target))
 
@@ -78,14 +78,14 @@ class EgressEndpoint(RpcEndpoint):
         self._ledger.note_lost(report.dropped)
         return EgressReceipt(recorded=True, decided=True, refused=_refused(answer))
 
-    async def _decide(self, target: EgressTarget) -> EgressWord:
+    async def _decide(self, target: EgressTarget) -> EgressDecision:
         origin = await self._origin(target.job_id)
         try:
             answer = await self._exchange.ask(EgressQuestion(jobs=(origin.job,), targets=(target,)))
         except SluiceError as error:
             _LOG.warning("a connection of job %s is not decided about: %s", target.job_id, error)
-            return EgressWord(decided=False)
-        return EgressWord(decided=True, allowed=answer.allowed == (True,))
+            return EgressDecision(decided=False)
+        return EgressDecision(decided=True, allowed=answer.allowed == (True,))
 
     async def _origin(self, job_id: str) -> JobOrigin:
         try:

@@ -17,6 +17,6 @@ from .records import (
     SecretView as SecretView,
     Subject as Subject,
 )
+from .references import MAX_SECRETS_OF_A_JOB as MAX_SECRETS_OF_A_JOB, check_secret_references as check_secret_references
 from .rotation import KeyRotation as KeyRotation
 from .store import SecretStore as SecretStore, given as given
-from .wishes import MAX_SECRETS_OF_A_JOB as MAX_SECRETS_OF_A_JOB, check_wishes as check_wishes

@@ -35,7 +35,7 @@ from sluice.runtime.jobmanager.secrets.records import (
 )
 from sluice.runtime.jobmanager.secrets.rotation import KeyRotation, active_key, rotate
 from sluice.runtime.masking import is_maskable
-from sluice.runtime.messages import GivenSecret, SecretWish
+from sluice.runtime.messages import GivenSecret, SecretReference
 
 FOLDER = "secrets"
 MAX_SECRETS = 256
@@ -164,17 +164,17 @@ class SecretStore:
 
     # --- for jobs -------------------------------------------------------------------------------------------
 
-    async def choose(self, wishes: Iterable[SecretWish], subject: Subject) -> tuple[ChosenSecret, ...]:
+    async def choose(self, references: Iterable[SecretReference], subject: Subject) -> tuple[ChosenSecret, ...]:
         """The versions that an attempt gets, which begins now; raises :class:`SecretRefused`."""
         chosen = []
-        for wish in wishes:
-            record = await self._granted(wish.name, subject)
-            version = record.version(wish.version)
+        for reference in references:
+            record = await self._granted(reference.name, subject)
+            version = record.version(reference.version)
             if version is None:
-                wanted = f"version {wish.version}" if wish.version else "version"
-                raise SecretRefused(f"secret {wish.name} has no {wanted}", "ask for another one")
-            file = wish.file or wish.name
-            chosen.append(ChosenSecret(wish.name, version.number, file, wish.executors))
+                wanted = f"version {reference.version}" if reference.version else "version"
+                raise SecretRefused(f"secret {reference.name} has no {wanted}", "ask for another one")
+            file = reference.file or reference.name
+            chosen.append(ChosenSecret(reference.name, version.number, file, reference.executors))
         return tuple(chosen)
 
     async def open(self, chosen: ChosenSecret, subject: Subject) -> bytes:

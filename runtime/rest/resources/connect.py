@@ -6,8 +6,8 @@ import msgspec
 
 from sluice.runtime.jobmanager import ConnectSessionRuns, SubmissionRejected, TooManyJobs
 from sluice.runtime.jobmanager.dispatcher import SESSION_NAME, ConnectSession
-from sluice.runtime.jobmanager.secrets import InvalidSecret, SecretRefused, Subject, check_wishes
-from sluice.runtime.messages import SecretWish
+from sluice.runtime.jobmanager.secrets import InvalidSecret, SecretRefused, Subject, check_secret_references
+from sluice.runtime.messages import SecretReference
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.route import (
     Call,
@@ -20,7 +20,7 @@ from sluice.runtime.rest.route import (
 class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a session is started with."""
 
-    secrets: tuple[SecretWish, ...] = ()
+    secrets: tuple[SecretReference, ...] = ()
     """Secrets that it gets as files below `/run/secrets`."""
 
 
@@ -36,7 +36,7 @@ async def start_connect_session(cluster: Cluster, call: Call[NoQuery], body: Ses
     A session that runs keeps what it has (409): cancel its job first.
     """
     owner = call.who.principal
-    check_wishes(body.secrets)
+    check_secret_references(body.secrets)
     # Each attempt asks again; whoever starts it hears at once.
     await cluster.secrets.choose(body.secrets, Subject(owner.name, SESSION_NAME, owner.roles, owner.groups))
     session = await cluster.sessions.start(owner, body.secrets)

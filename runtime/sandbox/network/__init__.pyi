@@ -14,5 +14,5 @@ from .events import (
     Traffic as Traffic,
 )
 from .maker import new_network as new_network
-from .network import Network as Network, Seat as Seat
+from .network import Attachment as Attachment, Network as Network
 from .trial import try_network as try_network

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from sluice.runtime.sandbox.network import kernel
 from sluice.runtime.sandbox.network.calls import Call
-from sluice.runtime.sandbox.network.connecting import Answers
+from sluice.runtime.sandbox.network.connecting import CallHandler
 from sluice.runtime.sandbox.network.refused_calls import refused_call
 from sluice.runtime.sandbox.seccomp import architecture_of
 
@@ -58,9 +58,9 @@ def broker() -> Broker:
 class BoxCalls:
     """The calls of one box, from its start to its end; used in the broker's thread."""
 
-    def __init__(self, box: str, answers: Answers) -> None:
+    def __init__(self, box: str, handler: CallHandler) -> None:
         self._box = box
-        self._answers = answers
+        self._handler = handler
         self._numbers = architecture_of()
         self._listener: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -165,9 +165,9 @@ class BoxCalls:
             if notification.number in (self._numbers.connect, self._numbers.listen):
                 call = Call(listener, notification)
                 connects = call.number == self._numbers.connect
-                error = await (self._answers.connect(call) if connects else self._answers.listen(call))
+                error = await (self._handler.connect(call) if connects else self._handler.listen(call))
             else:
-                error = self._answers.refuse(refused_call(self._numbers, notification))
+                error = self._handler.refuse(refused_call(self._numbers, notification))
         except OSError as failure:
             error = failure.errno or errno.EPERM
         except Exception:  # noqa: BLE001 - whatever is wrong, it is a refusal
@@ -178,7 +178,7 @@ class BoxCalls:
                 call.close()
         heard = kernel.answer(listener, notification.id, error=error)
         if not heard and call is not None:
-            self._answers.unheard(call, error)
+            self._handler.unheard(call, error)
 
 
 async def _received(loop: asyncio.AbstractEventLoop, channel: socket.socket) -> list[int]:

@@ -60,7 +60,7 @@ _ids = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class NetworkContext:
     """What all boxes of a network have in common."""
 
     cookie: int
@@ -77,17 +77,17 @@ class Surroundings:
     """What a call has to answer that was interrupted when it had its socket already, by the socket's cookie."""
 
 
-class Answers:
+class CallHandler:
     """The answers for one box."""
 
-    def __init__(self, box: str, around: Surroundings) -> None:
+    def __init__(self, box: str, context: NetworkContext) -> None:
         self._box = box
-        self._around = around
+        self._context = context
 
     async def connect(self, call: Call) -> int:
         """What a ``connect`` returns: the error's number, or 0."""
         sockaddr = call.sockaddr()
-        own = call.namespace == self._around.cookie
+        own = call.namespace == self._context.cookie
         family = call.socket.family
         is_tcp = family in _INTERNET and call.socket.type == socket.SOCK_STREAM
         if is_tcp and family_of(sockaddr) != socket.AF_UNSPEC:
@@ -104,28 +104,28 @@ class Answers:
         """Tell of a call that is always refused; the error's number."""
         address, name = "" if call.address is None else str(call.address), call.what
         if call.address is not None:
-            name = self._around.names.name_of(call.address) or ""
-        self._around.refusals.add(Refusal(self._box, call.protocol, address, call.port, name, REASON))
+            name = self._context.names.name_of(call.address) or ""
+        self._context.refusals.add(Refusal(self._box, call.protocol, address, call.port, name, REASON))
         return call.error
 
     async def _connect_unix(self, call: Call, sockaddr: bytes) -> int:
         """Its own sockets; those of others are not in sight of the box, and so are not there."""
         try:
-            error = await self._patiently(call, lambda: connect_unix(call, sockaddr, self._around.uid))
+            error = await self._patiently(call, lambda: connect_unix(call, sockaddr, self._context.uid))
         except OSError as failure:
             error = failure.errno or errno.EPERM
         name = foreign_name(sockaddr)
         if error in NOT_THERE and name:
-            self._around.refusals.add(Refusal(self._box, "unix", "", 0, name, "no_such_socket"))
+            self._context.refusals.add(Refusal(self._box, "unix", "", 0, name, "no_such_socket"))
         return error
 
     async def _connect_tcp(self, call: Call, sockaddr: bytes, *, own: bool) -> int:
         if not own and (answer := self._about_given(call)) is not None:
             return answer
         address, port = parse(sockaddr, call.socket.family)
-        name = self._around.names.name_of(address)
+        name = self._context.names.name_of(address)
         wanted = Connect(self._box, call.process(), call.thread, address, port, name)
-        if name is None and self._around.names.is_reserved(address):
+        if name is None and self._context.names.is_reserved(address):
             decision: Decision = Refuse(errno.ECONNREFUSED, "no_such_name")
         else:
             decision = await self._decision(wanted)
@@ -141,16 +141,16 @@ class Answers:
     async def listen(self, call: Call) -> int:
         """What a ``listen`` returns: the error's number, or 0."""
         backlog = call.arguments[1] & 0x7FFFFFFF
-        if call.namespace != self._around.cookie:
-            if call.cookie in self._around.listeners:
+        if call.namespace != self._context.cookie:
+            if call.cookie in self._context.listeners:
                 return kernel.listen(call.socket.fileno(), backlog)
             return self._refused(call, "listen", NOT_ITS_OWN, errno.EINVAL)
         if call.socket.family in _INTERNET and call.socket.type == socket.SOCK_STREAM:
             address, port = _listening_on(call.socket)
-            given = self._around.rules.listener(address, port) if port else None
+            given = self._context.rules.listener(address, port) if port else None
             if given is not None:
                 return self._listen_outside(call, given, backlog)
-        with acting_as(self._around.uid):
+        with acting_as(self._context.uid):
             return kernel.listen(call.socket.fileno(), backlog)
 
     def _listen_outside(self, call: Call, given: socket.socket, backlog: int) -> int:
@@ -159,7 +159,7 @@ class Answers:
                 return error
             copy_options(call.socket, given)
             call.put(given)
-            listeners = self._around.listeners
+            listeners = self._context.listeners
             listeners[cookie_of(given)] = None
             while len(listeners) > MAX_LISTENERS:
                 del listeners[next(iter(listeners))]
@@ -168,7 +168,7 @@ class Answers:
     async def _decision(self, wanted: Connect) -> Decision:
         try:
             async with asyncio.timeout(DECISION_SECONDS):
-                return await self._around.rules.decide(wanted)
+                return await self._context.rules.decide(wanted)
         except TimeoutError:
             return Refuse(errno.ETIMEDOUT, "no_decision")
         except Exception:  # noqa: BLE001 - whatever is wrong, it is a refusal
@@ -197,7 +197,7 @@ class Answers:
                 return errno.EINTR
 
     async def _connect_outside(self, call: Call, wanted: Connect, to: HostAddress) -> int:
-        if len(self._around.tracker) >= MAX_CONNECTIONS or len(to.preamble) > MAX_PREAMBLE_BYTES:
+        if len(self._context.tracker) >= MAX_CONNECTIONS or len(to.preamble) > MAX_PREAMBLE_BYTES:
             self._refuse(wanted, "too_many_connections")
             return errno.ENOBUFS
         if _is_connected(call.socket):
@@ -221,17 +221,17 @@ class Answers:
                 return errno.ECONNABORTED
             connection = Connection(next(_ids), wanted, to, time.time())
             call.put(made)
-            self._around.tracker.add(connection, made)
+            self._context.tracker.add(connection, made)
             return error
 
     def _about_given(self, call: Call) -> int | None:
         """What a second ``connect`` of a socket that was given returns; None: it is free for another connection."""
-        owed = self._around.owed.pop(call.cookie, None)
+        owed = self._context.owed.pop(call.cookie, None)
         if owed is not None:
             return owed
         if _is_connected(call.socket):
             return errno.EISCONN
-        if call.cookie in self._around.listeners:
+        if call.cookie in self._context.listeners:
             return errno.EINVAL
         error = call.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
@@ -240,15 +240,15 @@ class Answers:
 
     def unheard(self, call: Call, error: int) -> None:
         """The program was interrupted before it got the answer: it asks again, with the socket that it was given."""
-        if call.given is not None and len(self._around.owed) < MAX_CONNECTIONS:
-            self._around.owed[call.given] = error
+        if call.given is not None and len(self._context.owed) < MAX_CONNECTIONS:
+            self._context.owed[call.given] = error
 
     def _refuse(self, wanted: Connect, reason: str) -> None:
         address = str(wanted.address)
-        self._around.refusals.add(Refusal(self._box, "tcp", address, wanted.port, wanted.name or "", reason))
+        self._context.refusals.add(Refusal(self._box, "tcp", address, wanted.port, wanted.name or "", reason))
 
     def _refused(self, call: Call, protocol: str, reason: str, error: int) -> int:
-        self._around.refusals.add(Refusal(self._box, protocol, "", 0, call.process(), reason))
+        self._context.refusals.add(Refusal(self._box, protocol, "", 0, call.process(), reason))
         return error
 
 

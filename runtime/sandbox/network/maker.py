@@ -2,8 +2,8 @@
 
 It runs as ``python -I -S maker.py FD OWNER``, outside of every box and without any code of a job. OWNER is ``user``: in
 a user namespace of its own, as an ordinary user; or ``root``. FD is a Unix socket; over it go, as SCM_RIGHTS: the
-network namespace, the resolver's sockets (UDP, TCP), the witness's, and the user namespace if there is one. An error
-is one line of text without descriptors.
+network namespace, the resolver's sockets (UDP, TCP), the packet monitor's, and the user namespace if there is one. An
+error is one line of text without descriptors.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _lift_loopback() -> None:
 
 
 def _route(family: int) -> None:
-    """Every address is one of this namespace: what is sent anywhere comes back to it, and to the witness."""
+    """Every address is one of this namespace: what is sent anywhere comes back to it, and to the packet monitor."""
     route = struct.pack("=8BI", family, 0, 0, 0, RT_TABLE_LOCAL, RTPROT_BOOT, RT_SCOPE_HOST, RTN_LOCAL, 0)
     attribute = struct.pack("=HHI", 8, RTA_OIF, LOOPBACK_INDEX)
     flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE

@@ -9,22 +9,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sluice.runtime.sandbox.network.broker import BoxCalls, Broker, broker
-from sluice.runtime.sandbox.network.connecting import Answers, Surroundings
+from sluice.runtime.sandbox.network.connecting import CallHandler, NetworkContext
 from sluice.runtime.sandbox.network.events import Connection, Rows, Rules
 from sluice.runtime.sandbox.network.files import network_files
 from sluice.runtime.sandbox.network.last_counters import LastCounters
 from sluice.runtime.sandbox.network.names import Names
 from sluice.runtime.sandbox.network.namespace import Namespace
+from sluice.runtime.sandbox.network.packet_monitor import PacketMonitor
 from sluice.runtime.sandbox.network.refusals import Refusals
 from sluice.runtime.sandbox.network.resolver import Resolver
 from sluice.runtime.sandbox.network.sock_diag import SocketTable
 from sluice.runtime.sandbox.network.tracker import Tracker
-from sluice.runtime.sandbox.network.witness import Witness
 from sluice.runtime.sandbox.seccomp import network_filter
 
 
 class Network:
-    """One network namespace with its broker, resolver and witness.
+    """One network namespace with its broker, resolver and packet monitor.
 
     It may be used from any thread but the broker's. It lives until :meth:`close`, or until this process ends: then
     every connection attempt of its boxes fails.
@@ -71,15 +71,15 @@ class Network:
         self._last = LastCounters()
         asyncio.get_running_loop().add_reader(self._last, self._last.read)
         self._tracker = Tracker(rows, self._table, self._last, self._namespace.inode)
-        self._around = Surroundings(self._namespace.cookie, rules, names, self._tracker, self._refusals, uid, {}, {})
+        self._context = NetworkContext(self._namespace.cookie, rules, names, self._tracker, self._refusals, uid, {}, {})
         self._resolver = Resolver(rules, names, self._refusals)
         await self._resolver.start(self._namespace.questions, self._namespace.streams)
-        self._witness = Witness(self._namespace.packets, names, self._refusals)
-        self._witness.start()
+        self._monitor = PacketMonitor(self._namespace.packets, names, self._refusals)
+        self._monitor.start()
 
-    def seat(self, box: str) -> Seat:
+    def attach(self, box: str) -> Attachment:
         """The place of one box, called ``box`` in rows; for :meth:`sluice.runtime.sandbox.Sandbox.box`."""
-        return Seat(self, box)
+        return Attachment(self, box)
 
     def end(self, wanted: Callable[[Connection], bool], reason: str) -> int:
         """End open connections at once; how many they were. ``reason`` is in their rows."""
@@ -98,7 +98,7 @@ class Network:
             calls.close()
         await self._tracker.end(lambda _: True, "box_ended")
         self._tracker.close("box_ended")
-        self._witness.close()
+        self._monitor.close()
         await self._resolver.close()
         self._refusals.flush()
         self._table.close()
@@ -125,7 +125,7 @@ class Network:
         """The end for a box of a new channel; the broker waits at the other one."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
-            calls = BoxCalls(box, Answers(box, self._around))
+            calls = BoxCalls(box, CallHandler(box, self._context))
 
             def serve() -> None:
                 self._calls = [each for each in self._calls if not each.ended]
@@ -137,7 +137,7 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Attachment:
     """The place of one box in a network."""
 
     network: Network

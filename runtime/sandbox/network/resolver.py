@@ -30,7 +30,7 @@ PAUSE_SECONDS = 0.02
 """After so many over UDP, and after each over TCP, so that a job that floods it costs little."""
 MAX_WAITING = 64
 """Questions over UDP that wait for the policy's word; further ones wait in the kernel."""
-WORD_SECONDS = 4.0
+DECISION_SECONDS = 4.0
 """How long the policy's word may take: less than a program waits."""
 WHY = "the policy of the cluster allows this job no port of it"
 """For programs that ask for more than an answer's code (RFC 8914)."""
@@ -178,7 +178,7 @@ class Resolver:
         if name == "localhost" or name.endswith(".localhost"):
             return (IPv4Address("127.0.0.1"), IPv6Address("::1"))
         try:
-            async with asyncio.timeout(WORD_SECONDS):
+            async with asyncio.timeout(DECISION_SECONDS):
                 answer = await self._rules.resolve(name)
         except TimeoutError:
             answer = None

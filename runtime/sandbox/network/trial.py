@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
+from sluice.runtime.sandbox.attachment import NetworkAttachment
 from sluice.runtime.sandbox.box import Box, Launch
 from sluice.runtime.sandbox.errors import SandboxUnavailable
 from sluice.runtime.sandbox.network import kernel
@@ -27,7 +28,6 @@ from sluice.runtime.sandbox.network.events import (
 )
 from sluice.runtime.sandbox.network.network import Network
 from sluice.runtime.sandbox.network.remedies import network_remedy
-from sluice.runtime.sandbox.seat import NetworkSeat
 
 TRIAL_SECONDS = 30.0
 MAX_COMPLAINT_CHARACTERS = 400
@@ -84,7 +84,7 @@ class _Trial:
         """Nobody wants to know."""
 
 
-def try_network(make_box: Callable[[NetworkSeat], Box], *, uid: int | None, rights: int) -> None:
+def try_network(make_box: Callable[[NetworkAttachment], Box], *, uid: int | None, rights: int) -> None:
     """Let a program in a box connect to what it may reach, and to what it may not.
 
     Args:
@@ -103,7 +103,7 @@ def try_network(make_box: Callable[[NetworkSeat], Box], *, uid: int | None, righ
         trial = _Trial(server.getsockname()[1])
         network = Network.open(trial, trial, uid=uid)
         try:
-            box = make_box(network.seat("trial"))
+            box = make_box(network.attach("trial"))
             argv = (sys.executable, "-I", "-S", "-c", _PROGRAM, ALLOWED[0], REFUSED[0])
             with box.launch(argv, env={"LANG": "C.UTF-8"}, cwd=Path("/")) as launch:
                 said = _run(launch, server)

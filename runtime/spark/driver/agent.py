@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from sluice.core import SluiceError, end_tasks
 from sluice.pki import SpiffeId
-from sluice.runtime.job_network import SeatTaker
+from sluice.runtime.job_network import AttachmentClient
 from sluice.runtime.masking import Masker
 from sluice.runtime.messages import (
     DriverAssignment,
@@ -94,7 +94,7 @@ class DriverAgent:
         link: JobMasterLink,
         fetch: FetchBlob,
         temp_dir: Path,
-        seats: SeatTaker | None = None,
+        attachments: AttachmentClient | None = None,
     ) -> None:
         self._spec = spec
         self._link = link
@@ -103,7 +103,7 @@ class DriverAgent:
         places.make()
         self.masker = Masker({})
         self.bridge = Bridge(places.bridge, self._on_spark_event)
-        self._process = DriverProcess(spec, spark, sandbox, places, seats)
+        self._process = DriverProcess(spec, spark, sandbox, places, attachments)
         self._workload: Closing | None = None
         self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._spark_lost = False

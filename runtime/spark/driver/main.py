@@ -28,7 +28,7 @@ from sluice.runtime.gateways import (
     JobMasterGateway,
     jobmaster_endpoint,
 )
-from sluice.runtime.job_network import SeatTaker
+from sluice.runtime.job_network import AttachmentClient
 from sluice.runtime.messages import (
     BlobRef,
     DriverAssignment,
@@ -136,7 +136,7 @@ async def run_driver(spec: DriverSpec) -> int:
     expected = f"spiffe://{spec.trust_domain}/job/{spec.job_id}/driver"
     if str(identity.spiffe_id) != expected:
         raise DriverFailed(f"the identity is {identity.spiffe_id}, not {expected}")
-    seats = SeatTaker(spec.seats) if spec.seats >= 0 else None
+    attachments = AttachmentClient(spec.attachments) if spec.attachments >= 0 else None
     spark = spec.spark if spec.spark is not None else await asyncio.to_thread(find_spark_runtime)
     sandbox = await asyncio.to_thread(_sandbox, spec)
     service = RpcService(identity)
@@ -160,7 +160,7 @@ async def run_driver(spec: DriverSpec) -> int:
         patience_seconds=max(spec.reconnect_seconds, spec.lease_seconds),
         lease=DriverLease(spec.lease_seconds),
     )
-    agent = DriverAgent(spec, spark, sandbox, link, fetch, temp_dir, seats)
+    agent = DriverAgent(spec, spark, sandbox, link, fetch, temp_dir, attachments)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.cancel, spec.stop_grace_seconds)
     try:
         async with reporting(identity, "driver-agent"):

@@ -27,7 +27,7 @@ from sluice.core import (
 )
 from sluice.pki import SpiffeId
 from sluice.pki.trust import place_reports
-from sluice.runtime.job_network import GivenSeat, SeatTaker
+from sluice.runtime.job_network import AttachmentClient, ReceivedAttachment
 from sluice.runtime.masking import Masker
 from sluice.runtime.messages import GivenSecret
 from sluice.runtime.node import (
@@ -124,13 +124,13 @@ class DriverProcess:
         spark: SparkRuntime,
         sandbox: Sandbox,
         places: DriverPlaces,
-        seats: SeatTaker | None = None,
+        attachments: AttachmentClient | None = None,
     ) -> None:
         self._spec = spec
         self._spark = spark
         self._sandbox = sandbox
         self._places = places
-        self._seats = seats
+        self._attachments = attachments
         self._identity = JobIdentity(Path(spec.identity_dir), sandbox, spec.job_id)
         self._fresh: asyncio.Task[None] | None = None
         self._checkpoints: tuple[Path, ...] = ()
@@ -241,7 +241,7 @@ class DriverProcess:
             home=places.work,
         )
         limits = self._sandbox.driver_jvm_limits(heap_mb=self._spec.driver_memory_mb)
-        return self._sandbox.box(view, limits, network=self._seat("jvm"))
+        return self._sandbox.box(view, limits, network=self._attachment("jvm"))
 
     def _python_box(self) -> Box:
         places = self._places
@@ -252,10 +252,10 @@ class DriverProcess:
             secrets=secret_files(self._secrets),
             home=places.work,
         )
-        return self._sandbox.box(view, self._sandbox.driver_python_limits(), network=self._seat("python"))
+        return self._sandbox.box(view, self._sandbox.driver_python_limits(), network=self._attachment("python"))
 
-    def _seat(self, box: str) -> GivenSeat | None:
-        return None if self._seats is None else self._seats.seat(box)
+    def _attachment(self, box: str) -> ReceivedAttachment | None:
+        return None if self._attachments is None else self._attachments.attach(box)
 
     def _place_reports(self, pid: int) -> None:
         identity = SpiffeId.driver(self._spec.trust_domain, self._spec.job_id)

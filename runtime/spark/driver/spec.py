@@ -51,7 +51,7 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         trial: how the TaskManager found this machine to give that; None: the agent tries it itself.
         spark: the Java, Spark and plugin that the TaskManager has examined; None: the agent does it itself.
         ports: assigned to the driver, by what it listens for; empty: it listens where it wants.
-        seats: descriptor over which its boxes get their places in the job's network; -1: they share the machine's.
+        attachments: descriptor over which its boxes are attached to the job's network; -1: they share the machine's.
         private_dirs: what no job may see, wherever it is: the home directory with its keys.
     """
 
@@ -80,7 +80,7 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     spark: SparkRuntime | None = None
     private_dirs: tuple[str, ...] = ()
     ports: dict[str, int] = {}
-    seats: int = -1
+    attachments: int = -1
 
     @property
     def token(self) -> bytes:

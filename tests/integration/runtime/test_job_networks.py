@@ -34,9 +34,9 @@ async def nobody(port: int) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("after_seconds", [0, 0.001, 0.01, 0.02, 0.05])
 async def test_nothing_is_left_of_a_network_that_nobody_waits_for_any_more(after_seconds: float) -> None:
-    outward = Nowhere()
+    egress_rules = Nowhere()
     opening = asyncio.create_task(
-        JobNetwork.open("127.0.0.1", ("driver",), ask=nobody, outward=outward, rows=Kept(), uid=None)
+        JobNetwork.open("127.0.0.1", ("driver",), ask=nobody, egress_rules=egress_rules, rows=Kept(), uid=None)
     )
     await asyncio.sleep(after_seconds)
     opening.cancel()
@@ -46,4 +46,4 @@ async def test_nothing_is_left_of_a_network_that_nobody_waits_for_any_more(after
         pass
     else:  # it was there first
         network.close()
-    assert await asyncio.to_thread(outward.closed.wait, 30)
+    assert await asyncio.to_thread(egress_rules.closed.wait, 30)

@@ -8,12 +8,12 @@ import pytest
 
 from sluice.cli.errors import UsageError
 from sluice.cli.secrets.commands import parse_grantee
-from sluice.client.submission import build_submission, secret_wish
+from sluice.client.submission import build_submission, secret_reference
 from tests.command import sluice
 
 
 @pytest.mark.parametrize(
-    ("text", "wish"),
+    ("text", "reference"),
     [
         ("db-password", {"name": "db-password"}),
         ("db=password", {"name": "db", "file": "password"}),
@@ -21,8 +21,8 @@ from tests.command import sluice
         ("api.key_1@12=key", {"name": "api.key_1", "version": 12, "file": "key"}),
     ],
 )
-def test_a_secret_of_a_job_has_a_name_a_version_and_a_file(text: str, wish: dict[str, object]) -> None:
-    assert secret_wish(text) == wish
+def test_a_secret_of_a_job_has_a_name_a_version_and_a_file(text: str, reference: dict[str, object]) -> None:
+    assert secret_reference(text) == reference
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_secret_of_a_job_has_a_name_a_version_and_a_file(text: str, wish: dict
 )
 def test_what_names_no_secret_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        secret_wish(text)
+        secret_reference(text)
 
 
 def test_executors_get_what_is_asked_for_them(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ import pytest
 import pytest_asyncio
 
 from sluice.core.egress_evidence import (
+    EgressDecision,
     EgressJob,
     EgressQuestion,
     EgressReport,
     EgressTarget,
     EgressVerdict,
-    EgressWord,
 )
 from sluice.core.errors import AssertionRefused, SluiceError
 from sluice.core.files import write_secret
@@ -193,7 +193,7 @@ async def test_revoking_a_destination_ends_its_open_connections_and_no_others(wo
         assert world.journal.report().targets == (EgressTarget(job_id=JOB, host="other.example.com", port=443),)
         await world.until(lambda: any(each.reason == NOT_ALLOWED for each in world.records()))
         target = EgressTarget(job_id=JOB, host="api.example.com", port=443)
-        assert await world.reporter.decide(target) == EgressWord(decided=True, allowed=False)
+        assert await world.reporter.decide(target) == EgressDecision(decided=True, allowed=False)
 
 
 async def test_rows_wait_for_an_auth_service_that_is_away_and_are_recorded_once(world: World) -> None:
@@ -210,7 +210,7 @@ async def test_rows_wait_for_an_auth_service_that_is_away_and_are_recorded_once(
 
 async def test_a_job_that_nobody_knows_has_no_owner_and_may_nothing(world: World) -> None:
     stranger = EgressTarget(job_id="f" * 32, host="api.example.com", port=443)
-    assert await world.reporter.decide(stranger) == EgressWord(decided=True, allowed=False)
+    assert await world.reporter.decide(stranger) == EgressDecision(decided=True, allowed=False)
     receipt = await world.gateway.report_egress(EgressReport(targets=(stranger,)))
     assert (receipt.decided, receipt.refused) == (True, (0,))
 

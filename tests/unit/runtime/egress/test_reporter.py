@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.core.egress_evidence import EgressReceipt, EgressReport, EgressTarget, EgressWord
+from sluice.core.egress_evidence import EgressDecision, EgressReceipt, EgressReport, EgressTarget
 from sluice.core.errors import SluiceError
 from sluice.runtime.egress import (
     BoxId,
@@ -15,9 +15,9 @@ from sluice.runtime.egress import (
     EgressJournal,
     EgressReporter,
     OpenConnection,
-    keep_rows,
+    load_unsent_rows,
     reporting_egress,
-    take_rows,
+    save_unsent_rows,
 )
 from sluice.runtime.egress.reporter import GRACE_SECONDS, NO_ANSWER, NOT_ALLOWED
 
@@ -40,9 +40,9 @@ class JobManager:
     async def dial(self) -> JobManager:
         return self
 
-    async def decide_egress(self, target: EgressTarget) -> EgressWord:
+    async def decide_egress(self, target: EgressTarget) -> EgressDecision:
         if not self.answers:
-            return EgressWord(decided=True, allowed=target.host == "api.example.com")
+            return EgressDecision(decided=True, allowed=target.host == "api.example.com")
         raise SluiceError("away")
 
     async def report_egress(self, report: EgressReport) -> EgressReceipt:
@@ -159,10 +159,10 @@ async def test_what_nobody_takes_is_left_for_the_next_process_of_the_name(how: s
     assert {(row.target, row.open) for row in left} == {("api.example.com:443", False), ("[2001:db8::7]:443", False)}
 
     path = tmp_path / "rows.json"
-    keep_rows(path, left)
+    save_unsent_rows(path, left)
     assert path.stat().st_mode & 0o777 == 0o600
     following = World()
-    following.journal.restore(take_rows(path))
+    following.journal.restore(load_unsent_rows(path))
     assert not path.exists()
     assert await following.reporter.step()
     assert {row.id for row in following.jobmanager.reports[0].rows} == {row.id for row in left}
@@ -171,20 +171,20 @@ async def test_what_nobody_takes_is_left_for_the_next_process_of_the_name(how: s
 
 def test_rows_that_cannot_be_read_end_nothing(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
-    assert take_rows(path) == ()
+    assert load_unsent_rows(path) == ()
     path.write_bytes(b'[{"id": "no"}]')
-    assert take_rows(path) == ()
+    assert load_unsent_rows(path) == ()
     assert not path.exists()
-    keep_rows(tmp_path / "no" / "rows.json", ())
+    save_unsent_rows(tmp_path / "no" / "rows.json", ())
 
 
 async def test_a_destination_is_decided_about_before_it_is_connected_to() -> None:
     world = World()
     good = EgressTarget(job_id=BOX.job_id, host="api.example.com", port=443)
-    assert await world.reporter.decide(good) == EgressWord(decided=True, allowed=True)
+    assert await world.reporter.decide(good) == EgressDecision(decided=True, allowed=True)
     other = EgressTarget(job_id=BOX.job_id, host="evil.example.com", port=443)
-    assert await world.reporter.decide(other) == EgressWord(decided=True, allowed=False)
+    assert await world.reporter.decide(other) == EgressDecision(decided=True, allowed=False)
     world.jobmanager.answers = [SluiceError("away")]
-    assert await world.reporter.decide(good) == EgressWord(decided=False, allowed=False)
+    assert await world.reporter.decide(good) == EgressDecision(decided=False, allowed=False)
     world.jobmanager.there = False
-    assert await world.reporter.decide(good) == EgressWord(decided=False, allowed=False)
+    assert await world.reporter.decide(good) == EgressDecision(decided=False, allowed=False)

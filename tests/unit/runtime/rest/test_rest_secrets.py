@@ -82,19 +82,19 @@ def wanting(*secrets: Mapping[str, object]) -> aiohttp.FormData:
 
 async def test_a_submission_names_secrets_that_were_granted(rest: Rest) -> None:
     await put(rest)
-    wish = {"name": "db", "file": "password"}
-    refused = await rest.call("POST", "/v1/jobs", data=wanting(wish))
+    reference = {"name": "db", "file": "password"}
+    refused = await rest.call("POST", "/v1/jobs", data=wanting(reference))
     unknown = await rest.call("POST", "/v1/jobs", data=wanting({"name": "dc"}))
     assert refused[0] == unknown[0] == 403
     # Whoever asks does not learn whether there is such a secret.
     assert refused[1]["detail"].replace("secret db", "secret dc") == unknown[1]["detail"]
     assert rest.stored() == []
     await rest.call("POST", "/v1/secrets/db/grants", by=KEEPER, json=TO_ALICE)
-    status, answer = await rest.call("POST", "/v1/jobs", data=wanting(wish))
+    status, answer = await rest.call("POST", "/v1/jobs", data=wanting(reference))
     assert status == 202
     submission = rest.dispatcher.submitted[answer["job_id"]]
     assert [(each.name, each.file) for each in submission.secrets] == [("db", "password")]
-    assert (await rest.call("POST", "/v1/jobs", by=("bob", "submitter"), data=wanting(wish)))[0] == 403
+    assert (await rest.call("POST", "/v1/jobs", by=("bob", "submitter"), data=wanting(reference)))[0] == 403
     assert (await rest.call("POST", "/v1/jobs", data=wanting({"name": "db", "version": 7})))[0] == 403
 
 
@@ -107,19 +107,19 @@ async def test_files_have_plain_names(rest: Rest, file: str) -> None:
 
 async def test_a_session_of_spark_connect_names_secrets_when_it_starts(rest: Rest) -> None:
     await put(rest)
-    wish = {"name": "db", "executors": True}
-    refused = await rest.call("POST", "/v1/connect/sessions", json={"secrets": [wish]})
+    reference = {"name": "db", "executors": True}
+    refused = await rest.call("POST", "/v1/connect/sessions", json={"secrets": [reference]})
     assert refused[0] == 403
     assert rest.dispatcher.submitted == {}
     await rest.call("POST", "/v1/secrets/db/grants", by=KEEPER, json=TO_ALICE)
     assert (await rest.call("POST", "/v1/connect/sessions", json={"secrets": [{"name": "../db"}]}))[0] == 400
-    assert (await rest.call("POST", "/v1/connect/sessions", json={"secrets": [wish, wish]}))[0] == 400
-    status, session = await rest.call("POST", "/v1/connect/sessions", json={"secrets": [wish]})
+    assert (await rest.call("POST", "/v1/connect/sessions", json={"secrets": [reference, reference]}))[0] == 400
+    status, session = await rest.call("POST", "/v1/connect/sessions", json={"secrets": [reference]})
     assert status in {200, 202}
     submission = rest.dispatcher.submitted[session["job_id"]]
     assert [(each.name, each.executors) for each in submission.secrets] == [("db", True)]
     # Queries find this session; it gets nothing else any more.
     assert (await rest.call("POST", "/v1/connect/session"))[1]["job_id"] == session["job_id"]
-    status, problem = await rest.call("POST", "/v1/connect/sessions", json={"secrets": [wish]})
+    status, problem = await rest.call("POST", "/v1/connect/sessions", json={"secrets": [reference]})
     assert (status, session["job_id"] in problem["detail"]) == (409, True)
     assert len(rest.dispatcher.submitted) == 1

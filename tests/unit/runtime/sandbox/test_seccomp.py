@@ -36,7 +36,7 @@ from sluice.runtime.sandbox.seccomp import (
     network_filter,
     seccomp_filter,
 )
-from sluice.runtime.sandbox.syscalls import ARCHITECTURES, NEWEST_KNOWN, TOLD
+from sluice.runtime.sandbox.syscalls import ARCHITECTURES, NEWEST_KNOWN, REPORTED_CALLS
 
 MAX_INSTRUCTIONS = 4096
 """BPF_MAXINSNS."""
@@ -246,7 +246,7 @@ def test_beside_a_network_the_same_is_refused_and_ways_out_are_told(machine: str
         assert beside in {alone, ALLOW}
         if alone != ALLOW and beside == ALLOW:
             assert asked == USER_NOTIFY
-    told = [arch.denied[name] for name in TOLD] + [arch.clone]
+    told = [arch.denied[name] for name in REPORTED_CALLS] + [arch.clone]
     for number in told:
         assert judge(machine, number, 0x10000000, make=filter_beside_network) == ALLOW
         assert judge(machine, number, 0x10000000, make=network_filter) == USER_NOTIFY

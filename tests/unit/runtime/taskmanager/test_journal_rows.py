@@ -14,7 +14,7 @@ from sluice.runtime.egress import EgressJournal, journal as journal_module
 from sluice.runtime.job_network import WouldRefuse
 from sluice.runtime.sandbox.network import Connect, Connection, HostAddress, Refusal, Traffic
 from sluice.runtime.taskmanager.journal_rows import JournalRows
-from sluice.runtime.taskmanager.occupant import Occupant
+from sluice.runtime.taskmanager.network_owner import NetworkOwner
 
 PLACE = ipaddress.IPv4Address("127.0.0.1")
 
@@ -33,8 +33,8 @@ class World:
             self.killed.append(reason)
             self.gone.set()
 
-        occupant = Occupant("a" * 32, "executor/3", 2, Path("/identity"), nowhere, kill)
-        self.rows = JournalRows(self.journal, occupant)
+        owner = NetworkOwner("a" * 32, "executor/3", 2, Path("/identity"), nowhere, kill)
+        self.rows = JournalRows(self.journal, owner)
         self.rows.attach(self)
         self.open: dict[int, Connection] = {}
         self.calls = 0

@@ -108,7 +108,7 @@ class Networked:
         """A box in the network."""
         sandbox = self.boxes.sandbox
         sandbox.own([self.boxes.work], JOB)
-        return sandbox.box(View(JOB, (), (self.boxes.work,)), sandbox.limits(), network=self.network.seat(name))
+        return sandbox.box(View(JOB, (), (self.boxes.work,)), sandbox.limits(), network=self.network.attach(name))
 
     async def start(self, code: str, *arguments: object) -> ChildProcess:
         """Start a Python program in a box of its own."""

@@ -37,7 +37,7 @@ async def test_a_jvm_connects_and_listens_where_rules_say(networked: Networked, 
     shutil.copy(SOURCE, boxes.work)
     boxes.sandbox.own([boxes.work], JOB)
     view = View(JOB, java_paths(Path(found)), (boxes.work,))
-    box = boxes.sandbox.box(view, boxes.sandbox.limits(), network=networked.network.seat("jvm"))
+    box = boxes.sandbox.box(view, boxes.sandbox.limits(), network=networked.network.attach("jvm"))
     argv = (found, "-XX:+UseSerialGC", "-Xshare:auto", str(boxes.work / SOURCE.name), str(server.port), str(port))
     child = await boxes.start(*argv, box=box)
     with holder:

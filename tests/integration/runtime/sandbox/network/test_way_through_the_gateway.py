@@ -14,7 +14,7 @@ import pytest
 
 from sluice.core.egress import EgressConfig, egress_address
 from sluice.runtime.egress_relay.relay import EgressRelay
-from sluice.runtime.job_network.through_relay import ThroughRelay
+from sluice.runtime.job_network.relay_rules import RelayRules
 from sluice.runtime.sandbox.network.events import Connect, HostAddress
 from tests.egress_gateway import HELLO, TRUST_DOMAIN, EgressGateway, egress_gateway
 from tests.integration.runtime.sandbox.network.conftest import Networked, until
@@ -69,7 +69,7 @@ async def test_a_program_reaches_what_the_policy_allows(
         gateway.tls_upstream("allowed.test", "denied.test", "rebound.test") as port,
         relay.attempt(gateway.driver()) as route,
     ):
-        outward = ThroughRelay(route)
+        egress_rules = RelayRules(route)
         wanted = [
             ("allowed.test", "allowed.test", port),
             ("allowed.test", "denied.test", port),
@@ -79,8 +79,8 @@ async def test_a_program_reaches_what_the_policy_allows(
             ("169.254.169.254", "169.254.169.254", 80),
         ]
         for host, _, at in wanted:
-            networked.rules.names[host] = await outward.resolve(host)
-            decision = await outward.decide(Connect("python", "python", 1, ANY, at, host))
+            networked.rules.names[host] = await egress_rules.resolve(host)
+            decision = await egress_rules.decide(Connect("python", "python", 1, ANY, at, host))
             assert isinstance(decision, HostAddress)
             networked.rules.outside[host, at] = decision
         told = await networked.run(CONNECT, json.dumps(wanted), gateway.upstream_authority.cert_pem.bytes().decode())

@@ -12,7 +12,7 @@ import pytest
 from sluice.core import SluiceError
 from sluice.runtime.jobmanager.attempt.job_secrets import JobSecrets
 from sluice.runtime.jobmanager.secrets import Grant, GranteeKind, SecretRefused, SecretUseless
-from sluice.runtime.messages import BlobRef, JobSubmission, SecretWish
+from sluice.runtime.messages import BlobRef, JobSubmission, SecretReference
 from sluice.runtime.sandbox import IsolationLevel
 from tests.unit.runtime.jobmanager.secrets.worlds import SecretWorld
 
@@ -44,9 +44,9 @@ class World:
         levels = {"good": IsolationLevel.SANDBOX, "bare": IsolationLevel.NONE, "uids": IsolationLevel.UID}
         return tuple(SimpleNamespace(id=name, isolation=level) for name, level in levels.items())
 
-    def attempt(self, *wishes: SecretWish, owner: str = "ada", number: int = 1, **given: Any) -> JobSecrets:
+    def attempt(self, *references: SecretReference, owner: str = "ada", number: int = 1, **given: Any) -> JobSecrets:
         pipeline = BlobRef(sha256="1" * 64, name="p.py", size=1)
-        submission = JobSubmission(name="nightly", owner=owner, pipeline=pipeline, secrets=wishes)
+        submission = JobSubmission(name="nightly", owner=owner, pipeline=pipeline, secrets=references)
         manager: Any = self
         services: dict[str, Any] = {"store": self.secrets.store, "record": self.record} | given
         return JobSecrets(JOB, number, submission, resource_manager=manager, **services)
@@ -57,7 +57,7 @@ async def world(tmp_path: Path) -> World:
     return await World(tmp_path).prepared()
 
 
-BOTH = (SecretWish(name="db", file="password"), SecretWish(name="key", executors=True))
+BOTH = (SecretReference(name="db", file="password"), SecretReference(name="key", executors=True))
 
 
 async def test_driver_and_executors_get_what_the_job_asked_for(world: World) -> None:

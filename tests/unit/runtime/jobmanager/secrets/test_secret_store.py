@@ -24,11 +24,11 @@ from sluice.runtime.jobmanager.secrets import (
     SecretsFull,
     SecretUnknown,
     Subject,
-    check_wishes,
+    check_secret_references,
 )
 from sluice.runtime.jobmanager.secrets.records import MAX_GRANTS
 from sluice.runtime.jobmanager.secrets.store import FOLDER, MAX_VERSIONS
-from sluice.runtime.messages import SecretWish
+from sluice.runtime.messages import SecretReference
 from tests.unit.runtime.ha.simulated import SimulatedPointers
 from tests.unit.runtime.jobmanager.secrets.worlds import ADA, SecretWorld
 
@@ -107,7 +107,7 @@ async def test_grants_can_be_taken_back(world: SecretWorld, grant: Grant) -> Non
     await world.store.put("db", VALUE, "root")
     await world.store.grant("db", grant)
     await world.store.grant("db", grant)
-    (chosen,) = await world.store.choose([SecretWish(name="db")], ADA)
+    (chosen,) = await world.store.choose([SecretReference(name="db")], ADA)
     assert await world.store.open(chosen, ADA) == VALUE
     assert (await world.store.revoke("db", grant)).grants == ()
     with pytest.raises(SecretRefused):
@@ -119,7 +119,7 @@ async def test_grants_can_be_taken_back(world: SecretWorld, grant: Grant) -> Non
 async def test_the_newest_version_is_given_or_the_one_that_is_named(world: SecretWorld) -> None:
     await world.store.put("db", b"one", "root")
     await world.store.grant("db", TO_ADA)
-    (chosen,) = await world.store.choose([SecretWish(name="db")], ADA)
+    (chosen,) = await world.store.choose([SecretReference(name="db")], ADA)
     await world.store.put("db", b"two", "root")
     assert await world.store.open(chosen, ADA) == b"one"
     assert await world.read("db") == b"two"
@@ -162,17 +162,17 @@ async def test_names_are_plain(world: SecretWorld, name: str) -> None:
     with pytest.raises(InvalidSecret):
         await world.store.put(name, VALUE, "root")
     with pytest.raises(InvalidSecret):
-        check_wishes([SecretWish(name="db", file=name)] if name else [SecretWish(name=name)])
+        check_secret_references([SecretReference(name="db", file=name)] if name else [SecretReference(name=name)])
     with pytest.raises(SecretRefused):
-        await world.store.choose([SecretWish(name=name)], ADA)
+        await world.store.choose([SecretReference(name=name)], ADA)
 
 
 @pytest.mark.parametrize(
-    "wishes", [[SecretWish(name="a"), SecretWish(name="b", file="a")], [SecretWish(name="a")] * 33]
+    "references", [[SecretReference(name="a"), SecretReference(name="b", file="a")], [SecretReference(name="a")] * 33]
 )
-def test_files_of_a_job_are_told_apart(wishes: list[SecretWish]) -> None:
+def test_files_of_a_job_are_told_apart(references: list[SecretReference]) -> None:
     with pytest.raises(InvalidSecret):
-        check_wishes(wishes)
+        check_secret_references(references)
 
 
 async def test_sizes_and_numbers_are_bounded(world: SecretWorld) -> None:

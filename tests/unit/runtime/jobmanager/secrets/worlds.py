@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.runtime.jobmanager.secrets import KeyRing, SecretStore, Subject
-from sluice.runtime.messages import SecretWish
+from sluice.runtime.messages import SecretReference
 from tests.unit.runtime.ha.simulated import Lines, MemoryStorage, Service, SimulatedPointers
 
 ADA = Subject("ada", "nightly", roles=("submitter",), groups=("data",))
@@ -30,5 +30,5 @@ class SecretWorld:
         self, name: str, subject: Subject = ADA, store: SecretStore | None = None, version: int = 0
     ) -> bytes:
         store = store or self.store
-        (chosen,) = await store.choose([SecretWish(name=name, version=version)], subject)
+        (chosen,) = await store.choose([SecretReference(name=name, version=version)], subject)
         return await store.open(chosen, subject)

@@ -1,4 +1,4 @@
-"""Rows: what the witness tells of packets, and how equal rows are gathered."""
+"""Rows: what the packet monitor tells of packets, and how equal rows are gathered."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from sluice.runtime.sandbox.network import Refusal, Rows
 from sluice.runtime.sandbox.network.names import Names
+from sluice.runtime.sandbox.network.packet_monitor import refusal_of
 from sluice.runtime.sandbox.network.refusals import (
     LOOK_SECONDS,
     MAX_KINDS,
@@ -20,7 +21,6 @@ from sluice.runtime.sandbox.network.refusals import (
     OTHERS,
     Refusals,
 )
-from sluice.runtime.sandbox.network.witness import told
 
 
 def _packet(protocol: int, to: str, payload: bytes) -> bytes:
@@ -46,7 +46,7 @@ PORTS = struct.pack("!HHHH", 40000, 53, 8, 0)
     ],
 )
 def test_a_packet_is_told_by_where_it_was_to_go(packet: bytes, wanted: tuple[str, str, int]) -> None:
-    row = told(packet, Names())
+    row = refusal_of(packet, Names())
 
     assert row is not None
     assert (row.protocol, row.address, row.port) == wanted
@@ -57,7 +57,7 @@ def test_a_packet_to_an_address_that_stands_for_a_name_has_it() -> None:
     addresses = names.addresses("api.example.com")
     assert addresses is not None
 
-    row = told(_packet(17, str(addresses[0]), PORTS), names)
+    row = refusal_of(_packet(17, str(addresses[0]), PORTS), names)
     assert row is not None
     assert row.name == "api.example.com"
 
@@ -74,7 +74,7 @@ def test_a_packet_to_an_address_that_stands_for_a_name_has_it() -> None:
     ],
 )
 def test_the_kernels_own_packets_and_broken_ones_are_not_told(packet: bytes) -> None:
-    assert told(packet, Names()) is None
+    assert refusal_of(packet, Names()) is None
 
 
 class Told:

@@ -1,4 +1,4 @@
-"""Seats in a network for boxes that another process starts: a driver's agent, whose TaskManager has the network.
+"""Attachments in a network for boxes that another process starts: a driver's agent, whose TaskManager has the network.
 
 They share a pair of sockets. The agent says what a box is called; the answer has what the box needs: files and a
 filter, and as descriptors its channel to the broker and the namespaces that it enters.
@@ -25,7 +25,7 @@ MAX_DESCRIPTORS = 8
 ANSWER_SECONDS = 30.0
 
 
-class NoSeat(SluiceError):
+class AttachmentFailed(SluiceError):
     """A box cannot have its place in the job's network."""
 
 
@@ -34,19 +34,19 @@ class _Answer(msgspec.Struct, frozen=True):
     files: dict[str, bytes]
 
 
-def pair_of_seats() -> tuple[socket.socket, socket.socket]:
+def attachment_sockets() -> tuple[socket.socket, socket.socket]:
     """The end of who has the network, and that of who starts its boxes."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     return ours, theirs
 
 
-class SeatGiver:
+class AttachmentServer:
     """The end of who has the network; it serves until it is closed, or the other end is.
 
     Args:
         network: the driver's.
-        end: of :func:`pair_of_seats`.
+        end: of :func:`attachment_sockets`.
     """
 
     def __init__(self, network: JobNetwork, end: socket.socket) -> None:
@@ -59,10 +59,10 @@ class SeatGiver:
         try:
             box = self._end.recv(MAX_REQUEST_BYTES).decode()
             if box:
-                seat = self._network.seat(box)
-                answer = msgspec.msgpack.encode(_Answer(seat.filter, dict(seat.files)))
-                with seat.channel() as channel:
-                    socket.send_fds(self._end, [answer], [channel, *seat.namespaces])
+                attachment = self._network.attach(box)
+                answer = msgspec.msgpack.encode(_Answer(attachment.filter, dict(attachment.files)))
+                with attachment.channel() as channel:
+                    socket.send_fds(self._end, [answer], [channel, *attachment.namespaces])
                 return
         except BlockingIOError:
             return
@@ -71,15 +71,15 @@ class SeatGiver:
         self.close()
 
     def close(self) -> None:
-        """No more seats; may be called again."""
+        """No more attachments; may be called again."""
         if self._end.fileno() >= 0:
             self._loop.remove_reader(self._end)
             self._end.close()
 
 
 @dataclass(frozen=True, slots=True)
-class GivenSeat:
-    """A seat for one start of one box."""
+class ReceivedAttachment:
+    """An attachment for one start of one box."""
 
     filter: bytes
     files: Mapping[str, bytes]
@@ -100,7 +100,7 @@ class GivenSeat:
                 os.close(each)
 
 
-class SeatTaker:
+class AttachmentClient:
     """The end of who starts boxes. It may be used from any thread.
 
     Args:
@@ -114,27 +114,27 @@ class SeatTaker:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """No more seats are wanted."""
+        """No more attachments are wanted."""
         self._end.close()
 
-    def seat(self, box: str) -> GivenSeat:
-        """A seat for one start of a box, called ``box`` in rows.
+    def attach(self, box: str) -> ReceivedAttachment:
+        """An attachment for one start of a box, called ``box`` in rows.
 
         Raises:
-            NoSeat: the TaskManager gives none (any more).
+            AttachmentFailed: the TaskManager gives none (any more).
         """
         with self._lock:
             try:
                 self._end.send(box.encode())
                 data, fds, _, _ = socket.recv_fds(self._end, MAX_ANSWER_BYTES, MAX_DESCRIPTORS)
             except OSError as error:
-                raise NoSeat(f"the TaskManager gives {box} no network: {error}") from error
+                raise AttachmentFailed(f"the TaskManager gives {box} no network: {error}") from error
         try:
             answer = msgspec.msgpack.decode(data, type=_Answer)
         except msgspec.DecodeError as error:
             for each in fds:
                 os.close(each)
-            raise NoSeat(f"the TaskManager gives {box} no network") from error
+            raise AttachmentFailed(f"the TaskManager gives {box} no network") from error
         for each in fds:
             os.set_inheritable(each, False)
-        return GivenSeat(answer.filter, answer.files, tuple(fds))
+        return ReceivedAttachment(answer.filter, answer.files, tuple(fds))

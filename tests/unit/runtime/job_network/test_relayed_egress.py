@@ -9,10 +9,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import cast
 
-from sluice.core import ANY_PORT, EgressWord
+from sluice.core import ANY_PORT, EgressDecision
 from sluice.runtime.egress_relay import EgressRelay, RelayFailed, RelayRoute
-from sluice.runtime.job_network import Relayed, WouldRefuse
-from sluice.runtime.job_network.relayed import ALLOWED_SECONDS, MAX_WORDS, REFUSED_SECONDS
+from sluice.runtime.job_network import RelayedEgress, WouldRefuse
+from sluice.runtime.job_network.relayed_egress import ALLOWED_SECONDS, MAX_DECISIONS, REFUSED_SECONDS
 from sluice.runtime.sandbox.network import Connect, Decision, HostAddress, Refuse
 
 IDENTITY = Path("/identity")
@@ -40,21 +40,21 @@ class Relay:
 class Policy:
     """Answers what it is told to."""
 
-    def __init__(self, word: EgressWord) -> None:
-        self.word = word
+    def __init__(self, decision: EgressDecision) -> None:
+        self.decision = decision
         self.asked: list[tuple[str, int]] = []
 
-    async def ask(self, host: str, port: int) -> EgressWord:
+    async def ask(self, host: str, port: int) -> EgressDecision:
         self.asked.append((host, port))
-        return self.word
+        return self.decision
 
 
 async def decided(relay: Relay, policy: Policy | None, wanted: Connect = WANTED) -> Decision:
-    return await Relayed(cast("EgressRelay", relay), IDENTITY, policy.ask if policy else None)._decide(wanted)
+    return await RelayedEgress(cast("EgressRelay", relay), IDENTITY, policy.ask if policy else None)._decide(wanted)
 
 
 async def test_what_is_allowed_goes_to_the_relay_with_the_name_that_was_asked_for() -> None:
-    relay, policy = Relay(), Policy(EgressWord(decided=True, allowed=True))
+    relay, policy = Relay(), Policy(EgressDecision(decided=True, allowed=True))
     found = await decided(relay, policy)
     assert isinstance(found, HostAddress)
     assert (str(found.address), found.port, found.recorded) == (*RELAY, True)
@@ -63,12 +63,12 @@ async def test_what_is_allowed_goes_to_the_relay_with_the_name_that_was_asked_fo
 
 
 async def test_what_the_policy_refuses_never_reaches_the_relay() -> None:
-    for word, refusal in (
-        (EgressWord(decided=True), Refuse(errno.ECONNREFUSED, "not_allowed")),
-        (EgressWord(decided=False, allowed=True), Refuse(errno.ENETUNREACH, "not_decided")),
+    for decision, refusal in (
+        (EgressDecision(decided=True), Refuse(errno.ECONNREFUSED, "not_allowed")),
+        (EgressDecision(decided=False, allowed=True), Refuse(errno.ENETUNREACH, "not_decided")),
     ):
         relay = Relay()
-        assert await decided(relay, Policy(word)) == refusal
+        assert await decided(relay, Policy(decision)) == refusal
         assert relay.opened == []
 
 
@@ -78,7 +78,7 @@ async def test_nobody_but_the_gateway_is_asked_where_everything_is_let_through()
 
 async def test_the_route_is_made_once_kept_and_given_back() -> None:
     relay = Relay()
-    way = Relayed(cast("EgressRelay", relay), IDENTITY)
+    way = RelayedEgress(cast("EgressRelay", relay), IDENTITY)
     for _ in range(3):
         assert isinstance(await way._decide(WANTED), HostAddress)
     assert relay.opened == [IDENTITY]
@@ -89,7 +89,7 @@ async def test_the_route_is_made_once_kept_and_given_back() -> None:
 async def test_without_a_relay_there_is_no_way_out_until_there_is_one() -> None:
     relay = Relay()
     relay.fails = True
-    way = Relayed(cast("EgressRelay", relay), IDENTITY)
+    way = RelayedEgress(cast("EgressRelay", relay), IDENTITY)
     assert await way._decide(WANTED) == Refuse(errno.ENETUNREACH, "no_relay")
     relay.fails = False
     assert isinstance(await way._decide(WANTED), HostAddress)
@@ -97,57 +97,57 @@ async def test_without_a_relay_there_is_no_way_out_until_there_is_one() -> None:
 
 
 async def test_only_recording_lets_everything_through_and_marks_it() -> None:
-    for word, note in (
-        (EgressWord(decided=True, allowed=False), WouldRefuse("not_allowed")),
-        (EgressWord(decided=False), WouldRefuse("not_decided")),
-        (EgressWord(decided=True, allowed=True), "api.example.com"),
+    for decision, note in (
+        (EgressDecision(decided=True, allowed=False), WouldRefuse("not_allowed")),
+        (EgressDecision(decided=False), WouldRefuse("not_decided")),
+        (EgressDecision(decided=True, allowed=True), "api.example.com"),
     ):
-        relayed = Relayed(cast("EgressRelay", Relay()), IDENTITY, Policy(word).ask, enforce=False)
+        relayed = RelayedEgress(cast("EgressRelay", Relay()), IDENTITY, Policy(decision).ask, enforce=False)
         found = await relayed._decide(WANTED)
         assert isinstance(found, HostAddress)
         assert found.note == note
 
 
 async def test_a_name_exists_if_the_policy_allows_any_port_of_it() -> None:
-    for word, answer in (
-        (EgressWord(decided=True, allowed=True), True),
-        (EgressWord(decided=True), False),
-        (EgressWord(decided=False, allowed=True), None),
+    for decision, answer in (
+        (EgressDecision(decided=True, allowed=True), True),
+        (EgressDecision(decided=True), False),
+        (EgressDecision(decided=False, allowed=True), None),
     ):
-        policy = Policy(word)
-        relayed = Relayed(cast("EgressRelay", Relay()), IDENTITY, policy.ask)
+        policy = Policy(decision)
+        relayed = RelayedEgress(cast("EgressRelay", Relay()), IDENTITY, policy.ask)
         assert await relayed.resolve("api.example.com") is answer
         assert policy.asked == [("api.example.com", ANY_PORT)]
-        only_recorded = Relayed(cast("EgressRelay", Relay()), IDENTITY, policy.ask, enforce=False)
+        only_recorded = RelayedEgress(cast("EgressRelay", Relay()), IDENTITY, policy.ask, enforce=False)
         assert await only_recorded.resolve("api.example.com") is True
 
 
 async def test_the_word_about_a_name_serves_for_a_moment_and_no_word_does_not() -> None:
     now = 0.0
-    policy = Policy(EgressWord(decided=True, allowed=True))
-    relayed = Relayed(cast("EgressRelay", Relay()), IDENTITY, policy.ask, clock=lambda: now)
-    for word, seconds in (
-        (EgressWord(decided=True, allowed=True), ALLOWED_SECONDS),
-        (EgressWord(decided=True), REFUSED_SECONDS),
-        (EgressWord(decided=False), 0.0),
+    policy = Policy(EgressDecision(decided=True, allowed=True))
+    relayed = RelayedEgress(cast("EgressRelay", Relay()), IDENTITY, policy.ask, clock=lambda: now)
+    for decision, seconds in (
+        (EgressDecision(decided=True, allowed=True), ALLOWED_SECONDS),
+        (EgressDecision(decided=True), REFUSED_SECONDS),
+        (EgressDecision(decided=False), 0.0),
     ):
-        policy.word, policy.asked = word, []
+        policy.decision, policy.asked = decision, []
         await relayed.resolve("api.example.com")
         await relayed.resolve("api.example.com")
         assert len(policy.asked) == (1 if seconds else 2)
         now += seconds
-    for number in range(2 * MAX_WORDS):
+    for number in range(2 * MAX_DECISIONS):
         await relayed.resolve(f"{number}.example.com")
-    policy.word = EgressWord(decided=True)
-    for number in range(2 * MAX_WORDS):
+    policy.decision = EgressDecision(decided=True)
+    for number in range(2 * MAX_DECISIONS):
         await relayed.resolve(f"{number}.example.com")
-    assert len(relayed._words) == MAX_WORDS
+    assert len(relayed._words) == MAX_DECISIONS
 
 
 async def test_a_job_that_asks_for_too_much_troubles_nobody_else() -> None:
-    relay, policy = Relay(), Policy(EgressWord(decided=True, allowed=True))
+    relay, policy = Relay(), Policy(EgressDecision(decided=True, allowed=True))
     too_many = "too_many_a_second"
-    way = Relayed(
+    way = RelayedEgress(
         cast("EgressRelay", relay), IDENTITY, policy.ask, limit=lambda: too_many, limit_names=lambda: too_many
     )
     assert await way._decide(WANTED) == Refuse(errno.ENOBUFS, "too_many_a_second")

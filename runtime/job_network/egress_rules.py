@@ -1,4 +1,4 @@
-"""What a box may reach besides its own job."""
+"""The rules for connections that lead out of a job."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class WouldRefuse:
     reason: str
 
 
-class Outward(Protocol):
-    """The way out of one box. Called in the broker's thread."""
+class EgressRules(Protocol):
+    """Decide about destinations outside of the job, for one box. Called in the broker's thread."""
 
     async def decide(self, connect: Connect) -> Decision:
         """What becomes of a connection to something that is not the job's."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from sluice.gateway.envoy_config.egress_log import host_log, tunnel_log
 from sluice.gateway.envoy_config.json_values import extension, seconds
 
-INSIDE = ("tls", "auto", "tcp")
+INTERNAL_LISTENERS = ("tls", "auto", "tcp")
 """Which of the listeners the auth service may choose; the name of each is its kind behind ``egress-``."""
 FACTS = ("authority", "job", "process", "owner", "rule", "host", "sni")
 """What the auth service tells of a tunnel besides the address."""
@@ -35,7 +35,7 @@ def filter_states() -> list[dict[str, object]]:
     ]
 
 
-def inside_cluster(kind: str) -> dict[str, object]:
+def internal_cluster(kind: str) -> dict[str, object]:
     """The way from the listener for jobs to the one inside."""
     name = f"egress-{kind}"
     internal = {"envoy_internal_address": {"server_listener_name": name}}
@@ -54,7 +54,7 @@ def inside_cluster(kind: str) -> dict[str, object]:
     }
 
 
-def inside_listener(kind: str, upstream: str, *, idle: float, longest: float, enforced: bool) -> dict[str, object]:
+def internal_listener(kind: str, upstream: str, *, idle: float, longest: float, enforced: bool) -> dict[str, object]:
     """The inner listener ``kind``; not ``enforced``: mismatches are recorded only. Times in seconds."""
     forward = extension(
         "envoy.filters.network.tcp_proxy",

@@ -1,4 +1,4 @@
-"""Whose network it is."""
+"""The process of a job to which a network belongs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sluice.runtime.job_network import AskHosts
 
 
 @dataclass(frozen=True, slots=True)
-class Occupant:
-    """Whose network it is.
+class NetworkOwner:
+    """The process of a job to which a network belongs.
 
     Attributes:
         job_id: of the job.

@@ -1,7 +1,7 @@
 """Seeing what programs in a box send to addresses outside, other than over TCP connections.
 
 Nothing of it leaves: every address is the namespace's own. The kernel shows each packet on its loopback device to the
-witness, which tells what it was; a filter in the kernel leaves out TCP and what stays within.
+packet monitor, which tells what it was; a filter in the kernel leaves out TCP and what stays within.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FILTER = (
 """A program for the kernel's packet filter (socket(7), SO_ATTACH_FILTER)."""
 
 
-class Witness:
+class PacketMonitor:
     """Of one network; used in the broker's thread."""
 
     def __init__(self, packets: socket.socket, names: Names, refusals: Refusals) -> None:
@@ -99,13 +99,13 @@ class Witness:
                 head = self._packets.recv(_HEAD_BYTES)
             except OSError:
                 return count
-            refusal = told(head, self._names)
+            refusal = refusal_of(head, self._names)
             if refusal is not None:
                 self._refusals.add(refusal)
         return MAX_PACKETS_AT_ONCE
 
 
-def told(head: bytes, names: Names) -> Refusal | None:
+def refusal_of(head: bytes, names: Names) -> Refusal | None:
     """The row for a packet that begins with ``head``; None: the kernel itself sent it, or it cannot be read."""
     found = _destination(head)
     if found is None:

@@ -16,23 +16,23 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from sluice.core import ANY_PORT, EgressWord, SluiceError
+from sluice.core import ANY_PORT, EgressDecision, SluiceError
 from sluice.runtime.egress_relay import EgressRelay, RelayRoute
-from sluice.runtime.job_network.outward import WouldRefuse
-from sluice.runtime.job_network.through_relay import ThroughRelay
+from sluice.runtime.job_network.egress_rules import WouldRefuse
+from sluice.runtime.job_network.relay_rules import RelayRules
 from sluice.runtime.sandbox.network import Answer, Connect, Decision, HostAddress, Refuse
 
 _LOG = logging.getLogger(__name__)
 
-AskPolicy = Callable[[str, int], Awaitable[EgressWord]]
+AskPolicy = Callable[[str, int], Awaitable[EgressDecision]]
 """Whether the job may connect to this name or address, and port, or :data:`ANY_PORT` of it."""
 ALLOWED_SECONDS, REFUSED_SECONDS = 5.0, 1.0
-"""How long the policy's word about a name serves."""
-MAX_WORDS = 1024
+"""How long the policy's decision about a name serves."""
+MAX_DECISIONS = 1024
 
 
-class Relayed:
-    """An :class:`~sluice.runtime.job_network.outward.Outward` that begins with the first connection that needs it.
+class RelayedEgress:
+    """:class:`EgressRules` that open the relay when the first connection needs it.
 
     Names that the policy allows have addresses of the box alone: what they mean is found out when it connects. Others
     do not exist. Where everything is let through, every name has an address.
@@ -65,7 +65,7 @@ class Relayed:
         self._limit = limit
         self._limit_names = limit_names
         self._clock = clock
-        self._words: dict[str, tuple[EgressWord, float]] = {}
+        self._decisions: dict[str, tuple[EgressDecision, float]] = {}
         self._loop = asyncio.get_running_loop()
         self._opening: asyncio.Task[RelayRoute] | None = None
         self._held = contextlib.AsyncExitStack()
@@ -78,29 +78,29 @@ class Relayed:
         """An address of the box alone, if the policy allows any port of it. Called in the broker's thread."""
         if self._ask is None or not self._enforce:
             return True
-        word = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._word(name), self._loop))
-        return word.allowed if word.decided else None
+        decision = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._decision(name), self._loop))
+        return decision.allowed if decision.decided else None
 
     def close(self) -> None:
         """The box has ended; from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended, and the relay with it
             asyncio.run_coroutine_threadsafe(self._close(), self._loop)
 
-    async def _word(self, name: str) -> EgressWord:
+    async def _decision(self, name: str) -> EgressDecision:
         """What the policy says of a name; asked again after a moment, for programs ask for one name many times."""
         assert self._ask is not None  # noqa: S101  for the type checker
-        known, now = self._words.get(name), self._clock()
+        known, now = self._decisions.get(name), self._clock()
         if known is not None and now < known[1]:
             return known[0]
         if self._limit_names():
-            return EgressWord(decided=False)
-        word = await self._ask(name, ANY_PORT)
-        if word.decided:
-            self._words.pop(name, None)  # so that the oldest comes first
-            self._words[name] = word, now + (ALLOWED_SECONDS if word.allowed else REFUSED_SECONDS)
-            while len(self._words) > MAX_WORDS:
-                del self._words[next(iter(self._words))]
-        return word
+            return EgressDecision(decided=False)
+        decision = await self._ask(name, ANY_PORT)
+        if decision.decided:
+            self._decisions.pop(name, None)  # so that the oldest comes first
+            self._decisions[name] = decision, now + (ALLOWED_SECONDS if decision.allowed else REFUSED_SECONDS)
+            while len(self._decisions) > MAX_DECISIONS:
+                del self._decisions[next(iter(self._decisions))]
+        return decision
 
     async def _decide(self, connect: Connect) -> Decision:
         if too_many := self._limit():
@@ -113,7 +113,7 @@ class Relayed:
         except (SluiceError, OSError) as error:
             _LOG.warning("there is no way out: %s", error)
             return Refuse(errno.ENETUNREACH, "no_relay")
-        decision = await ThroughRelay(route).decide(connect)
+        decision = await RelayRules(route).decide(connect)
         if objection is not None and isinstance(decision, HostAddress):
             return replace(decision, note=WouldRefuse(objection.reason))
         return decision
@@ -122,10 +122,10 @@ class Relayed:
         """Why the policy does not let it out; None: it does."""
         if self._ask is None:
             return None
-        word = await self._ask(connect.name or str(connect.address), connect.port)
-        if not word.decided:
+        decision = await self._ask(connect.name or str(connect.address), connect.port)
+        if not decision.decided:
             return Refuse(errno.ENETUNREACH, "not_decided")
-        return None if word.allowed else Refuse(errno.ECONNREFUSED, "not_allowed")
+        return None if decision.allowed else Refuse(errno.ECONNREFUSED, "not_allowed")
 
     async def _route(self) -> RelayRoute:
         """The route of this process, made once; a failure is tried again by the next connection."""

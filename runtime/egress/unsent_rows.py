@@ -16,7 +16,7 @@ MAX_BYTES = 32 << 20
 """More than a journal that is full."""
 
 
-def keep_rows(path: Path, rows: Sequence[EgressRow]) -> None:
+def save_unsent_rows(path: Path, rows: Sequence[EgressRow]) -> None:
     """Write them down."""
     try:
         write_secret(path, msgspec.json.encode(rows))
@@ -24,7 +24,7 @@ def keep_rows(path: Path, rows: Sequence[EgressRow]) -> None:
         _LOG.error("%d rows about connections out of jobs are lost: %s", len(rows), error)
 
 
-def take_rows(path: Path) -> tuple[EgressRow, ...]:
+def load_unsent_rows(path: Path) -> tuple[EgressRow, ...]:
     """Those that are written down, which are not any more then."""
     if not path.exists():
         return ()

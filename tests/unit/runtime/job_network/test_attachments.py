@@ -1,4 +1,4 @@
-"""Seats for boxes that another process starts."""
+"""Attachments for boxes that another process starts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ from typing import Any, cast
 
 import pytest
 
-from sluice.runtime.job_network import JobNetwork, NoSeat, SeatGiver, SeatTaker, pair_of_seats
+from sluice.runtime.job_network import (
+    AttachmentClient,
+    AttachmentFailed,
+    AttachmentServer,
+    JobNetwork,
+    attachment_sockets,
+)
 
 
-class Seat:
+class Attachment:
     """A place whose channel is a pipe, and whose namespace is a file."""
 
     filter = b"\x06\x00"
@@ -35,49 +41,49 @@ class Seat:
 
 
 class Network:
-    """Has one seat."""
+    """Has one attachment."""
 
     def __init__(self) -> None:
         self.namespace = os.open("/proc/self/ns/net", os.O_RDONLY)
-        self.given: list[tuple[str, Seat]] = []
+        self.given: list[tuple[str, Attachment]] = []
 
-    def seat(self, box: str) -> Seat:
-        seat = Seat(self.namespace)
-        self.given.append((box, seat))
-        return seat
+    def attach(self, box: str) -> Attachment:
+        attachment = Attachment(self.namespace)
+        self.given.append((box, attachment))
+        return attachment
 
 
 async def test_a_box_gets_its_filter_files_namespaces_and_a_channel_of_its_own() -> None:
     network = Network()
-    ours, theirs = pair_of_seats()
-    giver = SeatGiver(cast("JobNetwork", network), ours)
-    taker = SeatTaker(theirs.detach())
+    ours, theirs = attachment_sockets()
+    server = AttachmentServer(cast("JobNetwork", network), ours)
+    client = AttachmentClient(theirs.detach())
     for box in ("jvm", "python"):
-        given = await asyncio.to_thread(taker.seat, box)
-        name, seat = network.given[-1]
-        assert (name, given.filter, dict(given.files)) == (box, seat.filter, seat.files)
+        given = await asyncio.to_thread(client.attach, box)
+        name, attachment = network.given[-1]
+        assert (name, given.filter, dict(given.files)) == (box, attachment.filter, attachment.files)
         with given.channel() as channel:
             assert not os.get_inheritable(channel)
             (namespace,) = given.namespaces
             assert os.fstat(namespace).st_ino == os.fstat(network.namespace).st_ino
             os.write(channel, b"x")
-        assert os.read(seat.ours, 2) == b"x"
-        assert os.read(seat.ours, 1) == b"", "nobody else holds it"
+        assert os.read(attachment.ours, 2) == b"x"
+        assert os.read(attachment.ours, 1) == b"", "nobody else holds it"
         for each in given.descriptors:
             with pytest.raises(OSError, match="Bad file descriptor"):
                 os.fstat(each)
-        os.close(seat.ours)
-    giver.close()
-    with pytest.raises(NoSeat):
-        await asyncio.to_thread(taker.seat, "jvm")
-    taker.close()
+        os.close(attachment.ours)
+    server.close()
+    with pytest.raises(AttachmentFailed):
+        await asyncio.to_thread(client.attach, "jvm")
+    client.close()
     os.close(network.namespace)
 
 
 @pytest.mark.parametrize("said", [b"\xff\xfe", None], ids=["no name", "the end"])
 async def test_who_says_nothing_sensible_gets_no_more_seats(said: bytes | None) -> None:
-    ours, theirs = pair_of_seats()
-    giver = SeatGiver(cast("Any", Network()), ours)
+    ours, theirs = attachment_sockets()
+    server = AttachmentServer(cast("Any", Network()), ours)
     if said is None:
         theirs.close()
     else:
@@ -85,7 +91,7 @@ async def test_who_says_nothing_sensible_gets_no_more_seats(said: bytes | None) 
     async with asyncio.timeout(10):
         while ours.fileno() >= 0:  # noqa: ASYNC110
             await asyncio.sleep(0)
-    giver.close()
+    server.close()
     if said is not None:
         theirs.settimeout(10)
         assert theirs.recv(1) == b""
@@ -94,9 +100,9 @@ async def test_who_says_nothing_sensible_gets_no_more_seats(said: bytes | None) 
 
 async def test_a_descriptor_that_is_no_seat_is_refused() -> None:
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    taker = SeatTaker(one.detach())
+    client = AttachmentClient(one.detach())
     other.send(b"nonsense")
-    with pytest.raises(NoSeat):
-        await asyncio.to_thread(taker.seat, "jvm")
-    taker.close()
+    with pytest.raises(AttachmentFailed):
+        await asyncio.to_thread(client.attach, "jvm")
+    client.close()
     other.close()

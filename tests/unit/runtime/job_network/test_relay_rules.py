@@ -8,11 +8,11 @@ import ipaddress
 import pytest
 
 from sluice.runtime.egress_relay.preamble import RelayRoute, preamble
-from sluice.runtime.job_network.through_relay import ThroughRelay
+from sluice.runtime.job_network.relay_rules import RelayRules
 from sluice.runtime.sandbox.network.events import Connect, HostAddress, Refuse
 
 CAPABILITY = "0" * 64
-OUTWARD = ThroughRelay(RelayRoute(CAPABILITY, lambda: ("127.0.0.1", 4711)))
+RELAY_RULES = RelayRules(RelayRoute(CAPABILITY, lambda: ("127.0.0.1", 4711)))
 
 
 def wanted(address: str, port: int, name: str | None = None) -> Connect:
@@ -29,7 +29,7 @@ def wanted(address: str, port: int, name: str | None = None) -> Connect:
     ],
 )
 async def test_the_relay_is_told_what_the_program_asked_for(connect: Connect, authority: str) -> None:
-    decision = await OUTWARD.decide(connect)
+    decision = await RELAY_RULES.decide(connect)
     assert isinstance(decision, HostAddress)
     assert (str(decision.address), decision.port) == ("127.0.0.1", 4711)
     assert decision.preamble == preamble(CAPABILITY, authority)
@@ -37,8 +37,8 @@ async def test_the_relay_is_told_what_the_program_asked_for(connect: Connect, au
 
 @pytest.mark.parametrize("name", ["a\r\nb", "a b", "bücher.test", "a:1@b"])
 async def test_what_no_header_can_say_is_refused(name: str) -> None:
-    assert await OUTWARD.decide(wanted("240.0.0.1", 443, name)) == Refuse(errno.ECONNREFUSED, "unclear_destination")
+    assert await RELAY_RULES.decide(wanted("240.0.0.1", 443, name)) == Refuse(errno.ECONNREFUSED, "unclear_destination")
 
 
 async def test_names_get_addresses_of_the_box_alone() -> None:
-    assert await OUTWARD.resolve("any.test") is True
+    assert await RELAY_RULES.resolve("any.test") is True

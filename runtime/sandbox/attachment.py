@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 
-class NetworkSeat(Protocol):
+class NetworkAttachment(Protocol):
     """The place of one box in a network that it may share with other boxes of its job."""
 
     @property

@@ -9,8 +9,8 @@ from sluice.runtime.egress_relay import RelayFailed, RelayRoute
 from sluice.runtime.sandbox.network import Answer, Connect, Decision, HostAddress, Refuse
 
 
-class ThroughRelay:
-    """An :class:`~sluice.runtime.job_network.outward.Outward` on the way of one attempt.
+class RelayRules:
+    """:class:`EgressRules` that lead each connection of one attempt to the relay.
 
     A connection that the gateway refuses has been made as far as the program can tell, and then ends.
     """
