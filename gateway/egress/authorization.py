@@ -74,7 +74,7 @@ def write_answer(answer: EgressAnswer) -> bytes:
     """The answer for Envoy."""
     if answer.allowed:
         header = {
-            "header": {"key": INTERNAL_LISTENER_HEADER, "value": answer.inside},
+            "header": {"key": INTERNAL_LISTENER_HEADER, "value": answer.listener},
             "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
         }
         document: dict[str, object] = {"status": {"code": _GRPC_OK}, "ok_response": {"headers": [header]}}

@@ -58,13 +58,13 @@ class EgressAnswer:
     Attributes:
         status: 200, or that of the refusal.
         reason: for the audit log and the client, which is our own relay.
-        inside: which of Envoy's inner listeners goes on.
+        listener: which of Envoy's internal listeners goes on.
         facts: what Envoy has to know: ``address`` to connect to, and what its log says.
     """
 
     status: int
     reason: str
-    inside: str = ""
+    listener: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @property

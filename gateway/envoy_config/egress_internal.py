@@ -13,7 +13,7 @@ from sluice.gateway.envoy_config.json_values import extension, seconds
 
 INTERNAL_LISTENERS = ("tls", "auto", "tcp")
 """Which of the listeners the auth service may choose; the name of each is its kind behind ``egress-``."""
-FACTS = ("authority", "job", "process", "owner", "rule", "host", "sni")
+TUNNEL_METADATA = ("authority", "job", "process", "owner", "rule", "host", "sni")
 """What the auth service tells of a tunnel besides the address."""
 FIRST_BYTES_SECONDS = 30.0
 """How long a job may wait before it sends something; a server that speaks first needs ``tcp``."""
@@ -30,7 +30,7 @@ def filter_states() -> list[dict[str, object]]:
     """The filter states of a tunnel, from the auth service's answer; without an address there is nowhere to go."""
     return [
         _state(_ADDRESS, f"%DYNAMIC_METADATA({_METADATA}:address)%"),
-        *(_state(_key(fact), f"%DYNAMIC_METADATA({_METADATA}:{fact})%", "envoy.string") for fact in FACTS),
+        *(_state(_key(fact), f"%DYNAMIC_METADATA({_METADATA}:{fact})%", "envoy.string") for fact in TUNNEL_METADATA),
         _state(_key("request_id"), "%REQ(X-REQUEST-ID)%", "envoy.string"),
     ]
 
@@ -162,7 +162,7 @@ def _key(fact: str) -> str:
 
 
 def _logged_facts() -> Mapping[str, str]:
-    states = {fact: f"%FILTER_STATE({_key(fact)}:PLAIN)%" for fact in (*FACTS, "request_id")}
+    states = {fact: f"%FILTER_STATE({_key(fact)}:PLAIN)%" for fact in (*TUNNEL_METADATA, "request_id")}
     return {**states, "address": f"%FILTER_STATE({_ADDRESS}:PLAIN)%"}
 
 

@@ -78,6 +78,8 @@ class Box:
     mounts: tuple[Mount, ...] = ()
     network: NetworkAttachment | None = None
     """Its place in a network of the job's own; None: it shares that of the machine."""
+    shared: frozenset[Path] = frozenset()
+    """Writable mounts in which it may make no sockets."""
 
     @contextlib.contextmanager
     def launch(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> Iterator[Launch]:
@@ -94,13 +96,15 @@ class Box:
         with contextlib.ExitStack() as stack:
             own = self.walls.filter if self.network is None else filter_beside_network()
             fds = [_memory_file(stack, "filter", own)]
-            writable = _paths(self.mounts, MountKind.WRITABLE)
+            writable = _paths((each for each in self.mounts if each.path not in self.shared), MountKind.WRITABLE)
             readable = _paths((*self.walls.mounts, *self.mounts), MountKind.READ_ONLY)
             network = None
             if self.network is not None:
                 program = _memory_file(stack, "network", self.network.filter)
                 network = (program, stack.enter_context(self.network.channel()))
             if self.walls.bwrap:
+                # Landlock allows below a directory what it allows in it.
+                above = [each for each in _OWN if any(path.is_relative_to(each) for path in self.shared)]
                 instructions = EntryInstructions(
                     argv,
                     env,
@@ -109,7 +113,8 @@ class Box:
                     uid=self.uid,
                     network=network,
                     read=("/",),
-                    write=(*_OWN, *writable),
+                    write=(*(each for each in _OWN if each not in above), *writable),
+                    shared=(*above, *map(str, self.shared)),
                 )
             else:
                 instructions = EntryInstructions(

@@ -39,6 +39,8 @@ LANDLOCK_CREATE_RULESET_VERSION = 1
 LANDLOCK_RULE_PATH_BENEATH = 1
 READ = 1 << 0 | 1 << 2 | 1 << 3
 """LANDLOCK_ACCESS_FS_EXECUTE, READ_FILE, READ_DIR."""
+MAKE_SOCKET = 1 << 9
+"""LANDLOCK_ACCESS_FS_MAKE_SOCK: it is also needed to move or link a socket into a directory."""
 ON_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 """Rights that a rule for a file (not a directory) may name: those, WRITE_FILE, TRUNCATE, IOCTL_DEV."""
 ALL_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
@@ -87,7 +89,7 @@ def _restrict(instructions: dict[str, list[str]]) -> None:
         name, _, value = each.partition(":")
         _limit(int(name), int(value))
     if "read" in instructions or "write" in instructions:
-        _landlock(instructions.get("read", []), instructions.get("write", []))
+        _landlock(instructions.get("read", []), instructions.get("write", []), instructions.get("shared", []))
     for name in instructions.get("filter", ()):
         _filter(int(name))
     for each in instructions.get("network", ()):
@@ -116,8 +118,8 @@ def _limit(number: int, value: int) -> None:
     resource.setrlimit(number, (value, value))
 
 
-def _landlock(read: list[str], write: list[str]) -> None:
-    """Files below ``read`` for reading and ``write`` for all; sockets and processes of this box alone.
+def _landlock(read: list[str], write: list[str], shared: list[str]) -> None:
+    """Files below ``read`` for reading, ``shared`` for all but sockets, ``write`` for all; processes of this box alone.
 
     A kernel without Landlock gives nothing; the other walls stand without it.
     """
@@ -129,7 +131,7 @@ def _landlock(read: list[str], write: list[str]) -> None:
     if version < SCOPES_SINCE:
         attributes = attributes[:8]
     rules = _checked(_LIBC.syscall(LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0))
-    for paths, rights in ((read, READ), (write, every)):
+    for paths, rights in ((read, READ), (shared, every & ~MAKE_SOCKET), (write, every)):
         for path in paths:
             _allow(rules, path, rights)
     _checked(_LIBC.syscall(LANDLOCK_RESTRICT_SELF, rules, 0))

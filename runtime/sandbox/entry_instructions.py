@@ -34,6 +34,8 @@ class EntryInstructions:
     read: tuple[str, ...] = ()
     """For Landlock: what may be read and run."""
     write: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    """Likewise, but no socket may be made there."""
 
     def encoded(self) -> bytes:
         """NUL-separated ``key=value``.
@@ -55,6 +57,7 @@ class EntryInstructions:
             yield "rlimit", f"{number}:{limit}"
         yield from (("read", path) for path in self.read)
         yield from (("write", path) for path in self.write)
+        yield from (("shared", path) for path in self.shared)
         if self.filter_fd is not None:
             yield "filter", str(self.filter_fd)
         if self.network is not None:

@@ -18,6 +18,7 @@ from sluice.runtime.sandbox.bounds import (
 from sluice.runtime.sandbox.box import Box, Walls
 from sluice.runtime.sandbox.config import IsolationConfig, IsolationLevel
 from sluice.runtime.sandbox.errors import SandboxRefused, SandboxUnavailable
+from sluice.runtime.sandbox.landlock import landlock_version
 from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, check_path, in_order
 from sluice.runtime.sandbox.system_view import python_paths
@@ -81,6 +82,13 @@ class Sandbox:
             raise SandboxUnavailable(
                 f'jobs can have networks of their own only at isolation.level = "sandbox", not "{self.level}"',
                 'set it, or let jobs reach everything: egress.mode = "off"',
+            )
+        if self.config.writable and landlock_version() < 1:
+            raise SandboxUnavailable(
+                "jobs could hand connections to each other in the directories that all may write (isolation.writable): "
+                "this kernel has no Landlock, which forbids sockets there",
+                "start it with Linux 5.13 or newer and lsm=landlock,…, leave isolation.writable out, "
+                'or let jobs reach everything: egress.mode = "off"',
             )
         from sluice.runtime.sandbox.network import try_network  # needs what only TaskManagers load
 
@@ -189,22 +197,26 @@ class Sandbox:
         if self._walls is None:
             return Box(view, limits)
         if self._own_uids and not self._walls.bwrap:
-            for path in (*view.read_only, *view.writable):  # such as compiled code in a home directory, and checkpoints
+            # Such as compiled code in a home directory, and checkpoints.
+            for path in (*view.read_only, *view.writable, *view.shared):
                 open_way(path)
-        return Box(view, limits, self._walls, self.uid(view.job_id), tuple(self._mounts(view)), network)
+        shared = frozenset(self._shared(view)) if network is not None else frozenset()
+        return Box(view, limits, self._walls, self.uid(view.job_id), tuple(self._mounts(view)), network, shared)
+
+    def _shared(self, view: View) -> list[Path]:
+        return _with_targets([*view.shared, *map(Path, self.config.writable)])
 
     def _mounts(self, view: View) -> list[Mount]:
         readable = [*python_paths(), *view.read_only, *map(Path, self.config.read_only)]
         if view.identity is not None:
             readable.append(view.identity)
-        writable = [*view.writable, *map(Path, self.config.writable)]
         shown = [Mount.read_only(check_path(path)) for path in _with_targets(readable)]
         private = [path for path in _with_targets(self._private) if any(path.is_relative_to(m.path) for m in shown)]
         return in_order(
             [
                 *(Mount.empty(path) for path in private),
                 *shown,
-                *(Mount.writable(check_path(path)) for path in _with_targets(writable)),
+                *(Mount.writable(check_path(path)) for path in (*_with_targets(view.writable), *self._shared(view))),
             ]
         )
 

@@ -30,6 +30,9 @@ class View:
     """Directories or files. As root they must be readable for every user: the job has a uid of its own."""
     writable: tuple[Path, ...] = ()
     """Directories. :meth:`Sandbox.own` gives them to the job's uid."""
+    shared: tuple[Path, ...] = ()
+    """Directories that processes with other networks may write as well. A process with a network of its own makes no
+    socket there: over it connections could leave their network."""
     identity: Path | None = None
     """The directory with key and certificate, read-only; what is renamed into it from outside is seen inside."""
     secrets: tuple[SecretFile, ...] = ()

@@ -155,7 +155,8 @@ class ExecutorProcess:
         view = View(
             job_id=job_id,
             read_only=(*command.read_only, *(() if self._workload is None else (self._workload.place.directory,))),
-            writable=(*own, *checkpoints),
+            writable=own,
+            shared=checkpoints,
             identity=self._of_job.shown,
             secrets=secret_files(self.launch.secrets),
             home=self._work,

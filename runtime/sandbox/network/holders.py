@@ -1,4 +1,4 @@
-"""Finding who holds a socket, among the processes of one network namespace."""
+"""Finding who holds a socket."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from sluice.runtime.sandbox.network import kernel
 
 
-def take(namespace: int, inodes: set[int], *, thorough: bool = False) -> Iterator[int]:
-    """A duplicate of a descriptor of each socket in ``inodes`` that a process of ``namespace`` holds.
+def take(namespace: int | None, inodes: set[int], *, thorough: bool = False) -> Iterator[int]:
+    """A duplicate of a descriptor of each socket in ``inodes`` that a process holds.
 
     Args:
-        namespace: the inode of the network namespace.
+        namespace: the inode of the network namespace whose processes are looked at; None: all processes.
         inodes: of the sockets; none is given twice.
         thorough: look at every thread, which may have descriptors of its own; slower.
     """
@@ -32,12 +32,12 @@ def take(namespace: int, inodes: set[int], *, thorough: bool = False) -> Iterato
                     return
 
 
-def processes(namespace: int) -> Iterator[int]:
-    """The processes of a network namespace."""
+def processes(namespace: int | None) -> Iterator[int]:
+    """The processes of a network namespace; None: all."""
     for entry in list(os.scandir("/proc")):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if Path(f"/proc/{entry.name}/ns/net").stat().st_ino == namespace:
+                if namespace is None or Path(f"/proc/{entry.name}/ns/net").stat().st_ino == namespace:
                     yield int(entry.name)
 
 

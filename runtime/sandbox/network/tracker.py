@@ -152,7 +152,8 @@ class Tracker:
 
     def _break(self, some: list[Tracked], thorough: bool) -> None:
         wanted = {each.inode: each.key.cookie for each in some}
-        for fd in take(self._namespace, set(wanted), thorough=thorough):
+        # A descriptor may have been handed to a process outside, over a socket that the operator shows to jobs.
+        for fd in take(None if thorough else self._namespace, set(wanted), thorough=thorough):
             with socket.socket(fileno=fd) as taken:
                 if cookie_of(taken) not in wanted.values():
                     continue  # another one by now

@@ -188,7 +188,8 @@ class DriverProcess:
         )
         box = await asyncio.to_thread(self._prepare_jvm, command, checkpoints)
         with self._log("driver.jvm.log") as log:
-            guard = self._sandbox.guard(box.limits, JVM, directories=box.view.writable, logs=(log,))
+            written = (*box.view.writable, *box.view.shared)
+            guard = self._sandbox.guard(box.limits, JVM, directories=written, logs=(log,))
             self._jvm = await ChildProcess.start(
                 command.argv,
                 env={**command.env, **self._workload_environment},
@@ -235,7 +236,8 @@ class DriverProcess:
         view = View(
             job_id=job_id,
             read_only=(*command.read_only, self._workload.directory),
-            writable=(*own, *self._checkpoints),
+            writable=own,
+            shared=self._checkpoints,
             identity=self._identity.shown,
             secrets=secret_files(self._secrets),
             home=places.work,
@@ -248,7 +250,8 @@ class DriverProcess:
         view = View(
             job_id=self._spec.job_id,
             read_only=(*self._spark.read_only, self._workload.directory),
-            writable=(places.work, places.scratch, *self._checkpoints),
+            writable=(places.work, places.scratch),
+            shared=self._checkpoints,
             secrets=secret_files(self._secrets),
             home=places.work,
         )

@@ -84,7 +84,7 @@ async def asked(request: pytest.FixtureRequest, tmp_path: Path) -> Asked:
 async def test_an_allowed_name_leads_to_its_address(asked: Asked) -> None:
     asked.names.known["api.test"] = ("169.254.169.254", "93.184.216.34")
     answer = await asked.connect("API.test:443")
-    assert (answer.allowed, answer.inside) == (True, "tls")
+    assert (answer.allowed, answer.listener) == (True, "tls")
     assert answer.facts == {
         "address": "93.184.216.34:443",
         "authority": "api.test:443",
@@ -101,7 +101,7 @@ async def test_an_allowed_name_leads_to_its_address(asked: Asked) -> None:
 async def test_what_is_looked_into(asked: Asked, authority: str, inside: str) -> None:
     asked.names.known |= {"db.test": ("10.1.1.1",), "first.test": ("2606:2800::1",)}
     answer = await asked.connect(authority)
-    assert (answer.allowed, answer.inside) == (True, inside)
+    assert (answer.allowed, answer.listener) == (True, inside)
 
 
 async def test_an_address_needs_no_resolver(asked: Asked) -> None:
@@ -123,7 +123,7 @@ async def test_an_address_needs_no_resolver(asked: Asked) -> None:
 )
 async def test_refusals(asked: Asked, authority: str, status: int) -> None:
     answer = await asked.connect(authority)
-    assert (answer.allowed, answer.status, answer.inside) == (False, status, "")
+    assert (answer.allowed, answer.status, answer.listener) == (False, status, "")
     assert asked.names.asked == (["api.test"] if status == 502 else [])
     assert "address" not in answer.facts
 
@@ -159,7 +159,7 @@ async def test_other_methods_are_refused(asked: Asked) -> None:
 async def test_audit_refuses_only_what_cannot_be_done(asked: Asked) -> None:
     asked.names.known["any.test"] = ("127.0.0.1",)
     answer = await asked.connect("any.test:443")
-    assert (answer.allowed, answer.inside, answer.facts["address"]) == (True, "auto", "127.0.0.1:443")
+    assert (answer.allowed, answer.listener, answer.facts["address"]) == (True, "auto", "127.0.0.1:443")
     assert answer.reason == "audit: would be refused: no rule allows it"
     assert (await asked.connect("0x7f.1:443")).status == 400
     assert (await asked.connect("gone.test:443")).status == 502

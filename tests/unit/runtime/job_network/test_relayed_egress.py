@@ -141,7 +141,7 @@ async def test_the_word_about_a_name_serves_for_a_moment_and_no_word_does_not() 
     policy.decision = EgressDecision(decided=True)
     for number in range(2 * MAX_DECISIONS):
         await relayed.resolve(f"{number}.example.com")
-    assert len(relayed._words) == MAX_DECISIONS
+    assert len(relayed._decisions) == MAX_DECISIONS
 
 
 async def test_a_job_that_asks_for_too_much_troubles_nobody_else() -> None:
