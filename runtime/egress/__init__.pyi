@@ -7,4 +7,4 @@ from .journal import (
 )
 from .open_connection import OpenConnection as OpenConnection
 from .reporter import EgressReporter as EgressReporter, reporting_egress as reporting_egress
-from .unsent_rows import load_unsent_rows as load_unsent_rows, save_unsent_rows as save_unsent_rows
+from .unsent_rows import UnsentRows as UnsentRows

@@ -25,6 +25,7 @@ from sluice.core import (
     SluiceError,
 )
 from sluice.runtime.egress.open_connection import End, Measure, OpenConnection, unmeasured
+from sluice.runtime.egress.unsent_rows import UnsentRows
 
 MAX_KEPT_ROWS = 10_000
 """Rows that wait to be recorded; later ones are counted as dropped."""
@@ -81,14 +82,18 @@ class EgressJournal:
     Args:
         clock: epoch seconds.
         monotonic: seconds that never go back.
+        unsent: has each row until it is recorded, should this process be killed.
 
     Attributes:
         wake: called in whatever thread when there is something new to report.
     """
 
-    def __init__(self, *, clock: Clock = time.time, monotonic: Clock = time.monotonic) -> None:
+    def __init__(
+        self, *, clock: Clock = time.time, monotonic: Clock = time.monotonic, unsent: UnsentRows | None = None
+    ) -> None:
         self._clock = clock
         self._monotonic = monotonic
+        self._unsent = unsent
         self.wake: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._rows: dict[str, _Kept] = {}
@@ -126,6 +131,7 @@ class EgressJournal:
             self._open[row.id] = connection
             self._targets[connection.target] += 1
             self._of_jobs[row.job_id] += 1
+            self._write_down(row)
         self.wake()
         return connection
 
@@ -183,10 +189,8 @@ class EgressJournal:
 
     def left(self) -> tuple[EgressRow, ...]:
         """Rows that are not recorded yet; of connections that are open as they are now."""
-        now = self._clock()
         with self._lock:
-            still = (msgspec.structs.replace(each.measured(now), open=False) for each in self._open.values())
-            return (*(kept.row for kept in self._rows.values()), *still)
+            return self._left()
 
     def report(self, *, last: bool = False) -> EgressReport:
         """What is to be told now: rows that nobody has recorded yet, and every destination that is open.
@@ -214,6 +218,8 @@ class EgressJournal:
             for row in report.rows:
                 if not row.open:
                     self._rows.pop(row.id, None)
+            if self._unsent is not None and (self._unsent.is_long or not (self._rows or self._open)):
+                self._unsent.replace(self._left())
 
     def end_targets(self, targets: frozenset[EgressTarget], reason: str) -> int:
         """End every open connection to one of ``targets``; returns how many."""
@@ -240,7 +246,17 @@ class EgressJournal:
             self._dropped += row.count
             return None
         kept = self._rows[row.id] = _Kept(row, ready_at)
+        self._write_down(row)
         return kept
+
+    def _write_down(self, row: EgressRow) -> None:
+        if self._unsent is not None:
+            self._unsent.add(row)
+
+    def _left(self) -> tuple[EgressRow, ...]:
+        now = self._clock()
+        still = (msgspec.structs.replace(each.measured(now), open=False) for each in self._open.values())
+        return (*(kept.row for kept in self._rows.values()), *still)
 
     def _row(self, box: BoxId, to: Destination, verdict: EgressVerdict, reason: str) -> EgressRow:
         return EgressRow(

@@ -8,7 +8,6 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 from sluice.core import (
     EgressMode,
@@ -23,7 +22,7 @@ from sluice.pki import Role, SpiffeId
 from sluice.pki.tls import ConnectionLog, TlsIdentity
 from sluice.pki.trust import reporting
 from sluice.runtime.config import RuntimeConfig
-from sluice.runtime.egress import EgressJournal, EgressReporter, load_unsent_rows, reporting_egress, save_unsent_rows
+from sluice.runtime.egress import EgressJournal, EgressReporter, UnsentRows, reporting_egress
 from sluice.runtime.gateways import EGRESS, EgressGateway
 from sluice.runtime.messages import TaskManagerRegistration
 from sluice.runtime.node import (
@@ -52,7 +51,7 @@ from sluice.runtime.taskmanager import (
 )
 
 _LOG = logging.getLogger(__name__)
-UNSENT_ROWS = "egress-rows.json"
+UNSENT_ROWS = "egress-rows.jsonl"
 """In the directory of a TaskManager: rows about connections of jobs that nobody took before it ended."""
 
 
@@ -138,8 +137,9 @@ async def taskmanager(
 
         stack.callback(withdraw_registration, home, name)
         slots_changed = asyncio.Event()
-        journal = EgressJournal()
-        journal.restore(await asyncio.to_thread(load_unsent_rows, home.work(name) / UNSENT_ROWS))
+        unsent = UnsentRows(home.work(name) / UNSENT_ROWS)
+        journal = EgressJournal(unsent=unsent)
+        journal.restore(await asyncio.to_thread(unsent.load))
         # The endpoint is there before anything is reported.
         outside = EgressReporter(
             journal,
@@ -168,7 +168,7 @@ async def taskmanager(
         )
         link = LeaderLink(leader, registrant, report_now=slots_changed, registered=registered)
         await service.start(executor)
-        stack.push_async_callback(_tell_the_rest, service, leader, executor, outside, home.work(name) / UNSENT_ROWS)
+        stack.push_async_callback(_tell_the_rest, service, leader, executor, outside, unsent)
         await service.start(Diagnostics(f"taskmanager/{name}", stack.enter_context(kept())))
         linked = asyncio.create_task(_until_left(link, executor), name="jobmanager link")
         stack.push_async_callback(end_tasks, linked)
@@ -181,7 +181,7 @@ async def taskmanager(
 
 
 async def _tell_the_rest(
-    service: RpcService, leader: Leader, executor: TaskExecutor, outside: EgressReporter, left: Path
+    service: RpcService, leader: Leader, executor: TaskExecutor, outside: EgressReporter, unsent: UnsentRows
 ) -> None:
     """End what runs here, and tell of its last connections to the outside: the link has ended already.
 
@@ -192,8 +192,8 @@ async def _tell_the_rest(
     async def find() -> EgressGateway:
         return (await leader.dial()).gateway(EgressGateway, EGRESS)
 
-    if rows := await outside.flush(find):
-        save_unsent_rows(left, rows)
+    unsent.replace(await outside.flush(find))
+    await asyncio.to_thread(unsent.close)
 
 
 async def _until_left(link: LeaderLink, executor: TaskExecutor) -> None:

@@ -6,7 +6,11 @@ they are in the audit log. Who owns a job, and what it is called, the Dispatcher
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 from sluice.core import (
     EgressAnswer,
@@ -28,6 +32,17 @@ from sluice.runtime.rpc import RpcEndpoint
 
 _LOG = logging.getLogger(__name__)
 
+MAX_QUESTIONS_OF_A_JOB = 50
+"""About single connections, that wait for the gateway at once; further ones wait for these."""
+
+
+@dataclass(slots=True)
+class _Turns:
+    """Of one job, while it has questions."""
+
+    free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_QUESTIONS_OF_A_JOB))
+    wanted: int = 0
+
 
 class EgressEndpoint(RpcEndpoint):
     """The endpoint; its ledger outlives it."""
@@ -39,6 +54,7 @@ class EgressEndpoint(RpcEndpoint):
         self._ledger = ledger
         ledger.lead()
         self._away = False
+        self._turns: dict[str, _Turns] = {}
 
     async def report_egress(self, report: EgressReport) -> EgressReceipt:
         """Record rows and decide about targets."""
@@ -81,11 +97,25 @@ class EgressEndpoint(RpcEndpoint):
     async def _decide(self, target: EgressTarget) -> EgressDecision:
         origin = await self._origin(target.job_id)
         try:
-            answer = await self._exchange.ask(EgressQuestion(jobs=(origin.job,), targets=(target,)))
+            async with self._turn_of(target.job_id):
+                answer = await self._exchange.ask(EgressQuestion(jobs=(origin.job,), targets=(target,)))
         except SluiceError as error:
             _LOG.warning("a connection of job %s is not decided about: %s", target.job_id, error)
             return EgressDecision(decided=False)
         return EgressDecision(decided=True, allowed=answer.allowed == (True,))
+
+    @contextlib.asynccontextmanager
+    async def _turn_of(self, job_id: str) -> AsyncIterator[None]:
+        """One job with many questions must not take the places of all others."""
+        turns = self._turns.setdefault(job_id, _Turns())
+        turns.wanted += 1
+        try:
+            async with turns.free:
+                yield
+        finally:
+            turns.wanted -= 1
+            if not turns.wanted:
+                del self._turns[job_id]
 
     async def _origin(self, job_id: str) -> JobOrigin:
         try:

@@ -15,9 +15,8 @@ from sluice.runtime.egress import (
     EgressJournal,
     EgressReporter,
     OpenConnection,
-    load_unsent_rows,
+    UnsentRows,
     reporting_egress,
-    save_unsent_rows,
 )
 from sluice.runtime.egress.reporter import GRACE_SECONDS, NO_ANSWER, NOT_ALLOWED
 
@@ -159,23 +158,15 @@ async def test_what_nobody_takes_is_left_for_the_next_process_of_the_name(how: s
     assert {(row.target, row.open) for row in left} == {("api.example.com:443", False), ("[2001:db8::7]:443", False)}
 
     path = tmp_path / "rows.json"
-    save_unsent_rows(path, left)
+    unsent = UnsentRows(path)
+    unsent.replace(left)
+    unsent.close()
     assert path.stat().st_mode & 0o777 == 0o600
     following = World()
-    following.journal.restore(load_unsent_rows(path))
-    assert not path.exists()
+    following.journal.restore(UnsentRows(path).load())
     assert await following.reporter.step()
     assert {row.id for row in following.jobmanager.reports[0].rows} == {row.id for row in left}
     assert following.journal.idle
-
-
-def test_rows_that_cannot_be_read_end_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-    assert load_unsent_rows(path) == ()
-    path.write_bytes(b'[{"id": "no"}]')
-    assert load_unsent_rows(path) == ()
-    assert not path.exists()
-    save_unsent_rows(tmp_path / "no" / "rows.json", ())
 
 
 async def test_a_destination_is_decided_about_before_it_is_connected_to() -> None:

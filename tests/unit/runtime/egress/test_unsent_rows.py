@@ -1,0 +1,87 @@
+"""Rows outlive the process that was to send them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sluice.runtime.egress import BoxId, Destination, EgressJournal, UnsentRows
+
+BOX = BoxId("a" * 32, 1, "driver")
+API = Destination("api.example.com", "", 443)
+OTHER = Destination("", "192.0.2.1", 80)
+
+
+def written(unsent: UnsentRows) -> None:
+    """Wait until it has written all."""
+    unsent._writing.submit(lambda: None).result(30)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rows.jsonl"
+
+
+@pytest.fixture
+def unsent(path: Path) -> UnsentRows:
+    return UnsentRows(path)
+
+
+def test_a_killed_process_has_written_down_what_it_had_not_sent(unsent: UnsentRows, path: Path) -> None:
+    journal = EgressJournal(unsent=unsent)
+    journal.opened(BOX, API, end=lambda _: None)
+    over = journal.opened(BOX, API, end=lambda _: None, measure=lambda: (7, 11))
+    over.closed("idle")
+    journal.refused(BOX, OTHER, "not_allowed", count=3)
+    written(unsent)
+
+    assert path.stat().st_mode & 0o777 == 0o600
+    rows = UnsentRows(path).load()
+    told = [(row.target, row.verdict.value, row.reason, row.count, row.bytes_up, row.open) for row in rows]
+    assert told == [
+        ("api.example.com:443", "allowed", "", 1, 0, False),
+        ("api.example.com:443", "allowed", "idle", 1, 7, False),
+        ("192.0.2.1:80", "refused", "not_allowed", 3, 0, False),
+    ]
+
+
+def test_what_was_recorded_is_not_kept(unsent: UnsentRows, path: Path) -> None:
+    journal = EgressJournal(unsent=unsent)
+    journal.refused(BOX, OTHER, "not_allowed")
+    journal.settle(journal.report(last=True))
+    written(unsent)
+    assert not path.exists()
+
+    journal.refused(BOX, OTHER, "not_allowed")
+    written(unsent)
+    assert len(UnsentRows(path).load()) == 1
+
+
+def test_a_long_file_is_written_anew(path: Path) -> None:
+    unsent = UnsentRows(path, compact_bytes=2000)
+    journal = EgressJournal(unsent=unsent)
+    journal.opened(BOX, API, end=lambda _: None)
+    for port in range(1, 50):
+        journal.refused(BOX, Destination("", "192.0.2.1", port), "not_allowed")
+        written(unsent)
+        journal.settle(journal.report(last=True))
+    written(unsent)
+    assert path.stat().st_size < 4000
+    assert {row.host for row in UnsentRows(path).load()} >= {"api.example.com"}
+
+
+def test_what_cannot_be_read_or_written_ends_nothing(path: Path, tmp_path: Path) -> None:
+    assert UnsentRows(path).load() == ()
+    whole = EgressJournal()
+    whole.refused(BOX, OTHER, "not_allowed")
+    (row,) = whole.left()
+    path.write_bytes(msgspec.json.encode(row) + b'\n{"id": "no"}\n' + msgspec.json.encode(row)[:-20])
+    assert UnsentRows(path).load() == (row,)
+
+    nowhere = UnsentRows(tmp_path / "no" / "rows.jsonl")
+    nowhere.add(row)
+    nowhere.replace((row,))
+    nowhere.close()
+    nowhere.add(row)
