@@ -28,7 +28,8 @@ class IsolationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     read_only: tuple[str, ...] = ()
     """Absolute paths that every job may read besides its own."""
     writable: tuple[str, ...] = ()
-    """Absolute paths that every job may write; jobs can reach each other there."""
+    """Absolute paths that every job may write: jobs can exchange files there. Jobs with networks of their own (section
+    ``[egress]``) cannot make sockets there."""
     max_processes: int = 4096
     """Processes and threads of one process of a job and all that it starts."""
     max_open_files: int = 65536

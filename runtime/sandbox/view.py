@@ -30,12 +30,12 @@ class View:
     """Directories or files. As root they must be readable for every user: the job has a uid of its own."""
     writable: tuple[Path, ...] = ()
     """Directories. :meth:`Sandbox.own` gives them to the job's uid."""
-    shared: tuple[Path, ...] = ()
-    """Directories that processes with other networks may write as well. A process with a network of its own makes no
-    socket there: over it connections could leave their network."""
     identity: Path | None = None
     """The directory with key and certificate, read-only; what is renamed into it from outside is seen inside."""
     secrets: tuple[SecretFile, ...] = ()
     """Files that are in the box's memory alone: read-only, and nowhere on disk. Only a sandbox can have them."""
     home: Path | None = None
     """``HOME`` in the box's passwd file; None: the first writable path, else ``/tmp``."""
+    shared: tuple[Path, ...] = ()
+    """Directories that processes with other networks may write as well. A process with a network of its own makes no
+    socket there: over it connections could leave their network."""
