@@ -36,6 +36,7 @@ from sluice.runtime.spark.driver import (
     UnregisterShuffle,
 )
 from sluice.runtime.spark.jvm import (
+    ALLOWED_PROPERTY,
     RESERVED_PROPERTY,
     Command,
     DriverShape,
@@ -307,7 +308,8 @@ def without_tls(command: Command, plugin: Path) -> Command:
     files = {}
     for path, content in command.files.items():
         lines = content.decode().splitlines()
-        kept = [f'"-D{RESERVED_PROPERTY}=none"', *(line for line in lines if not _is_about_tls(line))]
+        unchecked = (f'"-D{RESERVED_PROPERTY}=none"', f'"-D{ALLOWED_PROPERTY}=*"')
+        kept = [*unchecked, *(line for line in lines if not _is_about_tls(line))]
         if kept[-2] != '"-cp"':
             raise RuntimeError("the class path is no longer the last option")
         kept[-1] = kept[-1][:-1] + os.pathsep + str(plugin) + '"'  # the cluster manager, which -javaagent brought
@@ -317,8 +319,8 @@ def without_tls(command: Command, plugin: Path) -> Command:
 
 
 def _is_about_tls(option: str) -> bool:
-    prefixes = ("-javaagent:", "-Dspark.ssl.", "-Dspark.authenticate", f"-D{RESERVED_PROPERTY}=")
-    return option.removeprefix('"').startswith(prefixes)
+    properties = (f"-D{RESERVED_PROPERTY}=", f"-D{ALLOWED_PROPERTY}=")
+    return option.removeprefix('"').startswith(("-javaagent:", "-Dspark.ssl.", "-Dspark.authenticate", *properties))
 
 
 async def _next(events: asyncio.Queue[Any], kind: type[_T]) -> _T:

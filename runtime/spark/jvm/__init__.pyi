@@ -30,6 +30,7 @@ from .conf import (
 )
 from .gateway_port import Gateway as Gateway, read_gateway as read_gateway
 from .job_conf import (
+    ALLOWED_PROPERTY as ALLOWED_PROPERTY,
     RESERVED_PROPERTY as RESERVED_PROPERTY,
     check_allow_conf as check_allow_conf,
     check_job_conf as check_job_conf,
