@@ -255,7 +255,7 @@ class JobMasterGateway(Protocol):
 
     @rpc(allow={Role.DRIVER}, own_job=True)
     async def set_executor_targets(self, targets: ExecutorTargets) -> None:
-        """How many executors are wanted from now on."""
+        """State how many executors Spark wants from now on."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
@@ -270,7 +270,7 @@ class JobMasterGateway(Protocol):
 
     @rpc(allow={Role.DRIVER}, own_job=True, timeout=SHUFFLE_SECONDS)
     async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
-        """Where to keep a shuffle, by Spark's number; asked again it answers the same.
+        """Get workers for a shuffle, by Spark's number; repeated calls get the same answer.
 
         Raises ``NoShuffleService`` or ``ShuffleQuotaExceeded``.
         """
@@ -278,7 +278,7 @@ class JobMasterGateway(Protocol):
 
     @rpc(allow={Role.DRIVER}, own_job=True)
     async def locate_shuffle(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
-        """Where the outputs of a registered shuffle are now: workers may listen elsewhere, or have handed them over.
+        """Locate the outputs of a registered shuffle: workers may have moved, or handed them over.
 
         Raises ``NoShuffleService``.
         """
@@ -345,7 +345,7 @@ class DriverGateway(Protocol):
 
     @rpc(allow={Role.JOBMANAGER})
     async def connect_port(self) -> int:
-        """Where the Spark Connect server of this session listens, on the driver's host; 0: not yet."""
+        """The port of this session's Spark Connect server on the driver's host; 0: it does not listen yet."""
         ...
 
     @rpc(allow={Role.JOBMANAGER}, timeout=15.0)

@@ -22,7 +22,7 @@ _KILLED = frozenset({-signal.SIGKILL, SIGNAL_EXIT_BASE + signal.SIGKILL})
 
 
 def end_of(ended: Exit, *, memory_mb: int, setting: str, kernel_killed: bool) -> str:
-    """How a JVM ended, in words; begins with "out of memory" when that was the reason.
+    """Describe the end of a JVM; begins with "out of memory" when that was the reason.
 
     Args:
         memory_mb: its heap in MiB.
@@ -40,7 +40,7 @@ def end_of(ended: Exit, *, memory_mb: int, setting: str, kernel_killed: bool) ->
 
 
 class KernelKills:
-    """How often the kernel has killed a process of this control group for want of memory.
+    """Counts how often the kernel killed a process of this control group for want of memory.
 
     Args:
         root: where ``proc`` and ``sys`` are.
@@ -51,7 +51,7 @@ class KernelKills:
 
     @property
     def count(self) -> int:
-        """So often since the group was made; 0 where nobody counts."""
+        """The count since the group was made; 0 where the kernel does not count."""
         return max((kernel_count(path, "oom_kill") for path in self._files), default=0)
 
 

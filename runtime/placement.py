@@ -13,7 +13,7 @@ from sluice.runtime.messages import SlotProfile
 
 
 class Placement(enum.StrEnum):
-    """How TaskManagers with room are chosen among."""
+    """How to choose among TaskManagers that have room."""
 
     SPREAD = "spread"
     PACK = "pack"

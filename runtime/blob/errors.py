@@ -34,7 +34,7 @@ class UploadConflict(BlobError):
 
 
 class TooManyUploads(BlobError):
-    """As many uploads are under way as there may be."""
+    """The limit of concurrent uploads is reached."""
 
 
 class BlobUnavailable(BlobError):

@@ -154,7 +154,7 @@ class BlobStore:
         return ref
 
     def _room(self, job_id: str) -> tuple[Path, int]:
-        """Where the blobs of ``job_id`` are, and how many bytes more it may have."""
+        """The folder of a job's blobs, and how many more bytes it may store."""
         directory = make_private_directory(self._root / check_job_id(job_id))
         present = [path.stat().st_size for path in directory.iterdir() if path.suffix != _TEMPORARY_SUFFIX]
         if len(present) >= MAX_BLOBS_PER_JOB:
@@ -163,7 +163,7 @@ class BlobStore:
         return directory, self.max_blob_bytes - sum(present)
 
     def path(self, job_id: str, sha256: str) -> Path:
-        """Where the complete blob is; raises :class:`BlobNotFound`."""
+        """The path of a complete blob; raises :class:`BlobNotFound`."""
         path = self._root / check_job_id(job_id) / check_digest(sha256)
         if not path.is_file():
             raise BlobNotFound(f"job {job_id} has no blob {sha256}")

@@ -128,7 +128,7 @@ def missing_batches(checkpoint: Checkpoint, committed: dict[str, int]) -> str:
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """As it is kept in the HA storage."""
+    """Encode a checkpoint for the HA storage."""
     return msgspec.json.encode(checkpoint)
 
 

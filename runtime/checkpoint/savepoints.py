@@ -197,14 +197,14 @@ class Savepoints:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlaces:
-    """Where checkpoints and savepoints of a cluster are."""
+    """The directories of a cluster's checkpoints and savepoints."""
 
     checkpoints: CheckpointDirectory
     savepoints: Savepoints
 
     @classmethod
     def of(cls, config: StreamingConfig, home: Path) -> CheckpointPlaces:
-        """As the configuration says, in ``home`` where it says nothing; raises ``StreamingMisconfigured``."""
+        """The configured directories, by default in ``home``; raises ``StreamingMisconfigured``."""
         checkpoints = CheckpointDirectory(Folder(config.checkpoints or str(home / "checkpoints")))
         savepoints = Folder(config.savepoints or str(home / "savepoints"))
         return cls(checkpoints, Savepoints(savepoints, checkpoints, config.max_savepoint_mb << 20))

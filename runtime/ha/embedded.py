@@ -108,7 +108,7 @@ class EmbeddedElection:
                 mark.remove()
 
     async def leader(self) -> LeaderInformation | None:
-        """Who leads, None when nobody is known to."""
+        """The leader; None when none is known."""
         try:
             return LeaderInformation.decode(read_bounded(self._root / _LEADER, MAX_INFORMATION_BYTES))
         except (StoreError, EntryDamaged):

@@ -102,7 +102,7 @@ class KubernetesElection:
             await asyncio.sleep(pause)
 
     async def leader(self) -> LeaderInformation | None:
-        """Who leads, None when nobody is known to."""
+        """The leader; None when none is known."""
         try:
             present = await self._client.get(LEASES, "leases", self._lease)
             if not (present.get("spec") or {}).get("holderIdentity"):
@@ -234,12 +234,12 @@ class KubernetesLeadership:
         self.check()
 
     def lose(self, why: str) -> None:
-        """It is over."""
+        """Note that leadership is lost."""
         if not self._lost.done():
             self._lost.set_result(why)
 
     def abandon(self, why: str) -> None:
-        """It is over although the Lease may be held: :meth:`resign` gives it back."""
+        """Give up leadership although the Lease may be held; :meth:`resign` gives the Lease back."""
         if not self._lost.done():
             self._abandoned = True
             self.lose(why)

@@ -80,7 +80,7 @@ class Lease(Protocol):
         ...
 
     def abandon(self, why: str) -> None:
-        """It is over although the Lease may be held."""
+        """Give up leadership although the Lease may be held."""
         ...
 
 
@@ -232,7 +232,7 @@ class KubernetesPointers:
         return present
 
     async def _restore(self) -> Object:
-        """Somebody has removed the ConfigMap: make it again from what we know, if we surely lead."""
+        """Create a ConfigMap again that somebody has removed, if this process surely leads."""
         await self._lease.confirm()
         _LOG.error("somebody has removed the ConfigMap %s: it is made again from what is known", self._name)
         return await self._client.create(CONFIG_MAPS, "configmaps", self._new(self._data(self._object)))

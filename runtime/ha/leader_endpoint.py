@@ -14,7 +14,7 @@ LEADER = "leader"
 
 
 class LeaderAddress(Message, frozen=True):
-    """Where the leader listens; ``name`` is that in its certificate."""
+    """The leader's address, and the name in its certificate."""
 
     name: str
     host: str
@@ -32,7 +32,7 @@ class LeaderGateway(Protocol):
 
 
 class LeaderEndpoint(RpcEndpoint):
-    """Who leads as far as this JobManager knows; ``ask`` tells who leads."""
+    """Answers who leads, by ``ask``."""
 
     def __init__(self, ask: Callable[[], Awaitable[LeaderInformation | None]]) -> None:
         super().__init__(LEADER, LeaderGateway)

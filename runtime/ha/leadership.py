@@ -37,7 +37,7 @@ class LeaderInformation(msgspec.Struct, frozen=True, kw_only=True):
     rest_tls: tuple[str, int] | None = None
 
     def encode(self) -> bytes:
-        """As it is stored."""
+        """Encode it for the election service."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -97,7 +97,7 @@ class LeaderElection(Protocol):
         ...
 
     async def leader(self) -> LeaderInformation | None:
-        """Who leads, None when nobody is known to."""
+        """The leader; None when none is known."""
         ...
 
     async def standbys(self) -> tuple[str, ...] | None:

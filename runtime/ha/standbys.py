@@ -25,7 +25,7 @@ class StandbyFiles:
         return None
 
     def names(self) -> tuple[str, ...]:
-        """Who stands by now."""
+        """The names of the standbys."""
         return tuple(sorted(path.name for path in self._root.iterdir() if _is_held(path)))
 
 
@@ -37,7 +37,7 @@ class StandbyMark:
         self._descriptor = descriptor
 
     def remove(self) -> None:
-        """It does not stand by any more."""
+        """Remove the mark: this process no longer stands by."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 

@@ -90,7 +90,7 @@ class ZooKeeperElection:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def leader(self) -> LeaderInformation | None:
-        """Who leads, None when nobody is known to."""
+        """The leader; None when none is known."""
         session = self._session
         if session is None or not session.connected:
             return None

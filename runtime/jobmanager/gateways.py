@@ -54,7 +54,7 @@ class SlotRequirement(Message, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many slots of any size."""
+        """The number of slots of all sizes."""
         return sum(max(0, each.count) for each in self.wanted)
 
 
@@ -81,7 +81,7 @@ class DriverLogRequest(Message, frozen=True):
 
 
 class ConnectAddress(Message, frozen=True):
-    """Where the Spark Connect server of a session listens; port 0: nowhere yet."""
+    """The address of a session's Spark Connect server; port 0: it does not listen yet."""
 
     host: str
     port: int
@@ -110,7 +110,7 @@ class EgressConnections(Message, frozen=True):
 
 
 class JobOrigin(Message, frozen=True):
-    """Whose a job is, as the policy sees it, and the trace that it belongs to."""
+    """The owner of a job as the policy sees it, and the trace that it belongs to."""
 
     job: EgressJob
     trace: TraceParent = ""
@@ -237,7 +237,7 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
 
     @rpc(local=True, timeout=20.0)
     async def connect_address(self) -> ConnectAddress:
-        """Where the Spark Connect server of this session listens."""
+        """The address of this session's Spark Connect server."""
         ...
 
 
@@ -269,7 +269,7 @@ class DispatcherGateway(Protocol):
 
     @rpc(local=True)
     async def job_origin(self, job_id: str) -> JobOrigin:
-        """Whose a job is; raises ``JobNotFound``."""
+        """The owner of a job; raises ``JobNotFound``."""
         ...
 
     @rpc(local=True, timeout=DURABLE_SECONDS)

@@ -51,7 +51,7 @@ class JobManagerAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShuffleManagerAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Likewise of the ShuffleManager that leads."""
+    """The addresses of the leading ShuffleManager."""
 
     name: str
     rpc: tuple[str, int]
@@ -85,7 +85,7 @@ def publish_zookeeper(home: Home, address: ZooKeeperAddress) -> None:
 
 
 def withdraw_zookeeper(home: Home, name: str) -> None:
-    """It does not any more."""
+    """Withdraw the address of a ZooKeeper server that stops."""
     (home.run / "endpoints" / f"{ZOOKEEPER}-{name}.json").unlink(missing_ok=True)
 
 

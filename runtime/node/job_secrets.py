@@ -11,7 +11,7 @@ from sluice.runtime.sandbox import SecretFile
 
 
 def secret_files(given: Iterable[GivenSecret]) -> tuple[SecretFile, ...]:
-    """Those that it may see."""
+    """The files of the secrets that the process may see."""
     return tuple(SecretFile(each.file, each.content) for each in given if each.file)
 
 

@@ -29,12 +29,12 @@ class Announcement(Protocol):
 
     @property
     def name(self) -> str:
-        """That in its certificate."""
+        """The name in its certificate."""
         ...
 
     @property
     def rpc(self) -> Address:
-        """Where it listens."""
+        """The address of its RPC listener."""
         ...
 
 
@@ -150,7 +150,7 @@ class AskedLeader:
 
 
 class LeaderPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where to look for the JobManager that leads.
+    """How to find the leading JobManager.
 
     Attributes:
         addresses: of JobManagers that are asked; empty: the leader is announced in ``home``.

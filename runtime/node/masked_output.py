@@ -35,7 +35,7 @@ class MaskedOutput:
         self._threads: list[threading.Thread] = []
 
     def in_front_of(self, log: IO[bytes] | int) -> int:
-        """Where the process writes instead of ``log``, a descriptor; those below 0 of :mod:`subprocess` stay."""
+        """The descriptor to which the process writes instead of ``log``; negative ones of :mod:`subprocess` stay."""
         number = log if isinstance(log, int) else log.fileno()
         if number < 0:
             return number

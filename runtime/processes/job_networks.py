@@ -25,7 +25,7 @@ def job_networks(  # noqa: PLR0917  # what it makes them of
     reporter: EgressReporter,
     mode: EgressMode,
 ) -> Networks | None:
-    """Those of TaskManager ``name``, whose relay ends with ``stack``; None: its jobs share the machine's network."""
+    """The networks of jobs on TaskManager ``name``, whose relay ends with ``stack``; None: jobs share the machine's."""
     if mode is EgressMode.OFF:
         return None
     find = partial(egress_address, config.egress, home)

@@ -71,7 +71,7 @@ class ProcessServices:
 
 @dataclass(frozen=True, slots=True)
 class Gateways:
-    """How REST reaches the endpoints of this term."""
+    """Proxies with which REST reaches the endpoints of this term."""
 
     dispatcher: DispatcherGateway
     resource_manager: ResourceManagerInternalGateway

@@ -78,7 +78,7 @@ def _port_file(home: Home, name: str) -> Path:
 
 
 def remember_port(home: Home, name: str, port: int) -> None:
-    """For the next start of this worker."""
+    """Store the port for the next start of this worker."""
     write_public(_port_file(home, name), b"%d" % port)
 
 

@@ -104,7 +104,7 @@ async def run_zookeeper(home: Home, hosts: Sequence[str], name: str, host: str, 
 
 
 def quorum_settings(trust_domain: str) -> str:
-    """How the servers meet each other: with deadlines, and nobody else."""
+    """The settings for connections between the servers: mutual TLS with deadlines."""
     return (
         f"ssl.quorum.context.supplier.class={_QUORUM_CONTEXT}\nssl.quorum.peers=spiffe://{trust_domain}/zookeeper/*\n"
     )
@@ -144,7 +144,7 @@ def _command(settings: Path) -> list[str]:
 
 
 async def _announce(home: Home, address: ZooKeeperAddress) -> None:
-    """As soon as clients can connect; with addresses, as the kernel shows them."""
+    """Announce the server as soon as clients can connect, with addresses as the kernel shows them."""
     while True:
         with contextlib.suppress(OSError):  # nobody listens yet, or a name cannot be looked up now
             client = await _resolved(address.client)

@@ -34,7 +34,7 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """How many findings there were."""
+        """The number of findings."""
         return sum(self.findings.values())
 
     def of(self, channel: str, identities: Sequence[str]) -> Examined | None:
@@ -45,7 +45,7 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summary_file(home: Home) -> Path:
-    """Where it is kept."""
+    """The file that has the summary."""
     return home.root / "audit" / "last.json"
 
 

@@ -28,7 +28,7 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Of this leader; ``since`` is epoch milliseconds."""
+    """The term of this leader; ``since`` is in epoch milliseconds."""
 
     name: str
     epoch: int
@@ -36,7 +36,7 @@ class Term:
 
 
 async def unknown_standbys() -> tuple[str, ...] | None:
-    """Of an election that does not tell."""
+    """The standbys of an election that does not report them."""
     return None
 
 

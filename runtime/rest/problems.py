@@ -66,7 +66,7 @@ class NotYours(SluiceError):
 
 
 class TooManyStreams(SluiceError):
-    """As many streams of events are open as there may be."""
+    """The limit of open event streams is reached."""
 
 
 class NotAsserted(AssertionRefused):

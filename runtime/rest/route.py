@@ -58,7 +58,7 @@ class Call(Generic[QueryT]):
 
     @property
     def who(self) -> Assertion:
-        """Who asks, as the gateway asserts it."""
+        """The caller, as the gateway asserts it."""
         return asserted(self.request)
 
 

@@ -30,7 +30,7 @@ _KILL = re.compile("kill|threadDump|heapHistogram", re.IGNORECASE)
 
 
 def base_of(job_id: str) -> str:
-    """Where the UI of a job is."""
+    """The path of a job's UI."""
     return f"/v1/jobs/{job_id}/ui"
 
 
@@ -46,7 +46,7 @@ def driver_path(segments: tuple[str, ...]) -> str | None:
 
 
 def redirected(page: UiPage, base: str) -> str | None:
-    """Where a redirection leads, inside of the same UI; None when it leads elsewhere."""
+    """The target of a redirection inside of the same UI; None when it leads elsewhere."""
     path, query = urlsplit(page.location).path, urlsplit(page.location).query
     inside = path.removeprefix(base).rstrip("/")
     if not re.fullmatch(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*", inside) or not re.fullmatch(r"[A-Za-z0-9=&._-]*", query):

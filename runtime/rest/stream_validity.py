@@ -33,5 +33,5 @@ def check_at(auth: AuthService) -> CheckHolders:
 
 
 async def check_nothing(holders: Holders) -> Holders:
-    """For a JobManager without a gateway: every stream stays open."""
+    """Keep every stream open, for a JobManager without a gateway."""
     return holders

@@ -49,7 +49,7 @@ class EventStream:
 
     @property
     def over(self) -> bool:
-        """Whether it has lived long enough."""
+        """Whether the stream has reached its maximum age."""
         return self._clock() >= self._end
 
     async def send(self, event: str, document: object, identifier: str = "") -> None:

@@ -60,7 +60,7 @@ class TrustFacts:
 
 
 def unknown_trust() -> TrustFacts:
-    """Nothing is known."""
+    """Facts of a JobManager that knows nothing about trust."""
     return TrustFacts("", None, (), "?", "This process does not say.")
 
 

@@ -10,7 +10,7 @@ from sluice.runtime.rpc.errors import describe
 
 
 class Answerer(Protocol):
-    """Who sends answers, and counts what is under way."""
+    """Sends answers, and counts calls that are under way."""
 
     @property
     def closed(self) -> bool:

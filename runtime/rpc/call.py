@@ -82,7 +82,7 @@ class Request(Protocol):
 
 
 class Answer(Protocol):
-    """Where the outcome of one call goes; exactly one of the methods is called, once."""
+    """Receives the outcome of one call; exactly one of its methods is called, once."""
 
     def succeed(self, result: Any) -> None:  # noqa: ANN401  # any declared type
         """The method returned ``result``."""
@@ -128,7 +128,7 @@ class Invocation(Message):
         self.task: asyncio.Future[Any] | None = None
 
     def cancel(self) -> None:
-        """Nobody waits for the answer: skip the call if it has not begun, cancel its deferred part if it has.
+        """Skip the call if it has not begun, or cancel its deferred part, because nobody waits for the answer.
 
         A handler in progress runs to its end, for cancelling it midway could leave half a change behind.
         """

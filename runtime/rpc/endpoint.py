@@ -71,7 +71,7 @@ class Host(Protocol):
 
     @property
     def spiffe_id(self) -> SpiffeId:
-        """Who this process is."""
+        """The identity of this process."""
         ...
 
     async def start(self, endpoint: RpcEndpoint) -> None:
@@ -137,7 +137,7 @@ class RpcEndpoint:
 
     @property
     def caller(self) -> Caller:
-        """Who calls; known only inside a handler, not in work it handed off or deferred (take it along)."""
+        """The caller; known only inside a handler, not in work that it handed off or deferred."""
         if self._caller is None or not self._mailbox.on_main_thread:
             raise RpcError(
                 f"endpoint {self.name} is not serving a call here", "read self.caller at the handler's start"
@@ -196,7 +196,7 @@ class RpcEndpoint:
 
     @property
     def started(self) -> bool:
-        """Whether it was ever started; an endpoint starts once."""
+        """Whether it has been started; an endpoint starts once."""
         return self._mailbox.started
 
     @property
@@ -206,7 +206,7 @@ class RpcEndpoint:
 
     @property
     def stats(self) -> EndpointStats:
-        """How full the mailbox is, and where the time goes."""
+        """Statistics of the mailbox and of the time that messages took."""
         mailbox = self._mailbox
         return EndpointStats(
             name=self.name,

@@ -100,7 +100,7 @@ class Cancel(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Consumed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
-    """So many further tells, of so many bytes of arguments, are done with: the sender may send as many more."""
+    """Credit for the sender: this many tells, with this many bytes of arguments, have been processed."""
 
     tells: Count
     size: Count

@@ -52,7 +52,7 @@ class Http2Violation(Exception):
 
 
 class StreamHandler(Protocol):
-    """Who is told what arrives on the stream."""
+    """Receives what arrives on the stream."""
 
     def headers_received(self, headers: Headers) -> None:
         """The headers of the request or response."""
@@ -61,7 +61,7 @@ class StreamHandler(Protocol):
         """Content; valid during the call only."""
 
     def end_received(self, reason: str) -> None:
-        """Nothing more will come."""
+        """The peer has ended its side of the stream."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

@@ -65,7 +65,7 @@ class MessageStream(Protocol):
 
 
 class User(Protocol):
-    """Who speaks over a line."""
+    """Receives the messages of a line."""
 
     def handle(self, envelope: wire.Envelope) -> None:
         """An envelope arrived, other than those of the line itself; may raise :class:`ProtocolViolation`."""
@@ -74,7 +74,7 @@ class User(Protocol):
         """A batch is about to be made: the last occasion to add to it."""
 
     def line_ended(self, reason: RpcError) -> None:
-        """Nothing will arrive any more, and nothing can be sent. Called once."""
+        """The line has ended; called once."""
 
 
 class Line:
@@ -152,7 +152,7 @@ class Line:
         await self._stream.gone()
 
     def end(self, reason: RpcError) -> None:
-        """It is over. Idempotent."""
+        """End the line. Idempotent."""
         if self.end_reason is not None:
             return
         self.end_reason = reason

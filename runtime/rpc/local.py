@@ -52,10 +52,10 @@ class _Nobody:
     __slots__ = ()
 
     def succeed(self, result: Any) -> None:  # noqa: ANN401  # any declared type
-        """Nobody waits."""
+        """Drop the outcome, because nobody waits for it."""
 
     def fail(self, error: BaseException) -> None:
-        """Nobody waits."""
+        """Drop the outcome, because nobody waits for it."""
 
 
 class LocalLink:

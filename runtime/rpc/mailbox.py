@@ -77,7 +77,7 @@ class Mailbox:
 
     @property
     def started(self) -> bool:
-        """Whether it was ever started."""
+        """Whether it has been started."""
         return self._task is not None
 
     def start(self, on_start: Callable[[], Awaitable[None]], on_stop: Callable[[], Awaitable[None]]) -> None:

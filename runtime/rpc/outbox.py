@@ -46,7 +46,7 @@ class Outbox:
         return wire.join_batch(batch)
 
     def clear(self) -> None:
-        """Nothing will be sent any more."""
+        """Drop everything that waits to be sent."""
         self._urgent.clear()
         self._waiting.clear()
         self.size = 0

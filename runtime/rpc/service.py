@@ -80,7 +80,7 @@ class RpcService:
 
     @property
     def spiffe_id(self) -> SpiffeId:
-        """Who this process is."""
+        """The identity of this process."""
         return self.identity.spiffe_id
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:

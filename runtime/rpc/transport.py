@@ -47,13 +47,13 @@ _LOG = logging.getLogger(__name__)
 
 
 class Receiver(Protocol):
-    """Who is told what arrives on a stream."""
+    """Receives what arrives on a stream."""
 
     def message_received(self, data: bytes) -> None:
         """One whole message."""
 
     def stream_ended(self, reason: str) -> None:
-        """Nothing more will come; called once or more."""
+        """The stream has ended; may be called more than once."""
 
     def resume_sending(self) -> None:
         """The stream is writable again."""

@@ -75,7 +75,7 @@ class SendWindow:
             self._advance()
 
     def release(self, calls: int, size: int) -> None:
-        """So many calls are done; sends what waited for them. Raises :class:`RpcError` when fewer were under way."""
+        """Note that calls are done, and send what waited for room; raises :class:`RpcError` if fewer were under way."""
         if calls > self._calls or size > self._size:
             raise RpcError(f"{calls} calls of {size} bytes are said to be done, more than are under way")
         self._calls -= calls

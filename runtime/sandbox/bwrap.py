@@ -95,7 +95,7 @@ def secret_files(secrets: Iterable[SecretFile], uid: int | None) -> Iterator[Box
 
 
 def box_files(uid: int, home: Path, entry: bytes) -> tuple[BoxFile, ...]:
-    """Who there is in a box, and the entry program."""
+    """The files that describe the users of a box, and the entry program."""
     users = f"root:x:0:0:root:/:/bin/false\njob:x:{uid}:{uid}:job:{home}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"
     groups = f"root:x:0:\njob:x:{uid}:\nnogroup:x:65534:\n"
     services = "passwd: files\ngroup: files\nhosts: files dns\nnetworks: files\nservices: files\nprotocols: files\n"

@@ -74,7 +74,7 @@ BOXES_OF_A_JOB = 16
 
 
 def rlimits(limits: Limits, *, shared: bool) -> dict[int, int]:
-    """Those of ``limits`` that the kernel keeps for a process, by resource; no core dumps in any case.
+    """The resource limits of a process, by resource; core dumps are always forbidden.
 
     Args:
         shared: the kernel counts the processes of all boxes of the job together, because they have one uid. Then its

@@ -26,7 +26,7 @@ class Restrictions:
 
     @classmethod
     def read(cls) -> Restrictions:
-        """Those of this machine."""
+        """Read the restrictions of this machine."""
         return cls(
             container=any(each.exists() for each in _CONTAINER_FILES) or "container" in os.environ,
             apparmor=_setting("kernel/apparmor_restrict_unprivileged_userns") == "1",

@@ -66,7 +66,7 @@ def content_of(file: Path) -> bytes:
 
 
 def python_paths() -> tuple[Path, ...]:
-    """Where the running Python and its packages are, outside of what every box sees already."""
+    """The paths of the running Python and its packages that not every box sees anyway."""
     wanted = [sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix]
     if site.ENABLE_USER_SITE:
         wanted.append(site.getusersitepackages())
@@ -77,13 +77,13 @@ def python_paths() -> tuple[Path, ...]:
 
 
 def java_paths(executable: Path) -> tuple[Path, ...]:
-    """Where the Java of the command ``executable`` is, outside of what every box sees already (as in ``/opt``)."""
+    """The paths of the Java of ``executable`` that not every box sees anyway (such as ``/opt``)."""
     links = (link.parent.parent for link in _links(executable) if link.parent.name == "bin")
     return outside_system(top for top in links if (top / "lib" / "modules").is_file())
 
 
 def outside_system(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """Those of ``paths`` that exist and are not below /usr; each also as it is without links."""
+    """The ``paths`` that exist and are not below /usr, each also with its links resolved."""
     found = dict.fromkeys(each for path in paths for each in (path.absolute(), path.resolve()))
     return tuple(path for path in found if path.is_dir() and not _in_system(path))
 

@@ -49,7 +49,7 @@ def cache_directory() -> Path:
 
 
 def checksum_file(file: Path) -> Path:
-    """Where the size and the digest of ``file`` are."""
+    """The path of the file with size and digest of ``file``."""
     return file.with_suffix(".json")
 
 

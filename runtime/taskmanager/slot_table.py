@@ -36,7 +36,7 @@ class TaskSlot:
 
     @property
     def status(self) -> SlotStatus:
-        """As it is reported."""
+        """The slot as it is reported."""
         if self.request is None:
             return SlotStatus(slot=self.index, state=self.state)
         return SlotStatus(
@@ -107,7 +107,7 @@ class SlotTable:
         return slot
 
     def freed(self, allocation_id: str) -> None:
-        """Nothing runs in the slot any more."""
+        """Note that nothing runs in the slot any more."""
         slot = self.find(allocation_id)
         if slot is not None:
             slot.state, slot.request = SlotState.FREE, None

@@ -242,7 +242,7 @@ class TaskExecutor(RpcEndpoint):
                 self.hand_off(self._offer_again(slot.request, peer), failed=self._note_failure)
 
     async def _offer_again(self, request: SlotRequest, peer: RemotePeer) -> None:
-        """Until there is an answer, another leader, or no such slot any more."""
+        """Offer a slot again until there is an answer, another leader, or no such slot any more."""
         allocation_id = request.allocation_id
         while self._jobmanager is peer and not peer.closed and self._slots.find(allocation_id) is not None:
             if self._starting(request):  # whether it will run is not known yet
@@ -543,7 +543,7 @@ def _excess(executor: ExecutorProcess) -> tuple[ExecutorExcess, ...]:
 
 
 def _trim(job: Path, prefix: str, kept: int) -> None:
-    """Of the directories of a job that begin with ``prefix`` and end with a number, keep the last ``kept``."""
+    """Keep the last ``kept`` of a job's directories that begin with ``prefix`` and end with a number."""
     numbers = sorted(int(path.name.removeprefix(prefix)) for path in job.glob(f"{prefix}*"))
     for number in numbers[: max(0, len(numbers) - kept)]:
         remove_untrusted(job, f"{prefix}{number}")

@@ -53,7 +53,7 @@ def page_of(jobs: Sequence[JobSummary], wanted: JobFilter, number: int) -> JobPa
 
 
 def recent(jobs: Sequence[JobSummary]) -> tuple[JobSummary, ...]:
-    """Those that run, the newest first, then those that ended last."""
+    """The jobs that run, the newest first, then those that ended last."""
     running = sorted((job for job in jobs if not job.state.terminal), key=lambda job: (-job.start_time, job.id))
     ended = sorted((job for job in jobs if job.state.terminal), key=lambda job: -(job.end_time or 0))
     return tuple((running + ended)[:RECENT_JOBS])
@@ -103,7 +103,7 @@ class Bar:
 
 
 def bars(detail: JobDetail) -> tuple[Bar, ...]:
-    """How far the job is, coarse to fine."""
+    """The progress of a job, coarse to fine."""
     seen = detail.progress
     return (
         Bar("Spark jobs", seen.spark_jobs_finished, seen.spark_jobs_started, failed=seen.spark_jobs_failed),

@@ -93,7 +93,7 @@ def draw_plan(stages: Sequence[StageReport]) -> PlanPicture | None:
 
 
 def _columns(stages: Sequence[StageReport]) -> Mapping[int, int]:
-    """How many stages must end one after the other before each; what a driver tells may be odd, and goes in circles."""
+    """The column of each stage: how many stages precede it. The parents that a driver reports may form a circle."""
     by_id = {stage.id: stage for stage in stages}
     columns = dict.fromkeys(by_id, 0)
     for _ in range(len(by_id)):

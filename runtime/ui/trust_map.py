@@ -47,7 +47,7 @@ class Process:
 
     @property
     def ended(self) -> bool:
-        """Whether it is not there any more."""
+        """Whether the process has ended."""
         return self.state == ENDED
 
     @property
@@ -96,7 +96,7 @@ class Link:
 
     @property
     def local(self) -> bool:
-        """Whether it never leaves the machine, and is no TLS."""
+        """Whether the channel stays on the machine and has no TLS."""
         return self.protocols == (UNIX_SOCKET,)
 
 
@@ -330,7 +330,7 @@ def _late(late: Sequence[Process], now: float) -> str:
 
 
 def _natural(name: str) -> tuple[str, int, str]:
-    """So that ``tm-10`` comes after ``tm-9``."""
+    """A sort key that puts ``tm-10`` after ``tm-9``."""
     head = name.rstrip("0123456789")
     digits = name[len(head) :]
     return head, int(digits[:12] or "0"), name

@@ -46,7 +46,7 @@ class WayOut:
 
     @property
     def tone(self) -> Tone:
-        """How it is shown."""
+        """The colour in which it is shown."""
         return _TONES[self.verdict]
 
 

@@ -41,12 +41,12 @@ class TokenUnavailable(SluiceError):
 
 
 async def no_token(audience: tuple[str, ...]) -> str:  # noqa: ARG001  the type of all that ask
-    """Where there is nobody to ask."""
+    """Refuse to get a token, where there is no JobMaster."""
     raise TokenUnavailable("there is no JobMaster to ask for a token")
 
 
 async def no_keys() -> str:
-    """Likewise."""
+    """Refuse to get keys, where there is no JobMaster."""
     raise TokenUnavailable("there is no JobMaster to ask for keys")
 
 

@@ -135,7 +135,7 @@ class ActionRunner:
         return evidence, tuple(each for answer in answers for each in answer)
 
     def log(self, what: str) -> Callable[[BaseException], None]:
-        """For calls whose failure changes nothing: it is logged, unless it is an error of our own."""
+        """A handler for calls whose failure changes nothing: it logs the failure, and reports errors of our own."""
 
         def log(error: BaseException) -> None:
             if isinstance(error, SluiceError):
@@ -192,7 +192,7 @@ class ActionRunner:
                 )
 
     async def _start_driver(self, slot: SlotOffer, taskmanager: TaskExecutorGateway) -> None:
-        """Where it is started is durable before: the next leader looks for it there, and starts no other meanwhile."""
+        """Start the driver once its place is durable: the next leader looks for it there, and starts no other one."""
         await self.secrets.check(slot.taskmanager)
         await self._repeated(lambda: self._services.dispatcher.driver_placed(self.job_id, slot.taskmanager))
         await self._driver.start(slot, taskmanager, self.span.traceparent)
@@ -397,7 +397,7 @@ class ActionRunner:
         self._event(self._machine.conclusion.records_lost)
 
     def _restart_undecided(self, error: BaseException) -> None:
-        """Nobody says whether there is to be another attempt, so there is none, unless another leader decides."""
+        """End without another attempt, because the Dispatcher does not answer; another leader may decide otherwise."""
         if isinstance(error, LeadershipLost | EndpointStopped | EndpointNotFound):
             _LOG.info("job %s is left to the next leader: %s", self.job_id, error)
             return

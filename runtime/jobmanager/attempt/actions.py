@@ -267,7 +267,7 @@ class Outbox:
         self._actions: list[Action] = []
 
     def add(self, *actions: Action) -> None:
-        """To be done after what waits already."""
+        """Append actions."""
         self._actions.extend(actions)
 
     def publish(self) -> None:

@@ -80,7 +80,7 @@ class CheckpointRecorder:
         return await asyncio.to_thread(self._savepoints.take, savepoint_id, description)
 
     def add(self, checkpoint: Checkpoint) -> bool:
-        """To be written; True: nothing is being written, so call :meth:`record` beside the main thread."""
+        """Queue a checkpoint; True: nothing is being written, so call :meth:`record` outside of the main thread."""
         self._pending = checkpoint
         return self._idle.is_set()
 

@@ -14,7 +14,7 @@ class Driver(Protocol):
 
     @property
     def running(self) -> bool:
-        """Whether it was started, or is being started, and has not ended."""
+        """Whether it has been started, or is being started, and has not ended."""
         ...
 
     async def start(self, slot: SlotOffer, taskmanager: TaskExecutorGateway, trace: TraceParent) -> None:

@@ -9,7 +9,7 @@ from sluice.runtime.messages import DriverExit
 
 
 class Phase(enum.Enum):
-    """Where the attempt's driver and its records are."""
+    """The phase of an attempt, by its driver and its records."""
 
     RECONCILING = enum.auto()
     """A driver that runs since an earlier leader is waited for."""

@@ -130,7 +130,7 @@ class ExecutorControl:
         self.reconcile()
 
     def set_executor_targets(self, targets: ExecutorTargets) -> None:
-        """How many executors Spark wants."""
+        """Spark has stated how many executors it wants."""
         self._pool.set_targets(targets)
         self.reconcile()
 

@@ -135,7 +135,7 @@ class Decision:
 
     @property
     def slots_wanted(self) -> int:
-        """How many slots of any size."""
+        """The number of slots of all sizes."""
         return sum(each.count for each in self.wanted)
 
 
@@ -182,12 +182,12 @@ class ExecutorPool:
 
     @property
     def failures(self) -> int:
-        """How many executors have ended by themselves lately."""
+        """The number of executors that ended by themselves lately."""
         return len(self._failed)
 
     @property
     def own_failures(self) -> int:
-        """How many of them by the job's own fault."""
+        """The number of those for which the job is to blame."""
         return sum(each.own for each in self._failed)
 
     def get(self, executor_id: int) -> Executor | None:

@@ -12,7 +12,7 @@ from sluice.pki.issuing import Issuer, SignedChain
 
 @dataclass(frozen=True, slots=True)
 class JobIdentities:
-    """Who signs, in which trust domain, and for how long a certificate is valid."""
+    """Signs the identities of jobs' processes; certificates are valid for ``lifetime``."""
 
     issuer: Issuer
     trust_domain: str
@@ -23,7 +23,7 @@ class JobIdentities:
         return await self._sign(SpiffeId.driver(self.trust_domain, job_id), csr_pem)
 
     async def sign_executor(self, job_id: str, executor_id: int, csr_pem: bytes) -> SignedChain:
-        """Likewise of one executor."""
+        """Sign the identity of an executor."""
         return await self._sign(SpiffeId.executor(self.trust_domain, job_id, executor_id), csr_pem)
 
     async def _sign(self, spiffe_id: SpiffeId, csr_pem: bytes) -> SignedChain:

@@ -188,7 +188,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._event(self._machine.executors.spark_started, registration)
 
     async def set_executor_targets(self, targets: ExecutorTargets) -> None:
-        """How many executors are wanted from now on."""
+        """State how many executors Spark wants from now on."""
         self._event(self._machine.executors.set_executor_targets, targets)
 
     async def kill_executors(self, executor_ids: tuple[int, ...]) -> None:
@@ -234,12 +234,12 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         return self.deferred(ask())
 
     async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
-        """Where to keep a shuffle, by Spark's number; asked again it answers the same."""
+        """Get workers for a shuffle, by Spark's number; repeated calls get the same answer."""
         self._services.check_leadership()
         return self.deferred(self._shuffle.register(shuffle_id, partitions))
 
     async def locate_shuffle(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
-        """Where a registered shuffle is now."""
+        """Locate the outputs of a registered shuffle."""
         return self.deferred(self._shuffle.locate(shuffle_id))
 
     async def unregister_shuffle(self, shuffle_id: int) -> None:
@@ -341,7 +341,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         return self.deferred(self._runner.collect_connections())
 
     async def connect_address(self) -> ConnectAddress:
-        """Where the Spark Connect server of this session listens; port 0: nowhere yet."""
+        """The address of this session's Spark Connect server; port 0: it does not listen yet."""
         agent, slot = self._runner.agent, self._machine.placement.slot
         if agent is None or slot is None:
             return ConnectAddress(host="", port=0)

@@ -54,7 +54,7 @@ class JobStatus:
 
     @property
     def state(self) -> JobState:
-        """Of the job."""
+        """The state of the job."""
         return self.lifecycle.state
 
     @property
@@ -103,7 +103,7 @@ class JobStatus:
         self.history.executors = tuple(each for each in self.history.executors if each.id not in self.awaited)
 
     def executor_back(self, executor_id: int) -> None:
-        """It runs, and is the pool's now."""
+        """An awaited executor runs; from now on the pool keeps it."""
         self.awaited.pop(executor_id, None)
         self.history_changed()
 
@@ -116,7 +116,7 @@ class JobStatus:
         return True
 
     def executors_missing(self) -> None:
-        """Those that are still awaited are gone."""
+        """The executors that are still awaited are gone."""
         for view in tuple(self.awaited.values()):
             self._missing(view, "it did not come back when the leader changed")
 
@@ -166,7 +166,7 @@ class JobStatus:
         )
 
     def _executors(self) -> tuple[ExecutorView, ...]:
-        """Those of earlier attempts and of this one, awaited ones included."""
+        """The executors of earlier attempts and of this one, awaited ones included."""
         mine = (
             ExecutorView(
                 id=each.id,

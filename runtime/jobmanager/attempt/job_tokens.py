@@ -59,7 +59,7 @@ class JobTokens:
     async def of_executor(
         self, job_id: str, number: int, submission: JobSubmission, audience: Sequence[str]
     ) -> JobToken:
-        """Likewise of one executor."""
+        """A token of one executor."""
         return await self._issue(SpiffeId.executor(self._trust_domain, job_id, number), submission, audience)
 
     async def _issue(self, subject: SpiffeId, submission: JobSubmission, audience: Sequence[str]) -> JobToken:

@@ -29,7 +29,7 @@ class RemoteDrivers:
         return SlotProfile(cores=1, memory_mb=self.driver_memory_mb)
 
     def executor_size(self, submission: JobSubmission) -> SlotProfile:
-        """How large the executors of a job are: what it asked for, else the cluster's default."""
+        """The size of a job's executors: as requested, else the cluster's default."""
         return SlotProfile(
             cores=submission.executor_cores or self.executor_cores,
             memory_mb=submission.executor_memory_mb or self.executor_memory_mb,
@@ -53,7 +53,7 @@ class RemoteDriver:
 
     @property
     def running(self) -> bool:
-        """Whether it was launched, or is being launched, and nobody has said that it ended."""
+        """Whether it has been launched, or is being launched, and its end was not reported."""
         return self._taskmanager is not None and not self._ended.done()
 
     async def start(self, slot: SlotOffer, taskmanager: TaskExecutorGateway, trace: TraceParent) -> None:
@@ -78,7 +78,7 @@ class RemoteDriver:
         await taskmanager.launch_driver(launch)
 
     def attach(self, taskmanager: TaskExecutorGateway) -> None:
-        """It runs there already, since an earlier leader."""
+        """Attach to a driver that an earlier leader launched."""
         self._taskmanager = taskmanager
 
     async def ended(self) -> str:

@@ -65,11 +65,11 @@ class SavepointRequests:
         self.asked_to_stop = self.asked_to_stop or stop
 
     def complete(self, savepoint: Savepoint) -> None:
-        """It is complete."""
+        """The savepoint is complete."""
         self._settle(SavepointState.COMPLETED, path=savepoint.path)
 
     def fail(self, error: str) -> None:
-        """It is not to be; nothing when none is being made."""
+        """The savepoint failed; does nothing when none is being taken."""
         self._settle(SavepointState.FAILED, error=error)
 
     def _settle(self, state: SavepointState, **what: str) -> None:

@@ -96,7 +96,7 @@ class ShuffleRelay:
             self._link.keep(self._job_id)
 
     async def register(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
-        """Where the shuffle that Spark calls ``shuffle_id`` is kept; the same as long as it is not unregistered."""
+        """Get workers for Spark's shuffle ``shuffle_id``; the same ones until it is unregistered."""
         link = self._link
         if link is None or self._over:
             raise NoShuffleService(
@@ -114,7 +114,7 @@ class ShuffleRelay:
         return await asyncio.shield(shuffle.allocation)
 
     async def locate(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
-        """Where the outputs of a registered shuffle are now: at its workers, or at those that took over from them."""
+        """Locate the outputs of a registered shuffle: at its workers, or at their successors."""
         shuffle = self._shuffles.get(shuffle_id)
         if self._link is None or shuffle is None:
             raise NoShuffleService(f"shuffle {shuffle_id} of job {self._job_id} is not registered")

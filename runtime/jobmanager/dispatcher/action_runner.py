@@ -180,7 +180,7 @@ class ActionRunner:
             )
 
     async def _reject(self, job_id: str) -> None:
-        """Nobody is told that a job was not accepted before no leader would run it."""
+        """Reject a job, and report that only when no later leader would run it."""
         try:
             await self._persistently(lambda: self._store.reject(job_id), "undoing its acceptance")
         except SluiceError as error:

@@ -31,7 +31,7 @@ class ClusterDiagnostics:
     peers: Callable[[], Iterable[RemotePeer]]
 
     async def metrics(self) -> str:
-        """Of this process, of those of its home, and of all TaskManagers; who does not answer in time is left out."""
+        """Metrics of this process, its home and all TaskManagers, except of those that do not answer in time."""
         sockets = await asyncio.to_thread(lambda: sorted(self.home.metric_sockets.glob("*.sock")))
         limit = asyncio.Semaphore(TASKMANAGERS_AT_ONCE)
 
@@ -51,7 +51,7 @@ class ClusterDiagnostics:
         return await asyncio.to_thread(merge, texts)
 
     async def taskmanager_metrics(self, name: str) -> str:
-        """Raises :class:`TaskManagerNotFound`."""
+        """The metrics of one TaskManager; raises :class:`TaskManagerNotFound`."""
         return await self._taskmanager(name).metrics()
 
     async def taskmanager_log(self, name: str, offset: int, limit: int) -> LogChunk:

@@ -60,7 +60,7 @@ async def persistently(
 
 
 def unwritten(record: JobRecord, error: Exception, now_ms: int) -> JobRecord:
-    """How a job is shown whose end could not be written down: for this leader it has failed, and says why."""
+    """The record of a job whose result could not be written: it has failed, and says why."""
     detail = record.detail
     failure = Failure(
         error=f"it was {detail.state}, and that could not be written down, so the next leader runs it again: {error}",

@@ -191,12 +191,12 @@ class Dispatcher(RpcEndpoint):
         return self.deferred(self._acceptance(job))
 
     async def _acceptance(self, job: RegisteredJob) -> None:
-        """Whoever submits it may give up waiting; what becomes of the job is decided all the same, and once."""
+        """Wait for the decision about a submission, which is made once even if the caller gives up waiting."""
         if job.accepting is not None:
             await asyncio.shield(job.accepting)
 
     def _restarts(self, job: RegisteredJob) -> RestartBackoff:
-        """Of a job that is to be run; a Spark Connect session is its client's to start again."""
+        """The restart strategy of a job; Spark Connect sessions have none, because their clients start them again."""
         submission = job.record.submission
         if submission.kind is not JobKind.PIPELINE:
             return NoRestart()
@@ -237,7 +237,7 @@ class Dispatcher(RpcEndpoint):
         return self._queries.detail(job_id)
 
     async def job_origin(self, job_id: str) -> JobOrigin:
-        """Whose a job is."""
+        """The owner of a job."""
         return self._queries.origin(job_id)
 
     async def job_logs(self, job_id: str) -> tuple[str, ...]:
@@ -257,7 +257,7 @@ class Dispatcher(RpcEndpoint):
         return self.deferred(self._queries.ui(job_id, request))
 
     async def connect_address(self, job_id: str) -> ConnectAddress:
-        """Where the Spark Connect server of a session listens."""
+        """The address of a session's Spark Connect server."""
         return self.deferred(self._queries.connect_address(job_id))
 
     async def job_record(self, job_id: str) -> JobRecord:

@@ -30,7 +30,7 @@ class Watch:
             self._wake.set()
 
     def close(self) -> None:
-        """Nothing will change any more."""
+        """End all watches."""
         self._closed = True
         self._wake.set()
 

@@ -82,7 +82,7 @@ class JobQueries:
         return self._shown(self._jobs[job_id])
 
     def origin(self, job_id: str) -> JobOrigin:
-        """Whose a job is."""
+        """The owner of a job."""
         submission = self._jobs[job_id].record.submission
         return JobOrigin(
             job=EgressJob(
@@ -168,7 +168,7 @@ class JobQueries:
         raise UiNotFound(f"job {job_id} does not run", "its UI is there while it runs")
 
     async def connect_address(self, job_id: str) -> ConnectAddress:
-        """Where the Spark Connect server of a session listens; port 0 while there is none."""
+        """The address of a session's Spark Connect server; port 0 while there is none."""
         _, master = self._running(job_id)
         none = ConnectAddress(host="", port=0)
         return none if master is None else await answer_or_record(master.connect_address(), lambda: none)

@@ -35,7 +35,7 @@ from sluice.runtime.messages import JobState
 
 
 class Phase(enum.Enum):
-    """How far a job is."""
+    """The phase of a job."""
 
     ACCEPTING = enum.auto()
     """It is being made durable."""
@@ -188,7 +188,7 @@ class DispatcherStateMachine:
     # --- attempts -------------------------------------------------------------------------------------------
 
     def attempt_begun(self, job_id: str, attempt: int) -> None:
-        """It is durable that this attempt begins."""
+        """The beginning of this attempt is durable."""
         job = self.jobs[job_id]
         if job.cancelled:
             self._conclude(job, JobState.CANCELED)
@@ -243,7 +243,7 @@ class DispatcherStateMachine:
             raise JobAlreadyTerminal(f"job {job_id} is {state}")
 
     def cancelled(self, job_id: str) -> bool:
-        """It is durable that somebody wants the job's end; answers whether its JobMaster is to be told now."""
+        """The cancellation is durable; answers whether the JobMaster must be told now."""
         job = self._job(job_id)
         job.cancelled = True
         if job.phase not in _UNDER_A_MASTER:

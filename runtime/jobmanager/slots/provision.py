@@ -77,6 +77,6 @@ def _lacking(demand: Demand, most: int) -> int:
 
 
 def _newest_first(name: str) -> tuple[int, str]:
-    """Those with the highest numbers, so that names stay small."""
+    """The TaskManagers with the highest numbers, so that names stay small."""
     number = name.rpartition("-")[2]
     return (-int(number) if number.isdecimal() and len(number) < 10 else 0, name)

@@ -19,7 +19,7 @@ class Refusal:
     reports: int = 0
 
     def refused(self) -> None:
-        """It was refused once more; requests that were under way at the same time count as one."""
+        """Count another refusal; requests that were under way at the same time count as one."""
         if not self.reports:
             self.refusals += 1
             self.reports = min(1 << (self.refusals - 1), MAX_REPORTS)
@@ -30,7 +30,7 @@ class Refusal:
 
 
 class Refusals:
-    """Those of all TaskManagers."""
+    """The refusals of all TaskManagers."""
 
     def __init__(self) -> None:
         self._by_taskmanager: dict[str, dict[str, Refusal]] = {}

@@ -206,7 +206,7 @@ class ResourceManager(FencedRpcEndpoint):
         self._decide()
 
     def _agree_on_draining(self, name: str, registered: _Registered, said: bool) -> None:
-        """Whoever drained it may have been an earlier leader; a word to it may have been lost."""
+        """Settle whether a TaskManager drains: an earlier leader may have drained it, or a message was lost."""
         if registered.draining is None:
             registered.draining = said
             if said:

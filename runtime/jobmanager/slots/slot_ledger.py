@@ -97,7 +97,7 @@ class TaskManagerSlots:
 
     @property
     def free(self) -> int:
-        """How many default slots a job could get."""
+        """The number of default slots that a job could get."""
         if self.draining:
             return 0
         usable = sum(self.slots[index].usable for index in range(self.defaults))

@@ -233,7 +233,7 @@ class SlotManager:
         return sorted(lacking, key=lambda each: (each[0].memory_mb, each[0].cores), reverse=True)
 
     def _allowances(self) -> Counter[str] | None:
-        """How many slots each user may still get; None: any number."""
+        """The number of slots that each user may still get; None: any number."""
         if self._max_slots_per_user <= 0:
             return None
         allowed = Counter({each.owner: self._max_slots_per_user for each in self._requirements.values()})
@@ -269,7 +269,7 @@ class SlotManager:
         return reserved
 
     def _keep_for(self, job_id: str, profile: SlotProfile) -> None:
-        """Nothing free is large enough: later jobs leave alone the TaskManager that comes nearest, one for each job."""
+        """Reserve for a job that fits nowhere the TaskManager that comes nearest, so that later jobs leave it alone."""
         if job_id in self._kept.values():
             return  # for a larger slot; however many sizes a driver wants, the others go on
         if not any(size.fits(profile) for size in self._sizes):

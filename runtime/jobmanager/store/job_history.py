@@ -100,7 +100,7 @@ class HistoryKeeper:
             pass
 
     def forget(self, job_id: str) -> None:
-        """Nobody asks for this job any more."""
+        """Forget a job."""
         self._over.discard(job_id)
         self._locks.pop(job_id, None)
 

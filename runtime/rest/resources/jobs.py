@@ -53,7 +53,7 @@ class Submitted(Message, frozen=True):
 
 
 class JobQuery(Query, frozen=True):
-    """How long to wait for a change, and since when."""
+    """How long to wait for a change, and since which version."""
 
     wait: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_SECONDS, description="seconds")] = 0
     version: Annotated[str, msgspec.Meta(max_length=64, description="`ETag` of the answer before")] = ""

@@ -51,7 +51,7 @@ class UploadList(Message, frozen=True):
 
 
 class OffsetQuery(Query, frozen=True, kw_only=True):
-    """Where the piece begins."""
+    """The offset at which the piece begins."""
 
     offset: Annotated[int, msgspec.Meta(ge=0, le=1 << 53, description="`offset` of the upload as it stands")]
 

@@ -58,7 +58,7 @@ class Events:
 
 
 class ControlGroups:
-    """Where this process may make groups: for each controller the directory to make them in.
+    """The directories in which this process may make groups, by controller.
 
     Args:
         parents: by controller; several controllers may have the same one.
@@ -146,7 +146,7 @@ class BoxGroup:
             os.write(descriptor, b"0")
 
     def processes(self) -> list[int]:
-        """Those that are in it now."""
+        """The pids of the processes in the group."""
         found: set[int] = set()
         for directory in self.directories:
             found.update(int(line) for line in kernel_text(directory / "cgroup.procs").split() if line.isdecimal())
@@ -219,7 +219,7 @@ def settings(
 
 
 def _for(directory: Path, settings: Mapping[str, tuple[tuple[str, str, bool], ...]]) -> Iterator[tuple[str, str, bool]]:
-    """Those of the controllers that this directory has: their files are there."""
+    """The controllers that this directory has, by their files."""
     for each in settings.values():
         if (directory / each[0][0]).exists():
             yield from each

@@ -36,7 +36,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whose bounds they are.
+    """What a bound applies to, in words.
 
     Attributes:
         name: of the process, as in "the executor".

@@ -55,7 +55,7 @@ class ReportedState:
         self._shuffles[shuffle_id] = KnownShuffle(shuffle_id=shuffle_id, number=number, partitions=partitions)
 
     def shuffle_over(self, shuffle_id: int) -> None:
-        """It is not needed any more."""
+        """A shuffle is not needed any more."""
         self._shuffles.pop(shuffle_id, None)
 
     def executors_given_up(self, executor_ids: Iterable[int]) -> None:

@@ -35,7 +35,7 @@ def has_aot_caches(java: Java) -> bool:
 
 
 def archive_file(java: Java, spark: SparkDistribution, *, cache: Path | None = None) -> Path:
-    """Where the archive for this JVM and these jars is, if there is one.
+    """The path of the archive for this JVM and these jars; it need not exist.
 
     A JVM compares its own build, and names, sizes and times of the jars; so does this.
     """

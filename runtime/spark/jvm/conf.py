@@ -41,7 +41,7 @@ def security_conf() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class DriverShape:
-    """How large a job is: what its driver asks for and gets."""
+    """The size of a job: what its driver requests and gets."""
 
     executors: int
     executor_cores: int
@@ -95,7 +95,7 @@ def driver_port_conf(ports: Mapping[str, int]) -> dict[str, str]:
 
 
 def executor_port_conf(ports: Mapping[str, int]) -> dict[str, str]:
-    """Those of an executor, by :data:`EXECUTOR_LISTENS`; the driver's do not reach it."""
+    """The settings of an executor's ports, by :data:`EXECUTOR_LISTENS`; the driver's do not reach it."""
     return {**_FIXED_PORTS, "spark.blockManager.port": str(ports["blocks"])}
 
 

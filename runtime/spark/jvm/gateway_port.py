@@ -12,7 +12,7 @@ MAX_GATEWAY_SECRET_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Where the JVM listens for Python (loopback), and the token it wants."""
+    """The port on loopback on which the JVM listens for Python, and the token that it demands."""
 
     port: int
     secret: str = field(repr=False)

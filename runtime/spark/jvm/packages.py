@@ -94,7 +94,7 @@ class Packages:
         return conf
 
     def environment(self) -> Mapping[str, str]:
-        """So that the pipeline can import them before it has a SparkContext; ``.py`` files are beside it."""
+        """Variables for imports before there is a SparkContext; ``.py`` files are beside the pipeline."""
         packed = [str(path) for path in self.modules if path.suffix.lower() != ".py"]
         return {"PYTHONPATH": ":".join(packed)} if packed else {}
 

@@ -54,7 +54,7 @@ def _sweep(base: Path) -> None:
 
 
 def _ours(uid: int) -> bool:
-    """As root also one that was given to a job."""
+    """Whether a directory is ours; as root also one that was given to a job."""
     return uid == os.geteuid() or (os.geteuid() == 0 and is_job_uid(uid))
 
 
