@@ -440,30 +440,30 @@ class ResourceManager(FencedRpcEndpoint):
 
     async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
         """A piece of an executor's log, from its TaskManager; raises ``LogNotFound``."""
-        registered = self._registered.get(request.taskmanager)
-        if registered is None:
-            raise LogNotFound(f"TaskManager {request.taskmanager} is not there any more, and its logs with it")
+        gateway = self._gateway_for_logs(request.taskmanager)
         return self.deferred(
-            registered.gateway.read_executor_log(
+            gateway.read_executor_log(
                 request.job_id, request.executor_id, request.stream, request.offset, request.limit
             )
         )
 
     async def driver_logs(self, taskmanager: str, job_id: str, attempt: int) -> tuple[str, ...]:
-        """Which logs the driver of an attempt has; whoever reads one of a TaskManager that is gone is told so."""
+        """The names of the logs of an attempt's driver; all of them if its TaskManager is gone: reading one says so."""
         registered = self._registered.get(taskmanager)
         return DRIVER_LOGS if registered is None else self.deferred(registered.gateway.driver_logs(job_id, attempt))
 
     async def read_driver_log(self, request: DriverLogRequest) -> LogChunk:
         """A piece of a driver's log, from its TaskManager; raises ``LogNotFound``."""
-        registered = self._registered.get(request.taskmanager)
-        if registered is None:
-            raise LogNotFound(f"TaskManager {request.taskmanager} is not there any more, and its logs with it")
+        gateway = self._gateway_for_logs(request.taskmanager)
         return self.deferred(
-            registered.gateway.read_driver_log(
-                request.job_id, request.attempt, request.name, request.offset, request.limit
-            )
+            gateway.read_driver_log(request.job_id, request.attempt, request.name, request.offset, request.limit)
         )
+
+    def _gateway_for_logs(self, taskmanager: str) -> TaskExecutorGateway:
+        try:
+            return self._registered[taskmanager].gateway
+        except KeyError:
+            raise LogNotFound(f"TaskManager {taskmanager} is not there any more, and its logs with it") from None
 
     # --- inside -----------------------------------------------------------------------------------------------
 
