@@ -58,7 +58,7 @@ class RestartConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class RestartWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one job wants different from the cluster's :class:`RestartConfig`; None: as the cluster has it."""
+    """The settings of a job that differ from the cluster's :class:`RestartConfig`; None: those of the cluster."""
 
     strategy: RestartStrategy | None = None
     attempts: _Count | None = None

@@ -18,7 +18,7 @@ class BlobNotFound(BlobError):
 
 
 class BlobTooLarge(BlobError):
-    """More content than the store or the request allows."""
+    """The content is larger than the store or the request allows."""
 
 
 class BlobCorrupt(BlobError):
@@ -26,11 +26,11 @@ class BlobCorrupt(BlobError):
 
 
 class UploadNotFound(BlobError):
-    """There is no such upload of this principal."""
+    """The caller has no such upload."""
 
 
 class UploadConflict(BlobError):
-    """The upload does not stand where the request says, or not all of it has come."""
+    """The upload has another offset, or is not complete."""
 
 
 class TooManyUploads(BlobError):

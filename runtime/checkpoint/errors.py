@@ -35,4 +35,4 @@ class SavepointNotFound(CheckpointError):
 
 @remotable
 class SavepointFailed(CheckpointError):
-    """The savepoint could not be made."""
+    """The savepoint could not be taken."""

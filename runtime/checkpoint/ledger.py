@@ -34,7 +34,7 @@ class Checkpoint(Message, frozen=True):
 
 
 class CheckpointsView(Message, frozen=True):
-    """What is shown of a job's checkpoints: how many there are, from which this attempt goes on, and the latest."""
+    """A job's checkpoints: their number, the one from which this attempt resumed, and the latest ones."""
 
     completed: int = 0
     restored: Checkpoint | None = None

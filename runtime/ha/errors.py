@@ -24,7 +24,7 @@ class EntryMissing(HaError):
 
 
 class EntryDamaged(HaError):
-    """An entry is not what was written: truncated, changed, or of an unknown form."""
+    """An entry of the HA storage is not what was written: truncated, changed, or of an unknown form."""
 
 
 class PointerExists(HaError):

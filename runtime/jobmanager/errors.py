@@ -20,7 +20,7 @@ class IllegalTransition(JobManagerError):
 
 @remotable
 class JobNotFound(JobManagerError):
-    """There is no such job, or it is so long ago that its record is gone."""
+    """There is no such job, or its record has been deleted."""
 
 
 @remotable
@@ -30,7 +30,7 @@ class JobAlreadyTerminal(JobManagerError):
 
 @remotable
 class SubmissionRejected(JobManagerError):
-    """The submission is not acceptable as it is."""
+    """The submission cannot be accepted; the detail says why."""
 
 
 @remotable
@@ -40,12 +40,12 @@ class TaskManagerLeaves(JobManagerError):
 
 @remotable
 class QuotaExceeded(JobManagerError):
-    """The owner's unfinished jobs have as many bytes of files as one may have."""
+    """The files of the owner's unfinished jobs would exceed the quota."""
 
 
 @remotable
 class TooManyJobs(JobManagerError):
-    """The cluster runs or keeps waiting as many jobs as it takes."""
+    """The limits of running and waiting jobs are reached."""
 
 
 class ConnectSessionRuns(JobManagerError):
@@ -54,7 +54,7 @@ class ConnectSessionRuns(JobManagerError):
 
 @remotable
 class TaskManagerNotFound(JobManagerError):
-    """There is no TaskManager with that name, or it has no session with this JobManager now."""
+    """There is no TaskManager with that name, or it is not connected to this JobManager."""
 
 
 @remotable

@@ -25,7 +25,7 @@ from sluice.runtime.sandbox import IsolationLevel
 
 
 class Failure(Message, frozen=True):
-    """Why a job failed: one line, and the pipeline's Python traceback when there is one."""
+    """Why a job failed: one line, and the pipeline's Python traceback if there is one."""
 
     error: str
     traceback: str = ""
@@ -46,7 +46,7 @@ class AttemptView(Message, frozen=True):
 
 
 class ExceptionEntry(Message, frozen=True):
-    """Something that went wrong: in which attempt, when, and where if that is known.
+    """An exception of a job: the attempt, the time, and the place if it is known.
 
     ``error`` is one line, ``root_cause`` the innermost cause. ``ended_attempt`` tells failures of the driver from those
     of a task or an executor. ``recovered``: whether the job got over it; null while nobody can know.
@@ -65,7 +65,7 @@ class ExceptionEntry(Message, frozen=True):
 
 
 class SavepointState(enum.StrEnum):
-    """What became of a request for a savepoint."""
+    """The state of a requested savepoint."""
 
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"

@@ -38,7 +38,7 @@ MAX_STAGES = 300
 
 
 class StageState(enum.StrEnum):
-    """What becomes of a stage. ``SKIPPED``: its output was there already."""
+    """The state of a stage. ``SKIPPED``: its output existed already."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"

@@ -25,7 +25,7 @@ _LONGEST_CHARACTER_BYTES = 4
 
 @remotable
 class LogUnreadable(SluiceError):
-    """The job has put something else in the place of its log."""
+    """The job has replaced its log by something else."""
 
 
 def open_log(path: Path) -> IO[bytes]:

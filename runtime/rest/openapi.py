@@ -31,11 +31,11 @@ from sluice.runtime.rest.route import (
 
 REFERENCE = "#/components/schemas/{name}"
 PARAMETERS: Mapping[str, str] = {
-    "job_id": "of a job, as its submission answered it",
-    "taskmanager_id": "of a TaskManager: the name in its certificate",
-    "savepoint_id": "of a savepoint",
+    "job_id": "id of a job, from the answer to its submission",
+    "taskmanager_id": "name of a TaskManager, as in its certificate",
+    "savepoint_id": "id of a savepoint",
     "secret": "name of a secret",
-    "upload_id": "of an upload, as its announcement answered it",
+    "upload_id": "id of an upload, from the answer to its announcement",
     "batch_id": "number of a batch",
     **dict.fromkeys(UI_SEGMENTS, "a part of the path in Spark's UI"),
     "worker": "name of a ShuffleWorker",

@@ -22,7 +22,7 @@ Position = tuple[int, str]
 class PageQuery(Query, frozen=True):
     """The parameters of every list."""
 
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="most items of one answer")] = MAX_PAGE
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE, description="maximum number of items")] = MAX_PAGE
     after: Annotated[str, msgspec.Meta(max_length=160, description="`next` of the answer before")] = ""
 
 

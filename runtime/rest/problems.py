@@ -62,7 +62,7 @@ class BadRequest(SluiceError):
 
 
 class NotYours(SluiceError):
-    """The principal may not do this to somebody else's job."""
+    """The job belongs to somebody else."""
 
 
 class TooManyStreams(SluiceError):

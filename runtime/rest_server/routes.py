@@ -36,7 +36,7 @@ HEALTH = Route("GET", HEALTH_PATH, "", overview.get_health)
 
 
 async def get_description(cluster: Cluster, call: Call[NoQuery]) -> dict[str, Any]:  # noqa: ARG001
-    """This API, in OpenAPI 3.1."""
+    """Get the description of this API in OpenAPI 3.1."""
     return _description(cluster.facts.sluice_version)
 
 

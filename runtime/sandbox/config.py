@@ -8,7 +8,7 @@ import msgspec
 
 
 class IsolationLevel(enum.StrEnum):
-    """What keeps the processes of a job from everything else on the machine."""
+    """What isolates the processes of a job from the rest of the machine."""
 
     SANDBOX = "sandbox"
     """Namespaces (bubblewrap), a seccomp filter, Landlock where the kernel has it; as root a uid for each job."""

@@ -22,7 +22,7 @@ class ClassArchiveFailed(SparkError):
 
 
 class ForbiddenSparkConf(SparkError):
-    """A job asked for a Spark setting that only the launcher may decide."""
+    """The job may not change this Spark setting."""
 
 
 class PackageRefused(SparkError):

@@ -20,7 +20,7 @@ class SecretUnknown(SecretError):
 
 @remotable
 class SecretRefused(SecretError):
-    """A job does not get a secret: it is not there, or not granted. Which of the two is not told."""
+    """The secret does not exist, or is not granted to the job; the answer does not say which."""
 
 
 @remotable
@@ -34,4 +34,4 @@ class SecretKeyMissing(SecretError):
 
 
 class SecretsFull(SecretError):
-    """There are as many secrets, or grants of one, as there may be."""
+    """The limit of secrets, or of grants of a secret, is reached."""

@@ -59,7 +59,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=2000)]
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A batch to submit. What this cluster does not do is refused rather than left out."""
+    """A batch to submit. Fields that this cluster does not support are refused, not ignored."""
 
     file: _Text
     args: tuple[str | int | float, ...] = ()
@@ -81,7 +81,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     queue: str | None = None
 
     def spark_conf(self) -> dict[str, str]:
-        """The settings that it makes; which of them a job may make is decided elsewhere."""
+        """Its Spark settings; they are checked elsewhere."""
         given = self.conf or {}
         return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
 
@@ -96,7 +96,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class AppInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Pages of the application; there are none here."""
+    """Links to the application's pages; always null."""
 
     driver_log_url: str | None = None
     spark_ui_url: str | None = None
@@ -116,14 +116,14 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class BatchQuery(Query, frozen=True, rename={"first": "from"}):
-    """Which of the batches, the oldest first."""
+    """The range of batches, the oldest first."""
 
     first: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 0
     size: Annotated[int, msgspec.Meta(ge=0, le=MAX_LISTED)] = 100
 
 
 class BatchList(msgspec.Struct, frozen=True, kw_only=True, rename={"first": "from"}):
-    """Some of the batches."""
+    """A page of batches."""
 
     first: int
     total: int
@@ -131,14 +131,14 @@ class BatchList(msgspec.Struct, frozen=True, kw_only=True, rename={"first": "fro
 
 
 class BatchState(msgspec.Struct, frozen=True, kw_only=True):
-    """What has become of a batch."""
+    """The state of a batch."""
 
     id: int
     state: str
 
 
 class BatchLogQuery(Query, frozen=True, rename={"first": "from"}):
-    """Which lines; from -1: the last ones."""
+    """The range of lines; from -1: the last ones."""
 
     first: Annotated[int, msgspec.Meta(ge=-1, le=1 << 40)] = -1
     size: Annotated[int, msgspec.Meta(ge=-1, le=MAX_LOG_LINES)] = 100
@@ -154,7 +154,7 @@ class BatchLog(msgspec.Struct, frozen=True, kw_only=True, rename={"first": "from
 
 
 class Deleted(msgspec.Struct, frozen=True):
-    """A batch that does not run any more."""
+    """A batch that was cancelled or had ended."""
 
     msg: str
 
@@ -199,7 +199,7 @@ async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest
 
 
 async def list_batches(cluster: Cluster, call: Call[BatchQuery]) -> BatchList:
-    """Batches, the oldest first."""
+    """List batches, the oldest first."""
     jobs = sorted(await _batches(cluster, call), key=lambda job: (job.start_time, job.id))
     first = call.query.first
     page = jobs[first : first + call.query.size]
@@ -207,18 +207,18 @@ async def list_batches(cluster: Cluster, call: Call[BatchQuery]) -> BatchList:
 
 
 async def get_batch(cluster: Cluster, call: Call[NoQuery]) -> Batch:
-    """One batch."""
+    """Get a batch."""
     return _shown(await _batch(cluster, call))
 
 
 async def get_batch_state(cluster: Cluster, call: Call[NoQuery]) -> BatchState:
-    """What has become of a batch."""
+    """Get the state of a batch."""
     job = await _batch(cluster, call)
     return BatchState(id=number_of(job.id), state=STATES[job.state])
 
 
 async def get_batch_log(cluster: Cluster, call: Call[BatchLogQuery]) -> BatchLog:
-    """Lines of what a batch's driver printed."""
+    """Get lines of the output of a batch's driver."""
     job = await _batch(cluster, call)
     lines: list[str] = []
     for stream in ("stdout", "stderr"):
@@ -229,7 +229,7 @@ async def get_batch_log(cluster: Cluster, call: Call[BatchLogQuery]) -> BatchLog
 
 
 async def delete_batch(cluster: Cluster, call: Call[NoQuery]) -> Deleted:
-    """End a batch: its owner may, and administrators. One that has ended stays as it is."""
+    """Cancel a batch. Only its owner and administrators may. A batch that has ended does not change."""
     job = await _batch(cluster, call)
     if not may_act_on(call.request, job.owner):
         raise NotYours(f"batch {number_of(job.id)} belongs to {job.owner}", "its owner or an admin may")

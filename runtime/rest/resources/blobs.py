@@ -13,9 +13,9 @@ from sluice.runtime.rest.route import Call, Route
 
 
 class BlobList(Message, frozen=True):
-    """One page of files of jobs that have not ended, the earliest job first; of all of them, `bytes` together.
+    """A page of files of unfinished jobs, the earliest job first; `bytes` is the size of all files together.
 
-    What several files have in common is on disk, and in `bytes`, once.
+    Content that several files share is on disk, and in `bytes`, once.
     """
 
     blobs: tuple[JobBlob, ...]
@@ -24,7 +24,7 @@ class BlobList(Message, frozen=True):
 
 
 async def list_blobs(cluster: Cluster, call: Call[PageQuery]) -> BlobList:
-    """Files of the jobs that one may see and that have not ended."""
+    """List the files of unfinished jobs that the caller may see."""
     seen = [each for each in await cluster.dispatcher.blobs() if may_act_on(call.request, each.owner)]
     page, following = paginate(seen, call.query, _position)
     return BlobList(blobs=page, bytes=sum({each.sha256: each.size for each in seen}.values()), next=following)

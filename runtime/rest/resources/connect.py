@@ -18,14 +18,14 @@ from sluice.runtime.rest.route import (
 
 
 class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a session is started with."""
+    """The request for a session."""
 
     secrets: tuple[SecretReference, ...] = ()
-    """Secrets that it gets as files below `/run/secrets`."""
+    """Secrets that the session gets as files below `/run/secrets`."""
 
 
 async def ensure_connect_session(cluster: Cluster, call: Call[NoQuery]) -> Reply[ConnectSession]:
-    """The Spark Connect session of the caller, started when there is none."""
+    """Get the caller's Spark Connect session, and start it if there is none."""
     session = await cluster.sessions.ensure(call.who.principal)
     return Reply(session, status=200 if session.port else 202)
 
@@ -33,7 +33,7 @@ async def ensure_connect_session(cluster: Cluster, call: Call[NoQuery]) -> Reply
 async def start_connect_session(cluster: Cluster, call: Call[NoQuery], body: SessionRequest) -> Reply[ConnectSession]:
     """Start the caller's Spark Connect session with secrets.
 
-    A session that runs keeps what it has (409): cancel its job first.
+    A running session keeps its secrets, and the answer is 409: cancel its job first.
     """
     owner = call.who.principal
     check_secret_references(body.secrets)

@@ -28,7 +28,7 @@ LAST_EVENT = "last-event-id"
 
 
 class Gone(Message, frozen=True):
-    """A job that is not kept any more."""
+    """A job that was deleted."""
 
     id: str
 
@@ -43,7 +43,7 @@ class LogStreamQuery(Query, frozen=True):
 class EventsQuery(Query, frozen=True):
     """What a stream of the whole cluster begins with."""
 
-    present: Annotated[bool, msgspec.Meta(description="begin with all jobs that there are")] = True
+    present: Annotated[bool, msgspec.Meta(description="whether to begin with all existing jobs")] = True
 
 
 def version_of(detail: JobDetail) -> str:
@@ -53,10 +53,10 @@ def version_of(detail: JobDetail) -> str:
 
 
 async def stream_job(cluster: Cluster, call: Call[NoQuery]) -> web.StreamResponse:
-    """A job as it changes: an event `job` at once and after each change, `end` after its last state.
+    """Stream changes of a job: an event `job` at once and after each change, `end` after its last state.
 
     The id of an event is the version of the job; a client that reconnects with it receives only what is new. Changes
-    that follow each other faster than they are read are one event.
+    that follow each other faster than they are read are merged into one event.
     """
     job_id = await require_visible(cluster, call)
 
@@ -78,7 +78,7 @@ async def stream_job(cluster: Cluster, call: Call[NoQuery]) -> web.StreamRespons
 
 
 async def stream_job_log(cluster: Cluster, call: Call[LogStreamQuery]) -> web.StreamResponse:
-    """A log of a job as it grows: events `log` with pieces, `end` when the job has ended and all of it was sent.
+    """Stream a log of a job: events `log` with pieces, `end` when the job has ended and everything was sent.
 
     The id of an event is the offset after it, in bytes; a client that reconnects with it misses nothing.
     """
@@ -105,12 +105,10 @@ async def stream_job_log(cluster: Cluster, call: Call[LogStreamQuery]) -> web.St
 
 
 async def stream_cluster(cluster: Cluster, call: Call[EventsQuery]) -> web.StreamResponse:
-    """The cluster as it changes: events `job` (a summary), `removed` (a job that is gone) and `overview`.
+    """Stream changes of the cluster: events `job` (a summary), `removed` (a job was deleted) and `overview`.
 
-    Of jobs, those that one may see.
-
-    It begins with all of it, or with the overview alone. Changes that follow each other faster than they are read are
-    one event.
+    Jobs that the caller may not see are left out. The stream begins with all jobs and the overview, or only with the
+    overview. Changes that follow each other faster than they are read are merged into one event.
     """
 
     async def produce(stream: EventStream) -> None:

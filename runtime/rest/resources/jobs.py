@@ -40,7 +40,7 @@ MAX_WAIT_SECONDS = 25
 
 
 class JobList(Message, frozen=True):
-    """One page of jobs, the latest first."""
+    """A page of jobs, the latest first."""
 
     jobs: tuple[JobSummary, ...]
     next: str | None
@@ -60,23 +60,23 @@ class JobQuery(Query, frozen=True):
 
 
 class ChangeQuery(Query, frozen=True):
-    """What is to be done with a job."""
+    """The change of a job."""
 
     mode: str = ""
 
 
 async def list_jobs(cluster: Cluster, call: Call[PageQuery]) -> JobList:
-    """Running and archived jobs that one may see, the latest first."""
+    """List running and ended jobs that the caller may see, the latest first."""
     jobs = await visible_jobs(cluster, call)
     page, following = paginate(jobs, call.query, lambda job: (job.start_time, job.id), latest_first=True)
     return JobList(jobs=page, next=following)
 
 
 async def get_job(cluster: Cluster, call: Call[JobQuery]) -> Reply[JobDetail]:
-    """One job; with `wait`, as soon as it is another than the version that one has, at the latest after that time.
+    """Get a job; with `wait`, as soon as it differs from the given version, or when that time is over.
 
-    The header `ETag` of the answer is the version, which goes into `version` (or the header `If-None-Match`) of the
-    next request. 304 says that nothing changed.
+    The header `ETag` of the answer is the version. Pass it as `version`, or in the header `If-None-Match`, with the
+    next request; 304 says that nothing changed.
     """
     job_id, known = (
         await require_visible(cluster, call),
@@ -100,9 +100,9 @@ async def get_job(cluster: Cluster, call: Call[JobQuery]) -> Reply[JobDetail]:
 
 
 async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
-    """Submit a pipeline with its files; nothing stays behind when it is not accepted.
+    """Submit a pipeline with its files. If it is not accepted, nothing of it is kept.
 
-    503 ``OutcomeUnknown`` names the job: it is in the list, or never will be.
+    503 ``OutcomeUnknown`` names the job: if it is not in the list of jobs, it never will be.
     """
     job_id = secrets.token_hex(16)
     used: list[str] = []
@@ -136,7 +136,7 @@ async def _own_savepoint(cluster: Cluster, call: Call[NoQuery], name: str) -> st
 
 
 async def cancel_job(cluster: Cluster, call: Call[ChangeQuery]) -> Nothing:
-    """Cancel a job: its owner may, and administrators."""
+    """Cancel a job. Only its owner and administrators may."""
     if call.query.mode != "cancel":
         raise BadRequest("PATCH of a job needs ?mode=cancel")
     job_id = await require_owner(cluster, call)
@@ -145,7 +145,7 @@ async def cancel_job(cluster: Cluster, call: Call[ChangeQuery]) -> Nothing:
 
 
 async def list_job_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections:
-    """Evidence of a job's mutual TLS connections, and of its connections to the outside."""
+    """List a job's mutual TLS connections, and its connections to the outside."""
     job_id = await require_visible(cluster, call)
     seen = await cluster.dispatcher.job_connections(job_id)
     outside = EgressConnections() if cluster.egress is None else await cluster.egress.egress_of(job_id)

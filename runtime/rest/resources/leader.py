@@ -18,10 +18,10 @@ _SECRET = re.compile(r"secret|password|passwd|token|credential|private|access.?k
 
 
 class Leader(Message, frozen=True):
-    """The JobManager that leads, and those that would take over.
+    """The leading JobManager, and those that would take over.
 
     ``epoch`` rises with each change of leaders, ``since`` is epoch milliseconds; ``standbys`` is null where the
-    election does not tell (Kubernetes, or no answer of ZooKeeper).
+    election does not report them (Kubernetes, or no answer of ZooKeeper).
     """
 
     name: str
@@ -32,13 +32,13 @@ class Leader(Message, frozen=True):
 
 
 class Configuration(Message, frozen=True):
-    """The sections of ``sluice.toml`` that the leader works with; what looks like a secret is hidden."""
+    """The sections of ``sluice.toml`` that the leader works with; values that look like secrets are hidden."""
 
     config: dict[str, Any]
 
 
 async def leader_of(cluster: Cluster) -> Leader:
-    """The JobManager that leads, and those that stand by."""
+    """Get the leading JobManager and the standbys."""
     standbys = await cluster.standbys()
     return Leader(
         name=cluster.leader.name,
@@ -50,12 +50,12 @@ async def leader_of(cluster: Cluster) -> Leader:
 
 
 async def get_leader(cluster: Cluster, call: Call[NoQuery]) -> Leader:
-    """The JobManager that leads, and those that stand by."""
+    """Get the leading JobManager and the standbys."""
     return await leader_of(cluster)
 
 
 async def get_config(cluster: Cluster, call: Call[NoQuery]) -> Configuration:
-    """How the leader is configured, defaults included."""
+    """Get the configuration of the leader, defaults included."""
     return Configuration(config=without_secrets(msgspec.to_builtins(cluster.config)))
 
 

@@ -18,7 +18,7 @@ MAX_OFFSET = 1 << 60
 
 
 class LogQuery(Query, frozen=True):
-    """Which piece of which log; without a source, the names of the logs."""
+    """The piece of a log; without a source, the names of the logs."""
 
     source: str = ""
     offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET, description="in bytes")] = 0
@@ -26,19 +26,19 @@ class LogQuery(Query, frozen=True):
 
 
 class LogList(Message, frozen=True):
-    """The logs that there are."""
+    """The names of the logs."""
 
     logs: tuple[str, ...]
 
 
 class LogPiece(LogChunk, frozen=True):
-    """A piece of one log; read on from ``next_offset``. ``end`` says that there is no more now."""
+    """A piece of a log; continue at ``next_offset``. ``end`` says that there is no more at present."""
 
     source: str
 
 
 async def get_job_logs(cluster: Cluster, call: Call[LogQuery]) -> LogList | LogPiece:
-    """The names of a job's logs, or with ``source`` a piece of one."""
+    """List the names of a job's logs, or with ``source`` get a piece of one."""
     job_id, query = await require_visible(cluster, call), call.query
     if not query.source:
         return LogList(logs=await cluster.dispatcher.job_logs(job_id))

@@ -23,10 +23,10 @@ SHUFFLE_SECONDS = 3.0
 
 
 async def get_metrics(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """All metrics that there are: of the JobManager, of the processes of its home, and of all TaskManagers.
+    """Get the metrics of the JobManager, the processes of its home, and all TaskManagers.
 
-    Of ShuffleWorkers, wherever they are, what they have told their manager. The label `process` says whose a sample is.
-    A process that does not answer in time is left out.
+    Metrics of ShuffleWorkers are those of their last report to the manager. The label `process` names the process of a
+    sample. Processes that do not answer in time are left out.
     """
     found = await asyncio.gather(cluster.diagnostics.metrics(), _samples(cluster), _shuffle(cluster))
     text = merge([found[0], exposition(families(found[1])), found[2]])

@@ -24,11 +24,11 @@ MAX_EGRESS_SHOWN = 1000
 
 
 class Connections(Message, frozen=True):
-    """The latest mutual TLS connections, as their ends saw them; ``dropped`` earlier ones are left out.
+    """The latest mutual TLS connections, as their ends saw them. ``dropped`` is the number of earlier ones.
 
     ``egress`` are connections of jobs to the outside, as the process beside the job's box saw them, the oldest first;
-    ``egress_dropped`` earlier ones are left out. Those that ended before ``egress_since`` (epoch seconds), when this
-    JobManager began to lead, are in the audit log alone.
+    ``egress_dropped`` is the number of earlier ones. Those that ended before ``egress_since`` (epoch seconds),
+    when this JobManager began to lead, are only in the audit log.
     """
 
     connections: tuple[ConnectionEvidence, ...]
@@ -39,7 +39,7 @@ class Connections(Message, frozen=True):
 
 
 async def overview_of(cluster: Cluster) -> Overview:
-    """The cluster in numbers."""
+    """Get the cluster in numbers."""
     jobs, taskmanagers = await asyncio.gather(cluster.dispatcher.jobs(), cluster.resource_manager.taskmanagers())
     states = [job.state for job in jobs]
     return Overview(
@@ -60,7 +60,7 @@ async def overview_of(cluster: Cluster) -> Overview:
 
 
 async def get_overview(cluster: Cluster, call: Call[NoQuery]) -> Overview:
-    """The cluster in numbers."""
+    """Get the cluster in numbers."""
     return await overview_of(cluster)
 
 
@@ -70,7 +70,7 @@ async def get_health(cluster: Cluster, call: Call[NoQuery]) -> ServiceCounts:
 
 
 async def list_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections:
-    """Evidence of the cluster's own mutual TLS connections; those with or of jobs when one may see the job."""
+    """List the cluster's mutual TLS connections; those of jobs only if the caller may see the job."""
     seen, egress = await asyncio.gather(connections_seen(cluster, call), egress_seen(cluster, call))
     return Connections(
         connections=seen.connections, dropped=seen.dropped, egress=egress.rows, egress_since=egress.since

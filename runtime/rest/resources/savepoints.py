@@ -13,19 +13,19 @@ from sluice.runtime.rest.route import Call, NoQuery, Nothing, Route
 
 
 class SavepointOrder(Message, frozen=True):
-    """What is wanted: with ``stop`` the job ends with the savepoint."""
+    """The request for a savepoint; with ``stop`` the job ends with it."""
 
     stop: bool = False
 
 
 class SavepointTriggered(Message, frozen=True):
-    """A savepoint that is being made; the list of the job's savepoints says what becomes of it."""
+    """A savepoint that is being taken; the list of the job's savepoints has its result."""
 
     savepoint_id: str
 
 
 class SavepointRequestList(Message, frozen=True):
-    """The latest savepoints that were asked of a job, the earliest first."""
+    """The latest savepoints that were requested of a job, the earliest first."""
 
     savepoints: tuple[SavepointRequest, ...]
 
@@ -37,25 +37,25 @@ class SavepointList(Message, frozen=True):
 
 
 async def list_job_savepoints(cluster: Cluster, call: Call[NoQuery]) -> SavepointRequestList:
-    """The savepoints that were asked of a job, and what became of them."""
+    """List the savepoints that were requested of a job, with their results."""
     record = await cluster.dispatcher.job_record(await require_visible(cluster, call))
     return SavepointRequestList(savepoints=record.savepoints)
 
 
 async def trigger_savepoint(cluster: Cluster, call: Call[NoQuery], body: SavepointOrder) -> SavepointTriggered:
-    """Begin a savepoint of a streaming job: its owner may, and administrators."""
+    """Take a savepoint of a streaming job. Only its owner and administrators may."""
     job_id = await require_owner(cluster, call)
     return SavepointTriggered(savepoint_id=await cluster.dispatcher.trigger_savepoint(job_id, body.stop))
 
 
 async def list_savepoints(cluster: Cluster, call: Call[NoQuery]) -> SavepointList:
-    """Complete savepoints of the jobs that one may see, ended or not."""
+    """List complete savepoints of the jobs that the caller may see, ended ones included."""
     found = await cluster.dispatcher.savepoints()
     return SavepointList(savepoints=tuple(each for each in found if may_act_on(call.request, each.owner)))
 
 
 async def dispose_savepoint(cluster: Cluster, call: Call[NoQuery]) -> Nothing:
-    """Remove a savepoint: its owner may, and administrators."""
+    """Dispose of a savepoint. Only its owner and administrators may."""
     savepoint = await owned_savepoint(cluster, call, call.path["savepoint_id"])
     await cluster.dispatcher.dispose_savepoint(savepoint.id)
     return Nothing()

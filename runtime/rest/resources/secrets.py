@@ -34,13 +34,13 @@ class SecretList(Message, frozen=True):
 
 
 class VersionQuery(Query, frozen=True):
-    """Which version is removed; 0: the secret with all of them."""
+    """The version that is removed; 0: the secret with all versions."""
 
     version: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)] = 0
 
 
 class GrantQuery(Query, frozen=True, kw_only=True):
-    """Which grant is taken back, as it was made."""
+    """The grant that is revoked, as it was made."""
 
     kind: GranteeKind
     name: _Grantee
@@ -48,25 +48,25 @@ class GrantQuery(Query, frozen=True, kw_only=True):
 
 
 class RotationOrder(Message, frozen=True):
-    """The id of the key that is to be used; empty: a new one, or the only one that is not in use."""
+    """The id of the key to use; empty: a new one, or the only one that is not in use."""
 
     key_id: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
 async def list_secrets(cluster: Cluster, call: Call[NoQuery]) -> SecretList:
-    """All secrets with their versions and grants, without their values."""
+    """List secrets with their versions and grants, without their values."""
     return SecretList(secrets=await cluster.secrets.list())
 
 
 async def get_secret(cluster: Cluster, call: Call[NoQuery]) -> SecretView:
-    """One secret with its versions and grants, without its values."""
+    """Get a secret with its versions and grants, without its values."""
     return await cluster.secrets.get(call.path["secret"])
 
 
 async def put_secret(cluster: Cluster, call: Call[NoQuery]) -> SecretView:
     """Store a new version of a secret: the body is its value.
 
-    Jobs that begin an attempt from now on get it, those that run keep theirs.
+    Attempts that begin from now on get it; running ones keep theirs.
     """
     if call.request.content_type != BINARY:
         raise BadRequest(f"the body is {call.request.content_type[:80]}, not {BINARY}")
@@ -84,12 +84,12 @@ async def remove_secret(cluster: Cluster, call: Call[VersionQuery]) -> Nothing:
 
 
 async def grant_secret(cluster: Cluster, call: Call[NoQuery], body: Grant) -> SecretView:
-    """Give a secret to jobs that ask for it: of a role, a group or a user, or of one name of a user."""
+    """Grant a secret to jobs of a role, a group or a user, or to a user's jobs of one name."""
     return await cluster.secrets.grant(call.path["secret"], body)
 
 
 async def revoke_secret(cluster: Cluster, call: Call[GrantQuery]) -> SecretView:
-    """Take a grant back: no process of a job that starts from now on gets the secret by it."""
+    """Revoke a grant. Processes of jobs that start from now on do not get the secret by it."""
     query = call.query
     grant = Grant(kind=query.kind, name=query.name, owner=query.owner)
     return await cluster.secrets.revoke(call.path["secret"], grant)

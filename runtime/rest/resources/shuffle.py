@@ -21,20 +21,20 @@ from sluice.runtime.shuffle.control_plane import (
 
 
 class ShuffleView(Message, frozen=True):
-    """``enabled``: whether the shuffles of jobs go through the service; without it there is nothing else."""
+    """``enabled`` says whether jobs use the service; otherwise ``service`` is null."""
 
     enabled: bool
     service: ShuffleOverview | None = None
 
 
 class JobShuffleView(Message, frozen=True):
-    """What one job keeps in the service; null when it keeps nothing, or not any more."""
+    """What a job stores in the service; null when it stores nothing (any more)."""
 
     shuffle: ShuffleJobView | None
 
 
 async def get_shuffle(cluster: Cluster, call: Call[NoQuery]) -> ShuffleView:
-    """The shuffle service: all of its workers, and of the jobs of this cluster in it those that one may see."""
+    """Get the shuffle service: all workers, and the jobs of this cluster that the caller may see."""
     service = await service_seen(cluster, call)
     return ShuffleView(enabled=service is not None, service=service)
 
@@ -58,7 +58,7 @@ async def service_seen(cluster: Cluster, call: Call[Any]) -> ShuffleOverview | N
 
 
 async def get_job_shuffle(cluster: Cluster, call: Call[NoQuery]) -> JobShuffleView:
-    """What a job keeps in the shuffle service now, and what it has moved."""
+    """Get what a job stores in the shuffle service, and what it has transferred."""
     return JobShuffleView(shuffle=await kept_of(cluster, await require_visible(cluster, call)))
 
 
@@ -70,13 +70,13 @@ async def kept_of(cluster: Cluster, job_id: str) -> ShuffleJobView | None:
 
 
 async def drain_shuffle_worker(cluster: Cluster, call: Call[NoQuery]) -> Reply[Nothing]:
-    """Give a worker no new shuffles; it can be stopped when it is DRAINED."""
+    """Drain a worker: it gets no new shuffles, and can be stopped when it is DRAINED."""
     await _service(cluster).drain(call.path["worker"])
     return Reply(Nothing())
 
 
 async def resume_shuffle_worker(cluster: Cluster, call: Call[NoQuery]) -> Reply[Nothing]:
-    """Let a worker that was drained take part again."""
+    """Resume a drained worker."""
     await _service(cluster).drain(call.path["worker"], wanted=False)
     return Reply(Nothing())
 

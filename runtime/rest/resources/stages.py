@@ -13,7 +13,7 @@ from sluice.runtime.rest.route import Call, NoQuery, Route
 
 
 class StageList(Message, frozen=True):
-    """One page of stages by their numbers; of ``left_out`` older ones nothing is kept."""
+    """A page of stages by their numbers; ``left_out`` older ones are not kept."""
 
     stages: tuple[StageReport, ...]
     left_out: int
@@ -49,14 +49,14 @@ class Plan(Message, frozen=True):
 
 
 class Metric(Message, frozen=True):
-    """One value."""
+    """The value of one counter."""
 
     id: str
     value: float
 
 
 class Metrics(Message, frozen=True):
-    """Values that the job counts, summed over the stages that are kept where they are Spark's."""
+    """Counters of the job; those of Spark are summed over the stages that are kept."""
 
     metrics: tuple[Metric, ...]
 
@@ -65,19 +65,19 @@ _SUMMED = ("input_bytes", "output_bytes", "memory_spilled_bytes", "disk_spilled_
 
 
 async def list_job_stages(cluster: Cluster, call: Call[PageQuery]) -> StageList:
-    """Spark's stages in the last attempt of a job: bytes, spill, and how the times of their tasks differ."""
+    """List Spark's stages in the last attempt of a job: bytes, spill, and the distribution of task times."""
     table = (await cluster.dispatcher.job_record(await require_visible(cluster, call))).stages
     page, following = paginate(table.stages, call.query, lambda stage: (stage.id, ""))
     return StageList(stages=page, left_out=table.left_out, next=following)
 
 
 async def get_job_plan(cluster: Cluster, call: Call[NoQuery]) -> Plan:
-    """The plan of a job: its stages as a graph, as far as Spark has planned it."""
+    """Get the plan of a job: its stages as a graph, as far as Spark has planned it."""
     return plan_of((await cluster.dispatcher.job_record(await require_visible(cluster, call))).stages)
 
 
 async def get_job_metrics(cluster: Cluster, call: Call[NoQuery]) -> Metrics:
-    """What a job counts, as a flat list."""
+    """List the counters of a job."""
     job_id = await require_visible(cluster, call)
     detail = await cluster.dispatcher.job(job_id)
     table = (await cluster.dispatcher.job_record(job_id)).stages

@@ -27,27 +27,27 @@ from sluice.runtime.rest.route import (
 
 
 class TaskManagerList(Message, frozen=True):
-    """One page of TaskManagers, by name."""
+    """A page of TaskManagers, by name."""
 
     taskmanagers: tuple[TaskManagerView, ...]
     next: str | None
 
 
 class ProcessLogQuery(Query, frozen=True):
-    """Which piece, in bytes since the process began; what is not kept any more is skipped."""
+    """The piece of the log, in bytes since the process began; parts that are no longer kept are skipped."""
 
     offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)] = 0
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHUNK_BYTES)] = DEFAULT_LOG_BYTES
 
 
 async def list_taskmanagers(cluster: Cluster, call: Call[PageQuery]) -> TaskManagerList:
-    """All TaskManagers and their slots; a slot says whose it is when one may see that job."""
+    """List TaskManagers with their slots. A slot names its job if the caller may see that job."""
     page, following = paginate(await taskmanagers_seen(cluster, call), call.query, lambda each: (0, each.id))
     return TaskManagerList(taskmanagers=page, next=following)
 
 
 async def get_taskmanager(cluster: Cluster, call: Call[NoQuery]) -> TaskManagerView:
-    """One TaskManager and its slots; a slot says whose it is when one may see that job."""
+    """Get a TaskManager with its slots. A slot names its job if the caller may see that job."""
     name = call.path["taskmanager_id"]
     for each in await taskmanagers_seen(cluster, call):
         if each.id == name:
@@ -61,24 +61,24 @@ async def taskmanagers_seen(cluster: Cluster, call: Call[Any]) -> tuple[TaskMana
 
 
 async def get_taskmanager_log(cluster: Cluster, call: Call[ProcessLogQuery]) -> LogChunk:
-    """What a TaskManager's own process has logged: the last mebibyte of it, in whole lines."""
+    """Get the last mebibyte of the log of a TaskManager's own process, in whole lines."""
     return await cluster.diagnostics.taskmanager_log(call.path["taskmanager_id"], call.query.offset, call.query.limit)
 
 
 async def get_taskmanager_metrics(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """The metrics of a TaskManager in Prometheus' text format."""
+    """Get the metrics of a TaskManager in Prometheus' text format."""
     text = await cluster.diagnostics.taskmanager_metrics(call.path["taskmanager_id"])
     return web.Response(body=text.encode(), headers={"content-type": CONTENT_TYPE})
 
 
 async def drain_taskmanager(cluster: Cluster, call: Call[NoQuery]) -> Nothing:
-    """Give no more slots of a TaskManager, move its executors elsewhere, and have it leave."""
+    """Drain a TaskManager: assign no more of its slots, move its executors elsewhere, then end it."""
     await cluster.resource_manager.drain_taskmanager(call.path["taskmanager_id"], draining=True)
     return Nothing()
 
 
 async def undrain_taskmanager(cluster: Cluster, call: Call[NoQuery]) -> Nothing:
-    """Take a TaskManager that is being drained into service again; 409 when it leaves already."""
+    """Undrain a TaskManager; 409 if it is leaving already."""
     await cluster.resource_manager.drain_taskmanager(call.path["taskmanager_id"], draining=False)
     return Nothing()
 

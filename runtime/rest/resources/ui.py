@@ -30,14 +30,14 @@ _REDIRECTIONS = frozenset({301, 302, 303, 307, 308})
 
 
 class UiQuery(Query, frozen=True, forbid_unknown_fields=False):
-    """Whatever Spark's pages ask."""
+    """Any query of Spark's pages."""
 
 
 Handler = Callable[[Cluster, Call[UiQuery]], Awaitable[web.Response]]
 
 
 async def _show(cluster: Cluster, call: Call[UiQuery]) -> web.Response:
-    """A page of the UI of a job's Spark."""
+    """Get a page of the Spark UI of a job."""
     job_id = await require_visible(cluster, call)
     base = base_of(job_id)
     segments = tuple(call.path[name] for name in UI_SEGMENTS if name in call.path)

@@ -37,7 +37,7 @@ _OffsetBytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 
 
 class UploadOrder(Message, frozen=True):
-    """What is to come: the name that the file has with the job, its size in bytes, and its SHA-256 in hexadecimal."""
+    """A file to be uploaded: its name in the job, its size in bytes, and its SHA-256 in hexadecimal."""
 
     name: str
     size: _OffsetBytes
@@ -53,11 +53,11 @@ class UploadList(Message, frozen=True):
 class OffsetQuery(Query, frozen=True, kw_only=True):
     """The offset at which the piece begins."""
 
-    offset: Annotated[int, msgspec.Meta(ge=0, le=1 << 53, description="`offset` of the upload as it stands")]
+    offset: Annotated[int, msgspec.Meta(ge=0, le=1 << 53, description="the current `offset` of the upload")]
 
 
 async def announce_upload(cluster: Cluster, call: Call[NoQuery], body: UploadOrder) -> Upload:
-    """Announce a file that comes in pieces."""
+    """Announce a file that will be uploaded in pieces."""
     owner, quota = call.who.name, cluster.config.limits.max_blob_bytes_per_user
 
     def check(size: int) -> None:
@@ -68,21 +68,21 @@ async def announce_upload(cluster: Cluster, call: Call[NoQuery], body: UploadOrd
 
 
 async def list_uploads(cluster: Cluster, call: Call[NoQuery]) -> UploadList:
-    """One's own uploads."""
+    """List the caller's uploads."""
     return UploadList(uploads=await asyncio.to_thread(cluster.store.uploads.owned, call.who.name))
 
 
 async def get_upload(cluster: Cluster, call: Call[NoQuery]) -> Upload:
-    """One of one's own uploads: where it stands."""
+    """Get one of the caller's uploads, with its offset."""
     return cluster.store.uploads.get(call.path["upload_id"], call.who.name)
 
 
 async def continue_upload(cluster: Cluster, call: Call[OffsetQuery]) -> Upload:
-    """The next piece of an upload.
+    """Append the next piece to an upload.
 
-    What has come of a piece stays when the connection breaks: ask for the upload, and go on at its `offset`. With the
-    last piece the content is checked; content with another digest than was announced is removed. A request for the same
-    upload that still goes on is over when another one comes.
+    When the connection breaks, the bytes that arrived are kept: get the upload, and continue at its `offset`. The last
+    piece completes the upload, and its digest is checked; an upload with another digest than announced is deleted. A
+    new request for an upload ends one that is still running.
     """
     uploads, upload_id, owner = cluster.store.uploads, call.path["upload_id"], call.who.name
     if call.request.content_type != BINARY:
@@ -92,14 +92,14 @@ async def continue_upload(cluster: Cluster, call: Call[OffsetQuery]) -> Upload:
             while chunk := await asyncio.wait_for(call.request.content.read(CHUNK_BYTES), STALL_SECONDS):
                 piece.write(chunk)
         except TimeoutError as error:
-            raise BadRequest(f"the upload stood still for {STALL_SECONDS:g} s") from error
+            raise BadRequest(f"the upload made no progress for {STALL_SECONDS:g} s") from error
         except (ClientPayloadError, web.RequestPayloadError) as error:
-            raise BadRequest("the body broke off", "ask for the upload, and go on at its offset") from error
+            raise BadRequest("the body broke off", "get the upload, and continue at its offset") from error
     return await asyncio.to_thread(uploads.finish, upload_id, owner)
 
 
 async def remove_upload(cluster: Cluster, call: Call[NoQuery]) -> Nothing:
-    """Give up one of one's own uploads."""
+    """Delete one of the caller's uploads."""
     cluster.store.uploads.remove(call.path["upload_id"], call.who.name)
     return Nothing()
 

@@ -15,12 +15,12 @@ class ShuffleMisconfigured(ShuffleServiceError):
 
 
 class ShuffleNotEnabled(ShuffleServiceError):
-    """This cluster's shuffles do not go through the service."""
+    """This cluster does not use the shuffle service."""
 
 
 @remotable
 class NoShuffleService(ShuffleServiceError):
-    """There are not enough workers, or nobody leads them; it may be otherwise soon."""
+    """There are not enough workers, or no ShuffleManager leads. This may be temporary."""
 
 
 @remotable

@@ -47,7 +47,7 @@ def test_every_route_is_in_the_reference_with_what_it_answers() -> None:
     text = rest_reference()
     for route in ROUTES:
         assert f"\n## {route.method} {route.path}\n" in text
-    assert "| `present` | query | boolean | begin with all jobs that there are; default `true` |" in text
+    assert "| `present` | query | boolean | whether to begin with all existing jobs; default `true` |" in text
     named = set(re.findall(r"\]\(#(\w+)\)", text.partition("\n## ")[2]))
     assert named <= set(re.findall(r"^### (\w+)$", text.lower(), flags=re.MULTILINE)), "each type is explained"
 
