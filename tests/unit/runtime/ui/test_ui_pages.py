@@ -166,7 +166,7 @@ async def test_jobs_are_found_and_turned_over(browser: Browser) -> None:
     assert last.count('<tr id="row-') == 23
     failed = await browser.page("/ui/jobs?state=FAILED&text=ADA")
     assert set(failed.split('<span class="badge ')[1:][0].split("</span>")[:1]) == {'bad">FAILED'}
-    assert "No job is like that." in await browser.page("/ui/jobs?text=%3Cscript%3Ealert(1)%3C/script%3E")
+    assert "No job matches." in await browser.page("/ui/jobs?text=%3Cscript%3Ealert(1)%3C/script%3E")
     assert "3 jobs" in await browser.page("/ui/jobs?state=ACTIVE")
 
 
