@@ -24,7 +24,7 @@ from sluice.audit.model import (
 from sluice.audit.subject import Subject
 from sluice.core import Home, PkiError, read_bounded
 from sluice.pki.identities import CHAIN_FILE, read_certificates
-from sluice.pki.inspect import Problem, Severity as ProblemSeverity
+from sluice.pki.inspect import Finding, Severity as FindingSeverity
 from sluice.pki.inspect.doctor import judge, read_home
 from sluice.pki.revocation import CRL_FILE, identity_directories
 
@@ -69,15 +69,15 @@ def _secrets_private(subject: Subject) -> Evidence:
     return passed(done, f"{count} files, each for its owner alone")
 
 
-def _doctor(subject: Subject) -> list[Problem]:
+def _doctor(subject: Subject) -> list[Finding]:
     """What the doctor finds in the files."""
     facts = read_home(_home(subject), running=True)
     return [
-        problem for problem in judge(facts, subject.options.clock()) if problem.severity is not ProblemSeverity.NOTE
+        problem for problem in judge(facts, subject.options.clock()) if problem.severity is not FindingSeverity.NOTE
     ]
 
 
-def _told(problems: Sequence[Problem], root: Path) -> str:
+def _told(problems: Sequence[Finding], root: Path) -> str:
     told = [f"{_relative(each.path, root)}: {each.what}" for each in problems[:MAX_TOLD]]
     more = f"; and {len(problems) - MAX_TOLD} more" if len(problems) > MAX_TOLD else ""
     return "; ".join(told) + more

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from sluice.cli.cluster import read_record
 from sluice.cli.config import Configuration
-from sluice.cli.doctor.machine_checks import Demand, machine_problems
+from sluice.cli.doctor.machine_checks import Demand, machine_findings
 from sluice.cli.doctor.machine_facts import MachineFacts, read_machine
 from sluice.cli.errors import EXIT_NO
 from sluice.cli.options import (
@@ -17,7 +17,7 @@ from sluice.cli.options import (
     JsonOption,
     load_configuration,
 )
-from sluice.cli.pki import print_json, printable, problem_lines
+from sluice.cli.pki import finding_lines, print_json, printable
 from sluice.core import egress_mode
 from sluice.pki.inspect import Severity
 
@@ -38,16 +38,16 @@ def doctor(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None, as_json
     isolation = configuration.isolation
     egress = egress_mode(configuration.egress, isolation.level)
     facts = read_machine(located.root, _ports(configuration), isolation, egress, cluster_running=running)
-    problems = machine_problems(facts, _demand(configuration))
-    fit = not any(each.severity is Severity.ERROR for each in problems)
+    findings = machine_findings(facts, _demand(configuration))
+    fit = not any(each.severity is Severity.ERROR for each in findings)
     if as_json:
-        print_json({"home": str(located.root), "fit": fit, "found": _found(facts), "findings": problems})
+        print_json({"home": str(located.root), "fit": fit, "found": _found(facts), "findings": findings})
     else:
         console = Console()
         for name, value in _found(facts).items():
             console.print(f"{name:<8} {value}", highlight=False, markup=False, soft_wrap=True)
-        for each in problems:
-            for line in problem_lines(each):
+        for each in findings:
+            for line in finding_lines(each):
                 console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
         verdict = "this machine can run a cluster: sluice up" if fit else "a cluster cannot be started here yet"
         console.print(verdict, style="green" if fit else "red", highlight=False)

@@ -13,7 +13,7 @@ from sluice.cli.doctor.machine_facts import (
     Program,
 )
 from sluice.core import EgressMode
-from sluice.pki.inspect import Problem, Severity, worst_first
+from sluice.pki.inspect import Finding, Severity, worst_first
 
 MINIMUM_PYTHON = (3, 11)
 MEBIBYTE = 1 << 20
@@ -47,7 +47,7 @@ class Demand:
         return self.processes * PROCESS_MEMORY + jvms + self.shuffle_memory
 
 
-def machine_problems(facts: MachineFacts, demand: Demand) -> list[Problem]:
+def machine_findings(facts: MachineFacts, demand: Demand) -> list[Finding]:
     """Everything that is wrong, the worst first; empty when a cluster can be started."""
     return worst_first(
         [
@@ -62,7 +62,7 @@ def machine_problems(facts: MachineFacts, demand: Demand) -> list[Problem]:
             *_directory("temporary", facts.temporary),
             *_private(facts.home),
             *_executable(facts.temporary),
-            *(problem for port in facts.ports for problem in _port(port, running=facts.cluster_running)),
+            *(finding for port in facts.ports for finding in _port(port, running=facts.cluster_running)),
             *_size(facts, demand),
             *_limits(facts),
             *_clock(facts),
@@ -71,11 +71,11 @@ def machine_problems(facts: MachineFacts, demand: Demand) -> list[Problem]:
     )
 
 
-def _platform(facts: MachineFacts) -> list[Problem]:
+def _platform(facts: MachineFacts) -> list[Finding]:
     found = []
     if facts.system != "Linux":
         found.append(
-            _error(
+            Finding.error(
                 "platform",
                 facts.system,
                 "the cluster runs on Linux",
@@ -85,19 +85,21 @@ def _platform(facts: MachineFacts) -> list[Problem]:
         )
     if facts.python < MINIMUM_PYTHON:
         version = ".".join(map(str, facts.python))
-        found.append(_error("python", f"Python {version}", "Python is too old", "", "install Python 3.11 or newer"))
+        found.append(
+            Finding.error("python", f"Python {version}", "Python is too old", "", "install Python 3.11 or newer")
+        )
     return found
 
 
-def _program(name: str, program: Program) -> list[Problem]:
-    return [_error(name, name, program.error, "", program.remedy)] if program.error else []
+def _program(name: str, program: Program) -> list[Finding]:
+    return [Finding.error(name, name, program.error, "", program.remedy)] if program.error else []
 
 
-def _isolation(facts: MachineFacts) -> list[Problem]:
+def _isolation(facts: MachineFacts) -> list[Finding]:
     if facts.isolated:
         return []
     return [
-        _problem(
+        Finding(
             Severity.WARNING,
             "isolation-none",
             "isolation.level",
@@ -108,11 +110,11 @@ def _isolation(facts: MachineFacts) -> list[Problem]:
     ]
 
 
-def _egress(facts: MachineFacts) -> list[Problem]:
+def _egress(facts: MachineFacts) -> list[Finding]:
     if facts.egress is not EgressMode.OFF or not facts.isolated:
         return []
     return [
-        _problem(
+        Finding(
             Severity.WARNING,
             "egress-off",
             "egress.mode",
@@ -123,11 +125,13 @@ def _egress(facts: MachineFacts) -> list[Problem]:
     ]
 
 
-def _directory(name: str, directory: Directory) -> list[Problem]:
+def _directory(name: str, directory: Directory) -> list[Finding]:
     path = str(directory.path)
     if not directory.writable:
         return [
-            _error(f"{name}-not-writable", path, "it cannot be written to", "", "choose another, or mend its rights")
+            Finding.error(
+                f"{name}-not-writable", path, "it cannot be written to", "", "choose another, or mend its rights"
+            )
         ]
     found = []
     why = "artifacts, logs and what Spark spills go there; a full disk ends jobs"
@@ -135,18 +139,18 @@ def _directory(name: str, directory: Directory) -> list[Problem]:
     if directory.free_bytes < ENOUGH_FREE_BYTES:
         severity = Severity.ERROR if directory.free_bytes < LEAST_FREE_BYTES else Severity.WARNING
         what = f"{directory.free_bytes // MEBIBYTE} MiB are free, {ENOUGH_FREE_BYTES // MEBIBYTE} MiB are advisable"
-        found.append(_problem(severity, f"{name}-disk", path, what, why, remedy))
+        found.append(Finding(severity, f"{name}-disk", path, what, why, remedy))
     if directory.free_inodes < LEAST_FREE_INODES:
         what = f"{directory.free_inodes} inodes are free"
-        found.append(_problem(Severity.WARNING, f"{name}-inodes", path, what, why, "remove small files"))
+        found.append(Finding(Severity.WARNING, f"{name}-inodes", path, what, why, "remove small files"))
     return found
 
 
-def _private(home: Directory) -> list[Problem]:
+def _private(home: Directory) -> list[Finding]:
     if not home.mode & 0o077:
         return []
     return [
-        _problem(
+        Finding(
             Severity.WARNING,
             "home-permissions",
             str(home.path),
@@ -157,11 +161,11 @@ def _private(home: Directory) -> list[Problem]:
     ]
 
 
-def _executable(temporary: Directory) -> list[Problem]:
+def _executable(temporary: Directory) -> list[Finding]:
     if not temporary.noexec:
         return []
     return [
-        _problem(
+        Finding(
             Severity.WARNING,
             "temporary-noexec",
             str(temporary.path),
@@ -172,20 +176,20 @@ def _executable(temporary: Directory) -> list[Problem]:
     ]
 
 
-def _port(port: Port, *, running: bool) -> list[Problem]:
+def _port(port: Port, *, running: bool) -> list[Finding]:
     if not port.error or running:  # our own cluster has it
         return []
     place = f"{port.host}:{port.port}"
     remedy = f"end what listens there (ss -ltnp 'sport = :{port.port}'), or set {port.setting} (0: any free port)"
-    return [_error("port", place, f"{port.setting} cannot be listened on: {port.error}", "", remedy)]
+    return [Finding.error("port", place, f"{port.setting} cannot be listened on: {port.error}", "", remedy)]
 
 
-def _size(facts: MachineFacts, demand: Demand) -> list[Problem]:
+def _size(facts: MachineFacts, demand: Demand) -> list[Finding]:
     found = []
     if not facts.cluster_running and facts.memory_available < demand.memory:
         severity = Severity.WARNING if facts.memory >= demand.memory else Severity.ERROR
         found.append(
-            _problem(
+            Finding(
                 severity,
                 "memory",
                 f"{facts.memory_available // MEBIBYTE} MiB available",
@@ -197,7 +201,7 @@ def _size(facts: MachineFacts, demand: Demand) -> list[Problem]:
     wanted = demand.slots * demand.slot_cores
     if facts.cores < wanted:
         found.append(
-            _problem(
+            Finding(
                 Severity.NOTE,
                 "cores",
                 f"{facts.cores} cores",
@@ -209,12 +213,12 @@ def _size(facts: MachineFacts, demand: Demand) -> list[Problem]:
     return found
 
 
-def _limits(facts: MachineFacts) -> list[Problem]:
+def _limits(facts: MachineFacts) -> list[Finding]:
     if facts.open_files_soft >= ENOUGH_OPEN_FILES:
         return []
     severity = Severity.ERROR if facts.open_files_hard < LEAST_OPEN_FILES else Severity.WARNING
     return [
-        _problem(
+        Finding(
             severity,
             "open-files",
             f"ulimit -n {facts.open_files_soft}",
@@ -225,11 +229,11 @@ def _limits(facts: MachineFacts) -> list[Problem]:
     ]
 
 
-def _clock(facts: MachineFacts) -> list[Problem]:
+def _clock(facts: MachineFacts) -> list[Finding]:
     now = dt.datetime.fromtimestamp(facts.now, dt.UTC)
     if facts.now < facts.newest_source - 300:  # certificates are backdated by five minutes
         return [
-            _error(
+            Finding.error(
                 "clock-behind",
                 f"{now:%Y-%m-%d %H:%M} UTC",
                 "the clock is before the time when this installation was written",
@@ -239,7 +243,7 @@ def _clock(facts: MachineFacts) -> list[Problem]:
         ]
     if facts.clock_synchronized is False:
         return [
-            _problem(
+            Finding(
                 Severity.NOTE,
                 "clock-unsynchronized",
                 f"{now:%Y-%m-%d %H:%M} UTC",
@@ -251,20 +255,12 @@ def _clock(facts: MachineFacts) -> list[Problem]:
     return []
 
 
-def _names(facts: MachineFacts) -> list[Problem]:
+def _names(facts: MachineFacts) -> list[Finding]:
     if facts.localhost and all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in facts.localhost):
         return []
     found = ", ".join(facts.localhost) or "nothing"
     return [
-        _error(
+        Finding.error(
             "localhost", "localhost", f"it resolves to {found}", "the gateway's certificate names it", "mend /etc/hosts"
         )
     ]
-
-
-def _problem(severity: Severity, code: str, path: str, what: str, why: str, remedy: str) -> Problem:
-    return Problem(severity=severity, code=code, path=path, what=what, why=why, remedy=remedy)
-
-
-def _error(code: str, path: str, what: str, why: str, remedy: str) -> Problem:
-    return _problem(Severity.ERROR, code, path, what, why, remedy)

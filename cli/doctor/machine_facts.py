@@ -66,7 +66,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """Everything ``machine_problems`` looks at. Sizes in bytes, times in seconds."""
+    """Everything ``machine_findings`` looks at. Sizes in bytes, times in seconds."""
 
     system: str
     python: tuple[int, int]

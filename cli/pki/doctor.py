@@ -12,7 +12,7 @@ from sluice.cli.cluster import read_record, record_path
 from sluice.cli.errors import EXIT_NO, UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.pki.arguments import print_json
-from sluice.cli.pki.inspect import printable, problem_lines
+from sluice.cli.pki.inspect import finding_lines, printable
 from sluice.core import Home, utc_now
 from sluice.pki.inspect import Severity
 from sluice.pki.inspect.doctor import Processes
@@ -54,16 +54,16 @@ def doctor(
     located = Home.at(directory or home)
     if not located.pki.is_dir():
         raise UsageError(f"{located.root} is no home: there is no {located.pki}", "name one with --home")
-    problems = examine(located, _processes(located), utc_now, online=not offline)
-    failed = any(fail_on.fails(each.severity) for each in problems)
+    findings = examine(located, _processes(located), utc_now, online=not offline)
+    failed = any(fail_on.fails(each.severity) for each in findings)
     if as_json:
-        counts = {severity: sum(each.severity is severity for each in problems) for severity in Severity}
-        print_json({"home": str(located.root), "healthy": not failed, "counts": counts, "findings": problems})
+        counts = {severity: sum(each.severity is severity for each in findings) for severity in Severity}
+        print_json({"home": str(located.root), "healthy": not failed, "counts": counts, "findings": findings})
     else:
-        for each in problems:
-            for line in problem_lines(each):
+        for each in findings:
+            for line in finding_lines(each):
                 typer.echo(printable(line))
-        typer.echo(f"{len(problems)} findings in {located.root}" if problems else f"nothing found in {located.root}")
+        typer.echo(f"{len(findings)} findings in {located.root}" if findings else f"nothing found in {located.root}")
     if failed:
         raise typer.Exit(EXIT_NO)
 

@@ -18,10 +18,10 @@ from sluice.pki.identities import Known, authorities_of_file, authorities_of_hom
 from sluice.pki.inspect import (
     CertificateSummary,
     CrlSummary,
+    FileContent,
     Finding,
     KeystoreSummary,
     KeySummary,
-    Problem,
     RequestSummary,
     Summary,
     inspect_path,
@@ -87,7 +87,7 @@ def inspect(
     """Show what certificates, requests, revocation lists, keys and keystores contain, or what a listener presents.
 
     Private keys are never shown. A listener is really connected to, with TLS 1.3 and with TLS 1.2; nothing is
-    verified, no data is sent, and findings are told: expired, order, missing issuer, weak, not as SPIFFE demands.
+    verified, no data is sent, and contents are told: expired, order, missing issuer, weak, not as SPIFFE demands.
     "Who signed it" is answered from the home's authorities and --ca. Exit code 0 whatever was found (see `verify` and
     `doctor` for a verdict), 1 when it cannot be read, 3 when nobody listens there.
     """
@@ -96,7 +96,7 @@ def inspect(
     known = _authorities(Home.at(home), ca)
     shown = None if identity is None else read_identity(identity)[0]
     now = utc_now()
-    findings: list[Finding] = []
+    contents: list[FileContent] = []
     listeners: list[Live] = []
     for target in targets:
         if Path(target).exists() or not looks_like_address(target):
@@ -104,7 +104,7 @@ def inspect(
             if output is Output.PEM:
                 typer.echo(public_pem(path).decode("ascii", "replace"), nl=False)
             else:
-                findings += inspect_path(path, now, authorities=known)
+                contents += inspect_path(path, now, authorities=known)
             continue
         try:
             live = inspect_live(
@@ -122,9 +122,9 @@ def inspect(
             for each in live.certificates:
                 typer.echo(each.public_bytes(Encoding.PEM).decode(), nl=False)
     if output is Output.JSON:
-        print_json({"files": findings, "listeners": [live.summary for live in listeners]})
+        print_json({"files": contents, "listeners": [live.summary for live in listeners]})
     elif output is Output.TEXT:
-        _print_text(findings, listeners)
+        _print_text(contents, listeners)
 
 
 def _authorities(home: Home, file: Path | None) -> list[Known]:
@@ -139,10 +139,10 @@ def _alpn(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _print_text(findings: list[Finding], listeners: list[Live]) -> None:
-    for finding in findings:
-        typer.echo(finding.file)
-        for item in finding.items:
+def _print_text(contents: list[FileContent], listeners: list[Live]) -> None:
+    for content in contents:
+        typer.echo(content.file)
+        for item in content.items:
             for line in _lines(item):
                 typer.echo(f"  {printable(line)}")
     for live in listeners:
@@ -229,7 +229,7 @@ def _live_lines(item: LiveSummary) -> list[str]:
     for number, certificate in enumerate(item.chain, 1):
         first, *rest = _certificate_lines(certificate)
         lines += [f"  {number}. {first}", *(f"   {line}" for line in rest)]
-    return lines + [f"  {line}" for each in item.problems for line in problem_lines(each)]
+    return lines + [f"  {line}" for each in item.problems for line in finding_lines(each)]
 
 
 def _handshake_lines(each: HandshakeSummary, identity: str) -> list[str]:
@@ -251,11 +251,11 @@ def printable(line: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in line)
 
 
-def problem_lines(problem: Problem) -> list[str]:
+def finding_lines(finding: Finding) -> list[str]:
     """One finding for people."""
-    lines = [f"{problem.severity}: {problem.path}: {problem.what} [{problem.code}]"]
-    if problem.why:
-        lines.append(f"  why: {problem.why}")
-    if problem.remedy:
-        lines.append(f"  do:  {problem.remedy}")
+    lines = [f"{finding.severity}: {finding.path}: {finding.what} [{finding.code}]"]
+    if finding.why:
+        lines.append(f"  why: {finding.why}")
+    if finding.remedy:
+        lines.append(f"  do:  {finding.remedy}")
     return lines

@@ -1,6 +1,6 @@
 from .describe import (
     CertificateSummary as CertificateSummary,
-    Finding as Finding,
+    FileContent as FileContent,
     KeystoreSummary as KeystoreSummary,
     KeySummary as KeySummary,
     RequestSummary as RequestSummary,
@@ -10,4 +10,4 @@ from .describe import (
     summarize_certificate as summarize_certificate,
 )
 from .describe_crl import CrlSummary as CrlSummary
-from .problems import Problem as Problem, Severity as Severity, worst_first as worst_first
+from .findings import Finding as Finding, Severity as Severity, worst_first as worst_first

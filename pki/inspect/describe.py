@@ -110,7 +110,7 @@ class KeystoreSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
 Summary = CertificateSummary | RequestSummary | KeySummary | KeystoreSummary | CrlSummary
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class FileContent(msgspec.Struct, frozen=True, kw_only=True):
     """What was found in one file."""
 
     file: str
@@ -189,7 +189,7 @@ def inspect_bytes(
     )
 
 
-def inspect_path(path: Path, now: dt.datetime, *, authorities: Sequence[Known] = ()) -> tuple[Finding, ...]:
+def inspect_path(path: Path, now: dt.datetime, *, authorities: Sequence[Known] = ()) -> tuple[FileContent, ...]:
     """Inspect a file, or the certificate and key files of a directory; a keystore's password is in ``NAME.pass``."""
     if not path.is_dir():
         return (_inspect_file(path, now, authorities),)
@@ -225,11 +225,11 @@ def _password(path: Path) -> bytes | None:
     return read_bounded(beside, identity_files.MAX_PASSWORD_BYTES).strip() if beside.is_file() else None
 
 
-def _inspect_file(path: Path, now: dt.datetime, authorities: Sequence[Known]) -> Finding:
+def _inspect_file(path: Path, now: dt.datetime, authorities: Sequence[Known]) -> FileContent:
     try:
         data = read_bounded(path, MAX_CRL_BYTES)  # the largest of what there is
         items = inspect_bytes(data, now, password=_password(path), authorities=authorities)
-        return Finding(file=str(path), items=items)
+        return FileContent(file=str(path), items=items)
     except CertificateRejected as error:
         raise CertificateRejected(f"{path}: {error.what}", error.remedy) from error
 

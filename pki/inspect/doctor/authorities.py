@@ -13,7 +13,7 @@ from cryptography import x509
 from sluice.core import CrlRejected, PkiError
 from sluice.pki.authorities import CERTIFICATE_FILE, ENCRYPTED, KEY_FILE
 from sluice.pki.ca import Refusal
-from sluice.pki.inspect.chain_problems import certificate_problems
+from sluice.pki.inspect.chain_findings import certificate_findings
 from sluice.pki.inspect.doctor.facts import (
     AuthorityFact,
     HomeFacts,
@@ -21,7 +21,7 @@ from sluice.pki.inspect.doctor.facts import (
     ListFact,
 )
 from sluice.pki.inspect.doctor.identities import OVERDUE_SHARE
-from sluice.pki.inspect.problems import Problem, Severity
+from sluice.pki.inspect.findings import Finding
 from sluice.pki.revocation import load_crls, take_newer
 from sluice.pki.x509 import DAMAGED, AuthorityKind, key_from_pem, same_public_key, was_issued_by
 
@@ -51,27 +51,27 @@ def parse_bundles(bundles: Sequence[bytes]) -> list[x509.Certificate]:
     return found
 
 
-def authority_problems(facts: Sequence[AuthorityFact], now: dt.datetime) -> list[Problem]:
+def authority_findings(facts: Sequence[AuthorityFact], now: dt.datetime) -> list[Finding]:
     """Certificates and keys of the authorities of one home."""
     parsed = {fact.kind: parse_authority(fact) for fact in facts}
     root = parsed.get(AuthorityKind.ROOT)
-    problems: list[Problem] = []
+    findings: list[Finding] = []
     for fact in facts:
         certificate = parsed[fact.kind]
         path = fact.directory / CERTIFICATE_FILE
         if certificate is None:
-            problems.append(_error("damaged", path, "it holds no readable certificate", _UNUSABLE))
+            findings.append(_error("damaged", path, "it holds no readable certificate", _UNUSABLE))
             continue
-        problems += certificate_problems(certificate, str(path), now) or _ends_soon(certificate, path, now)
+        findings += certificate_findings(certificate, str(path), now) or _ends_soon(certificate, path, now)
         if root is not None and not was_issued_by(certificate, root):
             why = "an authority of another root stands in its place"
-            problems.append(_error("chain-does-not-verify", path, "it was not signed by the root beside it", why))
+            findings.append(_error("chain-does-not-verify", path, "it was not signed by the root beside it", why))
         if fact.key_pem is not None:
-            problems += _key_problems(fact, certificate)
-    return problems
+            findings += _key_findings(fact, certificate)
+    return findings
 
 
-def _key_problems(fact: AuthorityFact, certificate: x509.Certificate) -> list[Problem]:
+def _key_findings(fact: AuthorityFact, certificate: x509.Certificate) -> list[Finding]:
     path, pem = fact.directory / KEY_FILE, fact.key_pem or b""
     if ENCRYPTED in pem:
         return []
@@ -84,11 +84,10 @@ def _key_problems(fact: AuthorityFact, certificate: x509.Certificate) -> list[Pr
     if fact.kind is not AuthorityKind.ROOT:
         return []  # these sign while nobody is there to type a passphrase
     return [
-        Problem(
-            severity=Severity.NOTE,
-            code="root-key-plain",
-            path=str(path),
-            what="the root's key lies here without a passphrase",
+        Finding.note(
+            "root-key-plain",
+            str(path),
+            "the root's key lies here without a passphrase",
             why="it is needed only to make an authority; who has it can make authorities for ten years",
             remedy=f"openssl pkcs8 -topk8 -v2 aes-256-cbc -iter 600000 -in {shlex.quote(str(path))} "
             "-out root-key.pem; keep that offline",
@@ -96,27 +95,26 @@ def _key_problems(fact: AuthorityFact, certificate: x509.Certificate) -> list[Pr
     ]
 
 
-def _ends_soon(certificate: x509.Certificate, path: Path, now: dt.datetime) -> list[Problem]:
+def _ends_soon(certificate: x509.Certificate, path: Path, now: dt.datetime) -> list[Finding]:
     end = certificate.not_valid_after_utc
     if end - now > min(SOON, (end - certificate.not_valid_before_utc) / 4):
         return []
     return [
-        Problem(
-            severity=Severity.WARNING,
-            code="authority-ends-soon",
-            path=str(path),
-            what=f"this authority ends at {end:%Y-%m-%d %H:%M} UTC",
+        Finding.warning(
+            "authority-ends-soon",
+            str(path),
+            f"this authority ends at {end:%Y-%m-%d %H:%M} UTC",
             why="no certificate that it signs lives longer, and all of them end with it",
             remedy="replace it: see docs/howto/rotate-authorities.md",
         )
     ]
 
 
-def list_problems(home: HomeFacts, authorities: Sequence[x509.Certificate], now: dt.datetime) -> list[Problem]:
+def list_findings(home: HomeFacts, authorities: Sequence[x509.Certificate], now: dt.datetime) -> list[Finding]:
     """The lists that the authorities have signed, and the copies in identity directories."""
     # A list whose authority is gone (it was replaced) is of no use to anybody, and does no harm.
     names = {each.subject for each in authorities}
-    problems = [
+    findings = [
         found
         for each in home.lists
         if _issuer(each.pem) is None or _issuer(each.pem) in names
@@ -124,8 +122,8 @@ def list_problems(home: HomeFacts, authorities: Sequence[x509.Certificate], now:
     ]
     for identity in home.identities:
         if identity.crl_pem is not None and identity.ca_pem is not None:
-            problems += _copy(identity, now, running=home.running)
-    return problems
+            findings += _copy(identity, now, running=home.running)
+    return findings
 
 
 def _issuer(pem: bytes) -> x509.Name | None:
@@ -135,7 +133,7 @@ def _issuer(pem: bytes) -> x509.Name | None:
         return None
 
 
-def _copy(identity: IdentityFact, now: dt.datetime, *, running: bool) -> list[Problem]:
+def _copy(identity: IdentityFact, now: dt.datetime, *, running: bool) -> list[Finding]:
     try:
         anchors = x509.load_pem_x509_certificates(identity.ca_pem or b"")
     except DAMAGED:
@@ -143,7 +141,7 @@ def _copy(identity: IdentityFact, now: dt.datetime, *, running: bool) -> list[Pr
     return _list(ListFact(identity.directory / "crl.pem", identity.crl_pem or b""), anchors, now, running=running)
 
 
-def _list(fact: ListFact, authorities: Sequence[x509.Certificate], now: dt.datetime, *, running: bool) -> list[Problem]:
+def _list(fact: ListFact, authorities: Sequence[x509.Certificate], now: dt.datetime, *, running: bool) -> list[Finding]:
     try:
         checked, refused = take_newer({}, load_crls(fact.pem), authorities, now, grace=_FOREVER)
         if refused:
@@ -151,28 +149,27 @@ def _list(fact: ListFact, authorities: Sequence[x509.Certificate], now: dt.datet
     except CrlRejected as error:
         why = "a process that starts with it stops; one that runs keeps the list before"
         return [_error("list-bad", fact.path, error.what, why, _REFRESH)]
-    problems = []
+    findings = []
     for each in checked.values():
         life = each.next_update - each.this_update
         if now > each.next_update:
             why = "soon after, everybody whom its authority has certified is refused"
             ended = f"list number {each.number} ended at {each.next_update:%Y-%m-%d %H:%M} UTC"
-            problems.append(_error("list-expired", fact.path, ended, why, _REFRESH))
+            findings.append(_error("list-expired", fact.path, ended, why, _REFRESH))
         elif running and now > each.this_update + life * OVERDUE_SHARE:
-            problems.append(
-                Problem(
-                    severity=Severity.WARNING,
-                    code="list-not-renewed",
-                    path=str(fact.path),
-                    what=f"list number {each.number} is past {OVERDUE_SHARE:.0%} of its life",
+            findings.append(
+                Finding.warning(
+                    "list-not-renewed",
+                    str(fact.path),
+                    f"list number {each.number} is past {OVERDUE_SHARE:.0%} of its life",
                     why="the cluster runs and should have signed the next one at half",
                     remedy=_REFRESH,
                 )
             )
-    return problems
+    return findings
 
 
-def ledger_problems(path: Path | None, error: str) -> list[Problem]:
+def ledger_findings(path: Path | None, error: str) -> list[Finding]:
     """The chain of the ledger, when it could be read to its end only with ``error``."""
     if path is None or not error:
         return []
@@ -180,7 +177,7 @@ def ledger_problems(path: Path | None, error: str) -> list[Problem]:
     return [_error("ledger-broken", path, error, why, "restore it from a copy, then: sluice pki ledger verify")]
 
 
-def refusal_problems(refusals: Sequence[Refusal], ledger: Path | None) -> list[Problem]:
+def refusal_findings(refusals: Sequence[Refusal], ledger: Path | None) -> list[Finding]:
     """Superseded certificates that were shown for renewal."""
     why = "a stolen key renews itself like this, and so does the one it was stolen from: see docs/howto/stolen-key.md"
     return [
@@ -197,5 +194,5 @@ def refusal_problems(refusals: Sequence[Refusal], ledger: Path | None) -> list[P
     ]
 
 
-def _error(code: str, path: Path, what: str, why: str, remedy: str = _RESTORE) -> Problem:
-    return Problem(severity=Severity.ERROR, code=code, path=str(path), what=what, why=why, remedy=remedy)
+def _error(code: str, path: Path, what: str, why: str, remedy: str = _RESTORE) -> Finding:
+    return Finding.error(code, str(path), what, why=why, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Runs the whole diagnosis: read files, connect to listeners, report problems."""
+"""Runs the whole diagnosis: read files, connect to listeners, report findings."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from pathlib import Path
 
 from sluice.core import Home
 from sluice.pki.inspect.doctor.authorities import (
-    authority_problems,
-    ledger_problems,
-    list_problems,
+    authority_findings,
+    ledger_findings,
+    list_findings,
     parse_authority,
     parse_bundles,
-    refusal_problems,
+    refusal_findings,
 )
 from sluice.pki.inspect.doctor.facts import HomeFacts
-from sluice.pki.inspect.doctor.identities import identity_problems
+from sluice.pki.inspect.doctor.identities import identity_findings
 from sluice.pki.inspect.doctor.online import (
     announced,
-    clock_problems,
-    listener_problems,
+    clock_findings,
+    listener_findings,
     look_at,
     peer_time,
-    process_problems,
-    stale_problems,
+    process_findings,
+    stale_findings,
 )
-from sluice.pki.inspect.doctor.permissions import leftover_problems, permission_problems
+from sluice.pki.inspect.doctor.permissions import leftover_findings, permission_findings
 from sluice.pki.inspect.doctor.scan import read_home
-from sluice.pki.inspect.problems import Problem, Severity, worst_first
+from sluice.pki.inspect.findings import Finding, worst_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Processes:
 
 def examine(
     home: Home, processes: Processes, clock: Callable[[], dt.datetime], *, online: bool = True
-) -> list[Problem]:
+) -> list[Finding]:
     """Everything that is wrong in ``home`` and with what runs from it, worst first.
 
     Args:
@@ -63,36 +63,35 @@ def examine(
     """
     found = list(announced(home))
     facts = read_home(home, running=processes.running or (not processes.crashed and any(each.alive for each in found)))
-    problems = judge(facts, clock()) + process_problems(processes.dead, processes.record)
+    findings = judge(facts, clock()) + process_findings(processes.dead, processes.record)
     # Of a cluster that crashed as a whole, its announcements say nothing new.
     for process in () if processes.crashed else found:
-        problems += stale_problems(process)
+        findings += stale_findings(process)
         if online and process.alive is not False:
-            problems += itertools.chain.from_iterable(listener_problems(each) for each in look_at(process))
+            findings += itertools.chain.from_iterable(listener_findings(each) for each in look_at(process))
             if process.clock is not None:
-                problems += clock_problems(str(process.clock), peer_time(process.clock), clock())
-    return worst_first(problems)
+                findings += clock_findings(str(process.clock), peer_time(process.clock), clock())
+    return worst_first(findings)
 
 
-def judge(facts: HomeFacts, now: dt.datetime) -> list[Problem]:
+def judge(facts: HomeFacts, now: dt.datetime) -> list[Finding]:
     """Everything that follows from what was read. Pure."""
     authorities = [found for each in facts.authorities if (found := parse_authority(each)) is not None]
     authorities += parse_bundles(facts.bundles)
-    problems = permission_problems(facts.files, facts.owner) + leftover_problems(facts.leftovers)
-    problems += [
-        Problem(
-            severity=Severity.ERROR,
-            code="unreadable",
-            path=str(path),
-            what=what,
+    findings = permission_findings(facts.files, facts.owner) + leftover_findings(facts.leftovers)
+    findings += [
+        Finding.error(
+            "unreadable",
+            str(path),
+            what,
             why="neither can the process that needs it",
             remedy="check who owns it, and its size",
         )
         for path, what in facts.unreadable
     ]
-    problems += authority_problems(facts.authorities, now)
+    findings += authority_findings(facts.authorities, now)
     for identity in facts.identities:
-        problems += identity_problems(identity, authorities, now, running=facts.running)
-    problems += list_problems(facts, authorities, now)
-    problems += refusal_problems(facts.refusals, facts.ledger)
-    return problems + ledger_problems(facts.ledger, facts.ledger_error)
+        findings += identity_findings(identity, authorities, now, running=facts.running)
+    findings += list_findings(facts, authorities, now)
+    findings += refusal_findings(facts.refusals, facts.ledger)
+    return findings + ledger_findings(facts.ledger, facts.ledger_error)

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
 from sluice.core import PkiError
 from sluice.pki.identities import CA_FILE, CHAIN_FILE, KEY_FILE, KEYSTORE_FILE, IdentityMaterial, parse_identity
-from sluice.pki.inspect.chain_problems import certificate_problems, chain_problems, spiffe_problems
+from sluice.pki.inspect.chain_findings import certificate_findings, chain_findings, spiffe_findings
 from sluice.pki.inspect.doctor.facts import IdentityFact
-from sluice.pki.inspect.problems import Problem, Severity
+from sluice.pki.inspect.findings import Finding, Severity
 from sluice.pki.x509 import DAMAGED, describe, key_from_pem, same_public_key, verify_chain
 
 _ISSUE = "sluice pki issue, or `sluice pki enrol` at an online authority"
@@ -28,9 +28,9 @@ CLOCK_TOLERANCE = dt.timedelta(minutes=5)
 """What clocks may differ by: by so much are certificates backdated."""
 
 
-def identity_problems(
+def identity_findings(
     fact: IdentityFact, authorities: Collection[x509.Certificate], now: dt.datetime, *, running: bool
-) -> list[Problem]:
+) -> list[Finding]:
     """Everything about one directory.
 
     Args:
@@ -49,13 +49,13 @@ def identity_problems(
         return broken
     where = str(fact.directory / CHAIN_FILE)
     chain = [material.leaf, *material.chain]
-    problems = certificate_problems(material.leaf, where, now) + chain_problems(chain, where)
-    problems += _foreign(fact, material, authorities)
-    if not problems:
-        problems = _unverified(fact, material, now)
-    if not problems and running:
-        problems = _overdue(fact, material, now)
-    return problems + _keystore(fact, material) + _clock(fact, material, now)
+    findings = certificate_findings(material.leaf, where, now) + chain_findings(chain, where)
+    findings += _foreign(fact, material, authorities)
+    if not findings:
+        findings = _unverified(fact, material, now)
+    if not findings and running:
+        findings = _overdue(fact, material, now)
+    return findings + _keystore(fact, material) + _clock(fact, material, now)
 
 
 def _leaf_of(fact: IdentityFact) -> x509.Certificate | None:
@@ -65,12 +65,11 @@ def _leaf_of(fact: IdentityFact) -> x509.Certificate | None:
         return None
 
 
-def _orphaned_key(fact: IdentityFact) -> Problem:
-    return Problem(
-        severity=Severity.WARNING,
-        code="orphaned-key",
-        path=str(fact.directory / KEY_FILE),
-        what=f"there is a key and no {CHAIN_FILE} beside it",
+def _orphaned_key(fact: IdentityFact) -> Finding:
+    return Finding.warning(
+        "orphaned-key",
+        str(fact.directory / KEY_FILE),
+        f"there is a key and no {CHAIN_FILE} beside it",
         why="no process can use it, and who finds it may think that it is of use",
         remedy=f"rm -r {shlex.quote(str(fact.directory))}, or have it certified: sluice pki issue --csr",
     )
@@ -81,18 +80,17 @@ def _is_over(leaf: x509.Certificate | None, now: dt.datetime, *, running: bool) 
     return not running or leaf is None or now > leaf.not_valid_after_utc
 
 
-def _orphaned_job(fact: IdentityFact, *, running: bool) -> Problem:
-    return Problem(
-        severity=Severity.WARNING,
-        code="orphaned-job",
-        path=str(fact.directory),
-        what="the identity of a job that is over" if running else "the identity of a job, and no cluster runs here",
+def _orphaned_job(fact: IdentityFact, *, running: bool) -> Finding:
+    return Finding.warning(
+        "orphaned-job",
+        str(fact.directory),
+        "the identity of a job that is over" if running else "the identity of a job, and no cluster runs here",
         why="its key should have gone with the job",
         remedy=f"rm -r {shlex.quote(str(fact.directory))}",
     )
 
 
-def _material(fact: IdentityFact, leaf: x509.Certificate | None) -> tuple[IdentityMaterial | None, list[Problem]]:
+def _material(fact: IdentityFact, leaf: x509.Certificate | None) -> tuple[IdentityMaterial | None, list[Finding]]:
     where = str(fact.directory)
     files = {KEY_FILE: fact.key_pem, CHAIN_FILE: fact.chain_pem, CA_FILE: fact.ca_pem}
     if missing := [name for name, data in files.items() if data is None]:
@@ -102,7 +100,7 @@ def _material(fact: IdentityFact, leaf: x509.Certificate | None) -> tuple[Identi
     except PkiError as error:
         if leaf is not None and _is_of_another_key(fact, leaf):
             return None, [_mismatch(fact)]
-        if leaf is not None and (broken := spiffe_problems(leaf, str(fact.directory / CHAIN_FILE))):
+        if leaf is not None and (broken := spiffe_findings(leaf, str(fact.directory / CHAIN_FILE))):
             # Here even a leaf without any URI name is wrong, and not only foreign.
             return None, [
                 msgspec.structs.replace(broken[0], severity=Severity.ERROR, code="spiffe-rules", remedy=_ISSUE)
@@ -110,23 +108,15 @@ def _material(fact: IdentityFact, leaf: x509.Certificate | None) -> tuple[Identi
         return None, [_damaged(where, error.what)]
 
 
-def _damaged(where: str, what: str) -> Problem:
-    return Problem(
-        severity=Severity.ERROR,
-        code="damaged",
-        path=where,
-        what=what,
-        why="no process can start with this identity",
-        remedy=_ISSUE,
-    )
+def _damaged(where: str, what: str) -> Finding:
+    return Finding.error("damaged", where, what, why="no process can start with this identity", remedy=_ISSUE)
 
 
-def _mismatch(fact: IdentityFact) -> Problem:
-    return Problem(
-        severity=Severity.ERROR,
-        code="key-mismatch",
-        path=str(fact.directory / KEY_FILE),
-        what=f"it is not the key of {fact.directory / CHAIN_FILE}",
+def _mismatch(fact: IdentityFact) -> Finding:
+    return Finding.error(
+        "key-mismatch",
+        str(fact.directory / KEY_FILE),
+        f"it is not the key of {fact.directory / CHAIN_FILE}",
         why="a writer died between two files, or they were copied from two places; no process starts",
         remedy=_ISSUE,
     )
@@ -142,32 +132,30 @@ def _is_of_another_key(fact: IdentityFact, leaf: x509.Certificate) -> bool:
 
 def _foreign(
     fact: IdentityFact, material: IdentityMaterial, authorities: Collection[x509.Certificate]
-) -> list[Problem]:
+) -> list[Finding]:
     foreign = [each for each in dict.fromkeys((*material.anchors, *material.chain)) if each not in authorities]
     if not authorities or not foreign:
         return []
     return [
-        Problem(
-            severity=Severity.WARNING,
-            code="foreign-authority",
-            path=str(fact.directory),
-            what=f"{', '.join(describe(each) for each in foreign)} is no authority of this home",
+        Finding.warning(
+            "foreign-authority",
+            str(fact.directory),
+            f"{', '.join(describe(each) for each in foreign)} is no authority of this home",
             why="it was copied here, or the home's authorities were replaced: its peers here do not accept it",
             remedy="sluice pki issue, or move the directory to where it belongs",
         )
     ]
 
 
-def _unverified(fact: IdentityFact, material: IdentityMaterial, now: dt.datetime) -> list[Problem]:
+def _unverified(fact: IdentityFact, material: IdentityMaterial, now: dt.datetime) -> list[Finding]:
     try:
         verify_chain(material.leaf, material.chain, material.anchors, now=now)
     except PkiError as error:
         return [
-            Problem(
-                severity=Severity.ERROR,
-                code="chain-does-not-verify",
-                path=str(fact.directory / CHAIN_FILE),
-                what=error.what,
+            Finding.error(
+                "chain-does-not-verify",
+                str(fact.directory / CHAIN_FILE),
+                error.what,
                 why=f"who trusts {CA_FILE} refuses this identity",
                 remedy="sluice pki issue",
             )
@@ -175,23 +163,22 @@ def _unverified(fact: IdentityFact, material: IdentityMaterial, now: dt.datetime
     return []
 
 
-def _overdue(fact: IdentityFact, material: IdentityMaterial, now: dt.datetime) -> list[Problem]:
+def _overdue(fact: IdentityFact, material: IdentityMaterial, now: dt.datetime) -> list[Finding]:
     start, end = material.leaf.not_valid_before_utc, material.leaf.not_valid_after_utc
     if now < start + (end - start) * OVERDUE_SHARE:
         return []
     return [
-        Problem(
-            severity=Severity.WARNING,
-            code="not-renewed",
-            path=str(fact.directory / CHAIN_FILE),
-            what=f"more than {OVERDUE_SHARE:.0%} of its life, which ends at {end:%Y-%m-%d %H:%M} UTC, is over",
+        Finding.warning(
+            "not-renewed",
+            str(fact.directory / CHAIN_FILE),
+            f"more than {OVERDUE_SHARE:.0%} of its life, which ends at {end:%Y-%m-%d %H:%M} UTC, is over",
             why="the cluster runs and should have renewed it at half; its log says why it could not",
             remedy="sluice pki renew",
         )
     ]
 
 
-def _keystore(fact: IdentityFact, material: IdentityMaterial) -> list[Problem]:
+def _keystore(fact: IdentityFact, material: IdentityMaterial) -> list[Finding]:
     if fact.keystore is None:
         return []
     path = str(fact.directory / KEYSTORE_FILE)
@@ -200,11 +187,10 @@ def _keystore(fact: IdentityFact, material: IdentityMaterial) -> list[Problem]:
         opened = load_pkcs12(fact.keystore, (fact.password or b"").strip())
     except DAMAGED:
         return [
-            Problem(
-                severity=Severity.ERROR,
-                code="keystore-password",
-                path=path,
-                what=f"{path}.pass does not open it" if fact.password is not None else f"there is no {path}.pass",
+            Finding.error(
+                "keystore-password",
+                path,
+                f"{path}.pass does not open it" if fact.password is not None else f"there is no {path}.pass",
                 why="a Java program that is given both does not start",
                 remedy=remedy,
             )
@@ -212,18 +198,17 @@ def _keystore(fact: IdentityFact, material: IdentityMaterial) -> list[Problem]:
     if opened.cert is not None and opened.cert.certificate == material.leaf:
         return []
     return [
-        Problem(
-            severity=Severity.WARNING,
-            code="keystore-stale",
-            path=path,
-            what=f"it holds another certificate than {CHAIN_FILE}",
+        Finding.warning(
+            "keystore-stale",
+            path,
+            f"it holds another certificate than {CHAIN_FILE}",
             why="a writer died between two files: Java programs present one identity, all others another",
             remedy=remedy,
         )
     ]
 
 
-def _clock(fact: IdentityFact, material: IdentityMaterial, now: dt.datetime) -> list[Problem]:
+def _clock(fact: IdentityFact, material: IdentityMaterial, now: dt.datetime) -> list[Finding]:
     start, written = material.leaf.not_valid_before_utc, fact.written_at
     if written is None or start > now:  # the latter is told as not-yet-valid
         return []
@@ -234,11 +219,10 @@ def _clock(fact: IdentityFact, material: IdentityMaterial, now: dt.datetime) -> 
     else:
         return []
     return [
-        Problem(
-            severity=Severity.WARNING,
-            code="clock-skew",
-            path=str(fact.directory / CHAIN_FILE),
-            what=what,
+        Finding.warning(
+            "clock-skew",
+            str(fact.directory / CHAIN_FILE),
+            what,
             why="this machine's clock was changed, or it and its authority's differ: expiry cannot be relied on",
             remedy="timedatectl status",
         )

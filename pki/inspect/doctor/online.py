@@ -20,8 +20,8 @@ from cryptography import x509
 from sluice.core import Home, PkiError, StoreError, read_bounded
 from sluice.pki.identities import CHAIN_FILE, read_certificates
 from sluice.pki.inspect.doctor.facts import ListenerFact
+from sluice.pki.inspect.findings import Finding
 from sluice.pki.inspect.live import WEB_PROTOCOLS, Address, Hello, shake_hands
-from sluice.pki.inspect.problems import Problem, Severity
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls import unverified_client_context
 from sluice.pki.x509 import DAMAGED, DAMAGED_JSON, load_certificate
@@ -128,15 +128,14 @@ def _leaf(directory: Path) -> x509.Certificate | None:
         return None  # told of the directory itself
 
 
-def listener_problems(fact: ListenerFact) -> list[Problem]:
+def listener_findings(fact: ListenerFact) -> list[Finding]:
     """Decide on one listener."""
     if fact.error:
         return [
-            Problem(
-                severity=Severity.ERROR,
-                code="listener-unreachable",
-                path=fact.address,
-                what=f"a process announces that it listens here: {fact.error}",
+            Finding.error(
+                "listener-unreachable",
+                fact.address,
+                f"a process announces that it listens here: {fact.error}",
                 why="it hangs, or was killed and has left its announcement",
                 remedy="sluice status; sluice down; sluice up",
             )
@@ -144,11 +143,10 @@ def listener_problems(fact: ListenerFact) -> list[Problem]:
     if fact.expected is None or fact.presented is None or fact.presented == fact.expected:
         return []
     return [
-        Problem(
-            severity=Severity.ERROR,
-            code="listener-stale",
-            path=fact.address,
-            what=f"it presents certificate {fact.presented.serial_number:x}, and {fact.directory} has "
+        Finding.error(
+            "listener-stale",
+            fact.address,
+            f"it presents certificate {fact.presented.serial_number:x}, and {fact.directory} has "
             f"{fact.expected.serial_number:x}",
             why="the process could not load what is there (its log says why), or another process has the port: "
             "what it presents will expire",
@@ -157,16 +155,15 @@ def listener_problems(fact: ListenerFact) -> list[Problem]:
     ]
 
 
-def stale_problems(process: Announced) -> list[Problem]:
+def stale_findings(process: Announced) -> list[Finding]:
     """An announcement whose process is gone: nobody needs to be asked."""
     if process.alive is not False:
         return []
     return [
-        Problem(
-            severity=Severity.WARNING,
-            code="announcement-stale",
-            path=str(process.file),
-            what="the process that has announced itself here does not run",
+        Finding.warning(
+            "announcement-stale",
+            str(process.file),
+            "the process that has announced itself here does not run",
             why="it was killed; who looks for it dials an address that may be somebody else's by now",
             remedy=f"rm {shlex.quote(str(process.file))}, or `sluice up`, which removes it",
         )
@@ -188,32 +185,30 @@ def peer_time(address: Address) -> dt.datetime | None:
         connection.close()
 
 
-def clock_problems(address: str, theirs: dt.datetime | None, ours: dt.datetime) -> list[Problem]:
+def clock_findings(address: str, theirs: dt.datetime | None, ours: dt.datetime) -> list[Finding]:
     """Compare two clocks; nothing follows from a peer that tells no time."""
     if theirs is None or theirs.tzinfo is None or abs(theirs - ours) <= CLOCK_TOLERANCE:
         return []
     return [
-        Problem(
-            severity=Severity.WARNING,
-            code="peer-clock",
-            path=address,
-            what=f"its clock says {theirs:%Y-%m-%d %H:%M:%S} UTC, and this machine's {ours:%Y-%m-%d %H:%M:%S} UTC",
+        Finding.warning(
+            "peer-clock",
+            address,
+            f"its clock says {theirs:%Y-%m-%d %H:%M:%S} UTC, and this machine's {ours:%Y-%m-%d %H:%M:%S} UTC",
             why="certificates begin and end at the wrong time for one of the two",
             remedy="timedatectl status, on both",
         )
     ]
 
 
-def process_problems(dead: tuple[str, ...], record: Path) -> list[Problem]:
+def process_findings(dead: tuple[str, ...], record: Path) -> list[Finding]:
     """Processes that the cluster's record names and that do not run; one finding for all of them."""
     if not dead:
         return []
     return [
-        Problem(
-            severity=Severity.ERROR,
-            code="process-dead",
-            path=str(record),
-            what=f"recorded as running, and not running: {', '.join(dead)}",
+        Finding.error(
+            "process-dead",
+            str(record),
+            f"recorded as running, and not running: {', '.join(dead)}",
             why="they were killed: their work and their renewals do not happen",
             remedy="sluice down; sluice up",
         )

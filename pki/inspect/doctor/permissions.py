@@ -10,24 +10,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sluice.pki.inspect.doctor.facts import FileFact
-from sluice.pki.inspect.problems import Problem, Severity
+from sluice.pki.inspect.findings import Finding, Severity
 
 _OTHERS, _OTHERS_WRITE = 0o077, 0o022
 
 
-def permission_problems(files: Sequence[FileFact], owner: int) -> list[Problem]:
+def permission_findings(files: Sequence[FileFact], owner: int) -> list[Finding]:
     """Modes and owners of ``files``; ``owner`` is the user id of the home."""
-    return [problem for each in files if (problem := _judge(each, owner)) is not None]
+    return [finding for each in files if (finding := _judge(each, owner)) is not None]
 
 
-def leftover_problems(leftovers: Sequence[Path]) -> list[Problem]:
+def leftover_findings(leftovers: Sequence[Path]) -> list[Finding]:
     """What writers that died have left; no writer holds the lock of their directories."""
     return [
-        Problem(
-            severity=Severity.NOTE,
-            code="leftover",
-            path=str(path),
-            what="a writer that was interrupted has left this",
+        Finding.note(
+            "leftover",
+            str(path),
+            "a writer that was interrupted has left this",
             why="it is half of something, perhaps a key, and nobody reads it; the next writer there removes it",
             remedy=f"rm -r {shlex.quote(str(path))}",
         )
@@ -35,15 +34,14 @@ def leftover_problems(leftovers: Sequence[Path]) -> list[Problem]:
     ]
 
 
-def _judge(file: FileFact, owner: int) -> Problem | None:
+def _judge(file: FileFact, owner: int) -> Finding | None:
     path, mode = str(file.path), file.permissions
     quoted = shlex.quote(path)
     if file.uid != owner:
-        return Problem(
-            severity=Severity.ERROR,
-            code="foreign-owner",
-            path=path,
-            what=f"it belongs to user id {file.uid}, and the home to {owner}",
+        return Finding.error(
+            "foreign-owner",
+            path,
+            f"it belongs to user id {file.uid}, and the home to {owner}",
             why="that user can replace it, and processes refuse what they cannot read",
             remedy=f"chown {owner} {quoted}",
         )
@@ -51,7 +49,7 @@ def _judge(file: FileFact, owner: int) -> Problem | None:
         if not mode & _OTHERS:
             return None
         writable = bool(mode & _OTHERS_WRITE)
-        return Problem(
+        return Finding(
             severity=Severity.ERROR if writable else Severity.WARNING,
             code="directory-open",
             path=path,
@@ -60,20 +58,18 @@ def _judge(file: FileFact, owner: int) -> Problem | None:
             remedy=f"chmod 700 {quoted}",
         )
     if file.secret and mode & _OTHERS:
-        return Problem(
-            severity=Severity.ERROR,
-            code="key-readable",
-            path=path,
-            what=f"the file has mode {mode:04o}: others can read this secret",
+        return Finding.error(
+            "key-readable",
+            path,
+            f"the file has mode {mode:04o}: others can read this secret",
             why="whoever has read it can pass for its holder; what was readable must be taken for known",
             remedy=f"chmod 600 {quoted}; then replace it: sluice pki issue --force",
         )
     if mode & _OTHERS_WRITE:
-        return Problem(
-            severity=Severity.ERROR,
-            code="file-writable",
-            path=path,
-            what=f"the file has mode {mode:04o}: others can write it",
+        return Finding.error(
+            "file-writable",
+            path,
+            f"the file has mode {mode:04o}: others can write it",
             why="others decide who is trusted",
             remedy=f"chmod 644 {quoted}",
         )

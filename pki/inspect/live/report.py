@@ -10,8 +10,9 @@ from cryptography import x509
 
 from sluice.core import CertificateRejected, PkiError
 from sluice.pki.identities import IdentityMaterial, Known
-from sluice.pki.inspect.chain_problems import certificate_problems, chain_problems, spiffe_problems
+from sluice.pki.inspect.chain_findings import certificate_findings, chain_findings, spiffe_findings
 from sluice.pki.inspect.describe import CertificateSummary, summarize_certificate
+from sluice.pki.inspect.findings import Finding, worst_first
 from sluice.pki.inspect.live.address import Address
 from sluice.pki.inspect.live.handshake import (
     TLS12,
@@ -21,7 +22,6 @@ from sluice.pki.inspect.live.handshake import (
     Hello,
     shake_hands,
 )
-from sluice.pki.inspect.problems import Problem, Severity, worst_first
 from sluice.pki.x509 import DAMAGED, Purpose, describe, load_certificate, was_issued_by
 
 _VERSIONS = ((TLS13, "TLS 1.3"), (TLS12, "TLS 1.2"))
@@ -50,7 +50,7 @@ class LiveSummary(msgspec.Struct, frozen=True, kw_only=True):
     handshakes: tuple[HandshakeSummary, ...]
     chain: tuple[CertificateSummary, ...]
     signed_by: str
-    problems: tuple[Problem, ...]
+    problems: tuple[Finding, ...]
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,21 +134,20 @@ def _summary(label: str, seen: Handshake) -> HandshakeSummary:
     )
 
 
-def _parse(sent: Sequence[bytes], now: dt.datetime) -> tuple[list[x509.Certificate], list[Problem]]:
+def _parse(sent: Sequence[bytes], now: dt.datetime) -> tuple[list[x509.Certificate], list[Finding]]:
     certificates, problems = [], []
     for number, der in enumerate(sent, 1):
         where = f"certificate {number} of the chain"
         try:
             certificate = load_certificate(der)
             summarize_certificate(certificate, now)
-            problems += certificate_problems(certificate, where, now)
+            problems += certificate_findings(certificate, where, now)
         except (PkiError, *DAMAGED) as error:
             problems.append(
-                Problem(
-                    severity=Severity.ERROR,
-                    code="damaged",
-                    path=where,
-                    what=f"it cannot be read: {error}",
+                Finding.error(
+                    "damaged",
+                    where,
+                    f"it cannot be read: {error}",
                     why="it breaks the rules of RFC 5280",
                     remedy="have it issued again",
                 )
@@ -158,11 +157,11 @@ def _parse(sent: Sequence[bytes], now: dt.datetime) -> tuple[list[x509.Certifica
     return certificates, problems
 
 
-def _chain(certificates: Sequence[x509.Certificate]) -> list[Problem]:
+def _chain(certificates: Sequence[x509.Certificate]) -> list[Finding]:
     if not certificates:
         return []
     leaf = "certificate 1 of the chain"
-    return chain_problems(certificates, "the chain") + spiffe_problems(certificates[0], leaf, Purpose.SERVER)
+    return chain_findings(certificates, "the chain") + spiffe_findings(certificates[0], leaf, Purpose.SERVER)
 
 
 def _signed_by(certificates: Sequence[x509.Certificate], authorities: Sequence[Known]) -> str:

@@ -21,8 +21,8 @@ from sluice.pki.ca.process import online_ca
 from sluice.pki.channels import Channel, client_policy
 from sluice.pki.inspect.doctor.examine import Processes, examine
 from sluice.pki.inspect.doctor.online import announced, peer_time
+from sluice.pki.inspect.findings import Finding
 from sluice.pki.inspect.live.address import Address
-from sluice.pki.inspect.problems import Problem
 from sluice.pki.revocation.crl_files import push_crls
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
@@ -59,7 +59,7 @@ def silent_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-async def findings(home: Home) -> list[Problem]:
+async def findings(home: Home) -> list[Finding]:
     return await asyncio.to_thread(examine, home, Processes(home.run / "cluster.json"), utc_now)
 
 

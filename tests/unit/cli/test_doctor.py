@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sluice.cli.doctor.machine_checks import MEBIBYTE, Demand, machine_problems
+from sluice.cli.doctor.machine_checks import MEBIBYTE, Demand, machine_findings
 from sluice.cli.doctor.machine_facts import (
     Directory,
     MachineFacts,
@@ -20,7 +20,7 @@ from sluice.cli.doctor.machine_facts import (
 )
 from sluice.cli.main import app
 from sluice.core import EgressMode
-from sluice.pki.inspect.problems import Severity
+from sluice.pki.inspect.findings import Severity
 from sluice.runtime.sandbox import IsolationConfig, IsolationLevel
 
 NOON = 1_800_000_000.0
@@ -76,31 +76,31 @@ BROKEN = [
 
 
 def test_a_fit_machine_has_no_problem() -> None:
-    assert machine_problems(FIT, DEMAND) == []
+    assert machine_findings(FIT, DEMAND) == []
 
 
 @pytest.mark.parametrize(("code", "severity", "changes"), BROKEN)
 def test_one_thing_wrong_is_one_finding_with_a_remedy(
     code: str, severity: Severity, changes: dict[str, object]
 ) -> None:
-    (problem,) = machine_problems(replace(FIT, **changes), DEMAND)  # type: ignore[arg-type]
-    assert (problem.code, problem.severity) == (code, severity)
-    assert problem.what
-    assert problem.remedy
+    (finding,) = machine_findings(replace(FIT, **changes), DEMAND)  # type: ignore[arg-type]
+    assert (finding.code, finding.severity) == (code, severity)
+    assert finding.what
+    assert finding.remedy
 
 
 def test_the_worst_comes_first() -> None:
-    problems = machine_problems(replace(FIT, cores=2, open_files_soft=1024, python=(3, 9)), DEMAND)
-    assert [each.severity for each in problems] == [Severity.ERROR, Severity.WARNING, Severity.NOTE]
+    findings = machine_findings(replace(FIT, cores=2, open_files_soft=1024, python=(3, 9)), DEMAND)
+    assert [each.severity for each in findings] == [Severity.ERROR, Severity.WARNING, Severity.NOTE]
 
 
 def test_a_clock_of_which_nothing_is_known_is_no_finding() -> None:
-    assert machine_problems(replace(FIT, clock_synchronized=None), DEMAND) == []
+    assert machine_findings(replace(FIT, clock_synchronized=None), DEMAND) == []
 
 
 def test_ports_and_memory_of_a_running_cluster_are_its_own() -> None:
     busy = replace(FIT, ports=(Port("gateway.port", "127.0.0.1", 8443, "in use"),), memory_available=MEBIBYTE)
-    assert machine_problems(replace(busy, cluster_running=True), DEMAND) == []
+    assert machine_findings(replace(busy, cluster_running=True), DEMAND) == []
 
 
 def test_reading_changes_nothing_and_finds_a_port_that_is_taken(tmp_path: Path) -> None:
@@ -122,11 +122,11 @@ def test_reading_changes_nothing_and_finds_a_port_that_is_taken(tmp_path: Path) 
 def test_a_sandbox_that_cannot_be_made_is_found_with_its_remedy(tmp_path: Path) -> None:
     missing = IsolationConfig(bwrap=str(tmp_path / "bwrap"))
     facts = read_machine(tmp_path, [], missing, EgressMode.OFF, cluster_running=False)
-    (problem,) = (each for each in machine_problems(facts, DEMAND) if each.code == "sandbox")
-    assert problem.severity is Severity.ERROR
-    assert str(tmp_path / "bwrap") in problem.what
+    (finding,) = (each for each in machine_findings(facts, DEMAND) if each.code == "sandbox")
+    assert finding.severity is Severity.ERROR
+    assert str(tmp_path / "bwrap") in finding.what
     free = read_machine(tmp_path, [], IsolationConfig(level=IsolationLevel.NONE), EgressMode.OFF, cluster_running=False)
-    assert "isolation-none" in [each.code for each in machine_problems(free, DEMAND)]
+    assert "isolation-none" in [each.code for each in machine_findings(free, DEMAND)]
 
 
 def test_the_command_says_no_when_a_port_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

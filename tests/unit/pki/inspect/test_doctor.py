@@ -44,9 +44,9 @@ from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.identities.directory import read_certificates, read_identity
 from sluice.pki.inspect.doctor.examine import judge
 from sluice.pki.inspect.doctor.facts import ListenerFact
-from sluice.pki.inspect.doctor.online import clock_problems, listener_problems, process_problems
+from sluice.pki.inspect.doctor.online import clock_findings, listener_findings, process_findings
 from sluice.pki.inspect.doctor.scan import read_home
-from sluice.pki.inspect.problems import Problem, Severity, worst_first
+from sluice.pki.inspect.findings import Finding, Severity, worst_first
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.ledger.file import ledger_path
 from sluice.pki.revocation.crl import sign_crl
@@ -93,7 +93,7 @@ class Patient:
         (found,) = self.home.pki.glob("revocation/internal-*/crl.pem")
         return found
 
-    def examine(self, *, at: dt.datetime | None = None, running: bool = False) -> list[Problem]:
+    def examine(self, *, at: dt.datetime | None = None, running: bool = False) -> list[Finding]:
         """What the doctor says of the files."""
         return judge(read_home(self.home, running=running), at or now())
 
@@ -126,8 +126,8 @@ def patient(template: Patient, tmp_path: Path) -> Patient:
     return replace(template, home=Home.at(tmp_path / "home"))
 
 
-def codes(problems: list[Problem]) -> list[str]:
-    return [each.code for each in problems]
+def codes(findings: list[Finding]) -> list[str]:
+    return [each.code for each in findings]
 
 
 def test_good_home(patient: Patient) -> None:
@@ -437,24 +437,24 @@ def test_foreign_owner(patient: Patient) -> None:
 def test_listeners(patient: Patient) -> None:
     one, other = read_certificates(patient.identity / "chain.pem")
     same = ListenerFact("host:1", patient.identity, one, one)
-    assert listener_problems(same) == []
-    assert codes(listener_problems(replace(same, presented=other))) == ["listener-stale"]
-    assert codes(listener_problems(replace(same, presented=None, error="refused"))) == ["listener-unreachable"]
-    assert listener_problems(replace(same, expected=None)) == []  # the directory itself is a finding
+    assert listener_findings(same) == []
+    assert codes(listener_findings(replace(same, presented=other))) == ["listener-stale"]
+    assert codes(listener_findings(replace(same, presented=None, error="refused"))) == ["listener-unreachable"]
+    assert listener_findings(replace(same, expected=None)) == []  # the directory itself is a finding
 
 
 def test_clocks_and_processes() -> None:
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     for theirs in (None, at, at + MINUTES, at.replace(tzinfo=None)):
-        assert clock_problems("host:1", theirs, at) == []
+        assert clock_findings("host:1", theirs, at) == []
     for theirs in (at - 3 * MINUTES, at + 3 * MINUTES):
-        assert codes(clock_problems("host:1", theirs, at)) == ["peer-clock"]
-    assert codes(process_problems(("ca", "envoy"), Path("cluster.json"))) == ["process-dead"]
+        assert codes(clock_findings("host:1", theirs, at)) == ["peer-clock"]
+    assert codes(process_findings(("ca", "envoy"), Path("cluster.json"))) == ["process-dead"]
 
 
 def test_worst_first() -> None:
-    def one(severity: Severity, path: str) -> Problem:
-        return Problem(severity=severity, code="x", path=path, what="")
+    def one(severity: Severity, path: str) -> Finding:
+        return Finding(severity=severity, code="x", path=path, what="")
 
     mixed = [one(Severity.NOTE, "a"), one(Severity.ERROR, "b"), one(Severity.WARNING, "a"), one(Severity.ERROR, "a")]
     assert [(each.severity, each.path) for each in worst_first(mixed)] == [
@@ -474,15 +474,15 @@ TESTED_ELSEWHERE = {
 
 def _codes_in_the_source() -> Iterator[str]:
     root = Path(package.__file__).parent
-    for path in [root / "inspect" / "chain_problems.py", *(root / "inspect" / "doctor").glob("*.py")]:
+    for path in [root / "inspect" / "chain_findings.py", *(root / "inspect" / "doctor").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue
-            for keyword in node.keywords:
-                if keyword.arg == "code":
-                    yield from (str(each.value) for each in ast.walk(keyword.value) if isinstance(each, ast.Constant))
-            if isinstance(node.func, ast.Name) and node.func.id == "_error" and isinstance(node.args[0], ast.Constant):
-                yield str(node.args[0].value)
+            codes = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
+            if ast.unparse(node.func) in {"Finding.error", "Finding.warning", "Finding.note", "_error"}:
+                codes.append(node.args[0])
+            for code in codes:
+                yield from (str(each.value) for each in ast.walk(code) if isinstance(each, ast.Constant))
 
 
 def test_every_code_has_its_broken_home_and_its_line_in_the_guide() -> None:

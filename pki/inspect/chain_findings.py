@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtensionOID
 
 from sluice.core import CertificateRejected, PkiError
-from sluice.pki.inspect.problems import Problem, Severity
+from sluice.pki.inspect.findings import Finding, Severity
 from sluice.pki.x509 import DAMAGED, Purpose, certified_identity, check_purpose, check_strength, describe, was_issued_by
 
 WEAK_HASHES = frozenset({"md5", "sha1"})
@@ -23,42 +23,40 @@ BROKEN_RSA_BITS = 2048
 _ISSUE_AGAIN = "sluice pki issue"
 
 
-def certificate_problems(certificate: x509.Certificate, where: str, now: dt.datetime) -> list[Problem]:
+def certificate_findings(certificate: x509.Certificate, where: str, now: dt.datetime) -> list[Finding]:
     """Validity at ``now``, key and signature of one certificate; ``where`` it is."""
     found = []
     what, end, start = describe(certificate), certificate.not_valid_after_utc, certificate.not_valid_before_utc
     if now > end:
         found.append(
-            Problem(
-                severity=Severity.ERROR,
-                code="expired",
-                path=where,
-                what=f"{what} expired at {end:%Y-%m-%d %H:%M:%S} UTC",
+            Finding.error(
+                "expired",
+                where,
+                f"{what} expired at {end:%Y-%m-%d %H:%M:%S} UTC",
                 why="nobody accepts it any more",
                 remedy="sluice pki renew, or `sluice pki issue` for a new one",
             )
         )
     elif now < start:
         found.append(
-            Problem(
-                severity=Severity.ERROR,
-                code="not-yet-valid",
-                path=where,
-                what=f"{what} is not valid before {start:%Y-%m-%d %H:%M:%S} UTC",
+            Finding.error(
+                "not-yet-valid",
+                where,
+                f"{what} is not valid before {start:%Y-%m-%d %H:%M:%S} UTC",
                 why="this machine's clock is slow, or that of its authority was fast",
                 remedy="timedatectl status",
             )
         )
-    return found + _strength_problems(certificate, what, where)
+    return found + _strength_findings(certificate, what, where)
 
 
-def _strength_problems(certificate: x509.Certificate, what: str, where: str) -> list[Problem]:
+def _strength_findings(certificate: x509.Certificate, what: str, where: str) -> list[Finding]:
     found = []
     try:
         check_strength(certificate.public_key())
     except CertificateRejected as error:
         found.append(
-            Problem(
+            Finding(
                 severity=_weakness(certificate),
                 code="weak-key",
                 path=where,
@@ -69,11 +67,10 @@ def _strength_problems(certificate: x509.Certificate, what: str, where: str) -> 
         )
     if weak := _weak_hash(certificate):
         found.append(
-            Problem(
-                severity=Severity.ERROR,
-                code="weak-hash",
-                path=where,
-                what=f"{what} is signed with {weak}",
+            Finding.error(
+                "weak-hash",
+                where,
+                f"{what} is signed with {weak}",
                 why="such a signature can be forged by a collision",
                 remedy=_ISSUE_AGAIN,
             )
@@ -96,7 +93,7 @@ def _weakness(certificate: x509.Certificate) -> Severity:
     return Severity.ERROR if broken else Severity.WARNING
 
 
-def chain_problems(chain: Sequence[x509.Certificate], where: str) -> list[Problem]:
+def chain_findings(chain: Sequence[x509.Certificate], where: str) -> list[Finding]:
     """The order of a chain, leaf first, each followed by its issuer (RFC 8446, 4.4.2), and what is missing in it."""
     if not chain:
         return []
@@ -105,44 +102,40 @@ def chain_problems(chain: Sequence[x509.Certificate], where: str) -> list[Proble
     found = []
     if len(path) == 1 and end.subject == end.issuer:
         found.append(
-            Problem(
-                severity=Severity.WARNING,
-                code="self-signed",
-                path=where,
-                what=f"{describe(end)} is signed by its own key",
+            Finding.warning(
+                "self-signed",
+                where,
+                f"{describe(end)} is signed by its own key",
                 why="nobody but itself says whose it is",
                 remedy=_ISSUE_AGAIN,
             )
         )
     elif len(path) == 1:
         found.append(
-            Problem(
-                severity=Severity.ERROR,
-                code="missing-intermediate",
-                path=where,
-                what=f"the issuer of {describe(end)}, {end.issuer.rfc4514_string()!r}, is not shown with it",
+            Finding.error(
+                "missing-intermediate",
+                where,
+                f"the issuer of {describe(end)}, {end.issuer.rfc4514_string()!r}, is not shown with it",
                 why="who trusts only the root cannot find the way there",
                 remedy="append the authority's certificate to the chain, or issue the identity again",
             )
         )
     if list(chain[: len(path)]) != path:
         found.append(
-            Problem(
-                severity=Severity.WARNING,
-                code="chain-order",
-                path=where,
-                what="a certificate of the chain is not followed by its issuer",
+            Finding.warning(
+                "chain-order",
+                where,
+                "a certificate of the chain is not followed by its issuer",
                 why="some clients do not sort, and find no path",
                 remedy="order it: leaf, its issuer, the issuer's issuer; or issue the identity again",
             )
         )
     elif extra := len(chain) - len(path):
         found.append(
-            Problem(
-                severity=Severity.NOTE,
-                code="chain-extra",
-                path=where,
-                what=f"{extra} certificates of the chain lead nowhere",
+            Finding.note(
+                "chain-extra",
+                where,
+                f"{extra} certificates of the chain lead nowhere",
                 why="each handshake carries them for nothing",
                 remedy="leave them out",
             )
@@ -168,7 +161,7 @@ def _is_issuer(candidate: x509.Certificate, certificate: x509.Certificate) -> bo
     return bool(_weak_hash(certificate)) and certificate.issuer == candidate.subject
 
 
-def spiffe_problems(leaf: x509.Certificate, where: str, purpose: Purpose | None = None) -> list[Problem]:
+def spiffe_findings(leaf: x509.Certificate, where: str, purpose: Purpose | None = None) -> list[Finding]:
     """The rules of X509-SVID, section 5; a leaf without any URI name is only noted, for it does not claim to be one."""
     try:
         certified_identity(leaf)
@@ -177,7 +170,7 @@ def spiffe_problems(leaf: x509.Certificate, where: str, purpose: Purpose | None 
     except PkiError as error:
         foreign = not _has_uri(leaf)
         return [
-            Problem(
+            Finding(
                 severity=Severity.NOTE if foreign else Severity.ERROR,
                 code="no-spiffe-id" if foreign else "spiffe-rules",
                 path=where,
