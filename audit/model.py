@@ -63,7 +63,7 @@ def a_labels(name: str) -> str:
     try:
         return name.rstrip(".").encode("idna").decode("ascii").lower()
     except UnicodeError as error:
-        raise ValueError(f"{name!r} is no host name: {error}") from error
+        raise ValueError(f"{name!r} is not a host name: {error}") from error
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):

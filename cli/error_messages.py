@@ -14,8 +14,8 @@ from sluice.core import SluiceError
 MAX_CAUSES = 4
 _REMEDIES = {
     errno.ENOENT: "check the path",
-    errno.EACCES: "see who owns it, and whether you may",
-    errno.EPERM: "see who owns it, and whether you may",
+    errno.EACCES: "check who owns it and its permissions",
+    errno.EPERM: "check who owns it and its permissions",
     errno.EROFS: "choose a place that can be written to",
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space, or have your quota raised",

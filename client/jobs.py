@@ -74,7 +74,7 @@ async def whole_id(client: Reader, typed: str) -> str:
         RefusedError: no job's id begins with it.
     """
     if not _TYPED.fullmatch(typed):
-        raise UsageError(f"{typed[:80]!r} is no id of a job", "see `sluice jobs list`")
+        raise UsageError(f"{typed[:80]!r} is not the id of a job", "see `sluice jobs list`")
     if len(typed) == ID_CHARACTERS:
         return typed
     found = [job async for page in job_pages(client) for job in page["jobs"] if job["id"].startswith(typed)]

@@ -59,7 +59,7 @@ def find(server: str) -> LoginSession | None:
     try:
         found = msgspec.json.decode(read_secret(path, MAX_CREDENTIAL_BYTES), type=LoginSession)
     except msgspec.MsgspecError as error:
-        raise StoreError(f"{path} is damaged", "`sluice login` makes it anew") from error
+        raise StoreError(f"{path} is damaged", "`sluice login` creates it again") from error
     return found if found.server == server and time.time() < found.expires_at else None
 
 

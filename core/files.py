@@ -145,7 +145,7 @@ def locked(directory: Path, *, patience: float | None = None) -> Iterator[None]:
         if patience is None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         elif not lock_within(descriptor, patience):
-            raise StoreError(f"somebody holds the lock of {directory}", "end the process that does")
+            raise StoreError(f"another process holds the lock of {directory}", "end the process that does")
         yield
 
 
@@ -231,7 +231,7 @@ def sync_directory(path: Path) -> None:
 def read_bounded(path: Path, limit: int = MAX_MATERIAL_BYTES) -> bytes:
     """Read at most ``limit`` bytes of ``path``; a larger or missing file is a :class:`StoreError`.
 
-    So is what is no regular file, a FIFO or a device: it could keep its reader waiting. A descriptor that the user has
+    So is anything but a regular file: a FIFO or a device could keep its reader waiting. A descriptor that the user has
     passed on may be a pipe (``/dev/stdin``, and ``/dev/fd/63`` of a shell's ``<(…)``).
     """
     return _read(path, limit, 0)

@@ -84,7 +84,7 @@ def clear_stale_socket(path: Path) -> None:
             return
         except ConnectionRefusedError:
             if not stat.S_ISSOCK(path.lstat().st_mode):
-                raise StoreError(f"{path} is in the way: it is no socket", "remove it") from None
+                raise StoreError(f"{path} is in the way: it is not a socket", "remove it") from None
             path.unlink(missing_ok=True)
         except OSError as error:
             raise StoreError(f"{path} is in the way: {error.strerror or error}", "remove it") from error

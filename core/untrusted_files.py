@@ -41,7 +41,7 @@ def open_untrusted(root: Path, *names: str, writable: bool = False) -> IO[bytes]
 
     Raises:
         FileNotFoundError: there is none.
-        UnsafeFile: it is no regular file, a link leads to it, it has a second name, or it belongs to somebody else.
+        UnsafeFile: it is not a regular file, a link leads to it, it has a second name, or it belongs to somebody else.
     """
     with _directory(root, names[:-1]) as (directory, owners), _explained(root, names):
         access = os.O_RDWR if writable else os.O_RDONLY
@@ -54,7 +54,7 @@ def untrusted_socket(root: Path, name: str) -> Iterator[Path]:
 
     Raises:
         FileNotFoundError: there is none.
-        UnsafeFile: it is no socket, a link leads to it, it has a second name, or it belongs to somebody else.
+        UnsafeFile: it is not a socket, a link leads to it, it has a second name, or it belongs to somebody else.
     """
     with _directory(root, ()) as (directory, owners), _explained(root, (name,)):
         handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
@@ -217,7 +217,7 @@ def _checked(descriptor: int, owners: Container[int], mode: str) -> IO[bytes]:
 
 def _check(info: os.stat_result, owners: Container[int], kind: int = stat.S_IFREG) -> None:
     if stat.S_IFMT(info.st_mode) != kind:
-        raise UnsafeFile("is no socket" if kind == stat.S_IFSOCK else "is no regular file")
+        raise UnsafeFile("is not a socket" if kind == stat.S_IFSOCK else "is not a regular file")
     if info.st_nlink > 1:
         raise UnsafeFile("has a second name, which may be another's file")
     if info.st_uid not in owners:

@@ -110,10 +110,10 @@ class PeerPolicy:
             raise PeerRefused(f"{peer} is not the expected process {self.name!r}")
         if self.jobmanagers is not None and peer.role is Role.JOBMANAGER and peer.name not in self.jobmanagers:
             raise PeerRefused(
-                f"{peer} is no JobManager of this cluster", "name the cluster's JobManagers in ha.jobmanagers"
+                f"{peer} is not a JobManager of this cluster", "name the cluster's JobManagers in ha.jobmanagers"
             )
         if self.identities is not None and peer not in self.identities:
-            raise PeerRefused(f"{peer} is none of the peers that are named")
+            raise PeerRefused(f"{peer} is not one of the peers that were named")
 
 
 def client_policy(

@@ -1,4 +1,4 @@
-from .canaries import HERE as HERE, KEPT as KEPT, Canaries as Canaries, Perch as Perch, canaries as canaries
+from .canaries import HERE as HERE, KEPT as KEPT, Canaries as Canaries, CanarySite as CanarySite, canaries as canaries
 from .catalogue import CHECKS as CHECKS
 from .container_targets import container_targets as container_targets, runners_of as runners_of
 from .outlets import Outlets as Outlets, outlets as outlets

@@ -41,7 +41,7 @@ class Canaries:
 
 
 @dataclass(frozen=True, slots=True)
-class Perch:
+class CanarySite:
     """A file system with directories that everybody shares: that of this machine, or of a container.
 
     Attributes:
@@ -64,18 +64,18 @@ class Perch:
         return str(path) if self.root == Path("/") else f"/{path.relative_to(self.root)}"
 
 
-HERE = (Perch(),)
+HERE = (CanarySite(),)
 
 
 @contextlib.contextmanager
-def canaries(nonce: str, perches: Iterable[Perch] = HERE) -> Iterator[Canaries]:
+def canaries(nonce: str, sites: Iterable[CanarySite] = HERE) -> Iterator[Canaries]:
     """Files and directories in the temporary directories that everybody shares, and an abstract socket; then gone."""
     content = secrets.token_hex(CONTENT_BYTES)
     with contextlib.ExitStack() as stack:
         targets: list[Target] = []
         files: list[tuple[Path, str]] = []
-        for perch in perches:
-            for parent in perch.directories():
+        for site in sites:
+            for parent in site.directories():
                 made = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"sluice-canary-{nonce}-", dir=parent))
                 directory = Path(made)
                 file = directory / "canary"
@@ -86,17 +86,17 @@ def canaries(nonce: str, perches: Iterable[Perch] = HERE) -> Iterator[Canaries]:
                 open_to_all.chmod(0o1777)
                 (directory / KEPT).touch()
                 directory.chmod(0o755)
-                if perch.owner is not None:
-                    os.chown(file, perch.owner, -1)
-                files.append((file, perch.inside(file)))
+                if site.owner is not None:
+                    os.chown(file, site.owner, -1)
+                files.append((file, site.inside(file)))
                 status = open_to_all.stat()
                 digest = hashlib.sha256(file.read_bytes()).hexdigest()
                 targets += [
-                    Target("marker", perch.inside(file), f"canary in {perch.inside(parent)}", digest),
+                    Target("marker", site.inside(file), f"canary in {site.inside(parent)}", digest),
                     Target(
                         "open directory",
-                        perch.inside(open_to_all),
-                        perch.inside(parent),
+                        site.inside(open_to_all),
+                        site.inside(parent),
                         f"{status.st_dev}:{status.st_ino}",
                     ),
                 ]

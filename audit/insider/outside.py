@@ -23,7 +23,7 @@ class Seen:
         canary_gone: whether something of the audit's own was removed.
         left: paths of what the job had left, and nobody removed; None when the audit cannot look.
         running: places whose process still runs; None when the audit cannot look.
-        robbed: what the other job has lost; None when there is no other job, or it had ended by itself.
+        lost: what the other job has lost; None when there is no other job, or it had ended by itself.
         heard: attempts, and from where, whose mark has come out of the job; None when the audit does not listen.
     """
 
@@ -33,7 +33,7 @@ class Seen:
     canary_gone: bool = False
     left: tuple[str, ...] | None = None
     running: frozenset[Place] | None = None
-    robbed: tuple[str, ...] | None = None
+    lost: tuple[str, ...] | None = None
     heard: frozenset[tuple[str, Place]] | None = None
 
 
@@ -87,9 +87,7 @@ def _left(row: Row, seen: Seen) -> Evidence:
 
 
 def _robbed(row: Row, seen: Seen) -> Evidence:
-    if seen.robbed is None:
+    if seen.lost is None:
         return not_examined("there is no other job, or it had ended by itself")
     done = f"{row.done}, and {row.seen}; then looked at the other job"
-    return (
-        finding(done, ", ".join(seen.robbed)[:300]) if seen.robbed else passed(done, "it had all that it held before")
-    )
+    return finding(done, ", ".join(seen.lost)[:300]) if seen.lost else passed(done, "it had all that it held before")

@@ -215,7 +215,7 @@ def subjects_of(where: str, options: Options) -> Iterator[list[Subject]]:
         try:
             yield [_edge_at(url, options)]
         except ValueError as error:
-            raise UsageError(f"{where} is no address: {error}", "https://HOST:PORT") from error
+            raise UsageError(f"{where} is not an address: {error}", "https://HOST:PORT") from error
     elif Path(where).is_file():
         yield _targets(Path(where), options)
     else:

@@ -15,8 +15,8 @@ from typing import Any
 
 from sluice.audit import Report
 from sluice.audit.insider import Outlets, Packed, World, canaries, outlets, packed, read_rows, report_of
-from sluice.cli.audit.aftermath import look, robbed
-from sluice.cli.audit.vantage import BesideContainers, BesideHome, Vantage
+from sluice.cli.audit.cluster_access import ClusterAccess, ContainerAccess, HomeAccess
+from sluice.cli.audit.leftovers import leftovers_of, losses_of
 from sluice.cli.gateway_options import GatewayOptions
 from sluice.client import (
     POLL_SECONDS,
@@ -90,13 +90,13 @@ class _Victim:
 async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Inside:
     access = gateway.access()
     home = None if options.compose is not None else _local_home(gateway)
-    vantage = _vantage(home, options)
+    cluster = _cluster_access(home, options)
     started_at, started = dt.datetime.now(dt.UTC), time.monotonic()
     nonce = secrets.token_hex(8)
     with (
         tempfile.TemporaryDirectory(prefix="sluice-insider-") as directory,
-        canaries(nonce, vantage.perches) as put_out,
-        _outlets(nonce, vantage) as heard,
+        canaries(nonce, cluster.sites) as put_out,
+        _outlets(nonce, cluster) as heard,
     ):
         async with gateway_client(access) as client:
             files = packed(World(), Path(directory))
@@ -104,16 +104,16 @@ async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Inside:
                 world = World(
                     nonce=nonce,
                     victim=victim.id,
-                    home=vantage.shown,
-                    targets=(*put_out.targets, *heard.targets, *vantage.targets(victim.id)),
+                    home=cluster.shown,
+                    targets=(*put_out.targets, *heard.targets, *cluster.targets(victim.id)),
                     canary=put_out.file,
-                    bounds=vantage.bounds,
+                    bounds=cluster.bounds,
                 )
                 job_id = await _submit(client, packed(world, Path(directory)))
                 job, output = await _follow(client, job_id, options.limit)
-                lost = await robbed(victim.client, victim.id) if victim.id else None
+                lost = await losses_of(victim.client, victim.id) if victim.id else None
                 seen = replace(
-                    await look(client, job_id, vantage.homes, nonce, put_out), robbed=lost, heard=heard.marks
+                    await leftovers_of(client, job_id, cluster.homes, nonce, put_out), lost=lost, heard=heard.marks
                 )
     rows, ended = read_rows(output.splitlines(), nonce)
     cut_short = "" if ended else f"the hostile job {job_id} did not come to its end: {_why(job)}"
@@ -130,19 +130,19 @@ async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Inside:
 
 
 @contextlib.contextmanager
-def _outlets(nonce: str, vantage: Vantage) -> Iterator[Outlets]:
+def _outlets(nonce: str, access: ClusterAccess) -> Iterator[Outlets]:
     """Sockets outside that jobs must not reach; none where jobs may, or are on another machine."""
-    if not vantage.enforced:
+    if not access.enforced:
         yield Outlets(nonce)
         return
     with outlets(nonce) as put_out:
         yield put_out
 
 
-def _vantage(home: Home | None, options: InsiderOptions) -> Vantage:
+def _cluster_access(home: Home | None, options: InsiderOptions) -> ClusterAccess:
     if options.compose is not None:
-        return BesideContainers.of(options.compose, options.project)
-    return Vantage() if home is None else BesideHome.of(home, options.config)
+        return ContainerAccess.of(options.compose, options.project)
+    return ClusterAccess() if home is None else HomeAccess.of(home, options.config)
 
 
 def _local_home(gateway: GatewayOptions) -> Home | None:

@@ -40,7 +40,7 @@ class Invitation:
         """``ROLE/NAME[=HOST[,HOST…]]``; raises :class:`~sluice.core.errors.PkiError`, or :class:`UsageError`."""
         path, named, hosts = text.partition("=")
         if path.count("/") != 1 or (named and not hosts):
-            raise UsageError(f"{text[:200]!r} is no invitation", "as in taskmanager/tm-7=worker7.example.org")
+            raise UsageError(f"{text[:200]!r} is not an invitation", "as in taskmanager/tm-7=worker7.example.org")
         each = [host.strip() for host in hosts.split(",")] if named else []
         return cls(
             SpiffeId.parse(f"spiffe://{trust_domain}/{path}"),

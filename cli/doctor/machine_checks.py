@@ -130,7 +130,11 @@ def _directory(name: str, directory: Directory) -> list[Finding]:
     if not directory.writable:
         return [
             Finding.error(
-                f"{name}-not-writable", path, "it cannot be written to", "", "choose another, or mend its rights"
+                f"{name}-not-writable",
+                path,
+                "it cannot be written to",
+                "",
+                "choose another, or correct its permissions",
             )
         ]
     found = []
@@ -261,6 +265,10 @@ def _names(facts: MachineFacts) -> list[Finding]:
     found = ", ".join(facts.localhost) or "nothing"
     return [
         Finding.error(
-            "localhost", "localhost", f"it resolves to {found}", "the gateway's certificate names it", "mend /etc/hosts"
+            "localhost",
+            "localhost",
+            f"it resolves to {found}",
+            "the gateway's certificate names it",
+            "correct /etc/hosts",
         )
     ]

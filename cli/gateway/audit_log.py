@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.gateway.moments import moment
+from sluice.cli.gateway.times import moment
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.core import Home
 from sluice.gateway.audit_log import (

@@ -116,7 +116,7 @@ async def _sign_in(url: str, ca_file: Path | None, *, open_browser: bool) -> log
                     raise RefusedError("the sign-in was refused in the browser")
                 case _:
                     break
-    raise UnreachableError("nobody confirmed the code in time", "run `sluice login` again")
+    raise UnreachableError("the code was not confirmed in time", "run `sluice login` again")
 
 
 async def _sign_out(url: str, ca_file: Path | None, secret: str) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli.errors import EXIT_NO
-from sluice.cli.gateway.moments import moment
+from sluice.cli.gateway.times import moment
 from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.cli.progress import bar
 from sluice.cli.published_routes import effective_policy, operations
@@ -121,7 +121,7 @@ def _print(taken: Replay, proved: Verified) -> None:
         f"{taken.decided} requests decided again, of a log of {proved.state.count} valid lines (key {proved.key})"
     )
     if taken.unknown:
-        typer.echo(f"{taken.unknown} requests left out: nobody can tell any more which roles their principals had")
+        typer.echo(f"{taken.unknown} requests left out: it is not known any more which roles their principals had")
     if taken.left_out:
         typer.echo(f"{taken.left_out} requests would be decided otherwise besides those of the table, which is full")
     if not taken.changes:

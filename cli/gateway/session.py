@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli import audit_records as acts
+from sluice.cli import audit_records
 from sluice.cli.errors import RefusedError, UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.tables import print_table
@@ -57,7 +57,7 @@ def revoke(
         raise RefusedError(f"there is no session {', '.join(sorted(unknown))[:200]}", "see `sluice session list`")
     ended = revoke_sessions(located, lambda each: everybody or each.id in wanted or each.name == user)
     for record in ended:
-        acts.record(located, "session.revoked", {"id": record.id, "name": record.name})
+        audit_records.record(located, "session.revoked", {"id": record.id, "name": record.name})
     if as_json:
         typer.echo(json.dumps({"revoked": [_document(record) for record in ended]}))
         return

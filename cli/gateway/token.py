@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli import audit_records as acts
+from sluice.cli import audit_records
 from sluice.cli.errors import UsageError
 from sluice.cli.options import (
     DEFAULT_HOME,
@@ -74,7 +74,7 @@ def create(
         if not any(matches(each, operation) for operation in policy.operations):
             raise UsageError(f"no operation matches the scope {each!r}", "see `sluice policy show --json`")
     record, token = TokenStore(located).create(name, role, lifetime, scopes=scopes, roles=tuple(policy.roles))
-    acts.record(located, "token.created", {"id": record.id, "name": record.name, "role": record.role})
+    audit_records.record(located, "token.created", {"id": record.id, "name": record.name, "role": record.role})
     if output is not None:
         write_binding(output, _binding(located, home))
         write_secret(output, token.encode() + b"\n")
@@ -133,7 +133,7 @@ def revoke(
     revoked = []
     for identifier in ids:
         record = store.revoke(TokenId(identifier))
-        acts.record(located, "token.revoked", {"id": record.id, "name": record.name})
+        audit_records.record(located, "token.revoked", {"id": record.id, "name": record.name})
         revoked.append(record)
     if as_json:
         now = time.time()

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli import audit_records as acts
+from sluice.cli import audit_records
 from sluice.cli.errors import UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.published_routes import effective_policy
@@ -49,7 +49,7 @@ def add(
         if not is_group(each):
             raise UsageError(f"{each!r} cannot be a group", "letters, digits and ' ._@:/-'")
     record = UserStore(located).add(name, _password(stdin=password_stdin), roles=roles, groups=groups)
-    acts.record(located, "user.added", {"name": name, "roles": ",".join(roles), "groups": ",".join(groups)})
+    audit_records.record(located, "user.added", {"name": name, "roles": ",".join(roles), "groups": ",".join(groups)})
     _tell(record, "added", as_json=as_json)
 
 
@@ -82,7 +82,7 @@ def passwd(
     store = UserStore(located)
     store.read().require(name)
     record = store.set_password(name, _password(stdin=password_stdin))
-    acts.record(located, "user.password", {"name": name})
+    audit_records.record(located, "user.password", {"name": name})
     _tell(record, "set the password of", as_json=as_json)
 
 
@@ -95,7 +95,7 @@ def remove(
     store = UserStore(located)
     record = store.read().require(name)
     store.remove(name)
-    acts.record(located, "user.removed", {"name": name})
+    audit_records.record(located, "user.removed", {"name": name})
     _tell(record, "removed", as_json=as_json)
 
 
@@ -104,7 +104,7 @@ def lock(name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME
     """Lock out a principal within a second, whatever the credential, including users of an identity provider."""
     located = Home.at(home)
     Revocations.of(located).revoke(("user", name))
-    acts.record(located, "user.locked", {"name": name})
+    audit_records.record(located, "user.locked", {"name": name})
     typer.echo(json.dumps({"locked": name}) if as_json else f"locked out {name}")
 
 
@@ -115,7 +115,7 @@ def unlock(
     """Lift a lock-out."""
     located = Home.at(home)
     Revocations.of(located).restore(("user", name))
-    acts.record(located, "user.unlocked", {"name": name})
+    audit_records.record(located, "user.unlocked", {"name": name})
     typer.echo(json.dumps({"unlocked": name}) if as_json else f"unlocked {name}")
 
 

@@ -68,7 +68,7 @@ def submit_to_cluster_manager(
     located = Home.at(home)
     configuration = load(find_config_file(config, located.root))
     if options.with_secrets and (options.render is None or target is not SubmitTarget.KUBERNETES):
-        raise UsageError("--with-secrets goes with --target kubernetes --render DIR", "leave it out")
+        raise UsageError("--with-secrets needs --target kubernetes --render DIR", "leave it out")
     if options.render is not None:
         directory = _empty_directory(options.render)
         rendering = _render(target, submission, located, configuration, directory, with_secrets=options.with_secrets)
@@ -192,7 +192,9 @@ def _run(command: list[str]) -> None:
     """Run a program in the foreground; :class:`CommandError` when it fails."""
     program = shutil.which(command[0])
     if program is None:
-        raise CommandError(f"there is no {command[0]}", "install it, or use --render DIR and do by hand what it prints")
+        raise CommandError(
+            f"there is no {command[0]}", "install it, or use --render DIR and run what it prints yourself"
+        )
     done = subprocess.run([program, *command[1:]], env=_environment(os.environ), check=False)
     if done.returncode != 0:
         error = CommandError(

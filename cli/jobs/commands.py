@@ -142,14 +142,16 @@ def submit(
         aws_role_arn=aws_role_arn,
     )
     if identity_token and target is not SubmitTarget.SESSION:
-        raise UsageError("--identity-token goes with a running cluster", "its gateway has the policy and the audit log")
+        raise UsageError(
+            "--identity-token can be used only with a running cluster", "its gateway has the policy and the audit log"
+        )
     if target is not SubmitTarget.SESSION:
         if secret or executor_secret:
             raise UsageError(f"--secret with --target {target}", "secrets are those of a running cluster: leave it out")
         how = TargetOptions(gateway.home, config, gateway.server, render, with_secrets, as_json)
         raise typer.Exit(submit_to_target(target, submission, how))
     if render is not None or with_secrets:
-        raise UsageError("--render without --target", "it goes with --target yarn and kubernetes")
+        raise UsageError("--render without --target", "use it with --target yarn or kubernetes")
     stopped = watch_for_stop(gateway.located_home) if gateway.server is None else never
     submit_it = partial(_submit, submission, wait=wait, as_json=as_json, stopped=stopped)
     raise typer.Exit(gateway.call(submit_it))
@@ -302,7 +304,7 @@ def logs(
 ) -> None:
     """Print one of a job's logs: all of it, its last lines, or new lines as they come."""
     if follow and (as_json or list_sources):
-        raise UsageError("--follow goes with neither --json nor --list", "a stream is not one document")
+        raise UsageError("--follow cannot be used with --json or --list", "a stream is not one document")
     if list_sources:
         names = gateway.get_of_job(job_id, "/logs")["logs"]
         print(json.dumps(names) if as_json else "\n".join(names))

@@ -56,7 +56,7 @@ class Kubectl:
         """The one in the path; raises :class:`CommandError`."""
         program = shutil.which("kubectl", path=environment.get("PATH"))
         if program is None:
-            raise CommandError("there is no kubectl", "install it, or use --render DIR and do by hand what it prints")
+            raise CommandError("there is no kubectl", "install it, or use --render DIR and run what it prints yourself")
         return cls(program, namespace, environment)
 
     def run(self, *arguments: str) -> bytes:

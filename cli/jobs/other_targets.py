@@ -28,12 +28,12 @@ class TargetOptions:
 def submit_to_target(target: SubmitTarget, submission: Submission, how: TargetOptions) -> int:
     """Run ``submission`` on ``target``, wait for its end, and return the exit code."""
     if how.server is not None:
-        raise UsageError(f"--server with --target {target}", "there is no gateway of ours on the way")
+        raise UsageError(f"--server with --target {target}", "the submission does not go through a gateway of Sluice")
     if target is SubmitTarget.PER_JOB:
         from sluice.cli.jobs.modes import run_per_job
 
         if how.render is not None or how.with_secrets:
-            raise UsageError("--render with --target per-job", "it goes with yarn and kubernetes")
+            raise UsageError("--render with --target per-job", "use it with yarn or kubernetes")
         console = Console(stderr=True)
         return run_per_job(Home.at(how.home), how.config, submission, console, as_json=how.as_json)
     from sluice.cli.jobs.cluster_managers import RenderOptions, submit_to_cluster_manager

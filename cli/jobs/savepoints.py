@@ -41,7 +41,7 @@ def checkpoints(
     if shown["restored"]:
         console.print(f" restored  {shown['restored']['number']}", highlight=False)
     for query in shown["queries"]:
-        name = query["name"] or f"{query['id']} (no name: a later attempt begins it anew)"
+        name = query["name"] or f"{query['id']} (no name: a later attempt starts it from the beginning)"
         line = f"    query  {name}: {query['state']}, batch {query['batch']}, {query['rows']} rows {query['error']}"
         console.print(line.rstrip(), highlight=False, markup=False)
 

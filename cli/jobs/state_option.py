@@ -15,5 +15,7 @@ def wanted_states(given: Sequence[str]) -> frozenset[str]:
     groups |= {each.value: [each] for each in JobState}
     unknown = [each for each in given if each.upper() not in groups]
     if unknown:
-        raise UsageError(f"--state {unknown[0]!r} is no state of a job", f"one of active, ended, {', '.join(JobState)}")
+        raise UsageError(
+            f"--state {unknown[0]!r} is not a state of a job", f"one of active, ended, {', '.join(JobState)}"
+        )
     return frozenset(state.value for each in given for state in groups[each.upper()])

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from sluice.cli import audit_records as acts
+from sluice.cli import audit_records
 from sluice.cli.errors import UsageError
 from sluice.cli.options import (
     DEFAULT_HOME,
@@ -100,7 +100,7 @@ def create(
             now=now,
         )
     TokenStore(located.pki).add(record, now=now)
-    acts.record(located, "join-token.created", {"id": record.id, "identity": record.identity})
+    audit_records.record(located, "join-token.created", {"id": record.id, "identity": record.identity})
     if output is not None:
         write_secret(output, token.encode() + b"\n")
     until = dt.datetime.fromtimestamp(record.expires_at, dt.UTC)

@@ -53,7 +53,7 @@ def doctor(
     """
     located = Home.at(directory or home)
     if not located.pki.is_dir():
-        raise UsageError(f"{located.root} is no home: there is no {located.pki}", "name one with --home")
+        raise UsageError(f"{located.root} is not a home: there is no {located.pki}", "name one with --home")
     findings = examine(located, _processes(located), utc_now, online=not offline)
     failed = any(fail_on.fails(each.severity) for each in findings)
     if as_json:

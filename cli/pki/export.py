@@ -66,7 +66,7 @@ def export(
             raise UsageError("--for and --format exclude each other")
         _export_program(program, source, output, peer or [], as_json=as_json)
     elif peer:
-        raise UsageError("--peer goes with --for envoy or nginx")
+        raise UsageError("--peer needs --for envoy or nginx")
     else:
         _export_file(_export(Home.at(home), source, kind or Format.CA), output, kind or Format.CA, as_json=as_json)
 

@@ -87,7 +87,7 @@ def inspect(
     """Show what certificates, requests, revocation lists, keys and keystores contain, or what a listener presents.
 
     Private keys are never shown. A listener is really connected to, with TLS 1.3 and with TLS 1.2; nothing is
-    verified, no data is sent, and contents are told: expired, order, missing issuer, weak, not as SPIFFE demands.
+    verified, no data is sent, and findings are reported: expired, order, missing issuer, weak, not as SPIFFE demands.
     "Who signed it" is answered from the home's authorities and --ca. Exit code 0 whatever was found (see `verify` and
     `doctor` for a verdict), 1 when it cannot be read, 3 when nobody listens there.
     """
@@ -135,7 +135,7 @@ def _authorities(home: Home, file: Path | None) -> list[Known]:
 def _alpn(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not name.isascii() or not 0 < len(name) < 256:
-            raise UsageError(f"{name[:80]!r} is no application protocol", "as in --alpn h2")
+            raise UsageError(f"{name[:80]!r} is not an application protocol", "as in --alpn h2")
     return tuple(names)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from cryptography import x509
 
-from sluice.cli import audit_records as acts
+from sluice.cli import audit_records
 from sluice.cli.config import Configuration
 from sluice.cli.errors import EXIT_NO, UsageError
 from sluice.cli.options import (
@@ -121,14 +121,14 @@ def issue(
     if inventory is not None:
         single = (identity, dns, ip, lifetime, accept, csr, out, edge_server or None)
         if any(option is not None for option in single):
-            raise UsageError("--inventory says it all", "leave out the identity and its options")
+            raise UsageError("--inventory names the identities itself", "leave out the identity and its options")
         _issue_inventory(located, configuration, inventory, store, force=force, as_json=as_json)
         return
     if identity is None or store is not None:
         raise UsageError("no identity is given", "name one, or a file with --inventory (which --store needs)")
     spiffe_id = identity_argument(identity, configuration.pki.trust_domain)
     if edge_server and (csr is not None or accept):
-        raise UsageError("--edge-server goes with neither --csr nor --accept")
+        raise UsageError("--edge-server cannot be used with --csr or --accept")
     directory = directory_argument(located, spiffe_id, out)
     duration = None if lifetime is None else lifetime_argument(lifetime)
     names = names_argument(spiffe_id, dns, ip)
@@ -159,7 +159,7 @@ def issue(
         leaf = read_certificates(directory / "chain.pem")[0]
         ExportedCertificates(located.pki).remember(leaf, str(spiffe_id), profile.authority, directory, utc_now())
         serial = f"{leaf.serial_number:x}"
-        acts.record(
+        audit_records.record(
             located,
             "certificate.issued",
             {"identity": spiffe_id, "serial": serial, "reinstated": outcome.reinstated or "", "why": outcome.reason},
@@ -297,7 +297,7 @@ def _issue_inventory(
         if store is not None:
             ExportedCertificates(home.pki).remember_store(store)
     if counts[Action.ISSUED] or counts[Action.RENEWED]:
-        acts.record(
+        audit_records.record(
             home, "certificate.issued", {"inventory": file.name, **{str(action): counts[action] for action in Action}}
         )
     if as_json:

@@ -11,7 +11,7 @@ import typer
 from cryptography.x509 import Certificate
 from typer.core import TyperCommand
 
-from sluice.cli import audit_records as acts
+from sluice.cli import audit_records
 from sluice.cli.config import Configuration
 from sluice.cli.errors import EXIT_NO, UsageError
 from sluice.cli.options import (
@@ -155,12 +155,12 @@ def renew(
         if not directories:
             raise UsageError("no identity is given", "name the directories that the CA at --ca is to renew")
         if duration is not None:
-            raise UsageError("--lifetime goes without --ca", "the CA keeps the lifetime as far as it may")
+            raise UsageError("--lifetime cannot be used with --ca", "the CA keeps the lifetime as far as it may")
         outcomes = _renew_online(directories, ca, force=force)
     else:
         outcomes = _renew_here(directories or [], *load_configuration(home, config), force=force, lifetime=duration)
     if renewed := [str(each.spiffe_id) for _, each, _ in outcomes if each.action in {Action.ISSUED, Action.RENEWED}]:
-        acts.record(
+        audit_records.record(
             Home.at(home), "certificate.renewed", {"identities": " ".join(renewed), "count": len(renewed), "ca": ca}
         )
     if as_json:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from sluice.cli import audit_records as acts
+from sluice.cli import audit_records
 from sluice.cli.errors import EXIT_NO, RefusedError, UsageError
 from sluice.cli.options import (
     DEFAULT_HOME,
@@ -79,7 +79,7 @@ def revoke(
     found = _resolve(located, configuration.pki, target, authority)
     if reason is Reason.CA_COMPROMISE and set(found) != {AuthorityKind.ROOT}:
         raise UsageError(
-            "ca-compromise is a reason to revoke an authority, and this is none", "for its key use key-compromise"
+            "ca-compromise is a reason to revoke an authority, and this is not one", "for its key use key-compromise"
         )
     added = {
         kind: store.revoke(kind, targets, reason, passphrase=_passphrase(kind, root_passphrase_file))
@@ -90,7 +90,7 @@ def revoke(
     serials = [f"{each.serial:x}" for targets in found.values() for each in targets]
     new = [entry.serial for entries in added.values() for entry in entries]
     named = sorted({str(each.identity) for targets in found.values() for each in targets if each.identity})
-    acts.record(
+    audit_records.record(
         located,
         "certificate.revoked",
         {"identities": " ".join(named), "serials": " ".join(new), "count": len(new), "reason": reason},
@@ -275,7 +275,7 @@ def _identity(text: str, trust_domain: str) -> SpiffeId:
         return SpiffeId.parse(text if text.startswith("spiffe://") else f"spiffe://{trust_domain}/{text}")
     except InvalidIdentity as error:
         raise UsageError(
-            f"{text[:200]!r} is no serial number, directory or identity: {error.what}", error.remedy
+            f"{text[:200]!r} is neither a serial number nor a directory nor an identity: {error.what}", error.remedy
         ) from error
 
 
@@ -311,7 +311,7 @@ def _print_list(document: dict[str, Any]) -> None:
         )
     else:
         typer.echo(
-            f"{document['authority']}: number {document['number']}, {len(document['revoked'])} revoked, counts until "
+            f"{document['authority']}: number {document['number']}, {len(document['revoked'])} revoked, next update "
             f"{document['next_update']:%Y-%m-%d %H:%M} UTC"
         )
     for entry in document["revoked"]:

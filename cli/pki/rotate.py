@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from sluice.cli import audit_records as acts
+from sluice.cli import audit_records
 from sluice.cli.cluster import renew_superseded
 from sluice.cli.config import Configuration
 from sluice.cli.options import (
@@ -238,7 +238,7 @@ def _step(
 
 
 def _record(home: Home, step: str, kind: AuthorityKind, without: Sequence[str] | None = None) -> None:
-    acts.record(home, f"rotation.{step}", {"authority": kind, "without": " ".join(without or ())})
+    audit_records.record(home, f"rotation.{step}", {"authority": kind, "without": " ".join(without or ())})
 
 
 def _without(force: list[str] | None, configuration: Configuration) -> list[str]:

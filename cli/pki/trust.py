@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from cryptography import x509
 
-from sluice.cli import audit_records as acts
+from sluice.cli import audit_records
 from sluice.cli.errors import RefusedError, UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.pki.arguments import print_json
@@ -74,7 +74,9 @@ def install(
         typer.echo(f"warning: {warning}", err=True)
     _carry_out(steps, dry_run=dry_run, as_json=as_json, places=places, names=list(wanted), warning=warning)
     if steps and not dry_run:
-        acts.record(located, "trust.installed", {"authorities": " ".join(wanted), "stores": " ".join(map(str, places))})
+        audit_records.record(
+            located, "trust.installed", {"authorities": " ".join(wanted), "stores": " ".join(map(str, places))}
+        )
 
 
 @app.command(epilog="Examples: sudo sluice pki trust uninstall; sudo sluice pki trust uninstall --old --dry-run")
@@ -97,7 +99,7 @@ def uninstall(
     steps = plan_removal(places, lambda name: (name not in present) if old else (name in present), this_machine())
     _carry_out(steps, dry_run=dry_run, as_json=as_json, places=places, names=[], warning="")
     if steps and not dry_run and located.root.is_dir():
-        acts.record(located, "trust.uninstalled", {"stores": " ".join(map(str, places)), "old": old})
+        audit_records.record(located, "trust.uninstalled", {"stores": " ".join(map(str, places)), "old": old})
 
 
 @app.command(epilog="Example: sluice pki trust show")

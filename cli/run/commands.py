@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.cli import audit_records as acts
+from sluice.cli import audit_records
 from sluice.cli.cluster import JOBMANAGER_NAME
 from sluice.cli.options import (
     DEFAULT_HOME,
@@ -94,7 +94,7 @@ def jobmanager(
             check_streams=check_in(home, configuration.gateway) if remote_auth is None else None,
             ask_tokens=job_tokens_in(home, configuration.gateway, operations) if remote_auth is None else None,
             ask_egress=egress_evidence_in(home, configuration.gateway, operations()) if remote_auth is None else None,
-            record=acts.recording(home) if remote_auth is None else None,
+            record=audit_records.recording(home) if remote_auth is None else None,
         )
 
     member.serve(main)

@@ -160,7 +160,7 @@ def rotate_key(
     if as_json:
         print(json.dumps(done))
     else:
-        print(f"key {done['key_id']} is in use; {done['rewrapped']} versions were wrapped anew")
+        print(f"key {done['key_id']} is in use; {done['rewrapped']} versions were wrapped again")
         for each in done["retired"]:
             print(f"key {each} is not needed any more: remove {each}.key from every JobManager that has it")
     if done["unreadable"]:

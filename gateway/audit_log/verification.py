@@ -260,7 +260,7 @@ def _take(
     kept = awaited.pop(reader.state.count, None)
     if kept is not None and kept.digest != reader.state.digest:
         raise AuditLogError(
-            f"audit log line {kept.sequence} is not the checkpoint that was kept", "the log was written anew"
+            f"audit log line {kept.sequence} is not the checkpoint that was kept", "the log was rewritten"
         )
 
 

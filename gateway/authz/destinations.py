@@ -139,7 +139,7 @@ def parse_network(text: str) -> Network:
     try:
         network = ipaddress.ip_network(text)
     except ValueError as error:
-        raise UnclearDestination(f"it is no network: {error}") from error
+        raise UnclearDestination(f"it is not a network: {error}") from error
     if isinstance(network, ipaddress.IPv6Network) and network.network_address.ipv4_mapped is not None:
         raise UnclearDestination("an IPv4-mapped network is written as IPv4")
     return network

@@ -210,7 +210,7 @@ class _Reader:
         for pattern in patterns:
             covered = {each for each in self._operations if is_pattern(pattern) and matches(pattern, each)}
             if not covered and self._strict:
-                what = f"{pattern!r} is no operation" if "*" not in pattern else f"no operation matches {pattern!r}"
+                what = f"{pattern!r} is not an operation" if "*" not in pattern else f"no operation matches {pattern!r}"
                 raise self._error(what, "roles", role, key, pattern, remedy=_nearest(pattern, self._operations))
             found |= covered
         return frozenset(found)

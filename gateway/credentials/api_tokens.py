@@ -129,7 +129,7 @@ class TokenBook:
         """Create a token for ``name``; returns the new book, the record, and the token itself, which is not stored."""
         if not all(is_pattern(scope) for scope in scopes) or len(scopes) > MAX_SCOPES:
             raise InvalidTokenRequest(
-                f"{', '.join(scopes)[:200]!r} are no scopes",
+                f"{', '.join(scopes)[:200]!r} are not scopes",
                 f"at most {MAX_SCOPES} operations, as in jobs.read or jobs.*",
             )
         if not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARACTERS:

@@ -132,7 +132,9 @@ def _scrypt(password: str, salt: bytes, cost: int, block: int) -> bytes:
             password.encode("utf-8", "replace"), salt=salt, n=cost, r=block, p=1, maxmem=_MEMORY_BYTES, dklen=32
         )
     except ValueError as error:
-        raise UserFileError("the user file asks for a hash that cannot be computed", "set the password anew") from error
+        raise UserFileError(
+            "the user file asks for a hash that cannot be computed", "set the password again"
+        ) from error
 
 
 _NOBODY = PasswordHash("00" * 16, "00" * 32)

@@ -89,7 +89,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        raise InvalidJwt(f"the claim {name} is no time")
+        raise InvalidJwt(f"the claim {name} is not a time")
     return float(value)
 
 
@@ -97,7 +97,7 @@ def _groups(claims: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = claims.get(name, [])
     groups = [value] if isinstance(value, str) else value
     if not isinstance(groups, list) or len(groups) > MAX_GROUPS:
-        raise InvalidJwt(f"the claim {name} is no list of at most {MAX_GROUPS} groups")
+        raise InvalidJwt(f"the claim {name} is not a list of at most {MAX_GROUPS} groups")
     # A group that cannot be written in a policy can grant nothing; it does not shut its members out.
     return tuple(dict.fromkeys(each for each in groups if isinstance(each, str) and is_group(each)))
 

@@ -45,9 +45,9 @@ class EnvoyAdmin:
         try:
             async with self._session() as session, session.post("http://admin/reopen_logs") as answer:
                 if answer.status != 200:
-                    raise EnvoyFailed(f"Envoy does not open its logs anew: status {answer.status}")
+                    raise EnvoyFailed(f"Envoy does not reopen its logs: status {answer.status}")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise EnvoyFailed(f"Envoy does not open its logs anew: {error or type(error).__name__}") from error
+            raise EnvoyFailed(f"Envoy does not reopen its logs: {error or type(error).__name__}") from error
 
     async def until_listening(self, listener: str) -> int:
         """Wait until all workers have this ``listener``; its port."""

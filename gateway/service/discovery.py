@@ -77,7 +77,7 @@ class Discovery:
             return _problem(503, "The keys cannot be had now; try again.", {"retry-after": "5"})
         document = self._published.documents.get(path)
         if document is None:
-            return _problem(404, "This cluster is no issuer of tokens for others: pki.token_issuer is not set.", {})
+            return _problem(404, "This cluster does not issue tokens for others: pki.token_issuer is not set.", {})
         headers = {
             "cache-control": f"public, max-age={MAX_AGE_SECONDS}",
             "cross-origin-resource-policy": "cross-origin",

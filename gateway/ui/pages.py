@@ -206,7 +206,7 @@ class AdminPages:
                     problem=f"not done within {VERIFY_SECONDS:.0f} s; use `sluice audit-log verify`"
                 )
             except msgspec.MsgspecError:
-                return VerificationResult(problem="the check did not end in order; use `sluice audit-log verify`")
+                return VerificationResult(problem="the check ended unexpectedly; use `sluice audit-log verify`")
             finally:
                 if process.returncode is None:
                     process.kill()

@@ -50,18 +50,18 @@ class Agent:
         self._policy = policy
         self._jwt = jwt
         self._socket_path = socket_path
-        self._board = PublishedIdentities(clock)
+        self._published = PublishedIdentities(clock)
         # A thread for each identity: an issuer that does not answer for one must not keep the others waiting.
         self._threads = ThreadPoolExecutor(max(1, len(policy.identities)), thread_name_prefix="issue")
         self._reporters = [Reporter(identity.directory, "agent") for identity in policy.identities]
-        self.keepers = [
-            IdentityRenewer(identity, issuer, self._board, clock, draw, threads=self._threads, reporter=reporter)
+        self.renewers = [
+            IdentityRenewer(identity, issuer, self._published, clock, draw, threads=self._threads, reporter=reporter)
             for identity, reporter in zip(policy.identities, self._reporters, strict=True)
         ]
         self.server = GrpcServer(
             {
-                **WorkloadApi(PolicyWorkloads(policy, jwt), self._board, trust_domain).methods(),
-                **SecretDiscovery(policy, self._board, trust_domain).methods(),
+                **WorkloadApi(PolicyWorkloads(policy, jwt), self._published, trust_domain).methods(),
+                **SecretDiscovery(policy, self._published, trust_domain).methods(),
             },
             self._admits,
         )
@@ -82,18 +82,18 @@ class Agent:
             listening.close()
             self._socket_path.unlink(missing_ok=True)
             raise
-        _LOG.info("agent ready on %s with %d identities", self._socket_path, len(self.keepers))
+        _LOG.info("agent ready on %s with %d identities", self._socket_path, len(self.renewers))
 
     async def step(self) -> None:
         """One round over all identities and the JWT keys."""
-        await asyncio.gather(*(keeper.step() for keeper in self.keepers))
+        await asyncio.gather(*(renewer.step() for renewer in self.renewers))
         self._refresh_jwt()
 
     async def run(self) -> None:
         """Keep everything fresh until cancelled; an identity whose renewal hangs delays no other."""
         async with asyncio.TaskGroup() as tasks:
-            for keeper in self.keepers:
-                tasks.create_task(renew_forever(keeper, POLL_SECONDS))
+            for renewer in self.renewers:
+                tasks.create_task(renew_forever(renewer, POLL_SECONDS))
             tasks.create_task(self._refresh_forever())
 
     async def close(self) -> None:
@@ -119,7 +119,7 @@ class Agent:
             _LOG.error("the JWT keys are not renewed: %s", error)
             return
         if changed:
-            self._board.touch()
+            self._published.touch()
 
 
 async def run_agent(agent: Agent) -> None:

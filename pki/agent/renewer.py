@@ -42,7 +42,7 @@ class IdentityRenewer:
     Args:
         identity: what to keep.
         issuer: certifies it.
-        board: where good material is put up.
+        published: where good material is put up.
         clock: the present.
         draw: a random number in [0, 1).
         patience: seconds that one round waits for the issuer; it goes on working and is not asked twice.
@@ -54,7 +54,7 @@ class IdentityRenewer:
         self,
         identity: ManagedIdentity,
         issuer: DirectoryIssuer,
-        board: PublishedIdentities,
+        published: PublishedIdentities,
         clock: Clock,
         draw: Callable[[], float],
         *,
@@ -64,7 +64,7 @@ class IdentityRenewer:
     ) -> None:
         self.identity = identity
         self._issuer = issuer
-        self._board = board
+        self._published = published
         self._clock = clock
         self._draw = draw
         self._patience = patience
@@ -134,7 +134,7 @@ class IdentityRenewer:
                 _LOG.warning("%s: %s", material.spiffe_id, note)
             self.material, self._revoked, self._taken_at = material, revoked, self._clock()
             self._lists_seen = revoked.look()
-            self._board.publish(material, revoked.lists)
+            self._published.publish(material, revoked.lists)
         self._take_in_lists()
 
     def _first_lists(self, material: IdentityMaterial) -> RevokedPeers:
@@ -153,7 +153,7 @@ class IdentityRenewer:
             return
         if (version := self._revoked.look()) != self._lists_seen:
             self._lists_seen = version
-            self._board.publish(self.material, self._revoked.lists)
+            self._published.publish(self.material, self._revoked.lists)
 
     async def _renew(self) -> None:
         identity = self.identity
@@ -203,10 +203,10 @@ class IdentityRenewer:
         self._told = level
 
 
-async def renew_forever(keeper: IdentityRenewer, poll_seconds: float) -> None:
+async def renew_forever(renewer: IdentityRenewer, poll_seconds: float) -> None:
     """Step until cancelled."""
     while True:
-        await keeper.step()
+        await renewer.step()
         await asyncio.sleep(poll_seconds)
 
 

@@ -42,9 +42,9 @@ DEFAULT_BUNDLE = "ROOTCA"
 class SecretDiscovery:
     """Hands to each Envoy the secrets that the policy gives its user."""
 
-    def __init__(self, policy: AgentPolicy, board: PublishedIdentities, trust_domain: str) -> None:
+    def __init__(self, policy: AgentPolicy, published: PublishedIdentities, trust_domain: str) -> None:
         self._policy = policy
-        self._board = board
+        self._published = published
         self._domain = f"spiffe://{trust_domain}"
 
     def methods(self) -> dict[str, Method]:
@@ -58,7 +58,7 @@ class SecretDiscovery:
         identities = self._policy.of(caller.uid)
         if not identities:
             raise CallRefused(Status.PERMISSION_DENIED, "no identity issued")
-        return _CallersSecrets(self._board, self._domain, identities, caller)
+        return _CallersSecrets(self._published, self._domain, identities, caller)
 
     async def _stream(self, call: Call) -> None:
         await serve_stream(call, self._source(call.caller), SECRET)
@@ -79,7 +79,7 @@ class SecretDiscovery:
 class _CallersSecrets:
     """The secrets of one caller's identities."""
 
-    board: PublishedIdentities
+    published: PublishedIdentities
     domain: str
     identities: tuple[ManagedIdentity, ...]
     caller: Caller
@@ -99,12 +99,12 @@ class _CallersSecrets:
     def _secrets(self) -> Mapping[str, Message]:
         materials = {
             str(material.spiffe_id): material
-            for material in self.board.valid([identity.spiffe_id for identity in self.identities])
+            for material in self.published.valid([identity.spiffe_id for identity in self.identities])
         }
         if not materials:
             return {}
         anchors = to_pem(*dict.fromkeys(anchor for one in materials.values() for anchor in one.anchors))
-        lists = b"".join(each.pem for each in self.board.lists(list(materials.values())))
+        lists = b"".join(each.pem for each in self.published.lists(list(materials.values())))
         secrets = {name: trust_secret(name, anchors, lists) for name in (DEFAULT_BUNDLE, self.domain)}
         named = {**materials, DEFAULT_CERTIFICATE: materials.get(str(self.identities[0].spiffe_id))}
         for name, material in named.items():
@@ -113,7 +113,7 @@ class _CallersSecrets:
         return secrets
 
     def change(self) -> Coroutine[Any, Any, object]:
-        return self.board.change(self.board.generation)
+        return self.published.change(self.published.generation)
 
     def sent(self, subscription: Subscription) -> None:
         pass

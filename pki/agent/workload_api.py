@@ -58,9 +58,9 @@ class Workloads(Protocol):
 class WorkloadApi:
     """Hands to each caller the identities that ``workloads`` knows it by."""
 
-    def __init__(self, workloads: Workloads, board: PublishedIdentities, trust_domain: str) -> None:
+    def __init__(self, workloads: Workloads, published: PublishedIdentities, trust_domain: str) -> None:
         self._workloads = workloads
-        self._board = board
+        self._published = published
         self._domain = f"spiffe://{trust_domain}"
 
     def methods(self) -> dict[str, Method]:
@@ -93,24 +93,24 @@ class WorkloadApi:
             await call.receive_one()
             sent = b""
             while True:
-                seen = self._board.generation
+                seen = self._published.generation
                 answer = await render(identities)
                 if answer != sent:
                     await call.send(answer)
                     sent = answer
-                await self._board.change(seen)
+                await self._published.change(seen)
 
         return serve
 
     def _materials(self, identities: tuple[SpiffeId, ...]) -> list[IdentityMaterial]:
-        materials = self._board.valid(identities)
+        materials = self._published.valid(identities)
         if not materials:
             raise CallRefused(Status.UNAVAILABLE, "no valid certificate at present; see the agent's log")
         return materials
 
     async def _x509_svids(self, identities: tuple[SpiffeId, ...]) -> bytes:
         materials = self._materials(identities)
-        response = X509SVIDResponse(crl=[each.der for each in self._board.lists(materials)])
+        response = X509SVIDResponse(crl=[each.der for each in self._published.lists(materials)])
         for material in materials:
             response.svids.add(
                 spiffe_id=str(material.spiffe_id),
@@ -123,7 +123,7 @@ class WorkloadApi:
     async def _x509_bundles(self, identities: tuple[SpiffeId, ...]) -> bytes:
         materials = self._materials(identities)
         anchors = dict.fromkeys(anchor for one in materials for anchor in one.anchors)
-        lists = [each.der for each in self._board.lists(materials)]
+        lists = [each.der for each in self._published.lists(materials)]
         return encode(X509BundlesResponse(crl=lists, bundles={self._domain: _der(tuple(anchors))}))
 
     async def _jwt_bundles(self, identities: tuple[SpiffeId, ...]) -> bytes:  # noqa: ARG002  one bundle for all

@@ -109,7 +109,7 @@ def check_signed(
         for one, path_length in ((certificate, 0), (root, 1)):
             constraints = one.extensions.get_extension_for_class(x509.BasicConstraints).value
             if not constraints.ca or constraints.path_length != path_length:
-                raise CertificateRejected(f"{describe(one)} is no authority of path length {path_length}")
+                raise CertificateRejected(f"{describe(one)} is not an authority of path length {path_length}")
             if trust_domain_of(one) != config.trust_domain:
                 raise CertificateRejected(f"{describe(one)} is not of trust domain {config.trust_domain}")
             if not one.not_valid_before_utc <= now <= one.not_valid_after_utc:

@@ -47,9 +47,9 @@ def _of_job(wanted: str, config: PkiConfig) -> SpiffeId:
     try:
         spiffe_id = SpiffeId.parse(wanted)
     except InvalidIdentity as error:
-        raise IssuanceRefused(f"no identity of a job: {error.what}", error.remedy) from error
+        raise IssuanceRefused(f"not the identity of a job: {error.what}", error.remedy) from error
     if spiffe_id.role not in JOB_ROLES or spiffe_id.trust_domain != config.trust_domain:
-        raise IssuanceRefused(f"{spiffe_id} is no identity of a job of {config.trust_domain}")
+        raise IssuanceRefused(f"{spiffe_id} is not the identity of a job of {config.trust_domain}")
     return spiffe_id
 
 
@@ -58,7 +58,9 @@ def grant_enrolment(record: TokenRecord, csr_pem: bytes, config: PkiConfig) -> L
     names = record.names()
     spiffe_id = names.spiffe_id
     if spiffe_id.role not in ENROLLABLE or spiffe_id.trust_domain != config.trust_domain:
-        raise EnrolmentRefused(f"nobody can enrol as {spiffe_id} here", "make a new token for a process of this domain")
+        raise EnrolmentRefused(
+            f"no process can enrol as {spiffe_id} here", "make a new token for a process of this domain"
+        )
     return LeafRequest(
         names,
         (edge_server_profile if record.edge_server else workload_profile)(spiffe_id.role, config),
@@ -113,12 +115,12 @@ def grant_edge_renewal(
         raise IssuanceRefused(f"{requester} has no public certificate", "only a gateway has one")
     spiffe_id = certified_identity(current)
     if spiffe_id.role is not Role.GATEWAY or spiffe_id.trust_domain != config.trust_domain:
-        raise IssuanceRefused(f"the certificate is of {spiffe_id}, which is no gateway of {config.trust_domain}")
+        raise IssuanceRefused(f"the certificate is of {spiffe_id}, which is not a gateway of {config.trust_domain}")
     # 2. It is valid now, and a server certificate: the same authority signs those of users.
     if not current.not_valid_before_utc <= now <= current.not_valid_after_utc:
         raise IssuanceRefused("the public certificate is not valid now", "enrol again with a join token")
     if purposes_of(current) != (Purpose.SERVER,):
-        raise IssuanceRefused("this is no public certificate of a server")
+        raise IssuanceRefused("this is not the public certificate of a server")
     # 3. A certificate is public: only its key shows that the requester is its holder. The proof is of this request.
     check_possession(current, csr_pem, proof)
     # 4. The names it has, and no other.

@@ -132,9 +132,9 @@ class CaServer:
         self._per_token_requester = _limiter(TOKENS_PER_JOBMANAGER, clock)
         self._per_listener = _limiter(TRUST_PER_IDENTITY, clock)
         self._per_revoker = _limiter(REVOCATIONS_PER_IDENTITY, clock)
-        self._followers = subscribers if subscribers is not None else TrustSubscribers()
+        self._subscribers = subscribers if subscribers is not None else TrustSubscribers()
         self._trust = TrustWatch(self._read_trust, wait_seconds=trust_wait_seconds)
-        self._mutual_http = web.Server(self._mutual_door, access_log=None, keepalive_timeout=IDLE_SECONDS)
+        self._mutual_http = web.Server(self._answer_mutual, access_log=None, keepalive_timeout=IDLE_SECONDS)
         self._mutual = MutualTlsListener(
             identity,
             Channel.CA,
@@ -143,7 +143,7 @@ class CaServer:
             alpn=ALPN,
             connections=connections,
         )
-        self._enrolment_http = web.Server(self._enrolment_door, access_log=None)
+        self._enrolment_http = web.Server(self._answer_enrolment, access_log=None)
         self._enrolment = EnrolmentListener(identity, self._enrolment_http, alpn=ALPN)
         self._mutual_routes: dict[tuple[str, str], _Handler] = {
             ("POST", RENEW_PATH): self._renew,
@@ -161,7 +161,7 @@ class CaServer:
         }
 
     async def start(self, host: str, port: int, enrolment_port: int) -> tuple[tuple[str, int], tuple[str, int]]:
-        """Listen; returns the addresses of the mutual and of the enrolment door."""
+        """Listen; returns the addresses of the mutual TLS and of the enrolment listener."""
         return await self._mutual.start(host, port), await self._enrolment.start(host, enrolment_port)
 
     async def call(self, function: Callable[[], object]) -> None:
@@ -177,10 +177,10 @@ class CaServer:
         await self._mutual_http.shutdown(0)
         await asyncio.to_thread(self._worker.shutdown)
 
-    async def _mutual_door(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _answer_mutual(self, request: web.BaseRequest) -> web.StreamResponse:
         return await _answer(request, self._mutual_routes)
 
-    async def _enrolment_door(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _answer_enrolment(self, request: web.BaseRequest) -> web.StreamResponse:
         return await _answer(request, self._enrolment_routes)
 
     async def _anchors(self, request: web.BaseRequest) -> AuthorityAnswer:
@@ -258,7 +258,7 @@ class CaServer:
         peer, current = _peer(request)
         _limit(self._per_listener, str(peer))
         asked = await _read(request, TrustRequest, MAX_TRUST_REQUEST_BYTES)
-        self._followers.heard(peer, current, request.remote or "", asked)
+        self._subscribers.heard(peer, current, request.remote or "", asked)
         # Only gateways get the edge's trust anchors.
         view = View.GATEWAY if peer.role is Role.GATEWAY else View.MEMBER
         return await self._trust.poll(str(peer), view, asked.known)

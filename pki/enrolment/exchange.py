@@ -99,7 +99,7 @@ async def exchange(  # noqa: PLR0917  in the order of the wire: where, how, what
             return msgspec.json.decode(data, type=answer)
         problem = msgspec.json.decode(data, type=ErrorAnswer)
     except DAMAGED_JSON as error:
-        raise CaUnavailable(f"what answers at {host}:{port} is no CA (status {status})") from error
+        raise CaUnavailable(f"what answers at {host}:{port} is not a CA (status {status})") from error
     raise _error(problem)
 
 

@@ -75,12 +75,12 @@ class RenewalService:
         asks = next(each.identity.directory for each in self._kept if each.side is AuthorityKind.INTERNAL)
         directories = [each.identity.directory for each in self._kept]
         self.follower = TrustSubscription(home, locate, asks, directories, clock=clock, draw=draw)
-        board = PublishedIdentities(clock)
-        self.keepers = [
+        published = PublishedIdentities(clock)
+        self.renewers = [
             IdentityRenewer(
                 each.identity,
                 each.issuer,
-                board,
+                published,
                 clock,
                 draw,
                 threads=self._threads,
@@ -118,8 +118,8 @@ class RenewalService:
     async def run(self) -> None:
         """Keep everything fresh until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for keeper in self.keepers:
-                tasks.create_task(renew_forever(keeper, POLL_SECONDS))
+            for renewer in self.renewers:
+                tasks.create_task(renew_forever(renewer, POLL_SECONDS))
             tasks.create_task(self.follower.run())
 
     async def close(self) -> None:

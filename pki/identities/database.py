@@ -184,7 +184,7 @@ class IdentityStore:
                     self._database.execute(statement)
                 return
         if (marked, version) != (APPLICATION_ID, FORMAT):
-            raise StoreError(f"{self._path} is no store of identities (format {version})", "name another file")
+            raise StoreError(f"{self._path} is not a store of identities (format {version})", "name another file")
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:

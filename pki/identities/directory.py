@@ -103,7 +103,7 @@ def parse_identity(key_pem: bytes, chain_pem: bytes, ca_pem: bytes, where: str) 
     for anchor in anchors:
         if not is_authority(anchor):
             raise StoreError(
-                f"{where}/{CA_FILE} holds the certificate {anchor.subject.rfc4514_string()!r}, which is no authority's",
+                f"{where}/{CA_FILE} holds {anchor.subject.rfc4514_string()!r}, which is not an authority's certificate",
                 "put trust anchors only into it",
             )
     try:

@@ -42,7 +42,7 @@ class Threshold:
             return cls(
                 left=dt.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
             )
-        raise InvalidThreshold(f"{text[:40]!r} is no threshold", "write a share, 0% to 100%, or a time, as in 1h15m")
+        raise InvalidThreshold(f"{text[:40]!r} is not a threshold", "write a share, 0% to 100%, or a time, as in 1h15m")
 
 
 HALF = Threshold(percent=50)

@@ -33,7 +33,7 @@ def certificate_findings(certificate: x509.Certificate, where: str, now: dt.date
                 "expired",
                 where,
                 f"{what} expired at {end:%Y-%m-%d %H:%M:%S} UTC",
-                why="nobody accepts it any more",
+                why="it is not accepted any more",
                 remedy="sluice pki renew, or `sluice pki issue` for a new one",
             )
         )

@@ -117,7 +117,7 @@ class LocalJwtAuthority:
             stored = msgspec.json.decode(read_secret(self._file), type=list[_StoredKey])
         except (msgspec.DecodeError, UnicodeDecodeError):
             # The library's message may quote the content: leave it out, and out of the traceback.
-            raise StoreError(f"{self._file} is damaged", "restore it, or remove it: tokens then verify anew") from None
+            raise StoreError(f"{self._file} is damaged", "restore it, or remove it: tokens then verify again") from None
         if not 0 < len(stored) <= MAX_KEYS:
             raise StoreError(f"{self._file} holds {len(stored)} keys", f"1 to {MAX_KEYS} are possible")
         return tuple(self._key(one) for one in stored)

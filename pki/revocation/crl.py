@@ -195,7 +195,7 @@ def load_crls(pem: bytes) -> list[x509.CertificateRevocationList]:
         raise CrlRejected(f"the revocation lists are larger than {MAX_CRL_BYTES} bytes")
     *blocks, rest = pem.split(_PEM_END)
     if not blocks or rest.strip():
-        raise CrlRejected("this is no PEM file of revocation lists, or it is cut off")
+        raise CrlRejected("this is not a PEM file of revocation lists, or it is cut off")
     if len(blocks) > MAX_LISTS:
         raise CrlRejected(f"more than {MAX_LISTS} revocation lists in one file")
     try:

@@ -119,7 +119,7 @@ class RevokedPeers:
         if known.expired_at(self._clock()):
             raise PeerRefused(
                 f"the revocation list of {known.issuer.rfc4514_string()[:200]!r} expired at "
-                f"{known.next_update:%Y-%m-%d %H:%M:%S} UTC: nobody can tell whether the peer is revoked",
+                f"{known.next_update:%Y-%m-%d %H:%M:%S} UTC: it is unknown whether the peer is revoked",
                 "sluice pki crl refresh; is this machine's clock right?",
             )
         if (found := known.revoked.get(wanted.serial)) is not None:

@@ -391,7 +391,7 @@ def _checked(target: RevocationTarget) -> RevocationTarget:
 def _check_reason(kind: AuthorityKind, reason: Reason) -> None:
     if reason is Reason.CA_COMPROMISE and kind is not AuthorityKind.ROOT:
         raise CertificateRejected(
-            "ca-compromise is a reason to revoke an authority, and this is none", "for its key use key-compromise"
+            "ca-compromise is a reason to revoke an authority, and this is not one", "for its key use key-compromise"
         )
 
 

@@ -271,7 +271,9 @@ class Rotator:
         seen = self.holders()
         elsewhere = self._elsewhere(rotation, unwanted, seen)
         if unknown := unknown_names((*seen, *elsewhere), names):
-            raise RotationRefused(f"nobody here is called {unknown[0][:200]!r}", "see `sluice pki rotate --status`")
+            raise RotationRefused(
+                f"there is no identity called {unknown[0][:200]!r}", "see `sluice pki rotate --status`"
+            )
 
     def _settle(self) -> None:
         """Bring everything within reach to the present phase: what is trusted first, then its revocation lists."""

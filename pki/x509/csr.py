@@ -117,13 +117,13 @@ def _why_unreadable(content: bytes) -> tuple[str, str]:
     if found is None:
         if content.startswith(b"\x30"):
             return "the request is not in PEM but in DER", "convert it: `openssl req -inform der`"
-        return "this is no certificate signing request: there is no PEM in it", remedy
+        return "this is not a certificate signing request: there is no PEM in it", remedy
     label = found[1].decode()
     if label not in {"CERTIFICATE REQUEST", "NEW CERTIFICATE REQUEST"}:
-        return f"this is no certificate signing request but a {label.lower()}", remedy
+        return f"this is not a certificate signing request but a {label.lower()}", remedy
     if f"-----END {label}-----".encode() not in content[found.end() :]:
         return "the request is cut off before its end", "copy all of it"
-    return "the request is damaged: its content is no PKCS #10", "copy it again, or make another one"
+    return "the request is damaged: its content is not PKCS #10", "copy it again, or make another one"
 
 
 def _check_names(csr: x509.CertificateSigningRequest, names: Names) -> None:

@@ -25,7 +25,7 @@ def load_certificate_block(block: bytes) -> x509.Certificate:
     """The same for one PEM block, its two boundary lines included."""
     body = _BODY.search(block)
     if body is None:
-        raise ValueError("this is no PEM block")
+        raise ValueError("this is not a PEM block")
     return load_certificate(base64.b64decode(b"".join(body.group(1).split()), validate=True))
 
 

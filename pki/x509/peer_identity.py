@@ -40,7 +40,7 @@ def certified_identity(certificate: x509.Certificate) -> SpiffeId:
         if isinstance(extension.value, x509.BasicConstraints) and extension.value.ca:
             raise CertificateRejected("the certificate belongs to an authority, not to a process")
         if isinstance(extension.value, x509.KeyUsage) and (extension.value.key_cert_sign or extension.value.crl_sign):
-            raise CertificateRejected("the certificate may sign others: it is no leaf")
+            raise CertificateRejected("the certificate may sign others: it is not a leaf")
     # 2. Exactly one URI name (X509-SVID, 2): with two, which one counts would depend on who looks.
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     if len(uris) != 1:

@@ -176,9 +176,9 @@ def _check_issuer(certificate: x509.Certificate, *, below: int) -> None:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
     except x509.ExtensionNotFound as error:
-        raise CertificateRejected(f"{what} signed another but is no authority") from error
+        raise CertificateRejected(f"{what} signed another certificate but is not an authority") from error
     if not constraints.ca or not usage.key_cert_sign:
-        raise CertificateRejected(f"{what} signed another but is no authority")
+        raise CertificateRejected(f"{what} signed another certificate but is not an authority")
     if constraints.path_length is not None and below > constraints.path_length:
         raise CertificateRejected(f"{what} may have {constraints.path_length} authorities below it, not {below}")
 

@@ -189,7 +189,7 @@ def _prepare(place: Path) -> None:
     # Not made private: an existing directory is the program's own, and others may have to read what else is in it.
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
         raise StoreError(
-            f"{place} is no directory of your own that only you can write", "use another one, or make it so"
+            f"{place} is not a directory of yours that only you can write to", "use another one, or make it so"
         )
 
 

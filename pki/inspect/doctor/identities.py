@@ -140,7 +140,7 @@ def _foreign(
         Finding.warning(
             "foreign-authority",
             str(fact.directory),
-            f"{', '.join(describe(each) for each in foreign)} is no authority of this home",
+            f"{', '.join(describe(each) for each in foreign)} is not an authority of this home",
             why="it was copied here, or the home's authorities were replaced: its peers here do not accept it",
             remedy="sluice pki issue, or move the directory to where it belongs",
         )

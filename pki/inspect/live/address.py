@@ -40,7 +40,9 @@ class Address:
         if text.startswith(("https://", "tls://")):
             return cls._parse_url(text)
         if (found := _HOST_AND_PORT.fullmatch(text)) is None:
-            raise InvalidAddress(f"{text!r} is no address", "write HOST:PORT, [IPv6]:PORT, https://HOST or unix:PATH")
+            raise InvalidAddress(
+                f"{text!r} is not an address", "write HOST:PORT, [IPv6]:PORT, https://HOST or unix:PATH"
+            )
         return cls._checked(found.group(1).strip("[]"), int(found.group(2)), text)
 
     @classmethod
@@ -49,7 +51,7 @@ class Address:
             url = urlsplit(text)
             host, port = url.hostname or "", url.port
         except ValueError as error:
-            raise InvalidAddress(f"{text!r} is no address: {error}") from error
+            raise InvalidAddress(f"{text!r} is not an address: {error}") from error
         if url.username is not None or url.password is not None:
             raise InvalidAddress("an address has no user and no password", "leave them out: nothing is sent")
         if port is None and url.scheme == "tls":
@@ -59,7 +61,7 @@ class Address:
     @classmethod
     def _checked(cls, host: str, port: int, text: str) -> Self:
         if not host or not 0 < port < 65536:
-            raise InvalidAddress(f"{text!r} is no address: it needs a host, and a port from 1 to 65535")
+            raise InvalidAddress(f"{text!r} is not an address: it needs a host, and a port from 1 to 65535")
         return cls(host, port)
 
     @property

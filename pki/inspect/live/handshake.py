@@ -253,7 +253,7 @@ def _encoded(server_name: str) -> bytes:
     try:
         return server_name.encode("idna")
     except UnicodeError as error:
-        raise InvalidAddress(f"{server_name[:80]!r} is no host name: {error}", "see --servername") from error
+        raise InvalidAddress(f"{server_name[:80]!r} is not a host name: {error}", "see --servername") from error
 
 
 def _group(tls: SSL.Connection) -> str:

@@ -132,7 +132,7 @@ def test_renew_what_is_due(sluice_pki: Command, tmp_path: Path) -> None:  # noqa
     ("arguments", "code", "says"),
     [
         pytest.param(("issue",), 2, "--inventory", id="nothing"),
-        pytest.param(("issue", "user/a", "--inventory", "x.toml"), 2, "says it all", id="both"),
+        pytest.param(("issue", "user/a", "--inventory", "x.toml"), 2, "names the identities itself", id="both"),
         pytest.param(("issue", "user/a", "--store", "x"), 2, "--inventory", id="store-of-one"),
         pytest.param(("issue", "--inventory", "nothing.toml"), 1, "No such file", id="no-inventory"),
         pytest.param(("issue", "--inventory", "cluster.toml"), 1, "sluice pki init", id="not-initialized"),

@@ -153,7 +153,7 @@ def test_root_with_a_passphrase_revokes_an_intermediate(sluice_pki: Command, tmp
     ("content", "options", "code", "says"),
     [
         pytest.param("other names", (), 1, "req.csr: the request asks for names it may not have", id="other-names"),
-        pytest.param("garbage", (), 1, "req.csr: this is no certificate signing request", id="garbage"),
+        pytest.param("garbage", (), 1, "req.csr: this is not a certificate signing request", id="garbage"),
         pytest.param("good", ("--lifetime", "399d"), 2, "a lifetime of 399d", id="impossible-lifetime"),
         pytest.param("good", ("--dns", "outside.example"), 1, "does not ask for outside.example", id="name-not-asked"),
         pytest.param("outside", ("--dns", "outside.example"), 1, "may certify", id="beyond-the-authority"),

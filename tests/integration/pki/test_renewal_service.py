@@ -215,7 +215,7 @@ async def test_while_the_authority_is_away_everything_stays_and_goes_on_after_it
         await until(lambda: keeper.trust.version != "", "the trust did not arrive")
         await world.stop_ca()
         world.passed = dt.timedelta(hours=13)
-        await until(lambda: keeper.keepers[0].failures > 0, "it did not try")
+        await until(lambda: keeper.renewers[0].failures > 0, "it did not try")
         assert world.leaf == first
         await world.start_ca()
         await until(lambda: world.leaf != first, "it did not go on")
@@ -233,7 +233,7 @@ async def test_a_clock_that_jumps_beyond_the_end_and_back_costs_nothing(world: W
     first = world.leaf
     async with running(keeper):
         world.passed = dt.timedelta(days=30)
-        await until(lambda: keeper.keepers[0].failures > 0, "it did not try")
+        await until(lambda: keeper.renewers[0].failures > 0, "it did not try")
         assert world.leaf == first
         world.passed = dt.timedelta(0)
         known = keeper.trust.version

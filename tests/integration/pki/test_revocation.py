@@ -289,7 +289,7 @@ def test_expired_list_is_tolerated_for_a_grace_and_then_refuses_everybody(pki: T
     watched.now += end + EXPIRY_GRACE / 2
     watched.peers.check(watched.leaf)
     watched.now += EXPIRY_GRACE
-    with pytest.raises(PeerRefused, match=r"expired at .* nobody can tell"):
+    with pytest.raises(PeerRefused, match=r"expired at .* it is unknown"):
         watched.peers.check(watched.leaf)
     issuer = LocalIssuer(pki.home, pki.config, clock=lambda: watched.now)
     issuer.revocations.refresh(INTERNAL)

@@ -112,12 +112,12 @@ def test_earlier_certificates_of_the_identity_are_revoked_with_it(home: Home, sl
     [
         pytest.param(["taskmanager/tm-9", "--reason", "superseded"], 1, "no certificate of", id="unknown identity"),
         pytest.param(["abcdef", "--reason", "superseded"], 1, "--authority", id="unknown serial"),
-        pytest.param(["no such thing", "--reason", "superseded"], 2, "no serial number, directory", id="neither"),
+        pytest.param(["no such thing", "--reason", "superseded"], 2, "neither a serial number", id="neither"),
         pytest.param(["taskmanager/tm-1", "--reason", "certificate-hold"], 2, "certificate-hold", id="hold"),
         pytest.param(["taskmanager/tm-1", "--reason", "remove-from-crl"], 2, "remove-from-crl", id="removal"),
         pytest.param(["taskmanager/tm-1"], 2, "--reason", id="no reason"),
         pytest.param(
-            ["taskmanager/tm-1", "--reason", "ca-compromise"], 2, "this is none", id="ca-compromise of a leaf"
+            ["taskmanager/tm-1", "--reason", "ca-compromise"], 2, "this is not one", id="ca-compromise of a leaf"
         ),
         pytest.param(["0" * 40, "--authority", "edge", "--reason", "superseded"], 1, "not the serial", id="zero"),
     ],
@@ -161,7 +161,7 @@ def test_damaged_list_is_shown_as_such(home: Home, sluice_pki: Command) -> None:
     path.write_bytes(b"garbage")
     outcome = sluice_pki("crl", "show")
     assert outcome.code == 1
-    assert "internal: this is no PEM file" in outcome.out
+    assert "internal: this is not a PEM file" in outcome.out
     assert sluice_pki("crl", "refresh", "--json").json()["signed"] == ["internal"]
 
 

@@ -85,7 +85,10 @@ def test_the_whole_way_by_command(sluice_pki: Command) -> None:
         pytest.param(["prepare"], ["prepare", "edge"], "one at a time", id="two at once"),
         pytest.param(["prepare"], ["activate", "edge"], "one at a time", id="the wrong one"),
         pytest.param(
-            ["prepare"], ["activate", "internal", "--force", "taskmanager/tm-9"], "nobody here", id="unknown name"
+            ["prepare"],
+            ["activate", "internal", "--force", "taskmanager/tm-9"],
+            "there is no identity",
+            id="unknown name",
         ),
         pytest.param(["prepare", "activate"], ["prepare", "internal"], "nothing to prepare", id="prepare too late"),
     ],

@@ -56,7 +56,7 @@ async def test_a_taskmanager_that_knows_the_names_of_its_jobmanagers_believes_no
     assert cluster.address is not None
     service = RpcService(cluster.pki.process(Role.TASKMANAGER, "tm-1"))
     try:
-        with pytest.raises(PeerRefused, match=r"no JobManager of this cluster.*ha\.jobmanagers"):
+        with pytest.raises(PeerRefused, match=r"not a JobManager of this cluster.*ha\.jobmanagers"):
             await AskedLeader(service, [cluster.address.rpc], jobmanagers=("jm-2", "jm-3")).dial()
         peer = await AskedLeader(service, [cluster.address.rpc], jobmanagers=("jm-2", JOBMANAGER)).dial()
         assert peer.identity.name == JOBMANAGER

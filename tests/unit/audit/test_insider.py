@@ -409,12 +409,12 @@ def test_a_row_without_an_identity_is_not_examined_and_says_where_it_looked(
 
 
 @pytest.mark.parametrize(
-    ("robbed", "verdict"),
+    ("lost", "verdict"),
     [(None, Verdict.NOT_EXAMINED), ((), Verdict.PASSED), (("executor 1 is EXITED",), Verdict.FINDING)],
 )
-def test_slots_of_another_job_are_looked_at_from_outside(robbed: tuple[str, ...] | None, verdict: Verdict) -> None:
+def test_slots_of_another_job_are_looked_at_from_outside(lost: tuple[str, ...] | None, verdict: Verdict) -> None:
     row = Row("SHR-01", Place.DRIVER_JVM, Outcome.PLANTED, "asked for 64 executors", "the job has 3 now")
-    assert judge(row, Seen(robbed=robbed)).outcome is verdict
+    assert judge(row, Seen(lost=lost)).outcome is verdict
 
 
 def test_more_slots_than_a_user_may_have_are_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ async def test_beginning_that_no_job_has_is_a_no() -> None:
 
 @pytest.mark.parametrize("typed", ["", "../x", "a/b", "a?b=1", "a b", "a" * 33, "ä", "%2e"])
 async def test_what_can_be_no_id_is_wrong_usage(typed: str) -> None:
-    with pytest.raises(UsageError, match="is no id of a job"):
+    with pytest.raises(UsageError, match="is not the id of a job"):
         await whole_id(Jobs([job("a1")]), typed)
 
 
@@ -105,7 +105,7 @@ async def test_short_list_asks_for_no_more_than_it_shows() -> None:
 
 
 def test_state_that_is_none_is_wrong_usage() -> None:
-    with pytest.raises(UsageError, match="'runing' is no state") as refused:
+    with pytest.raises(UsageError, match="'runing' is not a state") as refused:
         wanted_states(["failed", "runing"])
     assert "active, ended" in str(refused.value)
 

@@ -136,7 +136,7 @@ def test_a_pipe_that_the_user_has_passed_on_is_read() -> None:
 
 
 def test_a_lock_that_a_job_holds_is_not_waited_for_without_end(tmp_path: Path) -> None:
-    refused = pytest.raises(StoreError, match="somebody holds the lock")
+    refused = pytest.raises(StoreError, match="another process holds the lock")
     with locked(tmp_path), refused, locked(tmp_path, patience=0.05):
         pass
     with locked(tmp_path, patience=0.05):

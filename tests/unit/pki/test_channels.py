@@ -90,7 +90,7 @@ def test_of_jobmanagers_those_of_ones_own_cluster_alone_may_forward() -> None:
     policy.admit(SpiffeId.process(DOMAIN, Role.JOBMANAGER, "jm-2"))
     policy.admit(SpiffeId.process(DOMAIN, Role.GATEWAY, "envoy"))
     for nobody in (policy, client_policy(Channel.REST, DOMAIN, jobmanagers=frozenset())):
-        with pytest.raises(PeerRefused, match="no JobManager of this cluster"):
+        with pytest.raises(PeerRefused, match="not a JobManager of this cluster"):
             nobody.admit(SpiffeId.process(DOMAIN, Role.JOBMANAGER, "jm-3"))
 
 

@@ -193,7 +193,7 @@ def test_a_resolver_tells_names_of_rules_only() -> None:
         ('to = ["api.example.com:443"]\nroles = ["admin"]', "there is no role 'admin'"),
         ('to = ["api.example.com:443"]\nusers = ["a b"]', "'a b' cannot be one of users"),
         ('to = ["api.example.com:443"]\njobs = ["a*b"]', "'a*b' cannot be one of jobs"),
-        ('to = ["api.example.com:443"]\nusers = ["*"]\naddresses = ["private"]', "it is no network"),
+        ('to = ["api.example.com:443"]\nusers = ["*"]\naddresses = ["private"]', "it is not a network"),
         ('to = ["10.0.0.0/8:443"]\nusers = ["*"]\naddresses = ["10.0.0.0/8"]', "no name that could resolve"),
         ('to = ["api.example.com:443"]\nusers = ["*"]\nprotocol = "udp"', "udp"),
         ('to = ["api.example.com:443"]\nusers = ["*"]\nport = 443', "port"),

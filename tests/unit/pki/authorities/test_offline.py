@@ -103,7 +103,7 @@ def test_the_rows_below_are_wrong_in_one_way_only() -> None:
 @pytest.mark.parametrize(
     ("csr", "says"),
     [
-        pytest.param(b"hello", "no certificate signing request", id="no-request"),
+        pytest.param(b"hello", "not a certificate signing request", id="no-request"),
         pytest.param(RIGHT[:200] + b"AAAA" + RIGHT[204:], "request", id="damaged"),
         pytest.param(request(P256, kind=AuthorityKind.EDGE), "the request is for", id="other-kind"),
         pytest.param(request(P256, uri="spiffe://other"), "more than the trust domain", id="other-trust-domain"),

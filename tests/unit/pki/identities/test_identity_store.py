@@ -151,7 +151,7 @@ def test_reader_sees_the_state_before_the_writer(file: Path, issued: IssuedLeaf)
     ("content", "says"),
     [
         pytest.param(b"hello" * 1000, "is damaged", id="not-sqlite"),
-        pytest.param(b"", "no store of identities", id="empty"),
+        pytest.param(b"", "not a store of identities", id="empty"),
     ],
 )
 def test_other_files_are_refused(content: bytes, says: str, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_database_of_another_program_is_left_alone(file: Path, tmp_path: Path) -
     data[68:72] = b"ELSE"  # the application id in the file's header
     foreign.write_bytes(data)
     foreign.chmod(0o600)
-    with pytest.raises(StoreError, match="no store of identities"):
+    with pytest.raises(StoreError, match="not a store of identities"):
         IdentityStore(foreign, create=True)
     assert foreign.read_bytes() == data
 

@@ -545,7 +545,7 @@ def test_command_shows_remedies_and_no_secret(doctor: Run, patient: Patient) -> 
 
 def test_no_home_is_a_usage_error(doctor: Run, tmp_path: Path) -> None:
     code, _, err = doctor(str(tmp_path / "nowhere"))
-    assert (code, "is no home" in err) == (2, True)
+    assert (code, "is not a home" in err) == (2, True)
 
 
 def test_processes_that_died(doctor: Run, patient: Patient) -> None:

@@ -177,8 +177,8 @@ def indirect(builder: x509.CertificateRevocationListBuilder) -> x509.Certificate
 
 
 REFUSED = [
-    pytest.param(b"", "no PEM file", id="empty"),
-    pytest.param(b"garbage", "no PEM file", id="garbage"),
+    pytest.param(b"", "not a PEM file", id="empty"),
+    pytest.param(b"garbage", "not a PEM file", id="garbage"),
     pytest.param(signed()[:-30], "cut off", id="cut off"),
     pytest.param(signed() + b"garbage", "cut off", id="something after it"),
     pytest.param(b"garbage" + signed().replace(b"M", b"!", 3), "cannot be read", id="damaged base64"),

@@ -223,7 +223,7 @@ def test_report_that_cannot_be_read_counts_as_lagging(cluster: Cluster) -> None:
 def test_only_who_is_known_can_be_left_out(cluster: Cluster) -> None:
     cluster.rotator.prepare(INTERNAL)
     for name in ("*", "all", f"spiffe://{CONFIG.trust_domain}/taskmanager/tm-2"):
-        with pytest.raises(RotationRefused, match="nobody here is called"):
+        with pytest.raises(RotationRefused, match="there is no identity called"):
             cluster.rotator.activate(INTERNAL, without=[name])
     assert phase(cluster) is Phase.PREPARED
 

@@ -65,7 +65,7 @@ REASONS = {
     Hostile.NO_SPIFFE_ID: "0 URI names",
     Hostile.TWO_SPIFFE_IDS: "2 URI names",
     Hostile.AUTHORITY_AS_LEAF: "belongs to an authority",
-    Hostile.SIGNED_BY_LEAF: "is no authority",
+    Hostile.SIGNED_BY_LEAF: "is not an authority",
 }
 
 

@@ -1,4 +1,4 @@
-"""Looking from outside at what the insider audit's job has left: through the gateway, and in the home."""
+"""Looks from outside at what the insider audit's job has left: through the gateway, and in the home."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ MAX_LOG_CHARACTERS = 4 << 20
 MAX_WALKED = 20_000
 
 
-async def look(client: GatewayClient, job_id: str, homes: Sequence[Home], nonce: str, put_out: Canaries) -> Seen:
+async def leftovers_of(
+    client: GatewayClient, job_id: str, homes: Sequence[Home], nonce: str, put_out: Canaries
+) -> Seen:
     """Read everything that the cluster tells of the job, and look for what is left of it."""
     names, leaked, hung = await _read_all(client, job_id, put_out.content)
     left = await _until_empty(lambda: [path for home in homes for path in _left(home, job_id)]) if homes else None
@@ -41,7 +43,7 @@ async def look(client: GatewayClient, job_id: str, homes: Sequence[Home], nonce:
     )
 
 
-async def robbed(client: GatewayClient, victim: str) -> tuple[str, ...] | None:
+async def losses_of(client: GatewayClient, victim: str) -> tuple[str, ...] | None:
     """What the other job, which asked for no more, has lost of its own; None when it has ended, or cannot be seen."""
     try:
         job = await client.get(f"/v1/jobs/{victim}")

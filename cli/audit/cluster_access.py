@@ -6,26 +6,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.audit import Container, containers_of
-from sluice.audit.insider import HERE, Perch, Target, container_targets, runners_of, targets_of
+from sluice.audit.insider import HERE, CanarySite, Target, container_targets, runners_of, targets_of
 from sluice.cli.options import load_configuration
 from sluice.core import EgressMode, Home, egress_mode
 from sluice.runtime.sandbox import IsolationLevel
 
 
 @dataclass(frozen=True)
-class Vantage:
+class ClusterAccess:
     """Nothing is known: the cluster is elsewhere.
 
     Attributes:
         homes: of the cluster, as the audit sees them; empty where it sees none.
-        perches: where canaries are put out.
+        sites: where canaries are put out.
         shown: the home, as a job would name it; else empty.
         bounds: what a job may use, by name.
         enforced: whether jobs may connect to nobody outside but whom the policy allows.
     """
 
     homes: tuple[Home, ...] = ()
-    perches: tuple[Perch, ...] = ()
+    sites: tuple[CanarySite, ...] = ()
     shown: str = ""
     bounds: dict[str, int] = field(default_factory=dict)
     enforced: bool = False
@@ -37,11 +37,11 @@ class Vantage:
 
 
 @dataclass(frozen=True)
-class BesideHome(Vantage):
+class HomeAccess(ClusterAccess):
     """The cluster runs on this machine."""
 
     @classmethod
-    def of(cls, home: Home, config: Path | None) -> BesideHome:
+    def of(cls, home: Home, config: Path | None) -> HomeAccess:
         """With the bounds of its configuration."""
         runtime = load_configuration(home.root, config)[1].runtime
         isolation = runtime.isolation
@@ -57,13 +57,13 @@ class BesideHome(Vantage):
 
 
 @dataclass(frozen=True)
-class BesideContainers(Vantage):
+class ContainerAccess(ClusterAccess):
     """The cluster runs in containers of this machine, and the audit as root."""
 
     containers: tuple[Container, ...] = ()
 
     @classmethod
-    def of(cls, directory: Path, project: str) -> BesideContainers:
+    def of(cls, directory: Path, project: str) -> ContainerAccess:
         """The containers of a compose project.
 
         Raises:
@@ -71,9 +71,9 @@ class BesideContainers(Vantage):
         """
         containers = containers_of(directory, project)
         runners = runners_of(containers)
-        perches = tuple(Perch(each.root, (each.root / each.home.lstrip("/")).stat().st_uid) for each in runners)
+        sites = tuple(CanarySite(each.root, (each.root / each.home.lstrip("/")).stat().st_uid) for each in runners)
         homes = tuple(each.files for each in runners)
-        return cls(homes, perches, runners[0].home if runners else "", {}, containers=containers)
+        return cls(homes, sites, runners[0].home if runners else "", {}, containers=containers)
 
     def targets(self, victim: str) -> tuple[Target, ...]:
         """What is in the TaskManagers' containers, and what others listen on."""

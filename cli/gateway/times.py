@@ -23,5 +23,5 @@ def moment(option: str, text: str, now: dt.datetime) -> dt.datetime | None:
     try:
         found = dt.datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"{option} {text!r} is no time", "1h, 30m, 7d, or 2026-03-01T12:00 (UTC)") from error
+        raise UsageError(f"{option} {text!r} is not a time", "1h, 30m, 7d, or 2026-03-01T12:00 (UTC)") from error
     return found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found
