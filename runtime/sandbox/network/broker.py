@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import select
+import signal
 import socket
 import threading
 import time
@@ -41,6 +42,8 @@ class Broker:
         thread.start()
 
     def _run(self) -> None:
+        # A signal that interrupts the kernel's answers about a call would look as if nobody waited for it any more.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 

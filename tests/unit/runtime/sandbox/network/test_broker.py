@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import cast
 
-from sluice.runtime.sandbox.network.broker import BoxCalls
+from sluice.runtime.sandbox.network.broker import BoxCalls, broker
 from sluice.runtime.sandbox.network.connecting import CallHandler
 
 
@@ -20,3 +21,11 @@ async def test_a_call_that_is_gone_again_does_not_end_the_box() -> None:
     os.close(writing)
     calls._next()
     assert calls.ended
+
+
+async def blocked_signals() -> set[signal.Signals | int]:
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+
+def test_no_signal_interrupts_the_broker_while_it_asks_the_kernel() -> None:
+    assert {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP} <= broker().run(blocked_signals())
