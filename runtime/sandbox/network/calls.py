@@ -50,6 +50,8 @@ class Call:
         if not self.waits():
             self.close()
             raise OSError(errno.ESRCH, "nobody waits for this call")
+        self.cookie = cookie_of(self.socket)
+        """What tells the socket from all others."""
 
     def close(self) -> None:
         """Let go of thread and socket."""
@@ -78,11 +80,6 @@ class Call:
     def namespace(self) -> int:
         """The cookie of the network namespace that the socket belongs to."""
         return namespace_of(self.socket)
-
-    @property
-    def cookie(self) -> int:
-        """What tells the socket from all others."""
-        return cookie_of(self.socket)
 
     def process(self) -> str:
         """The name that the program gives itself."""

@@ -74,7 +74,7 @@ class NetworkContext:
     listeners: dict[int, None]
     """Cookies of the machine's sockets on which its programs have listened, the latest :data:`MAX_LISTENERS`."""
     owed: dict[int, int]
-    """What a call has to answer that was interrupted when it had its socket already, by the socket's cookie."""
+    """What a call has to answer that was interrupted when its socket was connected already, by the socket's cookie."""
 
 
 class CallHandler:
@@ -110,6 +110,8 @@ class CallHandler:
 
     async def _connect_unix(self, call: Call, sockaddr: bytes) -> int:
         """Its own sockets; those of others are not in sight of the box, and so are not there."""
+        if (owed := self._owed(call)) is not None:
+            return owed
         try:
             error = await self._patiently(call, lambda: connect_unix(call, sockaddr, self._context.uid))
         except OSError as failure:
@@ -120,6 +122,8 @@ class CallHandler:
         return error
 
     async def _connect_tcp(self, call: Call, sockaddr: bytes, *, own: bool) -> int:
+        if (owed := self._owed(call)) is not None:
+            return owed
         if not own and (answer := self._about_given(call)) is not None:
             return answer
         address, port = parse(sockaddr, call.socket.family)
@@ -226,9 +230,6 @@ class CallHandler:
 
     def _about_given(self, call: Call) -> int | None:
         """What a second ``connect`` of a socket that was given returns; None: it is free for another connection."""
-        owed = self._context.owed.pop(call.cookie, None)
-        if owed is not None:
-            return owed
         if _is_connected(call.socket):
             return errno.EISCONN
         if call.cookie in self._context.listeners:
@@ -239,9 +240,19 @@ class CallHandler:
         return errno.EALREADY if not _is_writable(call.socket) else None
 
     def unheard(self, call: Call, error: int) -> None:
-        """The program was interrupted before it got the answer: it asks again, with the socket that it was given."""
-        if call.given is not None and len(self._context.owed) < MAX_CONNECTIONS:
-            self._context.owed[call.given] = error
+        """The program was interrupted before it got the answer: it asks again, with the socket that it has now."""
+        owed = self._context.owed
+        if call.given is not None:
+            owed[call.given] = error
+        elif error == 0:
+            owed[call.cookie] = 0
+        while len(owed) > MAX_CONNECTIONS:  # of programs that did not ask again
+            del owed[next(iter(owed))]
+
+    def _owed(self, call: Call) -> int | None:
+        """The answer that the program did not hear; None: there is none, or the socket is not connected any more."""
+        owed = self._context.owed.pop(call.cookie, None)
+        return None if owed == 0 and not _is_connected(call.socket) else owed
 
     def _refuse(self, wanted: Connect, reason: str) -> None:
         address = str(wanted.address)
