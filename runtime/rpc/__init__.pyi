@@ -1,4 +1,5 @@
 from .call import Caller as Caller, RemotePeer as RemotePeer
+from .connection import StreamTimeouts as StreamTimeouts
 from .contract import rpc as rpc
 from .endpoint import Host as Host, RpcEndpoint as RpcEndpoint
 from .errors import (
@@ -23,6 +24,5 @@ from .fenced_endpoint import (
     PermanentlyFencedRpcEndpoint as PermanentlyFencedRpcEndpoint,
 )
 from .heartbeat import HeartbeatMonitor as HeartbeatMonitor
-from .line import StreamTimeouts as StreamTimeouts
 from .service import RpcService as RpcService
 from .stats import EndpointStats as EndpointStats

@@ -1,4 +1,4 @@
-"""Where the outcomes of a peer's calls go: back over the line they came on, unless nobody waits any more."""
+"""Where the outcomes of a peer's calls go: back over the connection they came on, unless nobody waits any more."""
 
 from __future__ import annotations
 

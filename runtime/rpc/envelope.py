@@ -122,7 +122,7 @@ class Goodbye(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 Envelope = Hello | Call | Tell | Reply | Failure | Cancel | Consumed | Ping | Pong | Goodbye
 
-OF_THE_LINE = frozenset({Hello, Ping, Pong})
+OF_THE_CONNECTION = frozenset({Hello, Ping, Pong})
 """What concerns the stream alone, and nobody who speaks over it."""
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -1,6 +1,6 @@
 """Asks and tells in both directions with one peer, bounded both ways.
 
-No sockets here: an :class:`Exchange` speaks over a ``Line``. Reading never pauses, so answers
+No sockets here: an :class:`Exchange` speaks over a ``RpcConnection``. Reading never pauses, so answers
 always get through; what a peer may have under way is bounded by ``runtime.rpc.window`` instead, and a peer that
 does not read is given up.
 """
@@ -16,6 +16,11 @@ from sluice.pki import SpiffeId
 from sluice.runtime.rpc import envelope as wire
 from sluice.runtime.rpc.answers import RemoteAnswer, TellAnswer
 from sluice.runtime.rpc.call import Caller, Deliver
+from sluice.runtime.rpc.connection import (
+    MessageStream,
+    RpcConnection,
+    StreamTimeouts,
+)
 from sluice.runtime.rpc.contract import Method
 from sluice.runtime.rpc.dead_letters import DeadLetters
 from sluice.runtime.rpc.deadlines import Deadlines, Expired
@@ -27,11 +32,6 @@ from sluice.runtime.rpc.errors import (
     RpcTimeout,
     rebuild,
 )
-from sluice.runtime.rpc.line import (
-    Line,
-    MessageStream,
-    StreamTimeouts,
-)
 from sluice.runtime.rpc.mailbox import refuse_to_wait_on_main_thread
 from sluice.runtime.rpc.proxy import make_proxy
 from sluice.runtime.rpc.window import SendWindow, has_room
@@ -41,7 +41,8 @@ _T = TypeVar("_T")
 
 
 class Exchange:
-    """Both directions of one line; to endpoints, the :class:`~sluice.runtime.rpc.call.RemotePeer` at its other end.
+    """The calls in both directions of one connection. To endpoints it is the
+    :class:`~sluice.runtime.rpc.call.RemotePeer` at the other end.
 
     Created inside a running event loop.
     """
@@ -83,7 +84,7 @@ class Exchange:
             wire.Consumed: self._has_consumed,
             wire.Goodbye: self._left,
         }
-        self.line = Line(local, identity, stream, self, timeouts)
+        self.connection = RpcConnection(local, identity, stream, self, timeouts)
 
     def __repr__(self) -> str:
         return f"<Exchange with {self.identity}{' closed' if self.closed else ''}>"
@@ -97,13 +98,13 @@ class Exchange:
 
     @property
     def closed(self) -> bool:
-        """Whether the line has ended."""
-        return self.line.closed
+        """Whether the connection has ended."""
+        return self.connection.closed
 
     @property
     def close_reason(self) -> RpcError | None:
-        """Why the line has ended; None while it has not."""
-        return self.line.end_reason
+        """Why the connection has ended; None while it has not."""
+        return self.connection.end_reason
 
     def gateway(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:
         """A proxy of ``endpoint`` there; its calls carry the fencing ``token``.
@@ -114,28 +115,28 @@ class Exchange:
         return make_proxy(protocol, self, endpoint, token)
 
     async def wait_closed(self) -> None:
-        """Wait until the line has ended."""
-        await self.line.wait_closed()
+        """Wait until the connection has ended."""
+        await self.connection.wait_closed()
 
     async def ready(self) -> None:
-        """Wait for the peer's ``Hello``; raises the reason when the line ends before."""
-        await asyncio.shield(self.line.ready)
+        """Wait for the peer's ``Hello``; raises the reason when the connection ends before."""
+        await asyncio.shield(self.connection.ready)
 
     def on_close(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once when the line ends (soon, if it has).
+        """Call ``callback`` once when the connection ends (soon, if it has).
 
         Use ``endpoint.post`` inside it, or ``endpoint.watch`` instead of it.
         """
-        if self.line.closed:
+        if self.connection.closed:
             self._loop.call_soon(callback)
         else:
             self._on_close.append(callback)
 
     async def ask(self, method: Method, endpoint: str, token: bytes | None, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
-        """Call over the line and wait for the result."""
+        """Call over the connection and wait for the result."""
         refuse_to_wait_on_main_thread(method.name, endpoint)
-        line = self.line
-        if not line.accepts:
+        connection = self.connection
+        if not connection.accepts:
             self._refuse()
         payload = method.encode_arguments(arguments)
         size = len(payload)
@@ -144,9 +145,9 @@ class Exchange:
         future: asyncio.Future[bytes] = self._loop.create_future()
         waiting = None
         if self._window.take(size):
-            line.send(data)
+            connection.send(data)
         else:
-            waiting = self._window.submit(size, lambda: line.send(data))
+            waiting = self._window.submit(size, lambda: connection.send(data))
         self._pending[call_id] = future
         timeout = method.rules.timeout
         self._deadlines.watch(future, timeout)
@@ -168,33 +169,33 @@ class Exchange:
             self._deadlines.forget(future, timeout)
             if waiting is not None and not waiting.sent:
                 self._window.abandon(waiting)
-            elif not line.closed:
+            elif not connection.closed:
                 if given_up:
-                    line.send(wire.encode_envelope(wire.Cancel(call_id)))
+                    connection.send(wire.encode_envelope(wire.Cancel(call_id)))
                 self._window.release(1, size)
         return method.decode_result(answer)
 
     async def tell(self, method: Method, endpoint: str, token: bytes | None, arguments: tuple[Any, ...]) -> None:
         """Send a one-way call; returns when it is queued for sending, waits for room before that."""
-        if not self.line.accepts:
+        if not self.connection.accepts:
             self._refuse()
         payload = method.encode_arguments(arguments)
         data = wire.encode_envelope(wire.Tell(endpoint, method.name, token, payload))
         if self._window.take(len(payload)):
-            self.line.send(data)
+            self.connection.send(data)
             return
         refuse_to_wait_on_main_thread(f"room for {method.name}", endpoint)
         queued: asyncio.Future[Any] = self._loop.create_future()
 
         def send() -> None:
-            self.line.send(data)
+            self.connection.send(data)
             if not queued.done():
                 queued.set_result(None)
 
         waiting = self._window.submit(len(payload), send)
         self._next_id += 1
         number = self._next_id
-        self._pending[number] = queued  # fails with the others when the line ends
+        self._pending[number] = queued  # fails with the others when the connection ends
         self._deadlines.watch(queued, method.rules.timeout)
         try:
             await queued
@@ -207,9 +208,9 @@ class Exchange:
 
     async def close(self, reason: str = "no longer needed") -> None:
         """Say goodbye, send what waits (for a bounded time), and end; pending asks fail with ``PeerUnreachable``."""
-        await self.line.close(reason)
+        await self.connection.close(reason)
 
-    # --- for the line ------------------------------------------------------------------------------
+    # --- for the connection ------------------------------------------------------------------------------
 
     def handle(self, envelope: wire.Envelope) -> None:
         """An envelope of the peer."""
@@ -218,10 +219,10 @@ class Exchange:
     def before_batch(self) -> None:
         """Many tells are reported as consumed by one envelope."""
         if self._consumed_tells:
-            self.line.send(wire.encode_envelope(wire.Consumed(self._consumed_tells, self._consumed_bytes)))
+            self.connection.send(wire.encode_envelope(wire.Consumed(self._consumed_tells, self._consumed_bytes)))
             self._consumed_tells = self._consumed_bytes = 0
 
-    def line_ended(self, reason: RpcError) -> None:
+    def connection_ended(self, reason: RpcError) -> None:
         """Fail what waits, tell who asked to be told."""
         self._deadlines.close()
         for future in self._pending.values():
@@ -287,7 +288,7 @@ class Exchange:
             raise ProtocolViolation(error.what) from error
 
     def _left(self, goodbye: wire.Goodbye) -> None:
-        self.line.end(PeerUnreachable(f"{self._identity} closed the connection: {goodbye.reason!r}"))
+        self.connection.end(PeerUnreachable(f"{self._identity} closed the connection: {goodbye.reason!r}"))
 
     # --- answering ---------------------------------------------------------------------------------
 
@@ -298,7 +299,7 @@ class Exchange:
         self._incoming_calls -= 1
         self._incoming_bytes -= size
         if data is not None:
-            self.line.send(data)
+            self.connection.send(data)
 
     def consumed(self, size: int) -> None:
         """An incoming tell is done."""
@@ -306,8 +307,8 @@ class Exchange:
         self._incoming_bytes -= size
         self._consumed_tells += 1
         self._consumed_bytes += size
-        self.line.schedule_batch()
+        self.connection.schedule_batch()
 
     def _refuse(self) -> None:
-        reason = self.line.end_reason or PeerUnreachable(f"the connection to {self._identity} is being closed")
+        reason = self.connection.end_reason or PeerUnreachable(f"the connection to {self._identity} is being closed")
         raise PeerUnreachable(reason.what, reason.remedy)

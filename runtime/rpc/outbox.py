@@ -25,7 +25,7 @@ class Outbox:
         self.size += len(data)
 
     def add_urgent(self, envelope: wire.Envelope) -> None:
-        """Send an envelope of the line itself before all others, and one of each kind."""
+        """Send an envelope of the connection itself before all others, and one of each kind."""
         self._urgent[type(envelope)] = wire.encode_envelope(envelope)
 
     def next_batch(self, *, urgent_only: bool = False) -> bytes:

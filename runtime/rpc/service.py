@@ -18,6 +18,7 @@ from sluice.runtime.rpc.call import (
     RemotePeer,
     Request,
 )
+from sluice.runtime.rpc.connection import StreamTimeouts
 from sluice.runtime.rpc.dead_letters import DeadLetters
 from sluice.runtime.rpc.deadlines import Deadlines
 from sluice.runtime.rpc.endpoint import RpcEndpoint
@@ -27,7 +28,6 @@ from sluice.runtime.rpc.errors import (
     RpcError,
 )
 from sluice.runtime.rpc.exchange import Exchange
-from sluice.runtime.rpc.line import StreamTimeouts
 from sluice.runtime.rpc.local import LocalLink
 from sluice.runtime.rpc.proxy import make_proxy
 from sluice.runtime.rpc.stats import EndpointStats, samples_of
@@ -127,7 +127,7 @@ class RpcService:
             # In TLS 1.3 a client learns only from what comes next whether its certificate was accepted.
             await exchange.ready()
         except BaseException as error:
-            exchange.line.end(PeerUnreachable(f"{stream.peer} was not ready"))
+            exchange.connection.end(PeerUnreachable(f"{stream.peer} was not ready"))
             if isinstance(error, RpcError):
                 raise PeerUnreachable(
                     f"{stream.peer} at {host}:{port} did not accept the connection: {error.what}",

@@ -14,7 +14,7 @@ from h2.connection import H2Connection
 
 from sluice.pki.channels import Channel, server_policy
 from sluice.runtime.rpc import StreamTimeouts, envelope as wire
-from sluice.runtime.rpc.line import MAX_UNSENT_BYTES
+from sluice.runtime.rpc.connection import MAX_UNSENT_BYTES
 from sluice.runtime.rpc.transport import (
     ALPN,
     CONTENT_TYPE,

@@ -276,7 +276,7 @@ async def test_an_idle_connection_keeps_small_buffers(pair: Pair) -> None:
     """Through inner names of asyncio: a Python that calls them otherwise shall be noticed."""
     for peer in (pair.peer, *pair.server.peers()):
         assert isinstance(peer, Exchange)
-        stream = peer.line._stream
+        stream = peer.connection._stream
         assert isinstance(stream, GrpcStream)
         protocol: Any = getattr(stream._transport, "_ssl_protocol")  # noqa: B009  # unknown to mypy
         assert len(protocol._ssl_buffer) == protocol.max_size == READ_BUFFER_BYTES

@@ -22,9 +22,9 @@ from sluice.runtime.rpc.call import (
     Invocation,
     Request,
 )
+from sluice.runtime.rpc.connection import MAX_UNSENT_BYTES, RpcConnection
 from sluice.runtime.rpc.contract import gateway_of
 from sluice.runtime.rpc.exchange import Exchange
-from sluice.runtime.rpc.line import MAX_UNSENT_BYTES, Line
 from sluice.runtime.rpc.proxy import make_proxy
 from sluice.runtime.rpc.window import MAX_OPEN_CALLS
 from tests.waiting import until
@@ -53,13 +53,13 @@ class MemoryStream:
 
     def __init__(self) -> None:
         self.messages: list[list[wire.Envelope]] = []
-        self.receiver: Line
+        self.receiver: RpcConnection
         self.writable = True
         self.finished = False
         self.aborted = False
         self.broken: Exception | None = None
 
-    def attach(self, receiver: Line) -> None:
+    def attach(self, receiver: RpcConnection) -> None:
         self.receiver = receiver
 
     def open(self) -> None:
@@ -127,7 +127,7 @@ async def test_hello_comes_first_and_what_waits_shares_a_message() -> None:
     assert [METHODS["get"].decode_arguments(call.arguments) for call in calls] == [(n,) for n in range(100)]
     fixture.receive(*(wire.Reply(call.id, call.arguments[1:]) for call in reversed(calls)))
     assert await asyncio.gather(*asks) == list(range(100))
-    fixture.exchange.line.end(PeerUnreachable("done"))
+    fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
 async def test_a_batch_stays_within_its_target_and_a_large_envelope_travels_alone() -> None:
@@ -143,7 +143,7 @@ async def test_a_batch_stays_within_its_target_and_a_large_envelope_travels_alon
     ]
     assert all(size <= wire.BATCH_TARGET_BYTES for size in sizes[:-1])
     assert len(fixture.stream.messages[-1]) == 1
-    fixture.exchange.line.end(PeerUnreachable("done"))
+    fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
 async def test_tells_wait_for_room_until_the_peer_has_consumed_some() -> None:
@@ -158,7 +158,7 @@ async def test_tells_wait_for_room_until_the_peer_has_consumed_some() -> None:
     await waiting
     await until(lambda: len(fixture.sent(wire.Tell)) == MAX_OPEN_CALLS + 1)
     assert b"sent later" in fixture.sent(wire.Tell)[-1].arguments
-    fixture.exchange.line.end(PeerUnreachable("done"))
+    fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
 async def test_what_was_told_here_is_reported_consumed() -> None:
@@ -171,7 +171,7 @@ async def test_what_was_told_here_is_reported_consumed() -> None:
     await until(lambda: fixture.sent(wire.Consumed) != [])
     assert sum(each.tells for each in fixture.sent(wire.Consumed)) == 6
     assert sum(each.size for each in fixture.sent(wire.Consumed)) == 5 * 5 + len(b"refused")
-    fixture.exchange.line.end(PeerUnreachable("done"))
+    fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
 async def test_a_timeout_sends_cancel_and_a_late_reply_is_ignored() -> None:
@@ -183,7 +183,7 @@ async def test_a_timeout_sends_cancel_and_a_late_reply_is_ignored() -> None:
     assert fixture.sent(wire.Cancel) == [wire.Cancel(call.id)]
     fixture.receive(wire.Reply(call.id, b"\x01"))
     assert not fixture.exchange.closed
-    fixture.exchange.line.end(PeerUnreachable("done"))
+    fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
 async def test_an_ask_that_never_left_sends_no_cancel() -> None:
@@ -196,7 +196,7 @@ async def test_an_ask_that_never_left_sends_no_cancel() -> None:
     await until(lambda: fixture.sent(wire.Pong) != [])
     assert fixture.sent(wire.Cancel) == []
     assert len(fixture.sent(wire.Call)) == MAX_OPEN_CALLS
-    fixture.exchange.line.end(PeerUnreachable("done"))
+    fixture.exchange.connection.end(PeerUnreachable("done"))
     results = await asyncio.gather(*asks, return_exceptions=True)
     assert {type(result) for result in results} == {PeerUnreachable}
 
@@ -212,7 +212,7 @@ async def test_cancel_drops_the_answer_and_makes_room() -> None:
     fixture.receive(wire.Ping())
     await until(lambda: fixture.sent(wire.Pong) != [])
     assert fixture.sent(wire.Reply) == []
-    fixture.exchange.line.end(PeerUnreachable("done"))
+    fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
 async def test_a_refusal_is_answered_at_once() -> None:
@@ -221,7 +221,7 @@ async def test_a_refusal_is_answered_at_once() -> None:
     await until(lambda: fixture.sent(wire.Failure) != [])
     (failure,) = fixture.sent(wire.Failure)
     assert (failure.id, failure.error, failure.what) == (5, "sluice.runtime.rpc.errors.MailboxFull", "no room")
-    fixture.exchange.line.end(PeerUnreachable("done"))
+    fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
 async def test_a_result_that_cannot_be_encoded_is_a_failure() -> None:
@@ -229,7 +229,7 @@ async def test_a_result_that_cannot_be_encoded_is_a_failure() -> None:
     fixture.receive(wire.Call(5, "things", "get", None, b""))
     fixture.served.answers[0].succeed(object())
     await until(lambda: fixture.sent(wire.Failure) != [])
-    fixture.exchange.line.end(PeerUnreachable("done"))
+    fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
 async def test_a_peer_that_does_not_read_is_given_up() -> None:
@@ -245,7 +245,7 @@ async def test_a_peer_that_does_not_read_is_given_up() -> None:
 
 async def test_silence_is_asked_about_and_then_given_up() -> None:
     fixture = Fixture(StreamTimeouts(hello=1, ping_interval=0.01, ping_timeout=0.05))
-    await fixture.exchange.line.wait_closed()
+    await fixture.exchange.connection.wait_closed()
     assert fixture.sent(wire.Ping) != []
     with pytest.raises(PeerUnreachable, match="no sign of life"):
         await fixture.things.get(1)
@@ -259,7 +259,7 @@ async def test_who_answers_pings_lives() -> None:
         answered = len(fixture.sent(wire.Ping))
         fixture.receive(wire.Pong())
     assert not fixture.exchange.closed
-    fixture.exchange.line.end(PeerUnreachable("done"))
+    fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
 async def test_who_says_no_hello_is_given_up() -> None:
@@ -275,7 +275,7 @@ async def test_ready_waits_for_hello_and_survives_being_cancelled() -> None:
     first.cancel()
     fixture.receive(wire.Hello(wire.PROTOCOL_VERSION))
     await fixture.exchange.ready()
-    fixture.exchange.line.end(PeerUnreachable("done"))
+    fixture.exchange.connection.end(PeerUnreachable("done"))
 
 
 async def test_goodbye_ends_the_stream_with_its_reason() -> None:

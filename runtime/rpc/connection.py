@@ -1,8 +1,8 @@
-"""One stream with one peer: who greets first, what is sent together, and when the peer counts as gone.
+"""One connection with one peer: greetings, batches, heartbeats, and the end.
 
-A line knows nothing of calls. Both ends greet, pack what is to be sent into batches (once a turn of the event loop, so
-that what belongs together travels together), watch for silence, and pass on what arrives, in order. The end of the
-stream is the end of the line: whatever was under way has failed, and the dialing side connects and registers again.
+A connection knows nothing of calls. Both ends greet, send envelopes in batches (once a turn of the event loop), watch
+for silence, and pass on what arrives, in order. The connection ends with its stream: whatever was under way has failed,
+and the dialing side connects and registers again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StreamTimeouts:
 class MessageStream(Protocol):
     """The transport below: whole messages, in order."""
 
-    def attach(self, receiver: Line) -> None:
+    def attach(self, receiver: RpcConnection) -> None:
         """Deliver to ``receiver`` from now on."""
 
     @property
@@ -64,29 +64,29 @@ class MessageStream(Protocol):
         """Wait, for a bounded time, until nothing of the connection is left."""
 
 
-class User(Protocol):
-    """Receives the messages of a line."""
+class ConnectionUser(Protocol):
+    """Receives the messages of a connection."""
 
     def handle(self, envelope: wire.Envelope) -> None:
-        """An envelope arrived, other than those of the line itself; may raise :class:`ProtocolViolation`."""
+        """An envelope arrived, other than those of the connection itself; may raise :class:`ProtocolViolation`."""
 
     def before_batch(self) -> None:
         """A batch is about to be made: the last occasion to add to it."""
 
-    def line_ended(self, reason: RpcError) -> None:
-        """The line has ended; called once."""
+    def connection_ended(self, reason: RpcError) -> None:
+        """The connection has ended; called once."""
 
 
-class Line:
-    """From the first greeting to the end. Created inside a running event loop.
+class RpcConnection:
+    """A connection from the first greeting to its end. Created inside a running event loop.
 
     Args:
-        peer: who the other one is, by its certificate.
+        peer: the identity in the certificate of the other end.
         timeouts: how long to wait.
     """
 
     def __init__(
-        self, local: SpiffeId, peer: SpiffeId, stream: MessageStream, user: User, timeouts: StreamTimeouts
+        self, local: SpiffeId, peer: SpiffeId, stream: MessageStream, user: ConnectionUser, timeouts: StreamTimeouts
     ) -> None:
         self.peer = peer
         self._local = local
@@ -112,7 +112,7 @@ class Line:
 
     @property
     def closed(self) -> bool:
-        """Whether the line has ended."""
+        """Whether the connection has ended."""
         return self.end_reason is not None
 
     @property
@@ -137,7 +137,7 @@ class Line:
             self._loop.call_soon(self._flush)
 
     async def wait_closed(self) -> None:
-        """Wait until the line has ended."""
+        """Wait until the connection has ended."""
         await self._ended.wait()
 
     async def close(self, reason: str) -> None:
@@ -152,11 +152,11 @@ class Line:
         await self._stream.gone()
 
     def end(self, reason: RpcError) -> None:
-        """End the line. Idempotent."""
+        """End the connection. Idempotent."""
         if self.end_reason is not None:
             return
         self.end_reason = reason
-        _LOG.info("rpc line %s - %s ended: %s", self._local, self.peer, reason.what)
+        _LOG.info("rpc connection %s - %s ended: %s", self._local, self.peer, reason.what)
         self._watch.cancel()
         self._stream.abort()
         self._outbox.clear()
@@ -166,12 +166,12 @@ class Line:
             self.ready.set_exception(reason)
             self.ready.exception()  # looked at: not everyone waits for it
         self._ended.set()
-        self._user.line_ended(reason)
+        self._user.connection_ended(reason)
 
     # --- for the stream --------------------------------------------------------------------------------
 
     def message_received(self, data: bytes) -> None:
-        """One gRPC message arrived. Whatever is wrong with it ends this line and no other."""
+        """One gRPC message arrived. Whatever is wrong with it ends this connection and no other."""
         if self.end_reason is not None:
             return
         self._last_heard = self._loop.time()
@@ -180,7 +180,7 @@ class Line:
             for each in wire.decode_batch(data):
                 if self.end_reason is not None:
                     return
-                if self._greeted and type(each) not in wire.OF_THE_LINE:
+                if self._greeted and type(each) not in wire.OF_THE_CONNECTION:
                     self._user.handle(each)
                 else:
                     self._handle_own(each)
