@@ -6,6 +6,7 @@ import http.client
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sluice.audit.check import Check
 from sluice.audit.checks import references as ref
@@ -225,111 +226,91 @@ def _open_api(subject: Subject) -> Evidence:
 _KINDS = frozenset({Kind.SERVER})
 _CHANNELS = frozenset({Channel.EDGE})
 
+_at_the_edge = partial(Check, severity=Severity.CRITICAL, kinds=_KINDS, channels=_CHANNELS)
+"""A question to the gateway."""
+
 CHECKS = (
-    Check(
+    _at_the_edge(
         id="EDG-01",
         title="No operation without a credential",
         problem="operation allowed without a credential",
-        severity=Severity.CRITICAL,
-        kinds=_KINDS,
-        channels=_CHANNELS,
         expected="401 for every published operation",
         references=(ref.ASVS_ACCESS, "RFC 9110, 15.5.2 (401)"),
         remedy="Ask the auth service about every request, and refuse when it does not answer "
         "(failure_mode_allow: false).",
         run=_without,
     ),
-    Check(
+    _at_the_edge(
         id="EDG-02",
         title="No operation with a wrong credential",
         problem="operation allowed with a wrong credential",
-        severity=Severity.CRITICAL,
-        kinds=_KINDS,
-        channels=_CHANNELS,
         expected="401 for every published operation",
         references=(ref.ASVS_ACCESS, "RFC 6750, 3.1 (invalid_token)"),
         remedy="Verify the credential itself, not only that there is one.",
         run=_wrong,
     ),
-    Check(
+    _at_the_edge(
         id="EDG-03",
         title="No operation with a credential that does not suffice",
         problem="operation allowed beyond the credential's role",
-        severity=Severity.CRITICAL,
-        kinds=_KINDS,
-        channels=_CHANNELS,
         expected="403 for what the role may not do, an answer for what it may",
         references=(ref.ASVS_ACCESS,),
         remedy="Decide by operation and role, deny by default (gateway policy).",
         run=_insufficient,
     ),
-    Check(
+    _at_the_edge(
         id="EDG-04",
         title="Identity headers of clients are ignored",
         problem="identity headers of clients trusted",
-        severity=Severity.CRITICAL,
-        kinds=_KINDS,
-        channels=_CHANNELS,
         expected="401, as without them",
         references=(ref.ASVS_ACCESS,),
         remedy="Strip identity and forwarding headers of clients before anything looks at them.",
         run=_spoofed,
     ),
-    Check(
+    _at_the_edge(
         id="EDG-05",
         title="Methods and paths that are no operation are refused",
         problem="unknown method or path accepted",
         severity=Severity.MEDIUM,
-        kinds=_KINDS,
-        channels=_CHANNELS,
         expected="4xx",
         references=(ref.ASVS_METHODS, "RFC 9110, 9.3.8 (TRACE)"),
         remedy="Let only published routes through; refuse paths that can be read in two ways.",
         run=_methods,
     ),
-    Check(
+    _at_the_edge(
         id="EDG-06",
         title="Headers do not disclose software behind the gateway",
         problem="headers disclose software behind the gateway",
         severity=Severity.LOW,
-        kinds=_KINDS,
-        channels=_CHANNELS,
         expected="no version, no X-Powered-By, no header of the proxy's or the cluster's own",
         references=(ref.ASVS_LEAKS,),
         remedy="Take those headers out at the gateway.",
         run=_headers,
     ),
-    Check(
+    _at_the_edge(
         id="EDG-07",
         title="Error bodies do not disclose internals",
         problem="error bodies disclose internals",
         severity=Severity.MEDIUM,
-        kinds=_KINDS,
-        channels=_CHANNELS,
         expected="a problem document with what the client could know anyway",
         references=(ref.ASVS_LEAKS, "RFC 9457, 5 (problem details: security)"),
         remedy="Answer errors with a problem document of your own; keep traces in the log.",
         run=_bodies,
     ),
-    Check(
+    _at_the_edge(
         id="EDG-08",
         title="Cookies are for HTTPS and for the server alone",
         problem="cookie without Secure or HttpOnly",
         severity=Severity.MEDIUM,
-        kinds=_KINDS,
-        channels=_CHANNELS,
         expected="Secure, HttpOnly and SameSite, or no cookie",
         references=(ref.ASVS_COOKIES,),
         remedy="Set Secure, HttpOnly and SameSite on every cookie.",
         run=_cookies,
     ),
-    Check(
+    _at_the_edge(
         id="EDG-10",
         title="Without the auth service nothing passes",
         problem="requests pass without the auth service",
-        severity=Severity.CRITICAL,
-        kinds=_KINDS,
-        channels=_CHANNELS,
         expected="4xx or 5xx while nobody can be asked who somebody is",
         references=(ref.ASVS_ACCESS,),
         remedy="Have the gateway refuse when the auth service does not answer (failure_mode_allow: false), and what "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from cryptography import x509
 
@@ -154,6 +155,11 @@ def _handshake(subject: Subject) -> str:
     return "TLS 1.2 handshake" if subject.handshake is None else "TLS 1.3 handshake"
 
 
+_must_be_refused = partial(
+    Check, severity=Severity.HIGH, kinds=_MUTUAL, expected="the connection is refused", ours_only=True
+)
+"""An audit identity that is wrong in one way."""
+
 CHECKS = (
     Check(
         id="MTL-01",
@@ -234,29 +240,23 @@ CHECKS = (
         run=_welcome,
         ours_only=True,
     ),
-    Check(
+    _must_be_refused(
         id="MTL-11",
         title="An expired identity is refused",
         problem="expired client certificate accepted",
-        severity=Severity.HIGH,
         kinds=_ASKING,
-        expected="the connection is refused",
         references=("RFC 5280, 6.1.3 (validity)", ref.ASVS_TRANSPORT),
         remedy="Check validity, and the clock of the listener's machine.",
         run=_wrong(Case.EXPIRED),
-        ours_only=True,
     ),
-    Check(
+    _must_be_refused(
         id="MTL-12",
         title="An identity that is not valid yet is refused",
         problem="client certificate that is not valid yet accepted",
-        severity=Severity.HIGH,
         kinds=_ASKING,
-        expected="the connection is refused",
         references=("RFC 5280, 6.1.3 (validity)", ref.ASVS_TRANSPORT),
         remedy="Check validity, and the clock of the listener's machine.",
         run=_wrong(Case.NOT_YET_VALID),
-        ours_only=True,
     ),
     Check(
         id="MTL-13",
@@ -270,100 +270,71 @@ CHECKS = (
         run=_revoked,
         ours_only=True,
     ),
-    Check(
+    _must_be_refused(
         id="MTL-14",
         title="An identity that is not for clients is refused",
         problem="certificate that is not for clients accepted",
-        severity=Severity.HIGH,
-        kinds=_MUTUAL,
-        expected="the connection is refused",
         references=("RFC 5280, 4.2.1.12 (extended key usage)", ref.X509_SVID),
         remedy="Demand extended key usage clientAuth.",
         run=_wrong(Case.WRONG_USAGE),
-        ours_only=True,
     ),
-    Check(
+    _must_be_refused(
         id="MTL-15",
         title="An identity whose role has no access is refused",
         problem="client in a role without access accepted",
-        severity=Severity.HIGH,
-        kinds=_MUTUAL,
-        expected="the connection is refused",
         references=(ref.X509_SVID, ref.ASVS_ACCESS),
         remedy="Compare the role in the SPIFFE ID with the channel table (sluice.pki.channels) inside the handshake.",
         run=_wrong(Case.WRONG_ROLE),
-        ours_only=True,
     ),
-    Check(
+    _must_be_refused(
         id="MTL-16",
         title="An identity of another job is refused",
         problem="client of another job accepted",
-        severity=Severity.HIGH,
-        kinds=_MUTUAL,
-        expected="the connection is refused",
         references=(ref.X509_SVID, ref.ASVS_ACCESS),
         remedy="Compare the job in the SPIFFE ID with the listener's own.",
         run=_wrong(Case.OTHER_JOB),
-        ours_only=True,
     ),
-    Check(
+    _must_be_refused(
         id="MTL-17",
         title="A certificate of the edge is refused inside",
         problem="edge certificate accepted inside the cluster",
         severity=Severity.CRITICAL,
-        kinds=_MUTUAL,
-        expected="the connection is refused",
         references=(ref.RFC5280, ref.ASVS_TRANSPORT),
         remedy="Trust the internal authority alone, not the root above both.",
         run=_wrong(Case.EDGE_CERTIFICATE),
-        ours_only=True,
     ),
-    Check(
+    _must_be_refused(
         id="MTL-18",
         title="An internal certificate is refused at the edge",
         problem="internal certificate accepted at the edge",
-        severity=Severity.HIGH,
         kinds=frozenset({Kind.SERVER}),
-        expected="the connection is refused",
         references=(ref.RFC5280, ref.ASVS_ACCESS),
         remedy="Trust the edge authority alone for user certificates.",
         run=_wrong(Case.INTERNAL_CERTIFICATE),
-        ours_only=True,
     ),
-    Check(
+    _must_be_refused(
         id="MTL-19",
         title="An identity of a foreign trust domain is refused",
         problem="client of a foreign trust domain accepted",
-        severity=Severity.HIGH,
-        kinds=_MUTUAL,
-        expected="the connection is refused",
         references=(ref.X509_SVID,),
         remedy="Compare the trust domain in the SPIFFE ID with the cluster's own.",
         run=_wrong(Case.FOREIGN_DOMAIN),
-        ours_only=True,
     ),
-    Check(
+    _must_be_refused(
         id="MTL-20",
         title="A certificate with two SPIFFE IDs is refused",
         problem="client certificate with two SPIFFE IDs accepted",
-        severity=Severity.HIGH,
-        kinds=_MUTUAL,
-        expected="the connection is refused",
         references=(ref.X509_SVID,),
         remedy="Demand exactly one URI name: with two, which one counts depends on who looks.",
         run=_two_identities,
-        ours_only=True,
     ),
-    Check(
+    _must_be_refused(
         id="MTL-21",
         title="A certificate signed by a leaf is refused",
         problem="client certificate signed by a leaf accepted",
         severity=Severity.CRITICAL,
-        kinds=_MUTUAL,
-        expected="the connection is refused",
         references=("RFC 5280, 6.1.4 (basic constraints, path length)",),
         remedy="Verify the whole path with its basic constraints; do not accept any chain that merely ends well.",
         run=_wrong(Case.SIGNED_BY_LEAF),
-        ours_only=True,
     ),
 )

@@ -23,6 +23,7 @@ from sluice.pki.enrolment import enrol, renew
 from sluice.pki.identities import (
     CHAIN_FILE,
     ENROLLABLE,
+    leaf_in,
     mint,
     read_certificates,
     read_identity,
@@ -146,7 +147,7 @@ def issue_due(home: Home, configuration: Configuration, taskmanagers: Iterable[s
         directory = home.identity(wanted.role, wanted.name)
         spiffe_id = SpiffeId.process(configuration.pki.trust_domain, wanted.role, wanted.name)
         existed = directory.exists()
-        before = _leaf_in(directory)
+        before = leaf_in(directory)
         kind = AuthorityKind.EDGE if wanted.edge else AuthorityKind.INTERNAL
         reason = _due(home, directory, spiffe_id, kind, issuer)
         if not reason:
@@ -164,13 +165,6 @@ def issue_due(home: Home, configuration: Configuration, taskmanagers: Iterable[s
         told = f"renewed {spiffe_id}: {reason}" if existed else f"issued {spiffe_id}"
         lines.append(f"{told}; {note}" if note else told)
     return lines
-
-
-def _leaf_in(directory: Path) -> x509.Certificate | None:
-    try:
-        return read_certificates(directory / CHAIN_FILE)[0]
-    except StoreError:
-        return None
 
 
 def _host_of(role: Role, configuration: Configuration) -> str:

@@ -15,6 +15,7 @@ import aiohttp
 import typer
 
 from sluice.cli.errors import RefusedError, UnreachableError
+from sluice.cli.gateway.times import utc_text
 from sluice.cli.gateway_options import CaOption, GatewayOptions, ServerOption, through_gateway
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.client import describe_connection_error, fingerprints, locate_gateway, login_session
@@ -43,11 +44,11 @@ def login(
     credential = asyncio.run(_sign_in(url, ca_file, open_browser=browser))
     path = login_session.save(credential)
     if as_json:
-        expires = _utc(credential.expires_at)
+        expires = utc_text(credential.expires_at)
         document = {"name": credential.name, "session": credential.session, "server": url, "expires_at": expires}
         typer.echo(json.dumps({**document, "file": str(path)}))
     else:
-        typer.echo(f"signed in at {url} as {credential.name}, until {_utc(credential.expires_at)}")
+        typer.echo(f"signed in at {url} as {credential.name}, until {utc_text(credential.expires_at)}")
 
 
 def logout(
@@ -170,7 +171,3 @@ class _Form:
 
 def _gateway(home: Path, server: str | None, ca: Path | None) -> tuple[str, Path | None]:
     return locate_gateway(Home.at(home), server, ca)
-
-
-def _utc(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

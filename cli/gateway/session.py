@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import time
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 
 from sluice.cli import audit_records
 from sluice.cli.errors import RefusedError, UsageError
+from sluice.cli.gateway.times import utc_text
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.tables import print_table
 from sluice.core import Home
@@ -33,7 +33,7 @@ def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
         typer.echo(json.dumps({"sessions": [_document(record) for record in records]}))
         return
     rows = [
-        (r.id, r.name, r.client, r.address or "-", _utc(r.created_at), _utc(r.seen_at), _utc(r.expires_at))
+        (r.id, r.name, r.client, r.address or "-", utc_text(r.created_at), utc_text(r.seen_at), utc_text(r.expires_at))
         for r in records
     ]
     print_table(("ID", "NAME", "CLIENT", "ADDRESS", "SINCE", "SEEN", "EXPIRES"), rows)
@@ -74,11 +74,7 @@ def _document(record: SessionRecord) -> dict[str, object]:
         "method": record.method,
         "address": record.address,
         "issuer": record.issuer,
-        "created_at": _utc(record.created_at),
-        "seen_at": _utc(record.seen_at),
-        "expires_at": _utc(record.expires_at),
+        "created_at": utc_text(record.created_at),
+        "seen_at": utc_text(record.seen_at),
+        "expires_at": utc_text(record.expires_at),
     }
-
-
-def _utc(seconds: float) -> str:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -25,3 +25,8 @@ def moment(option: str, text: str, now: dt.datetime) -> dt.datetime | None:
     except ValueError as error:
         raise UsageError(f"{option} {text!r} is not a time", "1h, 30m, 7d, or 2026-03-01T12:00 (UTC)") from error
     return found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found
+
+
+def utc_text(seconds: float) -> str:
+    """A time in seconds since the epoch, as in ``2026-03-01T12:00:00Z``."""
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

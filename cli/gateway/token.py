@@ -13,6 +13,7 @@ import typer
 
 from sluice.cli import audit_records
 from sluice.cli.errors import UsageError
+from sluice.cli.gateway.times import utc_text
 from sluice.cli.options import (
     DEFAULT_HOME,
     HomeOption,
@@ -79,12 +80,12 @@ def create(
         write_binding(output, _binding(located, home))
         write_secret(output, token.encode() + b"\n")
     document: dict[str, object] = {"id": record.id, "name": record.name, "role": record.role}
-    document |= {"scopes": record.scopes, "expires_at": _utc(record.expires_at)}
+    document |= {"scopes": record.scopes, "expires_at": utc_text(record.expires_at)}
     if as_json:
         document |= {"token": token} if output is None else {"file": str(output)}
         typer.echo(json.dumps(document))
         return
-    note = f"token {record.id} for {record.name} ({record.role}), valid until {_utc(record.expires_at)}"
+    note = f"token {record.id} for {record.name} ({record.role}), valid until {utc_text(record.expires_at)}"
     if output is None:
         # The token alone on standard output, so that TOKEN=$(sluice token create ...) works.
         typer.echo(note + "; it is not shown again:", err=True)
@@ -111,9 +112,9 @@ def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
             r.name,
             r.role,
             r.state(now),
-            _utc(r.created_at),
-            _utc(r.expires_at),
-            _utc(used[r.id]) if r.id in used else "-",
+            utc_text(r.created_at),
+            utc_text(r.expires_at),
+            utc_text(used[r.id]) if r.id in used else "-",
             " ".join(r.scopes) or "-",
         )
         for r in records
@@ -183,13 +184,9 @@ def _document(record: TokenRecord, now: float, used: float | None = None) -> dic
         "name": record.name,
         "role": record.role,
         "state": record.state(now),
-        "created_at": _utc(record.created_at),
-        "expires_at": _utc(record.expires_at),
-        "last_used_at": None if used is None else _utc(used),
+        "created_at": utc_text(record.created_at),
+        "expires_at": utc_text(record.expires_at),
+        "last_used_at": None if used is None else utc_text(used),
         "scopes": record.scopes,
-        "revoked_at": None if record.revoked_at is None else _utc(record.revoked_at),
+        "revoked_at": None if record.revoked_at is None else utc_text(record.revoked_at),
     }
-
-
-def _utc(seconds: float) -> str:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

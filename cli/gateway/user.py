@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import sys
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 
 from sluice.cli import audit_records
 from sluice.cli.errors import UsageError
+from sluice.cli.gateway.times import utc_text
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.published_routes import effective_policy
 from sluice.core import Home
@@ -138,10 +138,6 @@ def _document(record: UserRecord) -> dict[str, object]:
         "name": record.name,
         "roles": record.roles,
         "groups": record.groups,
-        "created_at": _utc(record.created_at),
-        "changed_at": _utc(record.changed_at),
+        "created_at": utc_text(record.created_at),
+        "changed_at": utc_text(record.changed_at),
     }
-
-
-def _utc(seconds: float) -> str:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import ipaddress
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +24,7 @@ from sluice.core import (
     egress_endpoint,
     listen_unix,
     make_private_directory,
+    utc_now,
     write_atomic,
     write_secret,
 )
@@ -261,7 +261,7 @@ async def run_envoy(
     feeds = [SecretFeed(edge_directory(home), Side.EDGE, trust_domain)]
     if legs.any_tls or is_on(outside):
         feeds.append(SecretFeed(home.identity(Role.GATEWAY, ENVOY_NAME), Side.INTERNAL, trust_domain))
-    first = {feed: given for feed in feeds if (given := feed.update(_now())) is not None}
+    first = {feed: given for feed in feeds if (given := feed.update(utc_now())) is not None}
     async with xds_service(status_file(home, "envoy"), paths.sds_socket) as sds:
         secrets = Secrets(sds, first)
         document = render(load_source(SOURCE), config, trust_domain, paths, legs)
@@ -344,10 +344,6 @@ def _publish(path: Path, host: str, port: int) -> Callable[[], None]:
     make_private_directory(path.parent)
     write_atomic(path, msgspec.json.encode({"host": _reachable(host), "port": port}), mode=SECRET_MODE)
     return partial(path.unlink, missing_ok=True)
-
-
-def _now() -> dt.datetime:
-    return dt.datetime.now(dt.UTC)
 
 
 def _reachable(host: str) -> str:

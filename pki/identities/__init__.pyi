@@ -13,6 +13,7 @@ from .directory import (
     Stamp as Stamp,
     check_peers as check_peers,
     is_authority as is_authority,
+    leaf_in as leaf_in,
     parse_identity as parse_identity,
     previous_certificates as previous_certificates,
     read_certificates as read_certificates,

@@ -211,6 +211,14 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
     return _certificates(read_bounded(path), str(path), MAX_ANCHORS)
 
 
+def leaf_in(directory: Path) -> x509.Certificate | None:
+    """The certificate of the identity in ``directory``; None when there is none that can be read."""
+    try:
+        return read_certificates(directory / CHAIN_FILE)[0]
+    except StoreError:
+        return None
+
+
 def read_peers(directory: Path) -> tuple[str, ...]:
     """The SPIFFE patterns of accepted peers; empty when there is no such file."""
     path = directory / PEERS_FILE

@@ -9,11 +9,10 @@ import datetime as dt
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes, PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
@@ -22,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from sluice.core import CertificateRejected, StoreError, read_bounded
 from sluice.pki.identities import Known, directory as identity_files
-from sluice.pki.inspect.describe_crl import CrlSummary, summarize_crl
+from sluice.pki.inspect.describe_crl import CrlSummary, extension_value, signature_hash, summarize_crl
 from sluice.pki.revocation import CRL_FILE, MAX_CRL_BYTES
 from sluice.pki.x509 import (
     DAMAGED,
@@ -53,8 +52,6 @@ _USAGES = {
     ExtendedKeyUsageOID.CLIENT_AUTH: "client",
     ExtendedKeyUsageOID.SERVER_AUTH: "server",
 }
-
-_Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 State = Literal["valid", "expired", "not yet valid"]
 
@@ -125,10 +122,10 @@ def summarize_certificate(certificate: x509.Certificate, now: dt.datetime) -> Ce
     except DAMAGED as error:
         raise CertificateRejected(f"the certificate is damaged: {error}") from error
     uris, dns, ips = _names(extensions)
-    constraints = _value(extensions, x509.BasicConstraints)
-    usages = _value(extensions, x509.ExtendedKeyUsage)
-    own_id = _value(extensions, x509.SubjectKeyIdentifier)
-    issuer_id = _value(extensions, x509.AuthorityKeyIdentifier)
+    constraints = extension_value(extensions, x509.BasicConstraints)
+    usages = extension_value(extensions, x509.ExtendedKeyUsage)
+    own_id = extension_value(extensions, x509.SubjectKeyIdentifier)
+    issuer_id = extension_value(extensions, x509.AuthorityKeyIdentifier)
     return CertificateSummary(
         subject=certificate.subject.rfc4514_string(),
         issuer=certificate.issuer.rfc4514_string(),
@@ -140,11 +137,11 @@ def summarize_certificate(certificate: x509.Certificate, now: dt.datetime) -> Ce
         not_after=certificate.not_valid_after_utc,
         state=_state(certificate, now),
         key=describe_key(key),
-        signature=_signature_name(certificate),
+        signature=signature_hash(certificate),
         purposes=tuple(_USAGES.get(usage, usage.dotted_string) for usage in usages or ()),
         authority=bool(constraints and constraints.ca),
         path_length=constraints.path_length if constraints else None,
-        name_constraints=describe_constraints(_value(extensions, x509.NameConstraints)),
+        name_constraints=describe_constraints(extension_value(extensions, x509.NameConstraints)),
         subject_key_id=own_id.digest.hex() if own_id else "",
         authority_key_id=(issuer_id.key_identifier or b"").hex() if issuer_id else "",
         sha256=certificate.fingerprint(hashes.SHA256()).hex(),
@@ -293,7 +290,7 @@ def public_fingerprint(key: CertificatePublicKeyTypes | PublicKeyTypes) -> str:
 
 
 def _names(extensions: x509.Extensions) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    names = _value(extensions, x509.SubjectAlternativeName)
+    names = extension_value(extensions, x509.SubjectAlternativeName)
     if names is None:
         return (), (), ()
     return (
@@ -303,22 +300,7 @@ def _names(extensions: x509.Extensions) -> tuple[tuple[str, ...], tuple[str, ...
     )
 
 
-def _value(extensions: x509.Extensions, kind: type[_Extension]) -> _Extension | None:
-    try:
-        return extensions.get_extension_for_class(kind).value
-    except x509.ExtensionNotFound:
-        return None
-
-
 def _state(certificate: x509.Certificate, now: dt.datetime) -> State:
     if now > certificate.not_valid_after_utc:
         return "expired"
     return "not yet valid" if now < certificate.not_valid_before_utc else "valid"
-
-
-def _signature_name(certificate: x509.Certificate) -> str:
-    try:
-        digest = certificate.signature_hash_algorithm
-    except UnsupportedAlgorithm:
-        return certificate.signature_algorithm_oid.dotted_string
-    return digest.name if digest else "ed25519"

@@ -62,9 +62,9 @@ def summarize_crl(
 def _summarize(crl: x509.CertificateRevocationList, now: dt.datetime, authorities: Sequence[Known]) -> CrlSummary:
     if len(crl) > MAX_ENTRIES:
         raise CertificateRejected(f"the revocation list has more than {MAX_ENTRIES} entries")
-    number = _value(crl.extensions, x509.CRLNumber)
-    delta = _value(crl.extensions, x509.DeltaCRLIndicator)
-    issuer_key = _value(crl.extensions, x509.AuthorityKeyIdentifier)
+    number = extension_value(crl.extensions, x509.CRLNumber)
+    delta = extension_value(crl.extensions, x509.DeltaCRLIndicator)
+    issuer_key = extension_value(crl.extensions, x509.AuthorityKeyIdentifier)
     signature, signed_by = _signer(crl, authorities)
     return CrlSummary(
         issuer=crl.issuer.rfc4514_string(),
@@ -73,7 +73,7 @@ def _summarize(crl: x509.CertificateRevocationList, now: dt.datetime, authoritie
         this_update=crl.last_update_utc,
         next_update=crl.next_update_utc,
         state=_state(crl, now),
-        hash=_hash(crl),
+        hash=signature_hash(crl),
         authority_key_id=(issuer_key.key_identifier or b"").hex() if issuer_key else "",
         signature=signature,
         signed_by=signed_by,
@@ -98,7 +98,7 @@ def _is_signed_with(crl: x509.CertificateRevocationList, authority: x509.Certifi
 
 
 def _entry(entry: x509.RevokedCertificate) -> RevokedEntry:
-    reason = _value(entry.extensions, x509.CRLReason)
+    reason = extension_value(entry.extensions, x509.CRLReason)
     return RevokedEntry(
         serial=f"{entry.serial_number:x}",
         revoked_at=entry.revocation_date_utc,
@@ -112,15 +112,17 @@ def _state(crl: x509.CertificateRevocationList, now: dt.datetime) -> CrlState:
     return "not yet valid" if now < crl.last_update_utc else "current"
 
 
-def _hash(crl: x509.CertificateRevocationList) -> str:
+def signature_hash(signed: x509.Certificate | x509.CertificateRevocationList) -> str:
+    """The name of the hash that was signed; the number of the algorithm when that is unknown."""
     try:
-        digest = crl.signature_hash_algorithm
+        digest = signed.signature_hash_algorithm
     except UnsupportedAlgorithm:
-        return crl.signature_algorithm_oid.dotted_string
+        return signed.signature_algorithm_oid.dotted_string
     return digest.name if digest else "ed25519"
 
 
-def _value(extensions: x509.Extensions, kind: type[_Extension]) -> _Extension | None:
+def extension_value(extensions: x509.Extensions, kind: type[_Extension]) -> _Extension | None:
+    """The extension of this kind; None when there is none."""
     try:
         return extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:

@@ -15,10 +15,9 @@ from typing import Annotated
 
 import msgspec
 import psutil
-from cryptography import x509
 
 from sluice.core import Home, PkiError, StoreError, read_bounded
-from sluice.pki.identities import CHAIN_FILE, read_certificates
+from sluice.pki.identities import leaf_in
 from sluice.pki.inspect.doctor.facts import ListenerFact
 from sluice.pki.inspect.findings import Finding
 from sluice.pki.inspect.live import WEB_PROTOCOLS, Address, Hello, shake_hands
@@ -118,14 +117,7 @@ def _look(address: Address, directory: Path) -> ListenerFact:
         presented = load_certificate(seen.chain[0])
     except (PkiError, *DAMAGED) as error:
         return ListenerFact(str(address), directory, error=error.what if isinstance(error, PkiError) else str(error))
-    return ListenerFact(str(address), directory, presented, _leaf(directory))
-
-
-def _leaf(directory: Path) -> x509.Certificate | None:
-    try:
-        return read_certificates(directory / CHAIN_FILE)[0]
-    except StoreError:
-        return None  # told of the directory itself
+    return ListenerFact(str(address), directory, presented, leaf_in(directory))
 
 
 def listener_findings(fact: ListenerFact) -> list[Finding]:
