@@ -116,6 +116,7 @@ bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.rpc
 	$(PY) -m benchmarks.control_plane
 	$(PY) -m benchmarks.shuffle_worker
+	$(PY) -m benchmarks.sealed_shuffle
 	scripts/get-load-programs
 	$(PY) -m benchmarks.gateway
 	$(PY) -m benchmarks.egress

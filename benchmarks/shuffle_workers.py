@@ -31,7 +31,7 @@ MAX_SHUFFLES_PER_CONTEXT = 1 << 20
 class ShuffleWorkers:
     """``count`` workers that serve the jobs in ``jobs``; ``replicas`` of them keep each map's output.
 
-    ``options`` are more of ``python -m sluice.runtime.shuffle.worker``.
+    ``options`` are more of ``python -m sluice.runtime.shuffle.worker``, or of another ``module`` that is run alike.
     """
 
     directory: Path
@@ -42,6 +42,7 @@ class ShuffleWorkers:
     replicas: int = 1
     memory_bytes: int = 256 << 20
     options: Sequence[str] = ()
+    module: str = "sluice.runtime.shuffle.worker"
     processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
     _addresses: dict[str, WorkerAddress] = field(default_factory=dict)
     _key: bytes = field(default_factory=lambda: secrets.token_bytes(8), repr=False)
@@ -63,7 +64,7 @@ class ShuffleWorkers:
             self.issuer.issue_to(identity, worker, dns=["localhost"], ips=[HOST])
         with (self.directory / name / "log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "sluice.runtime.shuffle.worker"),
+                *(sys.executable, "-m", self.module),
                 *(
                     "--identity",
                     str(identity),

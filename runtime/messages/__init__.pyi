@@ -53,6 +53,7 @@ from .reading import (
 )
 from .shuffles import (
     OutputLocation as OutputLocation,
+    Seal as Seal,
     ShuffleAllocation as ShuffleAllocation,
     WorkerAddress as WorkerAddress,
 )

@@ -10,6 +10,7 @@ from sluice.core import TraceParent
 from sluice.runtime.messages.base import Message
 from sluice.runtime.messages.executors import _MAX_JAVA_INT
 from sluice.runtime.messages.jobs import Archive, BlobRef, JobKind
+from sluice.runtime.messages.shuffles import Seal
 from sluice.runtime.messages.tokens import TokenFiles
 
 DRIVER_LOGS = ("driver.stdout", "driver.stderr", "driver.jvm", "driver.agent")
@@ -124,6 +125,8 @@ class DriverAssignment(Message, frozen=True):
     """As :attr:`JobSubmission.python`."""
     shuffle: bool = False
     """Whether its shuffles go through the shuffle service."""
+    seal: Seal = False
+    """Whether it seals what it gives to the service."""
     checkpoints: str = ""
     """URL below which streaming queries keep their checkpoints."""
     token_files: TokenFiles = ()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from sluice.runtime.messages.base import Message
+
+Seal = bool | Literal["auto"]
+"""Whether segments of shuffles are sealed for their readers; auto: where the driver's CPU has AES instructions."""
 
 
 class WorkerAddress(Message, frozen=True):

@@ -201,6 +201,7 @@ def _services(
             drain_timeout=process.config.resources.drain_timeout,
             spark_conf=dict(process.config.spark.conf),
             lease=process.config.ha.lease,
+            seal=process.config.shuffle.seal,
         ),
         drivers=process.drivers,
         identities=process.identities,

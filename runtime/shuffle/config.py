@@ -8,6 +8,7 @@ import msgspec
 
 from sluice.core import PkiError
 from sluice.pki.ca import parse_address
+from sluice.runtime.messages import Seal
 from sluice.runtime.shuffle.control_plane import ShuffleMisconfigured
 from sluice.runtime.shuffle.worker import Layout, Policy
 
@@ -55,6 +56,9 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     follow."""
     layout: Layout = Layout.REDUCE
     """What is contiguous on the workers' disks: reduce: a partition of all maps; map: all partitions of a map."""
+    seal: Seal = False
+    """Whether jobs encrypt and authenticate what they give to workers, with keys that only their drivers and executors
+    have; "auto": where the driver's CPU has AES instructions."""
     encrypt_at_rest: bool = False
     """Whether workers encrypt their files, with keys derived from a secret in their home."""
     disk_reserve_mb: Annotated[int, msgspec.Meta(ge=0)] = 512

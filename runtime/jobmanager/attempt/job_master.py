@@ -154,6 +154,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             jobmanager=self.service.spiffe_id.name,
             kind=submission.kind,
             shuffle=self._shuffle.enabled,
+            seal=self._services.settings.seal,
             secrets=self._runner.secrets.wanted,
             checkpoints=self._services.places.checkpoints.location(self.job_id) if streams else "",
         )

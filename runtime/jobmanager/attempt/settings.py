@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sluice.runtime.messages import Seal
+
 LEASE_MARGIN_SECONDS = 5.0
 """What a driver whose lease is over may need to end its processes (see sluice.runtime.spark.driver.agent)."""
 
@@ -25,6 +27,8 @@ class AttemptSettings:
     """Spark settings of all jobs; a job's own go before them."""
     lease: float = 0.0
     """How long a driver goes on without an answer of its JobMaster."""
+    seal: Seal = False
+    """Whether jobs seal what they give to the shuffle service."""
 
 
 @dataclass(frozen=True, slots=True)

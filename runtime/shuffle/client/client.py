@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import dataclasses
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
@@ -32,14 +33,19 @@ from sluice.runtime.shuffle.data_plane import (
     FLAG_ORDERED,
     MAX_SEGMENT_BYTES,
     MAX_SEGMENTS_PER_PUSH,
+    SEAL_BYTES,
     SEGMENT_ENTRY,
     DiskFailed,
     FrameRefused,
     FrameType,
     Header,
+    MapSealer,
     MapUnknown,
+    SealedBlocks,
+    SealKeys,
     SegmentChecks,
     SegmentCorrupt,
+    SegmentOpener,
     ShuffleError,
     ShuffleUnavailable,
     parse_data_table,
@@ -96,6 +102,13 @@ class MapWriter:
         self._size = 0
         self._pushing: dict[WorkerAddress, _Pushing] = {}
         self._announced_as: int | None = None
+        self._sealer = None if client.seal is None else MapSealer(client.seal, shuffle, map_id)
+        self._partitions: set[int] = set()
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        """Those that have a segment: a reader of what is sealed has to know them."""
+        return frozenset(self._partitions)
 
     async def write(self, partition: int, data: bytes) -> None:
         """Add a segment of at most 4 MiB; waits while the workers are short of memory.
@@ -103,8 +116,13 @@ class MapWriter:
         Raises:
             ShuffleError: a worker refused it, or is gone; the attempt cannot go on.
         """
-        if len(data) > MAX_SEGMENT_BYTES:
-            raise FrameRefused(f"a segment of {len(data)} bytes", f"at most {MAX_SEGMENT_BYTES}")
+        most = MAX_SEGMENT_BYTES if self._sealer is None else MAX_SEGMENT_BYTES - SEAL_BYTES
+        if len(data) > most:
+            raise FrameRefused(f"a segment of {len(data)} bytes", f"at most {most}")
+        self._partitions.add(partition)
+        await self._add(partition, data if self._sealer is None else self._sealer.seal(partition, data))
+
+    async def _add(self, partition: int, data: bytes) -> None:
         check = self._checks.value(partition, self._map_id, self._segments, data)
         self._pending.append((partition, self._segments, len(data), check))
         self._data.append(data)
@@ -137,6 +155,9 @@ class MapWriter:
             ShuffleError: a worker does not have all of it.
         """
         try:
+            if self._sealer is not None:
+                for partition in self._sealer.unfinished:
+                    await self._add(partition, self._sealer.seal(partition, b"", last=True))
             await self.flush()
             await asyncio.gather(*(self._commit(worker) for worker in self._workers))
         finally:
@@ -184,6 +205,7 @@ class ShuffleClient:
         integrity_key: the job's, 16 hexadecimal digits.
         replicas: to how many workers each map's output goes.
         locate: asked who has taken over from a worker that is gone, for shuffles that are read while they are written.
+        seal: seals what is written, and takes nothing else when it reads; None: nothing is sealed.
     """
 
     def __init__(
@@ -194,6 +216,7 @@ class ShuffleClient:
         *,
         replicas: int = 1,
         locate: Locate | None = None,
+        seal: SealKeys | None = None,
     ) -> None:
         if not 1 <= replicas <= len(workers):
             raise ShuffleError(f"{replicas} replicas on {len(workers)} workers", "at least 1, at most one each")
@@ -201,6 +224,8 @@ class ShuffleClient:
         self.workers = tuple(workers)
         """Those of the allocation, in its order."""
         self._replicas = replicas
+        self.seal = seal
+        """Of the job, if its shuffles are sealed."""
         self.integrity_key = bytes.fromhex(integrity_key)
         self._connections: dict[tuple[str, str], WorkerConnection] = {}
         self._opening: dict[tuple[str, str], asyncio.Lock] = {}
@@ -236,19 +261,24 @@ class ShuffleClient:
         end: int,
         *,
         ordered: bool = False,
+        blocks: Mapping[int, Collection[int]] | None = None,
     ) -> AsyncIterator[Segment]:
         """The segments of partitions ``first`` … ``end`` - 1 of ``maps``, each verified, partitions ascending.
 
         ``where`` are the workers that all these maps were committed to: when one fails, the next one is asked for what
         is missing. ``ordered``: each partition's segments by (map, sequence).
+        ``blocks``: which partitions of each map have segments, as its writer said (:attr:`MapWriter.partitions`); what
+        is sealed cannot be read without.
 
         Raises:
             ShuffleError: none of them has it; what was yielded before is right but not all.
         """
         seen: set[tuple[int, int]] = set()
+        sealed = None if self.seal is None else _Sealed(self.seal, shuffle, maps, blocks, (first, end), ordered=ordered)
         for position, worker in enumerate(where):
             try:
-                async for segment in self._read_from(worker, shuffle, maps, (first, end), ordered=ordered):
+                found = self._read_from(worker, shuffle, maps, (first, end), ordered=ordered)
+                async for segment in found if sealed is None else sealed.opened(found):
                     place = segment.map_id, segment.sequence
                     if place not in seen:
                         seen.add(place)
@@ -309,6 +339,42 @@ class ShuffleClient:
                     await connection.close()
                 connection = self._connections[key] = await WorkerConnection.open(self._identity, worker, direction)
             return connection
+
+
+class _Sealed:
+    """Opens what one read gets from workers, and finds out what they keep back, repeat or invent."""
+
+    def __init__(
+        self,
+        keys: SealKeys,
+        shuffle: int,
+        maps: Sequence[int],
+        blocks: Mapping[int, Collection[int]] | None,
+        partitions: tuple[int, int],
+        *,
+        ordered: bool,
+    ) -> None:
+        if blocks is None or not blocks.keys() >= set(maps):
+            raise ShuffleError("a sealed shuffle is read without knowing what each map has written", "pass blocks")
+        self._opener = SegmentOpener(keys, shuffle)
+        self._blocks = SealedBlocks({each: blocks[each] for each in maps}, partitions, ordered=ordered)
+        self._had: set[tuple[int, int]] = set()
+
+    async def opened(self, found: AsyncIterator[Segment]) -> AsyncIterator[Segment]:
+        """What one worker gives: all that is missing of it, or an error."""
+        here: set[tuple[int, int]] = set()
+        async for segment in found:
+            place = segment.map_id, segment.sequence
+            data, last = self._opener.open(segment.partition, *place, segment.data)
+            if place in here:
+                raise SegmentCorrupt(f"segment {segment.sequence} of map {segment.map_id} came twice")
+            here.add(place)
+            if place not in self._had:
+                self._had.add(place)
+                self._blocks.add(segment.partition, *place, last)
+                if data or not last:
+                    yield dataclasses.replace(segment, data=data)
+        self._blocks.finish()
 
 
 def segments_of(header: Header, payload: bytes, checks: SegmentChecks) -> list[Segment]:

@@ -68,7 +68,7 @@ class AnnouncedWriter(MapWriter):
     """
 
     def __init__(self, client: ShuffleClient, shuffle: int, map_index: int, map_id: int) -> None:
-        super().__init__(client, shuffle, map_id, client.placement(map_index))
+        super().__init__(_unsealed(client), shuffle, map_id, client.placement(map_index))
         self._announced_as = map_index
         self._failed: dict[WorkerAddress, ShuffleError] = {}
         self._began = False
@@ -135,6 +135,13 @@ class AnnouncedWriter(MapWriter):
             _LOG.warning("map %d of shuffle %d goes on without %s: %s", self._map_id, self._shuffle, worker.name, known)
             if len(self._failed) == len(self._workers):
                 raise known from error
+
+
+def _unsealed(client: ShuffleClient) -> ShuffleClient:
+    """``client`` when it seals nothing: which maps there are a follower has from workers alone."""
+    if client.seal is not None:
+        raise ShuffleError("a sealed shuffle cannot be followed", "read it when its maps are committed")
+    return client
 
 
 class Producer:
@@ -252,7 +259,7 @@ async def follow(client: ShuffleClient, shuffle: int, first: int, end: int) -> A
         ShuffleError: no worker that is left has all of it. What was yielded before is not all in each of these cases.
     """
     queue: asyncio.Queue[Segment | BaseException | None] = asyncio.Queue(maxsize=1)
-    count = len(client.workers)
+    count = len(_unsealed(client).workers)
     readers = [_ShareReader(client, shuffle, (first, end), Share(count, rest), queue) for rest in range(count)]
     tasks = [asyncio.create_task(reader.run(), name=f"shuffle-{shuffle}-follow") for reader in readers]
     try:

@@ -48,3 +48,10 @@ from .frames import (
     parse_produced as parse_produced,
     parse_push_table as parse_push_table,
 )
+from .sealing import (
+    SEAL_BYTES as SEAL_BYTES,
+    MapSealer as MapSealer,
+    SealedBlocks as SealedBlocks,
+    SealKeys as SealKeys,
+    SegmentOpener as SegmentOpener,
+)

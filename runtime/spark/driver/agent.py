@@ -53,7 +53,7 @@ from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.driver.verdict import Ending, judge
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.job_python import install_job_python
-from sluice.runtime.spark.jvm import Gateway, SparkRuntime, connect_conf, shuffle_conf, streaming_conf
+from sluice.runtime.spark.jvm import Gateway, SparkRuntime, connect_conf, seals, shuffle_conf, streaming_conf
 from sluice.runtime.workload import WorkloadPlace
 
 KILL_GRACE_SECONDS = 2.0
@@ -333,7 +333,7 @@ class DriverAgent:
 
 def kind_conf(assignment: DriverAssignment, host: str, connect_port: int = 0) -> dict[str, str]:
     """Settings that only this kind of job has."""
-    shuffle = shuffle_conf() if assignment.shuffle else {}
+    shuffle = shuffle_conf(sealed=seals(assignment.seal)) if assignment.shuffle else {}
     if assignment.kind is not JobKind.CONNECT:
         return {**shuffle, **(streaming_conf(assignment.checkpoints) if assignment.checkpoints else {})}
     try:

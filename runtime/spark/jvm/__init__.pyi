@@ -45,4 +45,5 @@ from .packages import (
     directory_name as directory_name,
     importable_name as importable_name,
 )
+from .sealing import seals as seals
 from .tempdir import make_temp_dir as make_temp_dir, remove_temp_dir as remove_temp_dir

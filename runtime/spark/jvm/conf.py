@@ -99,10 +99,13 @@ def executor_port_conf(ports: Mapping[str, int]) -> dict[str, str]:
     return {**_FIXED_PORTS, "spark.blockManager.port": str(ports["blocks"])}
 
 
-def shuffle_conf() -> dict[str, str]:
+def shuffle_conf(*, sealed: bool = False) -> dict[str, str]:
     """The settings of a driver whose shuffles go through the shuffle service; they win over the job's own.
 
     Executors hold nothing that others need, so they may go at any time, and it does not matter where a task runs.
+
+    Args:
+        sealed: whether workers get nothing that they could read or change.
     """
     return {
         "spark.shuffle.manager": f"{SHUFFLE_PACKAGE}.SluiceShuffleManager",
@@ -110,6 +113,7 @@ def shuffle_conf() -> dict[str, str]:
         "spark.shuffle.reduceLocality.enabled": "false",
         "spark.dynamicAllocation.shuffleTracking.enabled": "false",
         "spark.storage.decommission.shuffleBlocks.enabled": "false",
+        "spark.sluice.shuffle.seal": str(sealed).lower(),
     }
 
 

@@ -46,8 +46,9 @@ class Flavour:
 FLAVOURS = (
     Flavour("plain", {}),
     Flavour(
-        "small-zstandard-pipelined",
+        "sealed-small-zstandard-pipelined",
         {
+            "spark.sluice.shuffle.seal": "true",
             "spark.io.compression.codec": "zstd",
             "spark.sluice.shuffle.buffer": "8k",
             "spark.sluice.shuffle.frame": "64k",
@@ -55,10 +56,11 @@ FLAVOURS = (
         ("--layout", "map", "--policy", "pipelined"),
     ),
     Flavour(
-        "uncompressed-hybrid",
-        {"spark.shuffle.compress": "false", "spark.reducer.maxSizeInFlight": "1m"},
+        "sealed-uncompressed-hybrid",
+        {"spark.sluice.shuffle.seal": "true", "spark.shuffle.compress": "false", "spark.reducer.maxSizeInFlight": "1m"},
         ("--policy", "hybrid"),
     ),
+    Flavour("sealed", {"spark.sluice.shuffle.seal": "true"}),
     Flavour("encrypted-by-spark", {"spark.io.encryption.enabled": "true"}, ("--engine", "standard")),
 )
 

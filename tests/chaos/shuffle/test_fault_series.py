@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pyte
 
 SEED = int(os.environ.get("SLUICE_CHAOS_SEED", "1"))
 RUNS = int(os.environ.get("SLUICE_CHAOS_RUNS", "200"))
-RUNS_PER_SCENE = 50
+RUNS_PER_SCENE = 40
 MOST_SECONDS = 150.0
 """No run may take longer, on however busy a machine."""
 SETTLING = {"kind": "repartition", "seed": 0, "rows": 400, "maps": 9, "partitions": 9, "width": 20, "skew": 0}

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.shuffle_workers import ShuffleWorkers
 from benchmarks.spark_job import Channels, Job
 from sluice.runtime.spark.jvm.command import SparkRuntime, TlsEngine
@@ -20,6 +22,12 @@ SERVE = Path(__file__).parent / "pipelines" / "serve.py"
 HOSTS = ("127.0.0.1", "127.0.0.2")
 """Of executors in turn: Spark has no speculative attempt on the host of the first."""
 SHAPE = DriverShape(executors=2, executor_cores=2, executor_memory_mb=768, driver_memory_mb=768)
+
+SEALED = tuple(
+    pytest.param({"spark.sluice.shuffle.seal": seal}, id=name)
+    for name, seal in (("plain", "false"), ("sealed", "true"))
+)
+"""Settings of a job that does not seal its shuffles, and of one that does."""
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest_asyncio
 from benchmarks.shuffle_workers import ShuffleWorkers
 from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.hostile import TestPki
-from tests.system.shuffle.cluster import Cluster, cluster
+from tests.system.shuffle.cluster import SEALED, Cluster, cluster
 from tests.system.shuffle.pipelines.faults import MAPS
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
@@ -25,10 +25,12 @@ CONF = {
 SQL = pytest.mark.parametrize("sql", [pytest.param(True, id="sql"), pytest.param(False, id="rdd")])
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def job(tmp_path_factory: pytest.TempPathFactory, pki: TestPki, spark: SparkRuntime) -> AsyncIterator[Cluster]:
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=SEALED)
+async def job(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pki: TestPki, spark: SparkRuntime
+) -> AsyncIterator[Cluster]:
     """A job that is given other workers by each test."""
-    async with cluster(tmp_path_factory.mktemp("faults"), pki, spark, CONF) as started:
+    async with cluster(tmp_path_factory.mktemp("faults"), pki, spark, {**CONF, **request.param}) as started:
         yield started
 
 

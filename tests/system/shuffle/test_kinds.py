@@ -15,7 +15,7 @@ import pytest_asyncio
 from sluice.runtime.spark.evidence import read_evidence
 from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.hostile import TestPki
-from tests.system.shuffle.cluster import Cluster, cluster
+from tests.system.shuffle.cluster import SEALED, Cluster, cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
@@ -46,15 +46,17 @@ class Pair:
         return ours, sparks
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def pair(tmp_path_factory: pytest.TempPathFactory, pki: TestPki, spark: SparkRuntime) -> AsyncIterator[Pair]:
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=SEALED)
+async def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, pki: TestPki, spark: SparkRuntime
+) -> AsyncIterator[Pair]:
     """A job of ours and one of Spark's own, side by side."""
     directory = tmp_path_factory.mktemp("kinds")
     for name in ("ours", "sparks"):
         (directory / name).mkdir()
     async with AsyncExitStack() as stack:
         ours, sparks = await asyncio.gather(
-            stack.enter_async_context(cluster(directory / "ours", pki, spark, CONF)),
+            stack.enter_async_context(cluster(directory / "ours", pki, spark, {**CONF, **request.param})),
             stack.enter_async_context(cluster(directory / "sparks", pki, spark, CONF, shuffle=False)),
         )
         yield Pair(ours, sparks)

@@ -6,9 +6,9 @@ import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.JsonNode
 
-import org.apache.spark.{FetchFailed, SparkException}
+import org.apache.spark.{FetchFailed, SparkEnv, SparkException}
 import org.apache.spark.scheduler.{SparkListener, SparkListenerTaskEnd}
-import org.apache.spark.shuffle.sluice.{Allocation, Location, OutputLocation, ShuffleService, WorkerAddress}
+import org.apache.spark.shuffle.sluice.{Allocation, Location, OutputLocation, Settings, ShuffleService, WorkerAddress}
 
 /** Asks the driver agent for the workers of a shuffle, and tells it what became of them. */
 private[sluice] final class BridgeShuffleService(bridge: Bridge) extends ShuffleService {
@@ -27,7 +27,9 @@ private[sluice] final class BridgeShuffleService(bridge: Bridge) extends Shuffle
     if (error.nonEmpty || workers.isEmpty) {
       throw new SparkException(s"no workers for a shuffle: ${if (error.isEmpty) "the answer names none" else error}")
     }
-    new Allocation(answer.path("shuffle_number").asInt(), workers, math.max(1, answer.path("replicas").asInt(1)), key(answer))
+    new Allocation(
+      answer.path("shuffle_number").asInt(), workers, math.max(1, answer.path("replicas").asInt(1)), key(answer),
+      isSealed = SparkEnv.get.conf.getBoolean(Settings.Seal, false))
   }
 
   override def locate(shuffleId: Int): CompletableFuture[Seq[OutputLocation]] =

@@ -10,9 +10,11 @@ private[spark] final case class WorkerAddress(name: String, host: String, port: 
   * @param shuffleNumber the shuffle's number on the data plane, unique in the job; Spark counts its own `shuffleId` from 0
   *   in each SparkContext
   * @param key the job's integrity key
+  * @param isSealed whether its segments are sealed: its readers take nothing else
   */
 private[spark] final class Allocation(
-    val shuffleNumber: Int, val workers: Array[WorkerAddress], val replicas: Int, val key: Array[Byte])
+    val shuffleNumber: Int, val workers: Array[WorkerAddress], val replicas: Int, val key: Array[Byte],
+    val isSealed: Boolean)
     extends Serializable {
 
   /** In the order in which a map task should try them: maps spread over the workers, and attempts begin elsewhere. */

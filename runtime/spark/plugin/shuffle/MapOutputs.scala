@@ -9,7 +9,8 @@ import org.apache.spark.storage.{BlockManagerId, ShuffleBlockId}
 /** What one reduce task reads from one location: these maps, a range of partitions. */
 private[sluice] final class MapOutputs(
     val allocation: Allocation, val shuffleId: Int, val location: BlockManagerId, val first: Int, val end: Int,
-    val maps: Array[Long], indexes: mutable.LongMap[Int], val blocks: Int) {
+    val maps: Array[Long], indexes: mutable.LongMap[Int], val blocks: Int,
+    written: Array[Array[Long]]) {
 
   /** The workers that hold it, in the order in which they are to be asked. */
   val holders: Seq[WorkerAddress] = Workers.prefer(OutputLocations.known(allocation, Location.workers(location)))
@@ -17,6 +18,10 @@ private[sluice] final class MapOutputs(
   /** Holders at addresses that were not tried before; asks the driver. */
   def moved(): Seq[WorkerAddress] =
     OutputLocations.ask(allocation, shuffleId, Location.workers(location)).filterNot(holders.contains)
+
+  /** What has to come of it, when it is sealed. */
+  def sealedBlocks(ordered: Boolean): SealedBlocks =
+    new SealedBlocks(SealedBlocks.index(written, maps), first, maps, ordered)
 
   /** Tells Spark that it must be computed again. */
   def failure(map: Long, partition: Int, cause: Throwable): FetchFailedException =
@@ -34,16 +39,21 @@ private[sluice] object MapOutputs {
       .flatMap { case (location, blocks) =>
         val indexes = mutable.LongMap.empty[Int]
         var wanted = 0
+        val isSealed = handle.allocation.isSealed
+        val written = Array.fill(if (isSealed) endPartition - startPartition else 0)(mutable.ArrayBuilder.make[Long])
         blocks.foreach {
-          case (ShuffleBlockId(_, map, _), size, index) if size > 0 =>
+          case (ShuffleBlockId(_, map, partition), size, index) if size > 0 =>
             indexes(map) = index
+            if (isSealed) written(partition - startPartition) += map
             wanted += 1
           case (_: ShuffleBlockId, _, _) => ()
           case (other, _, _)             => throw new IllegalStateException(s"$other is nothing that was written here")
         }
+        val blocksOf = written.map(_.result())
         indexes.keysIterator.toArray.sorted.grouped(Wire.MaxMapsPerFetch).map { maps =>
           new MapOutputs(
-            handle.allocation, handle.shuffleId, location, startPartition, endPartition, maps, indexes, wanted)
+            handle.allocation, handle.shuffleId, location, startPartition, endPartition, maps, indexes, wanted,
+            blocksOf)
         }
       }
       .toSeq

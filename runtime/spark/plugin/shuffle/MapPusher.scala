@@ -27,6 +27,7 @@ private[sluice] final class MapPusher(
   private val request = Connection.nextRequest()
   private var isOpen = false
   private var check: SegmentCheck = _
+  private var sealer: MapSealer = _ // null: nothing is sealed
 
   private var buffer: ByteBuf = _
   private val table = new Array[Int](MaxSegments * 4) // partition, sequence, length, check
@@ -37,11 +38,18 @@ private[sluice] final class MapPusher(
   /** Nanoseconds spent waiting for workers. */
   var waited: Long = 0L
 
-  /** Appends a segment of `partition`: `write` is given a buffer with room for `most` bytes. Returns its length. */
-  def segment(partition: Int, most: Int)(write: ByteBuf => Unit): Int = {
-    val out = roomFor(most)
+  /** Appends a segment of `partition`: `write` is given a buffer with room for `most` bytes. Returns its length.
+    *
+    * @param last whether no other segment of the partition comes after it; [[commit]] says it of those where none did
+    */
+  def segment(partition: Int, most: Int, last: Boolean = false)(write: ByteBuf => Unit): Int = {
+    val out = roomFor(most + Sealing.OverheadBytes)
     val from = out.writerIndex
-    write(out)
+    if (sealer == null) write(out)
+    else {
+      write(out.writerIndex(from + Sealing.HeadBytes))
+      sealer.seal(out, from, partition, segments, last)
+    }
     val length = out.writerIndex - from
     val at = inFrame * 4
     table(at) = partition
@@ -69,6 +77,7 @@ private[sluice] final class MapPusher(
   private def open(): Unit = {
     isOpen = true
     check = new SegmentCheck(allocation.key, allocation.shuffleNumber)
+    if (allocation.isSealed) sealer = new MapSealer(SealKeys.get, allocation.shuffleNumber, map)
     var failure: WorkerFailure = null
     // A shuffle may outlive all addresses that its handle knows: then the driver is asked where they are now.
     val next = candidates.iterator ++ Iterator.single(()).flatMap(_ => if (targets.isEmpty) elsewhere() else Nil)
@@ -117,6 +126,7 @@ private[sluice] final class MapPusher(
   /** Makes the output readable on as many workers as go along; returns where it is. */
   def commit(): BlockManagerId = {
     if (isOpen) {
+      if (sealer != null) sealer.unfinished.foreach(partition => segment(partition, 0, last = true)(_ => ()))
       flush()
       val start = System.nanoTime()
       each(_.sendCommit(segments, bytes))
@@ -238,23 +248,24 @@ private[sluice] final class SegmentStream(pusher: MapPusher, partition: Int) ext
     }
   }
 
-  private def ensure(): Unit = if (chunk == null) chunk = Chunks.get()
+  private def ensure(): Unit =
+    if (chunk == null) chunk = Chunks.get()
+    else if (filled == ChunkBytes) emit(last = false)
 
   private def advance(taken: Int): Unit = {
     filled += taken
     total += taken
-    if (filled == ChunkBytes) emit()
   }
 
-  private def emit(): Unit = if (filled > 0) {
-    pusher.segment(partition, Segments.HeadBytes + filled) { out =>
+  private def emit(last: Boolean): Unit = if (filled > 0) {
+    pusher.segment(partition, Segments.HeadBytes + filled, last) { out =>
       out.writeByte(Segments.Stored).writeIntLE(filled).writeBytes(chunk, 0, filled)
     }
     filled = 0
   }
 
   override def close(): Unit = {
-    emit()
+    emit(last = true)
     chunk = null
   }
 }

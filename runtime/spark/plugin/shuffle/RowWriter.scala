@@ -46,7 +46,7 @@ private[sluice] final class RowWriter[K, V](
       append(partition, row)
       count += 1
     }
-    pushAll()
+    pushAll(last = true)
     memory.release()
     val location = pusher.commit()
     metrics.incRecordsWritten(count)
@@ -74,7 +74,7 @@ private[sluice] final class RowWriter[K, V](
   private def roomier(partition: Int, needed: Int): Array[Byte] = {
     val old = buffers(partition)
     val capacity = if (old == null) 0 else old.length
-    if (capacity == settings.bufferBytes) push(partition)
+    if (capacity == settings.bufferBytes) push(partition, last = false)
     else {
       val wanted = math.min(
         settings.bufferBytes, math.max(FirstBytes, Integer.highestOneBit(filled(partition) + needed) << 1))
@@ -84,7 +84,7 @@ private[sluice] final class RowWriter[K, V](
         buffers(partition) = grown
       } else {
         // Memory is short: everything goes, and this partition begins anew with what it must have.
-        pushAll()
+        pushAll(last = false)
         memory.release()
         memory.take(wanted)
         buffers(partition) = new Array[Byte](wanted)
@@ -93,20 +93,20 @@ private[sluice] final class RowWriter[K, V](
     buffers(partition)
   }
 
-  private def pushAll(): Unit = {
+  private def pushAll(last: Boolean): Unit = {
     var partition = 0
     while (partition < partitions) {
-      push(partition)
+      push(partition, last)
       buffers(partition) = null
       partition += 1
     }
   }
 
-  private def push(partition: Int): Unit = {
+  private def push(partition: Int, last: Boolean): Unit = {
     val length = filled(partition)
     if (length > 0) {
       val source = buffers(partition)
-      account(partition, pusher.segment(partition, codec.bound(length))(codec.write(source, 0, length, _)))
+      account(partition, pusher.segment(partition, codec.bound(length), last)(codec.write(source, 0, length, _)))
       filled(partition) = 0
     }
   }

@@ -20,12 +20,17 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
   import SegmentReader._
 
   private val check = new SegmentCheck(outputs.allocation.key, outputs.allocation.shuffleNumber)
+  // Null when the shuffle is not sealed.
+  private val opener =
+    if (outputs.allocation.isSealed) new SegmentOpener(SealKeys.get, outputs.allocation.shuffleNumber) else null
+  private val blocks = if (opener == null) null else outputs.sealedBlocks(ordered)
   // Each holder is asked twice at most: the connection that is there may have been broken long ago.
   // When all have failed, the driver is asked whether they are elsewhere.
   private val tries = (outputs.holders.iterator ++ Iterator.single(()).flatMap(_ => outputs.moved().iterator))
     .flatMap(worker => Iterator.fill(TriesPerWorker)(worker))
   /** Of the partition at hand, by number of the map and sequence: another worker's answer begins with it again. */
   private val seen = mutable.HashSet.empty[Long]
+  private var mayRepeat = false // what was had of the partition before another worker was asked
   private var request: FetchRequest = _
   private var atPartition = outputs.first
   private var frame: Frame = _
@@ -79,9 +84,13 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
       } catch {
         case failure: WorkerFailure =>
           dropRequest()
+          mayRepeat = true
           logWarning(s"partition $atPartition is asked for again: ${failure.getMessage}")
           if (!tries.hasNext) throw outputs.failure(outputs.maps.head, atPartition, failure)
           ask(failure)
+        case failure: OutOfOrder =>
+          dropRequest()
+          throw outputs.failure(outputs.maps.head, atPartition, failure)
       }
     }
     found
@@ -102,6 +111,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
         if (count != segments || total != bytes) {
           throw new WorkerFailure(s"$segments segments ($bytes bytes) came, and the worker sent $count ($total)")
         }
+        if (blocks != null) blocks.finish(atPartition, outputs.end)
         request.close(complete = true)
         request = null
         isOver = true
@@ -128,24 +138,30 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
     if (partition < atPartition || partition >= outputs.end || mapNumber < 0) {
       throw new WorkerFailure(s"partition $partition of map $map was not asked for")
     }
-    if (check.of(partition, map, sequence, payload.internalNioBuffer(dataAt, length)) != expected) {
+    if (opener == null && check.of(partition, map, sequence, payload.internalNioBuffer(dataAt, length)) != expected) {
       throw new WorkerFailure(s"partition $partition of map $map is corrupted (segment $sequence)")
     }
+    val content =
+      if (opener == null) payload.internalNioBuffer(dataAt, length)
+      else opener.open(partition, map, sequence, payload, dataAt, length)
+    val found = if (opener == null || content.hasRemaining) SegmentContent.of(partition, map, sequence, content) else null
     if (partition != atPartition) {
+      if (blocks != null) blocks.finish(atPartition, partition)
       atPartition = partition
+      mayRepeat = false
       seen.clear()
     }
-    val codec = payload.getUnsignedByte(dataAt).toInt
-    val rawLength = payload.getIntLE(dataAt + 1)
-    if (rawLength < 0 || rawLength > MaxRawBytes) throw new WorkerFailure(s"a segment of $rawLength bytes")
-    val data = payload.internalNioBuffer(dataAt + Segments.HeadBytes, length - Segments.HeadBytes)
+    val isNew = seen.add(mapNumber.toLong << 32 | Integer.toUnsignedLong(sequence))
+    if (blocks != null) {
+      if (isNew) blocks.add(partition, mapNumber, sequence, opener.lastCount)
+      else if (!mayRepeat) throw new WorkerFailure(s"partition $partition of map $map came twice (segment $sequence)")
+    }
     row += 1
     dataAt += length
     segments += 1
     bytes += length
     bytesRead += length
-    if (seen.add(mapNumber.toLong << 32 | Integer.toUnsignedLong(sequence)))
-      new Segment(partition, map, sequence, codec, rawLength, data) else null
+    if (isNew) found else null
   }
 
   private def finishFrame(): Unit = {
@@ -180,5 +196,5 @@ private[sluice] object SegmentReader {
   private val TriesPerWorker = 2
 
   /** No writer of ours puts more into one segment. */
-  private val MaxRawBytes = 16 << 20
+  val MaxRawBytes: Int = 16 << 20
 }

@@ -89,6 +89,8 @@ private[sluice] final class Codec(codec: Byte, zstandardLevel: Int) {
       case Lz4 =>
         try decompressor.decompress(data, data.position(), length, ByteBuffer.wrap(target), 0, rawLength)
         catch { case error: LZ4Exception => throw new IOException("a segment cannot be decompressed", error) }
+      case Zstandard if data.hasArray =>
+        checked(Zstd.decompressByteArray(target, 0, rawLength, data.array, data.arrayOffset + data.position(), length))
       case Zstandard =>
         val staged = stage(rawLength)
         val found = checked(Zstd.decompressDirectByteBuffer(staged, 0, rawLength, data, data.position(), length))

@@ -26,7 +26,9 @@ private[sluice] final class Settings(conf: SparkConf) {
     zstandardLevel)
 }
 
-private[sluice] object Settings {
+private[spark] object Settings {
+  /** Whether segments are sealed; the launcher says so. */
+  val Seal = "spark.sluice.shuffle.seal"
   val Timeout = "spark.sluice.shuffle.timeout"
   val DefaultTimeout = "60s"
   val Buffer = "spark.sluice.shuffle.buffer"

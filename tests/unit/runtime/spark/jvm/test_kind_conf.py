@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.runtime.messages import BlobRef, DriverAssignment, JobKind
+from sluice.runtime.messages import BlobRef, DriverAssignment, JobKind, Seal
 from sluice.runtime.spark.driver.agent import kind_conf
 from sluice.runtime.spark.jvm.conf import connect_conf, shuffle_conf
 
 
-def assignment(*, shuffle: bool, kind: JobKind = JobKind.PIPELINE) -> DriverAssignment:
+def assignment(*, shuffle: bool, kind: JobKind = JobKind.PIPELINE, seal: Seal = False) -> DriverAssignment:
     return DriverAssignment(
         pipeline=BlobRef("0" * 64, "job.py", 1),
         files=(),
@@ -20,6 +20,7 @@ def assignment(*, shuffle: bool, kind: JobKind = JobKind.PIPELINE) -> DriverAssi
         blob_port=1,
         kind=kind,
         shuffle=shuffle,
+        seal=seal,
     )
 
 
@@ -36,3 +37,11 @@ def test_shuffles_of_every_kind_of_job_go_through_the_service(kind: JobKind) -> 
 def test_connect_session_has_its_listener_besides() -> None:
     conf = kind_conf(assignment(shuffle=True, kind=JobKind.CONNECT), "127.0.0.1")
     assert conf == {**shuffle_conf(), **connect_conf("127.0.0.1", 60.0)}
+
+
+@pytest.mark.parametrize(
+    ("seal", "said"), [pytest.param(True, "true", id="on"), pytest.param(False, "false", id="off")]
+)
+def test_jobs_are_told_whether_to_seal(seal: Seal, said: str) -> None:
+    assert kind_conf(assignment(shuffle=True, seal=seal), "127.0.0.1")["spark.sluice.shuffle.seal"] == said
+    assert kind_conf(assignment(shuffle=False, seal=seal), "127.0.0.1") == {}

@@ -1,0 +1,263 @@
+package org.apache.spark.shuffle.sluice
+
+import java.nio.{ByteBuffer, ByteOrder}
+import java.nio.charset.StandardCharsets.UTF_8
+import java.security.{GeneralSecurityException, SecureRandom}
+import javax.crypto.{Cipher, Mac}
+import javax.crypto.spec.{GCMParameterSpec, SecretKeySpec}
+
+import io.netty.buffer.ByteBuf
+
+import org.apache.spark.{SparkEnv, SparkException}
+
+/** Sealed segments: whoever keeps them can neither read nor change them (ADR 119).
+  *
+  * A sealed segment is a head, then AES-256-GCM of the segment, then its tag. The head: the version of this form (one
+  * byte); 0, or in the last segment of its map and partition how many these are (four bytes, little endian); eight bytes
+  * that the writer has drawn. The nonce is these eight bytes and the sequence. Authenticated besides are the head and
+  * the place: shuffle, partition, map, sequence, job. `runtime/shuffle/data_plane/sealing.py` does the same.
+  */
+private[sluice] object Sealing {
+  val Version: Byte = 0x41
+  val SaltBytes = 8
+  val HeadBytes: Int = 1 + 4 + SaltBytes
+  val TagBytes = 16
+  val OverheadBytes: Int = HeadBytes + TagBytes
+
+  val Transformation = "AES/GCM/NoPadding"
+}
+
+/** The keys of a job's maps, made of the secret that its driver and executors share. Thread-safe.
+  *
+  * HKDF with SHA-256: the label is the salt; shuffle, map and job are the info.
+  */
+private[sluice] final class SealKeys(secret: Array[Byte], job: String) {
+  import SealKeys._
+
+  private val root = mac(Label).doFinal(secret)
+  private val name = job.getBytes(UTF_8)
+
+  /** Of one attempt of a map: `map` is the id that no other attempt has. */
+  def of(shuffle: Int, map: Long): SecretKeySpec = {
+    val info = ByteBuffer.allocate(12 + name.length + 1).order(ByteOrder.LITTLE_ENDIAN)
+    info.putInt(shuffle).putLong(map).put(name).put(1.toByte)
+    new SecretKeySpec(mac(root).doFinal(info.array()), "AES")
+  }
+
+  /** What is authenticated of a segment: [[place]] fills in what varies. */
+  def placeOf(shuffle: Int): ByteBuffer = {
+    val bytes = ByteBuffer.allocate(Sealing.HeadBytes + 20 + name.length).order(ByteOrder.LITTLE_ENDIAN)
+    bytes.putInt(Sealing.HeadBytes, shuffle)
+    bytes.position(Sealing.HeadBytes + 20)
+    bytes.put(name)
+    bytes
+  }
+
+  private def mac(key: Array[Byte]): Mac = {
+    val made = Mac.getInstance("HmacSHA256")
+    made.init(new SecretKeySpec(key, "HmacSHA256"))
+    made
+  }
+}
+
+private[sluice] object SealKeys {
+  private val Label = "sluice sealed shuffle 1".getBytes(UTF_8)
+  @volatile private var ours: (String, SealKeys) = _
+
+  /** Those of the job that this process works for. */
+  def get: SealKeys = {
+    val env = SparkEnv.get
+    val secret = if (env.securityManager.isAuthenticationEnabled()) env.securityManager.getSecretKey() else null
+    if (secret == null || secret.isEmpty) throw new SparkException("a shuffle cannot be sealed without the job's secret")
+    val known = ours
+    if (known != null && known._1 == secret) known._2
+    else {
+      val made = new SealKeys(secret.getBytes(UTF_8), env.conf.get("spark.master").stripPrefix("sluice://"))
+      ours = (secret, made)
+      made
+    }
+  }
+
+  /** The authenticated bytes of one segment. */
+  private[sluice] def place(bytes: ByteBuffer, partition: Int, map: Long, sequence: Int): Array[Byte] = {
+    val at = Sealing.HeadBytes + 4
+    bytes.putInt(at, partition).putLong(at + 4, map).putInt(at + 12, sequence)
+    bytes.array()
+  }
+}
+
+/** Seals what one attempt of a map writes. Not thread-safe. */
+private[sluice] final class MapSealer(keys: SealKeys, shuffle: Int, map: Long) {
+  import Sealing._
+
+  private val key = keys.of(shuffle, map)
+  private val cipher = Cipher.getInstance(Transformation)
+  private val place = keys.placeOf(shuffle)
+  private val salt = new Array[Byte](SaltBytes)
+  MapSealer.random.nextBytes(salt)
+  private val nonce = ByteBuffer.allocate(SaltBytes + 4).order(ByteOrder.LITTLE_ENDIAN).put(salt)
+  private var work = new Array[Byte](0)
+  private var sequences = 0
+  /** How many segments each partition has; negative when the last one is among them. */
+  private var counts = new Array[Int](0)
+
+  /** Seals what stands in `out` behind `from` and the room of a head, to its end. */
+  def seal(out: ByteBuf, from: Int, partition: Int, sequence: Int, last: Boolean): Unit = {
+    if (sequence != sequences) throw new IllegalStateException(s"segment $sequence of map $map after ${sequences - 1}")
+    sequences = Math.incrementExact(sequences) // one nonce for each, and none twice
+    val count = counted(partition, last)
+    val length = out.writerIndex - from - HeadBytes
+    if (work.length < length + TagBytes) work = new Array[Byte](length + TagBytes)
+    out.getBytes(from + HeadBytes, work, 0, length)
+    out.setByte(from, Version).setIntLE(from + 1, if (last) count else 0).setBytes(from + 5, salt)
+    out.getBytes(from, place.array(), 0, HeadBytes)
+    nonce.putInt(SaltBytes, sequence)
+    cipher.init(Cipher.ENCRYPT_MODE, key, new GCMParameterSpec(TagBytes * 8, nonce.array()))
+    cipher.updateAAD(SealKeys.place(place, partition, map, sequence))
+    cipher.doFinal(work, 0, length, work, 0)
+    out.writerIndex(from + HeadBytes).writeBytes(work, 0, length + TagBytes)
+  }
+
+  private def counted(partition: Int, last: Boolean): Int = {
+    if (partition >= counts.length) counts = java.util.Arrays.copyOf(counts, math.max(partition + 1, counts.length * 2))
+    if (counts(partition) < 0) throw new IllegalStateException(s"partition $partition of map $map has had its last segment")
+    val count = counts(partition) + 1
+    counts(partition) = if (last) -count else count
+    count
+  }
+
+  /** The partitions that have segments, but not their last. */
+  def unfinished: Array[Int] = counts.indices.filter(counts(_) > 0).toArray
+}
+
+private[sluice] object MapSealer {
+  private val random = new SecureRandom
+}
+
+/** Opens segments of one shuffle. Not thread-safe. */
+private[sluice] final class SegmentOpener(keys: SealKeys, shuffle: Int) {
+  import Sealing._
+
+  private val cipher = Cipher.getInstance(Transformation)
+  private val place = keys.placeOf(shuffle)
+  private val nonce = new Array[Byte](SaltBytes + 4)
+  private var sealedBytes = new Array[Byte](0)
+  private var opened = new Array[Byte](0)
+  private var keyOf = 0L
+  private var key: SecretKeySpec = _
+
+  /** Of the segment opened last: 0, or as the last of its map and partition how many these are. */
+  var lastCount: Int = 0
+
+  /** The bytes of a segment, good until the next one is opened.
+    *
+    * Throws [[WorkerFailure]] when the job's writers have not sealed it for this place.
+    */
+  def open(partition: Int, map: Long, sequence: Int, payload: ByteBuf, at: Int, length: Int): ByteBuffer = {
+    if (length < OverheadBytes || payload.getByte(at) != Version) throw refused(partition, map, sequence, null)
+    if (key == null || keyOf != map) {
+      key = keys.of(shuffle, map)
+      keyOf = map
+    }
+    val body = length - HeadBytes
+    if (sealedBytes.length < body) {
+      sealedBytes = new Array[Byte](body)
+      opened = new Array[Byte](body)
+    }
+    payload.getBytes(at, place.array(), 0, HeadBytes)
+    payload.getBytes(at + HeadBytes, sealedBytes, 0, body)
+    System.arraycopy(place.array(), HeadBytes - SaltBytes, nonce, 0, SaltBytes)
+    ByteBuffer.wrap(nonce).order(ByteOrder.LITTLE_ENDIAN).putInt(SaltBytes, sequence)
+    try {
+      cipher.init(Cipher.DECRYPT_MODE, key, new GCMParameterSpec(TagBytes * 8, nonce))
+      cipher.updateAAD(SealKeys.place(place, partition, map, sequence))
+      cipher.doFinal(sealedBytes, 0, body, opened, 0)
+    } catch { case error: GeneralSecurityException => throw refused(partition, map, sequence, error) }
+    lastCount = place.getInt(1)
+    ByteBuffer.wrap(opened, 0, body - TagBytes)
+  }
+
+  private def refused(partition: Int, map: Long, sequence: Int, cause: Throwable): WorkerFailure =
+    new WorkerFailure(s"partition $partition of map $map was not sealed like this (segment $sequence)", cause)
+}
+
+/** What was written as a segment, sealed or not. */
+private[sluice] object SegmentContent {
+  /** The segment with this content: head and data. */
+  def of(partition: Int, map: Long, sequence: Int, content: java.nio.ByteBuffer): Segment = {
+    val from = content.position()
+    if (content.remaining() < Segments.HeadBytes) throw new WorkerFailure(s"a segment of ${content.remaining()} bytes")
+    val rawLength = content.duplicate().order(java.nio.ByteOrder.LITTLE_ENDIAN).getInt(from + 1)
+    if (rawLength < 0 || rawLength > SegmentReader.MaxRawBytes) throw new WorkerFailure(s"a segment of $rawLength bytes")
+    content.position(from + Segments.HeadBytes)
+    new Segment(partition, map, sequence, content.get(from) & 0xff, rawLength, content)
+  }
+}
+
+/** Whether all came that the driver says there is: the blocks are its word, how many segments each has is the writer's.
+  *
+  * Counts the partition that is being read, whichever workers give it. Not thread-safe.
+  */
+private[sluice] final class SealedBlocks(blocks: Array[java.util.BitSet], first: Int, maps: Array[Long], ordered: Boolean) {
+  private val had = new Array[Int](maps.length)
+  private val all = new Array[Int](maps.length)
+  private var complete = 0
+  private var greatest = -1L
+
+  /** A segment that was not there before. */
+  def add(partition: Int, map: Int, sequence: Int, lastCount: Int): Unit = {
+    if (!blocks(partition - first).get(map)) {
+      throw new WorkerFailure(s"partition $partition of map ${maps(map)} is empty, and a segment came")
+    }
+    if (lastCount < 0 || (lastCount > 0 && all(map) > 0)) throw wrong(partition, map)
+    if (lastCount > 0) all(map) = lastCount
+    had(map) += 1
+    if (all(map) > 0 && had(map) > all(map)) throw wrong(partition, map)
+    if (had(map) == all(map)) complete += 1
+    if (ordered) {
+      val place = map.toLong << 32 | Integer.toUnsignedLong(sequence)
+      if (place < greatest) {
+        throw new OutOfOrder(s"partition $partition of map ${maps(map)} came out of order (segment $sequence)")
+      }
+      greatest = place
+    }
+  }
+
+  /** The partitions from `from` until before `end` are over: nothing more of them is to come. `from` was read. */
+  def finish(from: Int, end: Int): Unit = {
+    if (from < end && complete < blocks(from - first).cardinality()) {
+      val map = blocks(from - first).stream().filter(each => all(each) == 0 || had(each) < all(each)).findFirst().getAsInt
+      throw new WorkerFailure(s"segments of partition $from of map ${maps(map)} are missing")
+    }
+    var partition = from + 1
+    while (partition < end) {
+      if (!blocks(partition - first).isEmpty) {
+        val map = blocks(partition - first).nextSetBit(0)
+        throw new WorkerFailure(s"partition $partition of map ${maps(map)} is missing")
+      }
+      partition += 1
+    }
+    java.util.Arrays.fill(had, 0)
+    java.util.Arrays.fill(all, 0)
+    complete = 0
+    greatest = -1L
+  }
+
+  private def wrong(partition: Int, map: Int): WorkerFailure =
+    new WorkerFailure(s"partition $partition of map ${maps(map)} has more segments than it was sealed with")
+}
+
+private[sluice] object SealedBlocks {
+  /** Which of `maps`, which are sorted, have a byte in which of the partitions from `first`. */
+  def index(blocks: Array[Array[Long]], maps: Array[Long]): Array[java.util.BitSet] = blocks.map { of =>
+    val found = new java.util.BitSet(maps.length)
+    of.foreach { map =>
+      val at = java.util.Arrays.binarySearch(maps, map)
+      if (at >= 0) found.set(at)
+    }
+    found
+  }
+}
+
+/** What was read is not in the order in which it was written: no other worker can mend that. */
+private[sluice] final class OutOfOrder(text: String) extends java.io.IOException(text)

@@ -1,0 +1,180 @@
+"""What a job has sealed its workers can neither read nor change; every lie of theirs ends the read with an error."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.shuffle.client.client import Segment, ShuffleClient, WorkerAddress
+from sluice.runtime.shuffle.client.pipelined import Producer, follow
+from sluice.runtime.shuffle.data_plane.errors import SegmentCorrupt, ShuffleError, ShuffleUnavailable
+from sluice.runtime.shuffle.data_plane.sealing import SealKeys
+from sluice.runtime.shuffle.worker.config import Layout, Policy
+from tests.integration.shuffle.conftest import JOB, KEY, Running, StartWorker
+from tests.lying_worker import Liar, lying
+
+SECRET = "5e" * 32
+MARK = b"four and twenty blackbirds"
+LIES = 10_000
+PARTITIONS = 6
+
+
+def sealing(
+    identities: dict[str, TlsIdentity], *workers: Running, replicas: int = 1, secret: str = SECRET, job: str = JOB
+) -> ShuffleClient:
+    addresses = [each.address for each in workers]
+    return ShuffleClient(identities["executor"], addresses, KEY, replicas=replicas, seal=SealKeys(secret, job))
+
+
+@dataclass
+class Written:
+    """A shuffle: what is in it, where it is, and which partitions its maps have."""
+
+    shuffle: int
+    where: Sequence[WorkerAddress] = ()
+    segments: dict[tuple[int, int, int], bytes] = field(default_factory=dict)
+    blocks: dict[int, frozenset[int]] = field(default_factory=dict)
+
+    async def write(self, client: ShuffleClient, map_id: int, *, segments: int, largest: int) -> None:
+        """One map more."""
+        rng = random.Random(f"{self.shuffle} {map_id}")  # noqa: S311  # data for a test
+        writer = client.writer(self.shuffle, map_id, map_index=0)
+        for sequence in range(segments):
+            partition = rng.randrange(PARTITIONS)
+            data = MARK + rng.randbytes(rng.randrange(largest))
+            await writer.write(partition, data)
+            self.segments[partition, map_id, sequence] = data
+        self.where = await writer.commit()
+        self.blocks[map_id] = writer.partitions
+
+    def read(
+        self,
+        client: ShuffleClient,
+        maps: Sequence[int],
+        first: int = 0,
+        end: int = PARTITIONS,
+        *,
+        ordered: bool = False,
+    ) -> AsyncIterator[Segment]:
+        return client.read(self.shuffle, self.where, maps, first, end, ordered=ordered, blocks=self.blocks)
+
+    async def all(self, client: ShuffleClient) -> Mapping[tuple[int, int, int], bytes]:
+        found = [each async for each in self.read(client, sorted(self.blocks))]
+        return {(each.partition, each.map_id, each.sequence): each.data for each in found}
+
+
+def kept(worker: Running) -> bytes:
+    """Everything on the worker's disks."""
+    return b"".join(
+        path.read_bytes() for folder in worker.config.directories for path in folder.rglob("*") if path.is_file()
+    )
+
+
+@pytest.mark.parametrize("policy", [pytest.param(policy, id=policy) for policy in Policy])
+@pytest.mark.parametrize("layout", [pytest.param(layout, id=layout) for layout in Layout])
+async def test_sealed_segments_come_back_and_lie_sealed_on_disk(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity], layout: Layout, policy: Policy
+) -> None:
+    worker = await start_worker(layout=layout, policy=policy)
+    async with sealing(identities, worker) as client:
+        written = Written(3)
+        for map_id in range(4):
+            await written.write(client, map_id, segments=40, largest=60_000)
+        assert await written.all(client) == written.segments
+        maps = [1, 3]
+        places = [(e.partition, e.map_id, e.sequence) async for e in written.read(client, maps, 2, 4, ordered=True)]
+        assert places == sorted(p for p in written.segments if p[1] in maps and 2 <= p[0] < 4)
+    stored = kept(worker)
+    assert len(stored) > 40_000
+    assert MARK not in stored
+
+
+async def test_a_reader_goes_on_at_the_replica(start_worker: StartWorker, identities: dict[str, TlsIdentity]) -> None:
+    workers = [await start_worker("w-1"), await start_worker("w-2")]
+    async with sealing(identities, *workers, replicas=2) as client:
+        written = Written(3)
+        await written.write(client, 0, segments=300, largest=100_000)
+        reading = written.read(client, [0])
+        found = [await anext(reading)]
+        await workers[0].worker.stop()
+        found += [each async for each in reading]
+        assert {(e.partition, e.map_id, e.sequence): e.data for e in found} == written.segments
+        assert len(found) == len(written.segments)
+
+
+@pytest.mark.parametrize(
+    ("secret", "job"), [pytest.param("5f" * 32, JOB, id="secret"), pytest.param(SECRET, "b" * 32, id="job")]
+)
+async def test_nobody_else_can_open_it(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity], secret: str, job: str
+) -> None:
+    worker = await start_worker()
+    async with sealing(identities, worker) as client, sealing(identities, worker, secret=secret, job=job) as thief:
+        written = Written(3)
+        await written.write(client, 0, segments=20, largest=100)
+        with pytest.raises(SegmentCorrupt, match="was not sealed like this"):
+            await written.all(thief)
+
+
+async def test_what_is_not_sealed_is_not_taken(start_worker: StartWorker, identities: dict[str, TlsIdentity]) -> None:
+    worker = await start_worker()
+    plain = ShuffleClient(identities["executor"], [worker.address], KEY)
+    async with plain, sealing(identities, worker) as client:
+        written = Written(3)
+        await written.write(plain, 0, segments=20, largest=100)
+        assert await written.all(plain) == written.segments
+        with pytest.raises(SegmentCorrupt, match="was not sealed like this"):
+            await written.all(client)
+
+
+async def test_the_reader_must_know_what_there_is(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    worker = await start_worker()
+    async with sealing(identities, worker) as client:
+        written = Written(3)
+        await written.write(client, 0, segments=20, largest=100)
+        with pytest.raises(ShuffleError, match="without knowing what each map has written"):
+            await anext(client.read(3, written.where, [0], 0, PARTITIONS))
+        written.blocks[0] = written.blocks[0] | {PARTITIONS}
+        with pytest.raises(ShuffleUnavailable, match=f"partition {PARTITIONS} of map 0 are missing"):
+            [each async for each in written.read(client, [0], 0, PARTITIONS + 1)]
+        with pytest.raises(ShuffleError, match="cannot be followed"):
+            await anext(follow(client, 3, 0, 1))
+        with pytest.raises(ShuffleError, match="cannot be followed"):
+            Producer(client, 3).writer(0, 7)
+
+
+async def test_every_lie_of_a_worker_ends_the_read(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    liar, rng = Liar(seed=1), random.Random(2)  # noqa: S311  # no secret
+    with lying(liar):
+        worker = await start_worker()
+        async with sealing(identities, worker) as client:
+            shuffles = [Written(3), Written(4)]
+            for written in shuffles:
+                for map_id in (0, 1, 2, 1 << 40):
+                    await written.write(client, map_id, segments=12, largest=60)
+                assert await written.all(client) == written.segments
+            liar.lying = True
+            for number in range(LIES):
+                written = rng.choice(shuffles)
+                maps = sorted(rng.sample(sorted(written.blocks), rng.randint(1, 4)))
+                first = rng.randrange(PARTITIONS)
+                end = rng.randint(first + 1, PARTITIONS)
+                try:
+                    [each async for each in written.read(client, maps, first, end, ordered=rng.random() < 0.5)]
+                except ShuffleError:
+                    continue
+                pytest.fail(f"lie {number} was believed: {liar.said[-1]}")
+            liar.lying = False
+            for written in shuffles:
+                assert await written.all(client) == written.segments
+    assert len(liar.said) == LIES
+    assert not any(MARK[:8] in piece.data for piece in liar.hoard)
+    assert MARK not in kept(worker)

@@ -1,0 +1,299 @@
+"""A shuffle worker that lies: it answers fetches with what it likes, with check values that fit.
+
+``LYING_WORKER=FILE python -m tests.lying_worker …`` is ``python -m sluice.runtime.shuffle.worker …``; it lies as long
+as there is FILE, and writes what it has said, a line each, to ``FILE.said``. It keeps what it has sent.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+
+from sluice.runtime.shuffle.data_plane.frames import (
+    DATA_ENTRY,
+    FLAG_ORDERED,
+    FrameType,
+    Header,
+    parse_map_ids,
+)
+from sluice.runtime.shuffle.worker.__main__ import main
+from sluice.runtime.shuffle.worker.connections import fetch as honest, server
+from sluice.runtime.shuffle.worker.connections.fetch_request import Fetch
+from sluice.runtime.shuffle.worker.storage.budget import Holding
+
+PIECES_PER_FRAME = 50
+HEAD_BYTES = 13
+MOST_HOARDED = 5000
+
+
+class Piece(NamedTuple):
+    """A segment as it is sent."""
+
+    partition: int
+    sequence: int
+    map_id: int
+    data: bytes
+
+
+Lie = Callable[["Liar", list[Piece]], list[Piece]]
+
+
+class Liar:
+    """Thinks of something that is not true."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)  # noqa: S311  # no secret
+        self.lying = False
+        self.said: list[str] = []
+        self.hoard: list[Piece] = []
+        """What it has seen of all shuffles."""
+
+    def answer(self, pieces: list[Piece], *, ordered: bool) -> tuple[list[Piece], int, int]:
+        """What is sent instead of ``pieces``, and what is said of its number and size."""
+        count, size = len(pieces), sum(len(each.data) for each in pieces)
+        if not self.lying:
+            self.hoard += pieces[: MOST_HOARDED - len(self.hoard)]
+            return pieces, count, size
+        names: list[str] = []
+        sent, wrong = pieces, False
+        while not wrong and _same(sent, pieces, ordered=ordered):
+            sent, names = pieces, []
+            for lie in self.rng.choices([*LIES, None], k=self.rng.choice([1, 1, 1, 2, 3])):
+                if lie is None:
+                    wrong = True
+                    names.append("miscounted")
+                else:
+                    sent = lie(self, list(sent)) if sent or lie is invented else sent
+                    names.append(lie.__name__)
+        self.said.append("+".join(names))
+        count, size = len(sent), sum(len(each.data) for each in sent)
+        if wrong and self.rng.random() < 0.5:
+            return sent, max(0, count + self.rng.choice([-1, 1])) if count else 1, size
+        return sent, count, size + 1 if wrong else size
+
+
+def _same(one: list[Piece], other: list[Piece], *, ordered: bool) -> bool:
+    """Whether a reader has to take both for the same."""
+    if ordered:
+        return one == other
+    return sorted(one) == sorted(other) and [each.partition for each in one] == [each.partition for each in other]
+
+
+def _any(liar: Liar, pieces: list[Piece]) -> int:
+    return liar.rng.randrange(len(pieces))
+
+
+def _flip(liar: Liar, data: bytes, end: int) -> bytes:
+    changed = bytearray(data)
+    for _ in range(liar.rng.choice([1, 1, 3]) if data else 0):
+        changed[liar.rng.randrange(end)] ^= 1 << liar.rng.randrange(8)
+    return bytes(changed)
+
+
+def altered(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """Bits flip anywhere."""
+    at = _any(liar, pieces)
+    data = pieces[at].data
+    pieces[at] = pieces[at]._replace(data=_flip(liar, data, len(data)))
+    return pieces
+
+
+def altered_head(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """Bits flip in what is not encrypted: version, count of the last, salt."""
+    at = _any(liar, pieces)
+    data = pieces[at].data
+    pieces[at] = pieces[at]._replace(data=_flip(liar, data, min(HEAD_BYTES, len(data))))
+    return pieces
+
+
+def cut(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """A segment loses its beginning or end, perhaps all of it."""
+    at = _any(liar, pieces)
+    data = pieces[at].data
+    keep = liar.rng.randrange(len(data) or 1)
+    pieces[at] = pieces[at]._replace(data=liar.rng.choice([data[:keep], data[len(data) - keep :]]))
+    return pieces
+
+
+def extended(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """A segment gets longer."""
+    at = _any(liar, pieces)
+    more = liar.rng.randbytes(liar.rng.choice([1, 16, 64]))
+    pieces[at] = pieces[at]._replace(data=liar.rng.choice([pieces[at].data + more, more + pieces[at].data]))
+    return pieces
+
+
+def dropped(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """One segment is not there."""
+    del pieces[_any(liar, pieces)]
+    return pieces
+
+
+def dropped_map(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """A map, or its part of one partition, is not there."""
+    gone = liar.rng.choice(pieces)
+    if liar.rng.random() < 0.5:
+        return [each for each in pieces if each.map_id != gone.map_id]
+    return [each for each in pieces if (each.map_id, each.partition) != (gone.map_id, gone.partition)]
+
+
+def dropped_partition(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """A whole partition is not there."""
+    gone = liar.rng.choice(pieces).partition
+    return [each for each in pieces if each.partition != gone]
+
+
+def truncated(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """The answer ends early, perhaps at once."""
+    return pieces[: _any(liar, pieces)]
+
+
+def replayed(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """A segment comes twice."""
+    at = _any(liar, pieces)
+    pieces.insert(liar.rng.choice([at, at + 1]), pieces[at])
+    return pieces
+
+
+def moved(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """A segment says that it is elsewhere."""
+    at, other = _any(liar, pieces), liar.rng.choice(pieces + liar.hoard)
+    chosen = liar.rng.sample(["partition", "sequence", "map_id"], liar.rng.randint(1, 3))
+    pieces[at] = Piece(
+        other.partition if "partition" in chosen else pieces[at].partition,
+        other.sequence if "sequence" in chosen else pieces[at].sequence,
+        other.map_id if "map_id" in chosen else pieces[at].map_id,
+        pieces[at].data,
+    )
+    return pieces
+
+
+def swapped(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """Two segments change places."""
+    one, other = _any(liar, pieces), _any(liar, pieces)
+    data = pieces[one].data
+    pieces[one] = pieces[one]._replace(data=pieces[other].data)
+    pieces[other] = pieces[other]._replace(data=data)
+    return pieces
+
+
+def relabelled(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """Two segments exchange their partitions, so that numbers are right."""
+    one, other = _any(liar, pieces), _any(liar, pieces)
+    partition = pieces[one].partition
+    pieces[one] = pieces[one]._replace(partition=pieces[other].partition)
+    pieces[other] = pieces[other]._replace(partition=partition)
+    return sorted(pieces)
+
+
+def exchanged(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """Another shuffle's or attempt's segment comes instead, or in addition."""
+    at, other = _any(liar, pieces), liar.rng.choice(liar.hoard or pieces)
+    if liar.rng.random() < 0.5:
+        pieces[at] = pieces[at]._replace(data=other.data)
+    else:
+        pieces.insert(at, other._replace(partition=pieces[at].partition))
+    return pieces
+
+
+def disordered(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """Another order."""
+    if liar.rng.random() < 0.5:
+        liar.rng.shuffle(pieces)
+    else:
+        one, other = _any(liar, pieces), _any(liar, pieces)
+        pieces[one], pieces[other] = pieces[other], pieces[one]
+    return pieces
+
+
+def invented(liar: Liar, pieces: list[Piece]) -> list[Piece]:
+    """A segment that nobody wrote: noise, noise behind a head that was seen, or what is not sealed at all."""
+    like = liar.rng.choice(pieces or liar.hoard or [Piece(0, 0, 0, b"")])
+    noise = liar.rng.randbytes(liar.rng.choice([0, 16, 40, 200]))
+    plain = b"\0" + len(noise).to_bytes(4, "little") + noise
+    made = like._replace(
+        sequence=liar.rng.choice([like.sequence, like.sequence + 1, liar.rng.randrange(1 << 32)]),
+        data=liar.rng.choice([noise, like.data[:HEAD_BYTES] + noise, plain, b"A" + bytes(12) + noise]),
+    )
+    at = liar.rng.randint(0, len(pieces))
+    if pieces and liar.rng.random() < 0.5:
+        at = _any(liar, pieces)
+        pieces[at] = made._replace(partition=pieces[at].partition, map_id=pieces[at].map_id)
+    else:
+        pieces.insert(at, made)
+    return pieces
+
+
+LIES: tuple[Lie, ...] = (
+    altered, altered_head, cut, extended, dropped, dropped_map, dropped_partition, truncated, replayed, moved, swapped,
+    relabelled, exchanged, disordered, invented,
+)  # fmt: skip
+
+
+class LyingFetchConnection(honest.FetchConnection):
+    """Reads what is stored as an honest one does, and sends what :attr:`liar` makes of it."""
+
+    liar: Liar
+    flag: Path | None = None
+
+    def _fetch(self, header: Header) -> None:
+        with Holding(self._job.connections) as holding:
+            maps = parse_map_ids(header, self._payload(header, holding, header.length))
+            data, checks = self._job.shuffle(header.shuffle, create=False)
+            data.check_committed(maps)
+            ordered = bool(header.flags & FLAG_ORDERED)
+            plan = data.plan(header.partition, header.aux, maps, ordered=ordered, holding=holding)
+            fetch = Fetch(header, data, checks, plan, 0, time.monotonic(), holding=holding)
+            pieces = []
+            while fetch.advance():
+                at, row = fetch.at, fetch.row
+                assert at is not None
+                content = bytearray(at.lengths[row])
+                fetch.read(at, row, row + 1, memoryview(content))
+                pieces.append(Piece(at.partitions[row], at.sequences[row], at.maps[row], bytes(content)))
+                fetch.row += 1
+        liar = self.liar
+        if self.flag is not None:
+            liar.lying = self.flag.exists()
+        sent, count, size = liar.answer(pieces, ordered=ordered)
+        if liar.lying and self.flag is not None:
+            with self.flag.with_suffix(".said").open("a") as file:
+                file.write(liar.said[-1] + "\n")
+        for start in range(0, len(sent), PIECES_PER_FRAME):
+            some = sent[start : start + PIECES_PER_FRAME]
+            rows = [
+                (each.partition, each.sequence, each.map_id, len(each.data), checks.value(*_place(each), each.data))
+                for each in some
+            ]
+            payload = np.array(rows, DATA_ENTRY).tobytes() + b"".join(each.data for each in some)
+            self._session.send(_frame(header, FrameType.DATA, len(some), payload))
+        self._session.send(_frame(header, FrameType.END, count, b"", extra=size))
+
+
+def _place(piece: Piece) -> tuple[int, int, int]:
+    return piece.partition, piece.map_id, piece.sequence
+
+
+def _frame(asked: Header, kind: FrameType, count: int, payload: bytes, extra: int = 0) -> bytes:
+    made = Header(kind, shuffle=asked.shuffle, request=asked.request, length=len(payload), count=count, extra=extra)
+    return made.pack() + payload
+
+
+def lying(liar: Liar, flag: Path | None = None) -> AbstractContextManager[object]:
+    """Workers of this process answer as ``liar`` says; with ``flag``, as long as there is that file."""
+    made = type("Lying", (LyingFetchConnection,), {"liar": liar, "flag": flag})
+    return patch.object(server, "FetchConnection", made)
+
+
+if __name__ == "__main__":
+    with lying(Liar(int(os.environ.get("LYING_SEED", "1"))), Path(os.environ["LYING_WORKER"])):
+        sys.exit(main())

@@ -1,0 +1,107 @@
+"""A sealed shuffle of rows and one of Spark's own writers, and the plugin's reader by itself, again and again."""
+
+from __future__ import annotations
+
+import base64
+import collections
+import random
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # has no types
+from pyspark.sql import SparkSession, functions as f
+
+PARTITIONS = 5
+MAPS = 4
+MARK = "four and twenty blackbirds"
+
+_kept: dict[str, Any] = {}
+
+
+def write(spark: SparkSession, rows: int) -> Any:
+    """Write both shuffles and read them once; how many records came."""
+    numbers = spark.range(rows, numPartitions=MAPS)
+    texts = numbers.select("id", f.concat(f.lit(MARK), f.col("id").cast("string")).alias("text"))
+    frame = texts.where("id % 7 < 4").repartition(PARTITIONS, f.col("id") % 3)  # so that some partitions are empty
+    plan = frame._jdf.queryExecution().toRdd()
+    _kept["rows"] = _handle(plan, "ShuffledRowRDD")
+    pairs = spark.sparkContext.parallelize(range(rows), MAPS).map(lambda each: (each % 3, MARK + str(each)))
+    grouped = pairs.partitionBy(PARTITIONS)
+    _kept["rdd"] = _handle(grouped._jrdd.rdd(), "ShuffledRDD")
+    _kept["frames"] = plan, grouped
+    return [plan.count(), grouped.count()]
+
+
+def count(_: SparkSession) -> Any:
+    """Read both again as jobs do."""
+    plan, grouped = _kept["frames"]
+    return [plan.count(), grouped.count()]
+
+
+def _handle(rdd: Any, name: str) -> Any:
+    while rdd.getClass().getSimpleName() != name:
+        rdd = rdd.dependencies().head().rdd()
+    return rdd.dependencies().head().shuffleHandle()
+
+
+def _read(spark: SparkSession, handle: Any, first: int, end: int) -> int | None:
+    """The plugin's reader on these partitions: how many segments came, or None when the driver says: none."""
+    jvm: Any = spark.sparkContext._jvm
+    sluice = jvm.org.apache.spark.shuffle.sluice
+    found = 0
+    outputs = sluice.MapOutputs.of(handle, 0, MAPS, first, end)
+    if outputs.isEmpty():
+        return None
+    for number in range(outputs.size()):
+        context = getattr(getattr(jvm.org.apache.spark, "TaskContext$"), "MODULE$").empty()
+        reader = sluice.SegmentReader(outputs.apply(number), not handle.rows(), 8 << 20, context)
+        try:
+            while reader.next() is not None:
+                found += 1
+        finally:
+            reader.close()
+    return found
+
+
+def read(spark: SparkSession) -> Any:
+    """How many segments the shuffles have; remembers that of all ranges of partitions."""
+    ranges = [(first, end) for first in range(PARTITIONS) for end in range(first + 1, PARTITIONS + 1)]
+    _kept["right"] = {(name, *each): _read(spark, _kept[name], *each) for name in ("rows", "rdd") for each in ranges}
+    return {name: _kept["right"][name, 0, PARTITIONS] for name in ("rows", "rdd")}
+
+
+def believe(spark: SparkSession, reads: int, seed: int) -> Any:
+    """Read from a worker that lies: what was believed, how often a lie changed nothing, and the kinds of errors.
+
+    A reader asks twice, and needs the second time only what it has not had: it may have all of it between two lies.
+    """
+    rng = random.Random(seed)  # noqa: S311  # no secret
+    believed: list[Any] = []
+    errors = collections.Counter[str]()
+    mended = 0
+    while len(believed) + mended + errors.total() < reads:
+        name = rng.choice(["rows", "rdd"])
+        first = rng.randrange(PARTITIONS)
+        end = rng.randint(first + 1, PARTITIONS)
+        try:
+            found = _read(spark, _kept[name], first, end)
+        except Py4JJavaError as error:
+            errors[error.java_exception.getClass().getSimpleName()] += 1
+        else:
+            if found != _kept["right"][name, first, end]:
+                believed.append([name, first, end, found])
+            elif found is not None:
+                mended += 1
+    return {"believed": believed, "mended": mended, "errors": dict(errors)}
+
+
+def open_segment(spark: SparkSession, sealed: str, shuffle: int, place: list[int]) -> Any:
+    """What the plugin opens of a segment that was sealed elsewhere for this job, and whether it is a last one."""
+    jvm: Any = spark.sparkContext._jvm
+    sluice = jvm.org.apache.spark.shuffle.sluice
+    opener = sluice.SegmentOpener(sluice.SealKeys.get(), shuffle)
+    data = base64.b64decode(sealed)
+    content = opener.open(*place, jvm.io.netty.buffer.Unpooled.wrappedBuffer(data), 0, len(data))
+    found = jvm.java.util.Base64.getEncoder().encodeToString(
+        jvm.java.util.Arrays.copyOf(content.array(), content.remaining())
+    )
+    return [found, opener.lastCount()]
