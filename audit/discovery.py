@@ -72,6 +72,7 @@ class _HostPort(msgspec.Struct, frozen=True):
 
 class _SpecRecord(msgspec.Struct, frozen=True):
     host: str
+    waited: str = ""
 
 
 class _PortRecord(msgspec.Struct, frozen=True):
@@ -213,10 +214,13 @@ def _shuffle_service(endpoints: Path) -> Iterable[Listener]:
 
 def _sessions(home: Home) -> Iterable[Listener]:
     """The Spark Connect servers of sessions, where their drivers announce them."""
-    for path in sorted(home.root.glob("work/*/jobs/*/driver-*/work/connect.json")):
-        job_id, driver = path.parents[2].name, path.parents[1]
-        spec, port = _read(driver / "driver.json", _SpecRecord), _session_port(driver / "work")
-        if spec is not None and port:
+    for path in sorted(home.root.glob("work/*/jobs/*/driver-*/driver.json")):
+        job_id, spec = path.parents[1].name, _read(path, _SpecRecord)
+        if spec is None:
+            continue
+        # A driver that has waited for its job works where it has waited.
+        work = path.parents[3] / "waiting" / spec.waited if spec.waited else path.parent
+        if port := _session_port(work / "work"):
             yield Listener(
                 name=f"connect-{job_id[:8]}",
                 kind=Kind.MUTUAL,

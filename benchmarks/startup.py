@@ -6,6 +6,8 @@ with executors in slots of their own, sandboxes and mutual TLS everywhere. Two p
 inventory of certificates that ``make demo`` runs. Alternating runs, medians; processor time of all that was at work.
 
 ``--without-archive`` adds the same cluster without an archive of Spark's classes: the ratio says what that is worth.
+``--warm`` adds one on which JVMs wait for jobs (as root with sandboxes); each run begins when as many wait as it takes.
+It also says what a JVM that waits has cost, and what it holds.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import psutil
 from benchmarks.report import Result, arguments, emit, progress, spread
 from sluice.core import make_private_directory
 from sluice.runtime.spark import checksum_file, ensure_plugin, find_preferred_java
+from sluice.runtime.spark.jvm import WAITING_ROOM
 from sluice.runtime.spark.training import make_class_archive
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -47,6 +50,10 @@ BAR = 0.85
 RUN_TIMEOUT_SECONDS = 300
 SETTLE_SECONDS = 2.0
 SAMPLE_SECONDS = 0.25
+FILL_SECONDS = 300
+EXECUTORS = 2
+"""Of each job."""
+WARM_JVMS = 3
 FIGURES = ("first_task", "end", "cpu")
 
 
@@ -179,16 +186,56 @@ def _first_launch(events: Path) -> float:
 
 
 @contextmanager
-def running(folder: Path, name: str, cache: Path) -> Iterator[Cluster]:
-    """A cluster that is ready."""
+def running(folder: Path, name: str, cache: Path, settings: str = "") -> Iterator[Cluster]:
+    """A cluster that is ready, with ``settings`` for its configuration."""
     progress(f"starting a cluster: {name}")
     cluster = Cluster(folder / name, cache)
-    cluster("up", "--detach", "--port", "0")
+    config = folder / f"{name}.toml"
+    config.write_text(settings, encoding="utf-8")
+    cluster("up", "--detach", "--port", "0", "--config", str(config))
     try:
         cluster("token create", "bench", "--role", "submitter", "--output", str(cluster.home / "token"))
         yield cluster
     finally:
         cluster("down")
+
+
+class Waiting:
+    """JVMs that wait for jobs on a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def until_full(self) -> None:
+        """Return when as many wait as a job takes."""
+        deadline = time.monotonic() + FILL_SECONDS
+        while (waiting := self._figures("sluice_warm_jvms")) != {"driver": 1.0, "executor": float(EXECUTORS)}:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"JVMs that wait after {FILL_SECONDS} s: {waiting}")
+            time.sleep(1)
+        time.sleep(SETTLE_SECONDS)
+
+    def costs(self) -> dict[str, float]:
+        """What one has cost and holds; a driver's with its agent and its Python."""
+        seconds, started = self._figures("sluice_warm_cpu_seconds_total"), self._figures("sluice_warm_starts_total")
+        held = [each.memory_full_info().pss / (1 << 20) for each in self._jvms()]
+        return {
+            **{f"warm_{kind}_start_cpu_s": seconds[kind] / started[kind] for kind in seconds if started.get(kind)},
+            "warm_jvm_pss_mib": statistics.median(held),
+        }
+
+    def _jvms(self) -> list[psutil.Process]:
+        record = json.loads((self._cluster.home / "run" / "cluster.json").read_text())
+        below = psutil.Process(record["launcher"]["pid"]).children(recursive=True)
+        return [each for each in below if each.name() == "java" and WAITING_ROOM in each.cmdline()]
+
+    def _figures(self, name: str) -> dict[str, float]:
+        found: dict[str, float] = defaultdict(float)
+        for each in json.loads(self._cluster("metrics", "--json")):
+            labels = each["labels"]
+            if each["name"] == name and labels.get("result", "waits") == "waits":
+                found[labels["kind"]] += each["value"]
+        return dict(found)
 
 
 def caches(folder: Path) -> tuple[Path, Path]:
@@ -223,25 +270,46 @@ def main() -> int:
         clusters = {"sluice": cluster}
         if options.without_archive:
             clusters["without_archive"] = stack.enter_context(running(folder, "without_archive", without))
+        waiting = None
+        if options.warm:
+            settings = f"[warm]\njvms = {WARM_JVMS}\n"
+            clusters["warm"] = stack.enter_context(running(folder, "warm", with_archive, settings))
+            waiting = Waiting(clusters["warm"])
+            measure_sluice(clusters["warm"], tiny)  # nothing waits before the first job
         for number in range(1, rounds + 1):
             for what, pipeline in pipelines.items():
                 progress(f"round {number} of {rounds}: {what}")
+                if waiting is not None:
+                    waiting.until_full()  # before any contender: nobody is disturbed by it
                 for who, contender in clusters.items():
                     runs[what, who].append(measure_sluice(contender, pipeline))
                 runs[what, "spark_submit"].append(measure_spark_submit(folder, pipeline))
+        if waiting is not None:
+            waiting.until_full()
+            figures |= waiting.costs()
+    figures |= _summary(runs)
+    ratio = _ratio(runs["tiny", "sluice"], runs["tiny", "spark_submit"], "end")
+    goal = f"submit to end of the tiny pipeline at most {BAR} times spark-submit --master local[2]"
+    return emit(Result("startup", figures, ratio, goal, BAR, ratio <= BAR), as_json=options.json)
+
+
+def _summary(runs: Mapping[tuple[str, str], Sequence[Run]]) -> dict[str, float]:
+    """Spreads of all runs, and ratios of contenders in the same rounds."""
+    figures: dict[str, float] = {}
     for (what, who), each in runs.items():
         for figure in FIGURES:
             for statistic, value in spread([getattr(run, figure) for run in each]).items():
                 figures[f"{what}_{who}_{figure}_{statistic}_s"] = value
             if who != "sluice":
                 figures[f"{what}_sluice_over_{who}_{figure}"] = _ratio(runs[what, "sluice"], each, figure)
-    ratio = _ratio(runs["tiny", "sluice"], runs["tiny", "spark_submit"], "end")
-    goal = f"submit to end of the tiny pipeline at most {BAR} times spark-submit --master local[2]"
-    return emit(Result("startup", figures, ratio, goal, BAR, ratio <= BAR), as_json=options.json)
+            if who == "warm":
+                figures[f"{what}_warm_over_spark_submit_{figure}"] = _ratio(each, runs[what, "spark_submit"], figure)
+    return figures
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of every pipeline with every contender")
+    parser.add_argument("--warm", action="store_true", help="and a cluster on which JVMs wait for jobs")
     parser.add_argument("--without-archive", action="store_true", help="and a cluster without an archive of classes")
 
 

@@ -39,6 +39,7 @@ from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.shuffle import ShuffleConfig, check_shuffle
 from sluice.runtime.spark.jvm import check_allow_conf
 from sluice.runtime.spark.managers import KubernetesConfig, YarnConfig
+from sluice.runtime.warm import WarmConfig
 
 ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20
@@ -61,6 +62,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "isolation": IsolationConfig,
     "egress": EgressConfig,
     "secrets": SecretsConfig,
+    "warm": WarmConfig,
     "log": LogConfig,
     "tracing": TracingConfig,
     "kubernetes": KubernetesConfig,
@@ -97,6 +99,7 @@ class Configuration:
     isolation: IsolationConfig
     egress: EgressConfig
     secrets: SecretsConfig
+    warm: WarmConfig
     gateway: GatewayConfig
     log: LogConfig
     tracing: TracingConfig
@@ -129,6 +132,7 @@ class Configuration:
             isolation=self.isolation,
             egress=self.egress,
             secrets=self.secrets,
+            warm=self.warm,
         )
 
     def embedded(self) -> Configuration:
@@ -213,6 +217,7 @@ def load(
         isolation=isolation,
         egress=_checked(check_egress, _convert("egress", merged, origins, EgressConfig)),
         secrets=_convert("secrets", merged, origins, SecretsConfig),
+        warm=_convert("warm", merged, origins, WarmConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         log=_convert("log", merged, origins, LogConfig),
         tracing=_convert("tracing", merged, origins, TracingConfig),

@@ -14,6 +14,7 @@ from sluice.runtime.placement import Placement
 from sluice.runtime.restart_config import RestartConfig
 from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.shuffle import ShuffleConfig
+from sluice.runtime.warm import WarmConfig
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -177,6 +178,7 @@ class RuntimeConfig(_Section, frozen=True):
     isolation: IsolationConfig = IsolationConfig()
     egress: EgressConfig = EgressConfig()
     secrets: SecretsConfig = SecretsConfig()
+    warm: WarmConfig = WarmConfig()
 
     @property
     def fence_after(self) -> float:

@@ -37,7 +37,8 @@ def doctor(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None, as_json
     configuration = configuration.embedded()
     isolation = configuration.isolation
     egress = egress_mode(configuration.egress, isolation.level)
-    facts = read_machine(located.root, _ports(configuration), isolation, egress, cluster_running=running)
+    warm = configuration.warm.jvms != 0
+    facts = read_machine(located.root, _ports(configuration), isolation, egress, cluster_running=running, warm=warm)
     findings = machine_findings(facts, _demand(configuration))
     fit = not any(each.severity is Severity.ERROR for each in findings)
     if as_json:

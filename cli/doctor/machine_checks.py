@@ -58,6 +58,7 @@ def machine_findings(facts: MachineFacts, demand: Demand) -> list[Finding]:
             *_program("sandbox", facts.sandbox),
             *_isolation(facts),
             *_egress(facts),
+            *_warm(facts),
             *_directory("home", facts.home),
             *_directory("temporary", facts.temporary),
             *_private(facts.home),
@@ -121,6 +122,21 @@ def _egress(facts: MachineFacts) -> list[Finding]:
             "jobs connect to whatever this machine can reach",
             "nobody decides about it, and nobody knows of it: a job can send what it reads anywhere",
             'set egress.mode = "enforce"',
+        )
+    ]
+
+
+def _warm(facts: MachineFacts) -> list[Finding]:
+    if not facts.warm or (facts.root and facts.isolated and facts.egress is not EgressMode.OFF):
+        return []
+    return [
+        Finding(
+            Severity.WARNING,
+            "warm-jvms",
+            "warm.jvms",
+            "no JVM can wait for jobs here, which start as without",
+            "each waits in a sandbox with a uid and a network of its own, and is given its job's files there later",
+            'run TaskManagers as root, with isolation.level = "sandbox", and not egress.mode = "off"; or jvms = 0',
         )
     ]
 

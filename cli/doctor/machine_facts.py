@@ -93,6 +93,10 @@ class MachineFacts:
     """Whether jobs are to be isolated at all."""
     egress: EgressMode = EgressMode.ENFORCE
     """What jobs may connect to."""
+    root: bool = True
+    """Whether TaskManagers of this user can give each job a uid of its own."""
+    warm: bool = False
+    """Whether JVMs are to wait for jobs."""
 
 
 def read_machine(
@@ -102,6 +106,7 @@ def read_machine(
     egress: EgressMode,
     *,
     cluster_running: bool,
+    warm: bool = False,
 ) -> MachineFacts:
     """Look at this machine for a cluster in ``home`` with the ``(setting, host, port)`` that it is to listen on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -126,6 +131,8 @@ def read_machine(
         newest_source=_newest_source(),
         localhost=_addresses("localhost"),
         cluster_running=cluster_running,
+        root=os.geteuid() == 0,
+        warm=warm,
         isolated=isolation.level is not IsolationLevel.NONE,
         egress=egress,
     )

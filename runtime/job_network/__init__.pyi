@@ -12,3 +12,4 @@ from .relay_rules import RelayRules as RelayRules
 from .relayed_egress import RelayedEgress as RelayedEgress
 from .reserved_ports import PortsNotReserved as PortsNotReserved, ReservedPorts as ReservedPorts
 from .rules import JobRules as JobRules
+from .waiting import WaitingNetwork as WaitingNetwork

@@ -13,11 +13,12 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
 from sluice.core import SluiceError
-from sluice.runtime.job_network.job_network import JobNetwork
+from sluice.runtime.sandbox import NetworkAttachment
 
 MAX_REQUEST_BYTES = 64
 MAX_ANSWER_BYTES = 1 << 17
@@ -41,15 +42,22 @@ def attachment_sockets() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
+class Attachable(Protocol):
+    """A network of boxes."""
+
+    def attach(self, box: str) -> NetworkAttachment:
+        """An attachment for one start of a box, called ``box`` in rows."""
+
+
 class AttachmentServer:
     """The end of who has the network; it serves until it is closed, or the other end is.
 
     Args:
-        network: the driver's.
+        network: the driver's, or that of one that waits.
         end: of :func:`attachment_sockets`.
     """
 
-    def __init__(self, network: JobNetwork, end: socket.socket) -> None:
+    def __init__(self, network: Attachable, end: socket.socket) -> None:
         self._network = network
         self._end = end
         self._loop = asyncio.get_running_loop()

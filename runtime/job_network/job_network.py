@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from sluice.runtime.job_network.egress_rules import EgressRules
-from sluice.runtime.job_network.known_listeners import AskHosts, KnownListeners
+from sluice.runtime.job_network.known_listeners import AskHosts, KnownListeners, asked_in
 from sluice.runtime.job_network.reserved_ports import ReservedPorts
 from sluice.runtime.job_network.rules import JobRules
 from sluice.runtime.sandbox.network import Attachment, Connection, Network, Rows
@@ -41,19 +41,13 @@ class JobNetwork:
         """
         loop = asyncio.get_running_loop()
 
-        async def ask_here(port: int) -> tuple[str, ...]:
-            async def asked() -> tuple[str, ...]:
-                return await ask(port)
-
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked(), loop))
-
         made: list[JobNetwork] = []
         handing_over, is_given_up = threading.Lock(), threading.Event()
 
         def make() -> None:
             ports = ReservedPorts(host, names)
             try:
-                rules = JobRules(KnownListeners(ask_here), ports, egress_rules)
+                rules = JobRules(KnownListeners(asked_in(loop, ask)), ports, egress_rules)
                 network = cls(ports, Network.open(rules, rows, uid=uid, hosts=ports.hosts), egress_rules)
             except BaseException:
                 ports.close()

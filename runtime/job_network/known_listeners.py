@@ -41,6 +41,18 @@ async def _resolve(host: str) -> frozenset[Address]:
     return frozenset(ipaddress.ip_address(each[4][0]) for each in found)
 
 
+def asked_in(loop: asyncio.AbstractEventLoop, ask: AskHosts) -> AskHosts:
+    """``ask``, which is to run in ``loop``, for use in another one."""
+
+    async def here(port: int) -> tuple[str, ...]:
+        async def asked() -> tuple[str, ...]:
+            return await ask(port)
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked(), loop))
+
+    return here
+
+
 class KnownListeners:
     """Where the processes of a job listen, as its JobMaster says. For one event loop.
 

@@ -20,6 +20,7 @@ from sluice.runtime.messages import (
     SlotProfile,
     SlotState,
     StageTable,
+    WarmJvms,
 )
 from sluice.runtime.sandbox import IsolationLevel
 
@@ -183,7 +184,7 @@ class TaskManagerView(Message, frozen=True):
     processes of jobs in; with ``none`` a job can do what the TaskManager can. ``egress``: what jobs there may connect
     to; with ``off`` to anything. Drivers have slots of their own:
     ``driver_slots_total`` and ``driver_slots_free`` count those, ``drivers`` are the jobs whose drivers run here, empty
-    for one that the caller may not see.
+    for one that the caller may not see. ``warm``: JVMs that wait there for jobs; null where none may.
     """
 
     id: str
@@ -201,6 +202,7 @@ class TaskManagerView(Message, frozen=True):
     driver_slots_total: int = 0
     driver_slots_free: int = 0
     drivers: tuple[str, ...] = ()
+    warm: WarmJvms | None = None
 
 
 class Overview(Message, frozen=True):

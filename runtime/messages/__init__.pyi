@@ -74,5 +74,6 @@ from .slots import (
     SlotState as SlotState,
     SlotStatus as SlotStatus,
     TaskManagerRegistration as TaskManagerRegistration,
+    WarmJvms as WarmJvms,
 )
 from .tokens import JobToken as JobToken, TokenFiles as TokenFiles, TokenKeys as TokenKeys

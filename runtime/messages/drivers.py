@@ -43,6 +43,10 @@ class DriverLaunch(Message, frozen=True):
     lease: float
     allow_conf: tuple[str, ...] = ()
     trace: TraceParent = ""
+    checkpoints: str = ""
+    """URL below which the job's streaming queries would keep their checkpoints."""
+    may_have_waited: bool = False
+    """Whether processes may run it that were started before: it has neither secrets nor a Python of its own."""
 
 
 class DriverCsr(Message, frozen=True):

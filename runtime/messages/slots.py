@@ -111,15 +111,24 @@ class SlotStatus(Message, frozen=True):
     profile: SlotProfile | None = None
 
 
+class WarmJvms(Message, frozen=True):
+    """JVMs that wait for jobs on one TaskManager, and how many drivers and executors have found one, and have not."""
+
+    waiting: int
+    hits: int
+    misses: int
+
+
 class SlotReport(Message, frozen=True):
     """All default slots of one TaskManager, and the carved ones that are held; ``draining``: it takes no more.
 
-    ``driver_slots`` are those for drivers, under numbers of their own.
+    ``driver_slots`` are those for drivers, under numbers of their own. ``warm``: None where no JVM may wait.
     """
 
     slots: tuple[SlotStatus, ...]
     draining: bool = False
     driver_slots: tuple[SlotStatus, ...] = ()
+    warm: WarmJvms | None = None
 
     def of(self, kind: SlotKind) -> tuple[SlotStatus, ...]:
         """The slots of one kind."""

@@ -52,9 +52,16 @@ def allow_many_files() -> int:
 
 
 def _before_exec(
-    parent: int, ignored: Sequence[signal.Signals], namespaces: Sequence[int], enter: Callable[[], None] | None
+    parent: int,
+    ignored: Sequence[signal.Signals],
+    namespaces: Sequence[int],
+    enter: Callable[[], None] | None,
+    *,
+    background: bool,
 ) -> Callable[[], None]:
     def prepare() -> None:
+        if background:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         if enter is not None:
             enter()
         for namespace in namespaces:
@@ -113,6 +120,7 @@ class ChildProcess:
         guard: Guard | None = None,
         pass_fds: Sequence[int] = (),
         masker: Masker | None = None,
+        background: bool = False,
     ) -> ChildProcess:
         """Start ``argv`` in its own session; nothing of the parent's environment is inherited.
 
@@ -126,6 +134,7 @@ class ChildProcess:
                 what exceeds one is killed, see :attr:`excess`.
             pass_fds: descriptors that it inherits besides.
             masker: knows what must not get into its logs; None: nothing.
+            background: it gets only the processor time that nobody else wants, until :func:`to_foreground`.
         """
         enter = guard.enter if guard is not None else None
         output = MaskedOutput(masker) if masker is not None and masker.needed else None
@@ -146,7 +155,9 @@ class ChildProcess:
                 stderr=stderr,
                 start_new_session=True,
                 pass_fds=(*launch.pass_fds, *pass_fds),
-                preexec_fn=_before_exec(os.getpid(), launch.ignored_signals, launch.namespaces, enter),
+                preexec_fn=_before_exec(
+                    os.getpid(), launch.ignored_signals, launch.namespaces, enter, background=background
+                ),
             )
             if guard is not None:
                 closed.pop_all()
@@ -190,6 +201,11 @@ class ChildProcess:
             ending.cancel()
             watching.cancel()
             await asyncio.to_thread(guard.close)
+
+    def watch(self, directories: Sequence[Path]) -> None:
+        """It can fill these too, from now on."""
+        if self._guard is not None:
+            self._guard.watch(directories)
 
     def signal_group(self, number: signal.Signals) -> None:
         """Send ``number`` to the child and everything it started in its session."""

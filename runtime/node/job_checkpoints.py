@@ -9,6 +9,12 @@ from sluice.core import make_private_directory
 from sluice.runtime.sandbox import Sandbox, SandboxRefused
 
 
+def checkpoint_directory(url: str) -> Path | None:
+    """The directory that ``url`` names; None: it names none, or there is none."""
+    parts = urlsplit(url)
+    return Path(parts.path) if url and parts.scheme == "file" else None
+
+
 def own_checkpoints(url: str, sandbox: Sandbox, job_id: str) -> tuple[Path, ...]:
     """What a process of the job must be able to write for its checkpoints; made, and the job's, when this returns.
 
@@ -20,10 +26,10 @@ def own_checkpoints(url: str, sandbox: Sandbox, job_id: str) -> tuple[Path, ...]
         SandboxRefused: it is no directory of this job's.
         StoreError: it cannot be made.
     """
-    parts = urlsplit(url)
-    if not url or parts.scheme != "file":
+    directory = checkpoint_directory(url)
+    if directory is None:
         return ()
-    directory = Path(parts.path)
+    parts = urlsplit(url)
     if parts.netloc or parts.query or parts.fragment or not directory.is_absolute() or directory.name != job_id:
         raise SandboxRefused(f"{url[:200]} is no directory for checkpoints of job {job_id}")
     uid = sandbox.uid(job_id)

@@ -37,18 +37,20 @@ class JobIdentity:
 
     Args:
         directory: the identity, complete; only whoever started the process writes it.
+        place: the directory that the process sees, where that is decided already; None: it is decided here.
     """
 
-    def __init__(self, directory: Path, sandbox: Sandbox, job_id: str) -> None:
+    def __init__(self, directory: Path, sandbox: Sandbox, job_id: str, place: Path | None = None) -> None:
         self._directory = directory
         self._uid = sandbox.uid(job_id)
         self._copied: dict[str, FileStamp | None] = {}
-        self.shown = directory if self._uid is None else directory.with_name(f"{directory.name}{_COPY}")
+        elsewhere = directory if self._uid is None else directory.with_name(f"{directory.name}{_COPY}")
+        self.shown = place or elsewhere
         """The directory that the process sees."""
 
     def refresh(self) -> None:
         """Bring the copy up to date, if there is one; raises :class:`StoreError`. Blocks."""
-        if self._uid is None:
+        if self.shown == self._directory:
             return
         if not self._copied:
             make_private_directory(self.shown).chmod(_OTHERS_MAY_PASS)
@@ -56,13 +58,13 @@ class JobIdentity:
         for name in FILES:
             stamp = file_stamp(self._directory / name)
             if name not in self._copied or stamp != self._copied[name]:
-                self._copy(name, self._uid, gone=stamp is None)
+                self._copy(name, gone=stamp is None)
                 self._copied[name] = stamp
 
     async def keep_fresh(self) -> None:
         """Keep the copy up to date until cancelled; without one this ends at once."""
         complaint = ""
-        while self._uid is not None:
+        while self.shown != self._directory:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 await asyncio.to_thread(self.refresh)
@@ -72,9 +74,9 @@ class JobIdentity:
                     _LOG.error("cannot show a job its new identity: %s", error)
                 complaint = str(error)
 
-    def _copy(self, name: str, uid: int, *, gone: bool) -> None:
+    def _copy(self, name: str, *, gone: bool) -> None:
         target = self.shown / name
         if gone:
             target.unlink(missing_ok=True)
             return
-        write_for(uid, target, read_bounded(self._directory / name, MAX_FILE_BYTES))
+        write_for(self._uid, target, read_bounded(self._directory / name, MAX_FILE_BYTES))

@@ -185,7 +185,9 @@ async def jobmanager(
             config.trust_domain,
             timedelta(hours=pki.job_hours),
         )
+        places = CheckpointPlaces.of(config.streaming, home.root)
         drivers = RemoteDrivers(
+            checkpoints=places.checkpoints.location,
             executor_cores=config.taskmanager.slot_cores,
             executor_memory_mb=config.taskmanager.slot_memory_mb,
             driver_memory_mb=config.spark.driver_memory_mb,
@@ -204,7 +206,7 @@ async def jobmanager(
             identities=identities,
             storage=storage,
             origin=origin_of(home),
-            places=CheckpointPlaces.of(config.streaming, home.root),
+            places=places,
             ask_egress=ask_egress or _egress_question(identity, auth),
             secret_keys=KeyRing(keys_directory(home, config.secrets.keys), makes_keys=not elected_by.across_machines),
             record=record or (None if auth is None else record_at(AuthService(identity, *auth))),

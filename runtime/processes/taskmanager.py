@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from sluice.core import (
     EgressMode,
@@ -44,11 +45,15 @@ from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.taskmanager import (
     AGENT,
     ExecutorLauncher,
+    Networks,
     RegisteringTaskManager,
     SparkExecutorLauncher,
     TaskExecutor,
     TaskManagerShape,
+    WarmProcesses,
+    objection,
 )
+from sluice.runtime.warm import WarmConfig
 
 _LOG = logging.getLogger(__name__)
 UNSENT_ROWS = "egress-rows.jsonl"
@@ -148,7 +153,10 @@ async def taskmanager(
             grace=config.egress.grace,
         )
         networks = job_networks(stack, home, config, name, sandbox, journal, outside, mode)
-        executor = TaskExecutor(shape, spark, sandbox, connections, slots_changed.set, argv=argv, networks=networks)
+        warm = _warm_processes(stack, metrics, config.warm, shape.work, sandbox, networks, spark)
+        executor = TaskExecutor(
+            shape, spark, sandbox, connections, slots_changed.set, argv=argv, networks=networks, warm=warm
+        )
         registrant = RegisteringTaskManager(
             executor,
             TaskManagerRegistration(
@@ -194,6 +202,28 @@ async def _tell_the_rest(
 
     unsent.replace(await outside.flush(find))
     await asyncio.to_thread(unsent.close)
+
+
+def _warm_processes(  # noqa: PLR0917  # what they are made of
+    stack: AsyncExitStack,
+    metrics: MetricsRegistry,
+    config: WarmConfig,
+    work: Path,
+    sandbox: Sandbox,
+    networks: Networks | None,
+    launcher: ExecutorLauncher,
+) -> WarmProcesses | None:
+    """Processes that wait for jobs until ``stack`` is left; None: none do."""
+    if config.jvms == 0 or not isinstance(launcher, SparkExecutorLauncher):
+        return None
+    why = objection(sandbox, networks)
+    if why or networks is None:
+        _LOG.warning("no JVM waits for jobs here: %s", why)
+        return None
+    warm = WarmProcesses(config, work, sandbox, networks, launcher)
+    stack.callback(metrics.register(warm.pool.samples))
+    stack.push_async_callback(end_tasks, asyncio.create_task(warm.run(), name="warm JVMs"))
+    return warm
 
 
 async def _until_left(link: LeaderLink, executor: TaskExecutor) -> None:

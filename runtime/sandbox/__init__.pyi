@@ -1,3 +1,4 @@
+from .attachment import NetworkAttachment as NetworkAttachment
 from .bounds import Guard as Guard, Subject as Subject, hint as hint
 from .box import Box as Box, Launch as Launch
 from .config import IsolationConfig as IsolationConfig, IsolationLevel as IsolationLevel

@@ -104,7 +104,9 @@ class Box:
                 network = (program, stack.enter_context(self.network.channel()))
             if self.walls.bwrap:
                 # Landlock allows below a directory what it allows in it.
-                above = [each for each in _OWN if any(path.is_relative_to(each) for path in self.shared)]
+                # What is mounted below ``shown_elsewhere`` later is shared, too; until then it is mounted read-only.
+                shared = (*self.shared, *self.view.shown_elsewhere)
+                above = [each for each in _OWN if any(path.is_relative_to(each) for path in shared)]
                 instructions = EntryInstructions(
                     argv,
                     env,
@@ -114,7 +116,7 @@ class Box:
                     network=network,
                     read=("/",),
                     write=(*(each for each in _OWN if each not in above), *writable),
-                    shared=(*above, *map(str, self.shared)),
+                    shared=(*above, *map(str, shared)),
                 )
             else:
                 instructions = EntryInstructions(

@@ -19,6 +19,7 @@ from sluice.runtime.sandbox.box import Box, Walls
 from sluice.runtime.sandbox.config import IsolationConfig, IsolationLevel
 from sluice.runtime.sandbox.errors import SandboxRefused, SandboxUnavailable
 from sluice.runtime.sandbox.landlock import landlock_version
+from sluice.runtime.sandbox.late_mounts import mount_later, try_mounts
 from sluice.runtime.sandbox.limits import Limits
 from sluice.runtime.sandbox.mounts import Mount, check_path, in_order
 from sluice.runtime.sandbox.system_view import python_paths
@@ -144,6 +145,39 @@ class Sandbox:
                 if self._walls is not None and not self._walls.bwrap:
                     open_way(path)
 
+    @property
+    def can_mount_later(self) -> bool:
+        """Whether a box can be made before its job is known, with a uid of its own (:meth:`mount_later`)."""
+        return self._own_uids and self._walls is not None and bool(self._walls.bwrap)
+
+    def mount_later(self, pid: int, box_id: str, job_id: str, directories: Sequence[Path]) -> None:
+        """Give a box that has waited what its job may write outside of its own: ``directories`` and the configured.
+
+        Args:
+            pid: of the process that was started for the box; no code of a job may have run in it.
+            box_id: in the place of a job's id in the box's view.
+            job_id: whose directories these are.
+            directories: at places that are empty directories in the box.
+
+        Raises:
+            SandboxRefused: this machine cannot do it.
+        """
+        mount_later(pid, [*self._writable_by_all(), *directories], self._exchanged(box_id, job_id))
+
+    def try_later(self, box_id: str, directories: Sequence[Path]) -> None:
+        """Find out whether :meth:`mount_later` will work for what is in ``directories``; raises ``SandboxRefused``."""
+        try_mounts([*self._writable_by_all(), *directories], self._exchanged(box_id, TRIAL_JOB))
+
+    def _exchanged(self, box_id: str, job_id: str) -> tuple[int, int]:
+        if not self.can_mount_later:
+            raise SandboxRefused("a box cannot be given to a job later without a uid of its own")
+        return job_uid(job_id), job_uid(box_id)
+
+    def _writable_by_all(self) -> list[Path]:
+        """What all jobs may write."""
+        paths = [check_path(path) for path in _with_targets(map(Path, self.config.writable))]
+        return [path for path in paths if path.exists() and not path.is_symlink()]
+
     def limits(self, *, memory_mb: int = 0, cores: int = 0) -> Limits:
         """The configured limits, and those of one slot."""
         config = self.config
@@ -216,6 +250,7 @@ class Sandbox:
             [
                 *(Mount.empty(path) for path in private),
                 *shown,
+                *(Mount.read_only(check_path(path), source=source) for path, source in view.shown_elsewhere.items()),
                 *(Mount.writable(check_path(path)) for path in (*_with_targets(view.writable), *self._shared(view))),
             ]
         )

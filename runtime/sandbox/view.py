@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class View:
     """The directory with key and certificate, read-only; what is renamed into it from outside is seen inside."""
     secrets: tuple[SecretFile, ...] = ()
     """Files that are in the box's memory alone: read-only, and nowhere on disk. Only a sandbox can have them."""
+    shown_elsewhere: Mapping[Path, Path] = field(default_factory=dict)
+    """Directories that the process has at other paths than they are, read-only: those by these."""
     home: Path | None = None
     """``HOME`` in the box's passwd file; None: the first writable path, else ``/tmp``."""
     shared: tuple[Path, ...] = ()

@@ -5,3 +5,4 @@ from .launcher import ExecutorLauncher as ExecutorLauncher, SparkExecutorLaunche
 from .network_owner import NetworkOwner as NetworkOwner
 from .networks import Networks as Networks
 from .task_executor import TaskExecutor as TaskExecutor, TaskManagerShape as TaskManagerShape
+from .warm_processes import WarmProcesses as WarmProcesses, objection as objection

@@ -20,7 +20,7 @@ from sluice.core import clear_untrusted, is_regular_file, make_private_directory
 from sluice.pki import SpiffeId
 from sluice.pki.issuing import SignedChain, install_chain
 from sluice.pki.x509 import new_csr
-from sluice.runtime.job_network import AttachmentServer, JobNetwork, attachment_sockets
+from sluice.runtime.job_network import AttachmentServer, JobNetwork, WaitingNetwork, attachment_sockets
 from sluice.runtime.messages import DRIVER_LOGS, DriverCsr, DriverLaunch, Evidence
 from sluice.runtime.node import ChildProcess, LeaderPlace, keep_renewed, open_log, shorten_log
 from sluice.runtime.sandbox import IsolationConfig, Trial
@@ -28,9 +28,7 @@ from sluice.runtime.spark import read_evidence
 from sluice.runtime.spark.driver import BEGIN, DriverSpec
 from sluice.runtime.spark.jvm import SparkRuntime
 from sluice.runtime.taskmanager.errors import DriverNotStarted
-
-PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
-"""What a driver agent inherits of the TaskManager's environment; nothing else."""
+from sluice.runtime.taskmanager.waiting_driver import PASSED_ENVIRONMENT, WaitingDriverAgent
 
 LOG_FILES = dict(
     zip(DRIVER_LOGS, ("driver.stdout", "driver.stderr", "driver.jvm.log", "driver.agent.log"), strict=True)
@@ -89,6 +87,7 @@ class HostedDriver:
         token: fencing token of its JobMaster.
         sign: has the JobMaster sign its CSR.
         join: makes its network; None: it shares the machine's.
+        waiting: an agent that has waited to run it; None: there is none.
     """
 
     def __init__(
@@ -99,6 +98,7 @@ class HostedDriver:
         token: bytes,
         sign: SignDriver,
         join: JoinDriver | None = None,
+        waiting: WaitingDriverAgent | None = None,
     ) -> None:
         self.launch = launch
         self.ended = asyncio.Event()
@@ -107,14 +107,30 @@ class HostedDriver:
         self._token = token
         self._sign = sign
         self._join = join
-        self._network: JobNetwork | None = None
         self.directory = driver_directory(home.jobs, launch.job_id, launch.attempt)
         self._spec = self.directory / "driver.json"
-        self._work = self.directory / "work"
-        self._reports = self.directory / "reports"
+        self._settle(waiting)
         self.identity = self.directory / "identity"
         self._child: ChildProcess | None = None
         self._grace: float | None = None
+
+    def _settle(self, waiting: WaitingDriverAgent | None) -> None:
+        """Where it lives: in directories of its own, or in those of an agent that has waited for it."""
+        self._waiting = waiting
+        place = self._place = None if waiting is None else waiting.place
+        self._work = self.directory / "work" if place is None else place.work
+        self._reports = self.directory / "reports" if place is None else place.reports
+        self._network: JobNetwork | None = None
+
+    @property
+    def waiting_network(self) -> WaitingNetwork | None:
+        """That of the boxes that have waited for it."""
+        return None if self._waiting is None else self._waiting.network
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Its processes work below these."""
+        return (self.directory, *(() if self._place is None else (self._place.directory,)))
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -131,7 +147,37 @@ class HostedDriver:
 
         The agent does nothing before it is told that its spec is there.
         """
-        for path in (self.directory, self._work, self._reports):
+        make_private_directory(self.directory)
+        if self._waiting is not None:
+            agent = await self._take_over(self._waiting)
+            if agent is not None:
+                return agent
+            await asyncio.to_thread(self._leave)
+            self._settle(None)
+        return await self._start_new()
+
+    async def _take_over(self, waiting: WaitingDriverAgent) -> ChildProcess | None:
+        """Let the agent that has waited be this driver's; None: it cannot, and has ended."""
+        await side_by_side(self.renew_identity(), self._join_network())
+        await asyncio.to_thread(self._write_spec, -1)
+        self._check_wanted()
+        agent = await waiting.become(self._spec, self.directory)
+        if agent is not None:
+            self._child = agent
+            if self._grace is not None:  # asked to end while it was being started
+                await agent.stop(self._grace)
+        return agent
+
+    async def _join_network(self) -> None:
+        if self._join is not None:
+            self._network = await self._join(self)
+
+    def _check_wanted(self) -> None:
+        if self._grace is not None:
+            raise DriverNotStarted(f"the driver of job {self.launch.job_id} was given up before it was started")
+
+    async def _start_new(self) -> ChildProcess:
+        for path in (self._work, self._reports):
             make_private_directory(path)
         agent, attachments, inherited = await self._start_agent()
         try:
@@ -169,8 +215,9 @@ class HostedDriver:
 
     async def _begin(self, agent: ChildProcess) -> None:
         """Say that the spec is there; an agent that has ended hears nothing, which is seen by its end."""
-        if self._grace is not None or agent.stdin is None:
-            raise DriverNotStarted(f"the driver of job {self.launch.job_id} was given up before it was started")
+        self._check_wanted()
+        if agent.stdin is None:
+            raise DriverNotStarted(f"the driver of job {self.launch.job_id} cannot be told what it is")
         self._child = agent
         with contextlib.suppress(OSError):
             agent.stdin.write(BEGIN)
@@ -179,14 +226,15 @@ class HostedDriver:
 
     async def _open_network(self, attachments: socket.socket | None) -> None:
         """Give attachments in its network over ``attachments``; None: it shares the machine's."""
-        if attachments is None or self._join is None:
+        if attachments is None:
             return
         try:
-            self._network = await self._join(self)
+            await self._join_network()
         except BaseException:
             attachments.close()
             raise
-        AttachmentServer(self._network, attachments)  # the event loop holds it
+        if self._network is not None:
+            AttachmentServer(self._network, attachments)  # the event loop holds it
 
     def _write_spec(self, attachments: int) -> None:
         launch = self.launch
@@ -216,6 +264,7 @@ class HostedDriver:
             private_dirs=tuple(map(str, self._home.private)),
             ports={} if self._network is None else dict(self._network.ports.by_name),
             attachments=attachments,
+            waited="" if self._place is None else self._place.id,
         ).write(self._spec)
 
     async def renew_identity(self) -> None:
@@ -242,15 +291,28 @@ class HostedDriver:
         if self._child is not None:
             await self._child.stop(grace)
 
+    async def end_waiting(self) -> None:
+        """End what waits for it, if it has not been taken over."""
+        if self._waiting is not None and self._child is None:
+            await self._waiting.end()
+
     def connections(self) -> Evidence:
         """What the driver's JVM recorded."""
         return read_evidence(self._reports)
 
     def clean_up(self) -> None:
         """After the end: only the logs stay, shortened; key, token, network and the job's files go."""
+        self._leave()
+        clean_driver_directory(self.directory)
+
+    def _leave(self) -> None:
+        """Nothing of it runs any more where it lives."""
         if self._network is not None:
             self._network.close()
-        clean_driver_directory(self.directory)
+        elif self.waiting_network is not None:
+            self.waiting_network.close()
+        if self._place is not None:
+            self._place.remove()
 
 
 def clean_driver_directory(directory: Path) -> None:

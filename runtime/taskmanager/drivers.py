@@ -39,6 +39,7 @@ from sluice.runtime.taskmanager.errors import AllocationUnknown, DriverNotStarte
 from sluice.runtime.taskmanager.network_owner import NetworkOwner
 from sluice.runtime.taskmanager.networks import Networks
 from sluice.runtime.taskmanager.slot_table import TaskSlot
+from sluice.runtime.taskmanager.warm_processes import WarmProcesses
 
 _LOG = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Drivers:
         home: what all drivers here have in common.
         jobmaster: who masters the job of a slot now.
         networks: those of drivers; None: they share the machine's.
+        warm: agents that wait; None: there are none.
     """
 
     def __init__(
@@ -72,7 +74,9 @@ class Drivers:
         home: DriverHome,
         jobmaster: Callable[[SlotRequest], JobMasterGateway],
         networks: Networks | None = None,
+        warm: WarmProcesses | None = None,
     ) -> None:
+        self._warm = warm
         self._endpoint = endpoint
         self._home = home
         self._jobmaster = jobmaster
@@ -99,7 +103,8 @@ class Drivers:
             return asyncio.ensure_future(self._jobmaster(request).sign_driver_identity(csr))
 
         join = None if self._networks is None else self._joining(self._networks, request)
-        driver = HostedDriver(launch, self._home, token=request.jobmaster_token, sign=sign, join=join)
+        waiting = None if self._warm is None else self._warm.driver(launch)
+        driver = HostedDriver(launch, self._home, token=request.jobmaster_token, sign=sign, join=join, waiting=waiting)
         self._drivers[launch.job_id] = driver
         return self._start(driver, request)
 
@@ -119,7 +124,7 @@ class Drivers:
                 ask=lambda port: self._jobmaster(request).listeners_on(port),
                 end=lambda reason: loop.call_soon_threadsafe(end, reason),
             )
-            network = await networks.open(network_owner, DRIVER_LISTENS)
+            network = await networks.open(network_owner, DRIVER_LISTENS, driver.waiting_network)
             try:
                 await self._jobmaster(request).driver_listens(driver.launch.attempt, network.ports.ports)
             except BaseException:
@@ -136,13 +141,18 @@ class Drivers:
                 child = await driver.start()
         except BaseException as error:
             self._forget(driver)
-            await asyncio.shield(asyncio.to_thread(driver.clean_up))
+            await asyncio.shield(self._clear_away(driver))
             if isinstance(error, OSError):
                 raise DriverNotStarted(f"the driver of job {launch.job_id}: {error.strerror or error}") from error
             raise
         _LOG.info("driver %d of job %s runs, pid %d", launch.attempt, launch.job_id, child.pid)
         renewal = self._endpoint.hand_off(driver.keep_renewed())
         self._endpoint.hand_off(self._watch(driver, child, request)).add_done_callback(lambda _: renewal.cancel())
+
+    @staticmethod
+    async def _clear_away(driver: HostedDriver) -> None:
+        await driver.end_waiting()
+        await asyncio.to_thread(driver.clean_up)
 
     async def _watch(self, driver: HostedDriver, child: ChildProcess, request: SlotRequest) -> None:
         """Wait for the end, make sure that nothing is left, and tell the JobMaster; then delete the files."""
@@ -151,7 +161,8 @@ class Drivers:
             ended = await child.wait()
             _LOG.info("driver %d of job %s ended: %s", launch.attempt, launch.job_id, ended)
             await child.stop(0)  # whatever it has left in its session
-            await asyncio.to_thread(kill_below, driver.directory)
+            for directory in driver.directories:
+                await asyncio.to_thread(kill_below, directory)
             seen = await asyncio.to_thread(driver.connections)
             before = self._evidence.get(launch.job_id, _Kept())
             self._evidence[launch.job_id] = _Kept(merge(before.evidence, seen), launch.attempt)

@@ -7,7 +7,7 @@ it told this TaskManager to launch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from sluice.core import clear_untrusted, make_private_directory, side_by_side, utc_now
@@ -15,7 +15,7 @@ from sluice.pki import SpiffeId
 from sluice.pki.issuing import SignedChain, install_chain
 from sluice.pki.trust import place_reports
 from sluice.pki.x509 import new_csr
-from sluice.runtime.job_network import JobNetwork
+from sluice.runtime.job_network import JobNetwork, WaitingNetwork
 from sluice.runtime.messages import (
     CsrToSign,
     Evidence,
@@ -34,21 +34,20 @@ from sluice.runtime.node import (
     shorten_log,
 )
 from sluice.runtime.out_of_memory import HEAP_FULL, KernelKills, end_of
-from sluice.runtime.sandbox import Box, Sandbox, Subject, View
+from sluice.runtime.sandbox import Box, Sandbox, View
 from sluice.runtime.spark import read_evidence
 from sluice.runtime.spark.jvm import Command, make_temp_dir, remove_temp_dir
 from sluice.runtime.taskmanager.errors import ExecutorNotStarted
 from sluice.runtime.taskmanager.launcher import ExecutorLauncher, ExecutorPlace
+from sluice.runtime.taskmanager.waiting_executor import EXECUTOR, STREAMS, WaitingExecutor
 from sluice.runtime.workload import AskKeys, AskToken, WorkloadPlace, WorkloadServer, no_keys, no_token
 
-STREAMS = ("stdout", "stderr")
 KILL_GRACE_SECONDS = 3.0
 """How long an executor that is to end gets between SIGTERM and SIGKILL."""
 SIGNAL_EXIT_BASE = 128
 BLAMED_ON_APPLICATION = HEAP_FULL | {50, 51}
 """Exit codes that Spark may count against the job: out of memory, and ``org.apache.spark.util.SparkExitCode``'s
 UNCAUGHT_EXCEPTION and its twin."""
-EXECUTOR = Subject("the executor", "--executor-memory, or python_worker_memory_mb in [isolation]")
 
 Sign = Callable[[CsrToSign], Awaitable[SignedChain]]
 
@@ -80,6 +79,7 @@ class ExecutorProcess:
         join: Join | None = None,
         ask_token: AskToken = no_token,
         ask_keys: AskKeys = no_keys,
+        waiting: WaitingExecutor | None = None,
     ) -> None:
         self.launch = launch
         self._host = host
@@ -87,25 +87,39 @@ class ExecutorProcess:
         self._sign = sign
         self._sandbox = sandbox
         self._join = join
-        self._network: JobNetwork | None = None
         self.directory = executor_directory(jobs, launch.job_id, launch.executor_id)
         self.identity = self.directory / "identity"
-        self._work = self.directory / "work"
-        self._reports = self.directory / "reports"
-        self._of_job = JobIdentity(self.identity, sandbox, launch.job_id)
-        self._temp: Path | None = None
+        self._settle(waiting)
         self._ask_token = ask_token
         self._ask_keys = ask_keys
-        self._workload: WorkloadServer | None = None
         self._child: ChildProcess | None = None
         self._unwanted = False
         self._kills = KernelKills()
         self._kills_before = self._kills.count
 
+    def _settle(self, waiting: WaitingExecutor | None) -> None:
+        """Where it lives: in directories of its own, or in those of a JVM that has waited for it."""
+        self._waiting = waiting
+        place = self._place = None if waiting is None else waiting.place
+        self._box_id = self.launch.job_id if place is None else place.id
+        """Whose uid it has: its job's, or that of the box."""
+        self._work = self.directory / "work" if place is None else place.work
+        self._reports = self.directory / "reports" if place is None else place.reports
+        shown = None if place is None else place.identity
+        self._of_job = JobIdentity(self.identity, self._sandbox, self._box_id, shown)
+        self._temp: Path | None = None if place is None else place.temp
+        self._network: JobNetwork | None = None
+        self._workload: WorkloadServer | None = None
+
     @property
     def ports(self) -> tuple[int, ...]:
         """Those that were assigned to it; none where it listens where it wants."""
         return () if self._network is None else self._network.ports.ports
+
+    @property
+    def waiting_network(self) -> WaitingNetwork | None:
+        """That of the box that has waited for it."""
+        return None if self._waiting is None else self._waiting.network
 
     @property
     def started(self) -> bool:
@@ -114,24 +128,54 @@ class ExecutorProcess:
 
     async def start(self, launcher: ExecutorLauncher) -> ChildProcess:
         """Get an identity and start the process."""
-        for path in (self.directory, self._work, self._reports):
-            make_private_directory(path)
-        self._temp = make_temp_dir()
+        make_private_directory(self.directory)
+        child = await self._attempt(launcher)
+        if child is None:
+            await self.end_workload()
+            await asyncio.to_thread(self._leave)
+            self._settle(None)
+            child = await self._attempt(launcher)
+        if child is None:
+            raise ExecutorNotStarted(f"executor {self.launch.executor_id} has no process")
+        self._child = child
+        await asyncio.to_thread(self._place_reports, child.pid)
+        if self._unwanted:  # asked to end while it was being started
+            await child.stop(KILL_GRACE_SECONDS)
+        return child
+
+    async def _attempt(self, launcher: ExecutorLauncher) -> ChildProcess | None:
+        """Start it where it lives; None: the JVM that has waited cannot be it."""
+        if self._waiting is None:
+            for path in (self._work, self._reports):
+                make_private_directory(path)
+        temp = self._temp = self._temp or make_temp_dir()
         await side_by_side(self._identify(), self._open_network())
         ports = None if self._network is None else self._network.ports.by_name
-        place = ExecutorPlace(self._of_job.shown, self._work, self._temp, self._reports, self._host, ports)
+        place = ExecutorPlace(self._of_job.shown, self._work, temp, self._reports, self._host, ports)
         command = launcher.command(self.launch, place)
-        box = await asyncio.to_thread(self._prepare, command, self._temp)
+        more = {} if self._workload is None else self._workload.environment
+        if self._waiting is not None:
+            await asyncio.to_thread(self._of_job.refresh)
+            self._check_wanted()
+            return await self._waiting.become(self.launch, command, more, self.directory)
+        return await self._start_cold(command, temp, more)
+
+    def _check_wanted(self) -> None:
         if self._unwanted:
             raise ExecutorNotStarted(f"executor {self.launch.executor_id} was given up before it was started")
+
+    async def _start_cold(self, command: Command, temp: Path, more: Mapping[str, str]) -> ChildProcess:
+        """Start a new process for it."""
+        box = await asyncio.to_thread(self._prepare, command, temp)
+        self._check_wanted()
         masker = await asyncio.to_thread(masker_of, self.launch.secrets)
         with open_log(self.directory / "stdout") as stdout, open_log(self.directory / "stderr") as stderr:
             guard = self._sandbox.guard(
-                box.limits, EXECUTOR, directories=(self._work, self._temp, self._reports), logs=(stdout, stderr)
+                box.limits, EXECUTOR, directories=(self._work, temp, self._reports), logs=(stdout, stderr)
             )
-            self._child = await ChildProcess.start(
+            return await ChildProcess.start(
                 command.argv,
-                env={**command.env, **({} if self._workload is None else self._workload.environment)},
+                env={**command.env, **more},
                 cwd=self._work,
                 stdout=stdout,
                 stderr=stderr,
@@ -139,10 +183,6 @@ class ExecutorProcess:
                 guard=guard,
                 masker=masker,
             )
-        await asyncio.to_thread(self._place_reports, self._child.pid)
-        if self._unwanted:  # asked to end while it was being started
-            await self._child.stop(KILL_GRACE_SECONDS)
-        return self._child
 
     def _prepare(self, command: Command, temp: Path) -> Box:
         """Put everything where the process finds it, and say what it sees."""
@@ -169,7 +209,9 @@ class ExecutorProcess:
         """Get an identity, and serve it to the job's code."""
         await self.renew_identity()
         server = WorkloadServer(
-            WorkloadPlace(make_temp_dir(), self._sandbox.uid(self.launch.job_id)),
+            WorkloadPlace(
+                make_temp_dir() if self._place is None else self._place.workload, self._sandbox.uid(self._box_id)
+            ),
             self.identity,
             self._spiffe_id,
             ask=self._ask_token,
@@ -184,9 +226,11 @@ class ExecutorProcess:
             self._network = await self._join(self)
 
     async def end_workload(self) -> None:
-        """From now on nobody gets a token for this executor."""
+        """From now on nobody gets a token for this executor, and nothing waits for it."""
         if self._workload is not None:
             await self._workload.close()
+        if self._waiting is not None and self._child is None:
+            await self._waiting.end()
 
     def _place_reports(self, pid: int) -> None:
         place_reports(self.identity, pid, str(self._spiffe_id), self._reports)
@@ -249,13 +293,21 @@ class ExecutorProcess:
 
     def clean_up(self) -> None:
         """After the end: only the logs stay, shortened; key, secrets, shuffle files and network go."""
+        self._leave()
+        clean_executor_directory(self.directory)
+
+    def _leave(self) -> None:
+        """Nothing of it runs any more where it lives."""
         if self._network is not None:
             self._network.close()
-        if self._temp is not None:
-            remove_temp_dir(self._temp)
-        if self._workload is not None:
-            remove_temp_dir(self._workload.place.directory)
-        clean_executor_directory(self.directory)
+        elif self.waiting_network is not None:
+            self.waiting_network.close()
+        if self._place is not None:
+            self._place.remove()
+        else:
+            for path in (self._temp, None if self._workload is None else self._workload.place.directory):
+                if path is not None:
+                    remove_temp_dir(path)
 
 
 def clean_executor_directory(directory: Path) -> None:

@@ -16,6 +16,9 @@ from sluice.runtime.spark.jvm import (
     find_class_archive,
     find_spark_runtime,
     has_class_archive,
+    jvm_environment,
+    jvm_options,
+    waiting_command,
 )
 
 
@@ -48,6 +51,18 @@ class ExecutorLauncher(Protocol):
         ...
 
 
+class WaitingLauncher(Protocol):
+    """Composes the command of a JVM that waits to become an executor."""
+
+    def spark(self) -> SparkRuntime:
+        """What commands are composed of; another object when something has changed."""
+        ...
+
+    def waiting(self, place: ExecutorPlace, memory_mb: int) -> Command:
+        """The command of a JVM that waits in ``place``, with a heap of ``memory_mb`` MiB."""
+        ...
+
+
 class SparkExecutorLauncher:
     """Spark's own executors, with our security provider."""
 
@@ -77,6 +92,21 @@ class SparkExecutorLauncher:
         spark = self._spark = self._spark or find_spark_runtime()
         self._find_classes_in_background(spark)
         return spark
+
+    def waiting(self, place: ExecutorPlace, memory_mb: int) -> Command:
+        """The command of a JVM that waits to become an executor."""
+        spark = self.spark()
+        options = jvm_options(
+            spark,
+            place.identity,
+            place.work,
+            place.temp,
+            place.reports,
+            memory_mb=memory_mb,
+            assigned_ports=place.ports is not None,
+        )
+        env = jvm_environment(spark, place.work, place.temp, place.host)
+        return waiting_command(spark, options, env, temp_dir=place.temp, argfile=place.work / "waiting.args")
 
     def _find_classes_in_background(self, spark: SparkRuntime) -> None:
         """Use an archive that was made since the start, from the next executor on: checking it takes long."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sluice.runtime.egress import EgressJournal
-from sluice.runtime.job_network import EgressRules, JobNetwork
+from sluice.runtime.job_network import EgressRules, JobNetwork, WaitingNetwork
 from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.taskmanager.journal_rows import JournalRows
 from sluice.runtime.taskmanager.network_owner import NetworkOwner
@@ -28,16 +28,26 @@ class Networks:
     egress_rules: Callable[[NetworkOwner], EgressRules]
     journal: EgressJournal
 
-    async def open(self, owner: NetworkOwner, names: Sequence[str]) -> JobNetwork:
-        """The network of one driver or executor that listens for ``names``; raises as :meth:`JobNetwork.open`."""
+    async def open(
+        self, owner: NetworkOwner, names: Sequence[str], waiting: WaitingNetwork | None = None
+    ) -> JobNetwork:
+        """The network of one driver or executor that listens for ``names``; raises as :meth:`JobNetwork.open`.
+
+        Args:
+            owner: whose it is.
+            names: what it listens for.
+            waiting: that of the box that becomes the owner's; None: make one.
+        """
         rows = JournalRows(self.journal, owner)
-        network = await JobNetwork.open(
-            self.host,
-            names,
-            ask=owner.ask,
-            egress_rules=self.egress_rules(owner),
-            rows=rows,
-            uid=self.sandbox.uid(owner.job_id),
-        )
+        ask, egress_rules = owner.ask, self.egress_rules(owner)
+        if waiting is not None:
+            network = await waiting.admit(names, ask=ask, egress_rules=egress_rules, rows=rows)
+        else:
+            uid = self.sandbox.uid(owner.job_id)
+            network = await JobNetwork.open(self.host, names, ask=ask, egress_rules=egress_rules, rows=rows, uid=uid)
         rows.attach(network)
         return network
+
+    async def wait(self, box_id: str) -> WaitingNetwork:
+        """The network of a box that waits, whose uid is that of ``box_id``; raises as :meth:`WaitingNetwork.open`."""
+        return await WaitingNetwork.open(self.host, uid=self.sandbox.uid(box_id))

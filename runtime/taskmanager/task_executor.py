@@ -50,7 +50,6 @@ from sluice.runtime.taskmanager.driver import AGENT, DriverHome, clean_driver_di
 from sluice.runtime.taskmanager.drivers import Drivers
 from sluice.runtime.taskmanager.errors import AllocationUnknown, ExecutorNotStarted, SlotNotAvailable
 from sluice.runtime.taskmanager.executor import (
-    STREAMS,
     ExecutorProcess,
     Join,
     clean_executor_directory,
@@ -61,6 +60,8 @@ from sluice.runtime.taskmanager.network_owner import NetworkOwner
 from sluice.runtime.taskmanager.networks import Networks
 from sluice.runtime.taskmanager.slot_table import SlotTable
 from sluice.runtime.taskmanager.slot_tables import SlotTables
+from sluice.runtime.taskmanager.waiting_executor import STREAMS
+from sluice.runtime.taskmanager.warm_processes import WarmProcesses
 from sluice.runtime.workload import TokenUnavailable
 
 _LOG = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ class TaskExecutor(RpcEndpoint):
         slots_changed: called on the main thread after each change, so that the ResourceManager hears of it soon.
         argv: the command of a driver agent.
         networks: those of drivers and executors; None: they share the machine's.
+        warm: processes that wait to become drivers and executors; None: there are none.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class TaskExecutor(RpcEndpoint):
         *,
         argv: Sequence[str] = AGENT,
         networks: Networks | None = None,
+        warm: WarmProcesses | None = None,
     ) -> None:
         super().__init__(TASK_EXECUTOR, TaskExecutorGateway)
         self._shape = shape
@@ -132,6 +135,7 @@ class TaskExecutor(RpcEndpoint):
         self._connections = connections
         self._slots_changed = slots_changed
         self._networks = networks
+        self._warm = warm
         self._slots = SlotTables(
             SlotTable(shape.slots, shape.profile, shape.total), SlotTable(shape.driver_slots, shape.driver_profile)
         )
@@ -151,7 +155,7 @@ class TaskExecutor(RpcEndpoint):
             spark=launcher.spark,
             argv=argv,
         )
-        self._drivers = Drivers(self, home, self._jobmaster, networks)
+        self._drivers = Drivers(self, home, self._jobmaster, networks, warm)
 
     async def on_start(self) -> None:
         """Remove what an earlier process of this name left behind; raises ``OrphansRemain``."""
@@ -182,7 +186,8 @@ class TaskExecutor(RpcEndpoint):
 
     def report(self) -> SlotReport:
         """The state of all slots now."""
-        return self._slots.report()
+        warm = None if self._warm is None else self._warm.figures()
+        return msgspec.structs.replace(self._slots.report(), warm=warm)
 
     async def reset(self) -> None:
         """End all drivers and executors and free all slots: the JobManager knows nothing of them (any more).
@@ -365,6 +370,7 @@ class TaskExecutor(RpcEndpoint):
             join=None if self._networks is None else self._joining(self._networks, request),
             ask_token=partial(self._ask_token, request, launch.executor_id),
             ask_keys=partial(self._ask_keys, request),
+            waiting=None if self._warm is None else self._warm.executor(launch),
         )
         job.executors[launch.executor_id] = executor
         return self.deferred(self._start(executor, job, request))
@@ -391,7 +397,7 @@ class TaskExecutor(RpcEndpoint):
                 ask=lambda port: self._jobmaster(request).listeners_on(port),
                 end=lambda reason: loop.call_soon_threadsafe(end, reason),
             )
-            network = await networks.open(network_owner, EXECUTOR_LISTENS)
+            network = await networks.open(network_owner, EXECUTOR_LISTENS, executor.waiting_network)
             try:
                 await self._jobmaster(request).executor_listens(number, network.ports.ports)
             except BaseException:

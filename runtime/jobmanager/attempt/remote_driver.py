@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.core import TraceParent
@@ -20,6 +21,8 @@ class RemoteDrivers:
     start_timeout: float
     stop_grace: float
     lease: float
+    checkpoints: Callable[[str], str]
+    """Where a job's streaming queries would keep their checkpoints."""
     allow_conf: tuple[str, ...] = ()
     """Spark settings that the operator allows jobs in addition, see ``[jobs] allow_conf``."""
 
@@ -73,6 +76,8 @@ class RemoteDriver:
             lease=launcher.lease,
             allow_conf=launcher.allow_conf,
             trace=trace,
+            checkpoints=launcher.checkpoints(self._job_id),
+            may_have_waited=not self._submission.secrets and not self._submission.python,
         )
         self._taskmanager = taskmanager
         await taskmanager.launch_driver(launch)

@@ -47,6 +47,7 @@ from sluice.runtime.messages import (
     SlotProfile,
     SlotReport,
     TaskManagerRegistration,
+    WarmJvms,
 )
 from sluice.runtime.node import from_log, merge
 from sluice.runtime.placement import Placement
@@ -81,6 +82,7 @@ class _Registered:
     """It has been told to leave."""
     isolation: IsolationLevel = IsolationLevel.NONE
     egress: EgressMode = EgressMode.OFF
+    warm: WarmJvms | None = None
 
 
 class ResourceManager(FencedRpcEndpoint):
@@ -182,6 +184,7 @@ class ResourceManager(FencedRpcEndpoint):
         if registered is None or registered.peer is not self.caller.peer:
             raise NotRegistered(f"TaskManager {name} is not registered over this connection", "register again")
         registered.last_heartbeat = self._now_ms()
+        registered.warm = report.warm
         self._monitor.beat(name)
         lost = []
         for action in self._slots.report(name, report):
@@ -426,6 +429,7 @@ class ResourceManager(FencedRpcEndpoint):
             driver_slots_total=drivers.defaults,
             driver_slots_free=drivers.free,
             drivers=tuple(slot.job_id for _, slot in sorted(drivers.slots.items()) if slot.job_id),
+            warm=registered.warm,
         )
 
     async def connections(self) -> Evidence:

@@ -104,6 +104,11 @@ class Guard:
         self._unlinked_memory = 0
         self._group = _made(groups, limits)
 
+    def watch(self, directories: Sequence[Path]) -> None:
+        """The box can fill these too, from now on."""
+        self._devices = devices_of((*self._directories, *directories))
+        self._directories = (*self._directories, *directories)
+
     def enter(self) -> None:
         """Called in the process of the box, between fork and exec: nothing but writes."""
         if self._group is not None:

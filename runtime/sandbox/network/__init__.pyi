@@ -5,6 +5,7 @@ from .events import (
     Connect as Connect,
     Connection as Connection,
     Decision as Decision,
+    Gate as Gate,
     HostAddress as HostAddress,
     Inside as Inside,
     Refusal as Refusal,

@@ -16,7 +16,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 
 from sluice.runtime.sandbox.network import kernel
@@ -27,6 +27,7 @@ from sluice.runtime.sandbox.network.events import (
     Connect,
     Connection,
     Decision,
+    Gate,
     HostAddress,
     Refusal,
     Refuse,
@@ -75,6 +76,7 @@ class NetworkContext:
     """Cookies of the machine's sockets on which its programs have listened, the latest :data:`MAX_LISTENERS`."""
     owed: dict[int, int]
     """What a call has to answer that was interrupted when its socket was connected already, by the socket's cookie."""
+    gate: Gate = field(default_factory=Gate)
 
 
 class CallHandler:
@@ -86,6 +88,8 @@ class CallHandler:
 
     async def connect(self, call: Call) -> int:
         """What a ``connect`` returns: the error's number, or 0."""
+        if self._shut():
+            return errno.EACCES
         sockaddr = call.sockaddr()
         own = call.namespace == self._context.cookie
         family = call.socket.family
@@ -144,6 +148,8 @@ class CallHandler:
 
     async def listen(self, call: Call) -> int:
         """What a ``listen`` returns: the error's number, or 0."""
+        if self._shut():
+            return errno.EACCES
         backlog = call.arguments[1] & 0x7FFFFFFF
         if call.namespace != self._context.cookie:
             if call.cookie in self._context.listeners:
@@ -156,6 +162,11 @@ class CallHandler:
                 return self._listen_outside(call, given, backlog)
         with acting_as(self._context.uid):
             return kernel.listen(call.socket.fileno(), backlog)
+
+    def _shut(self) -> bool:
+        gate = self._context.gate
+        gate.refused += not gate.open
+        return not gate.open
 
     def _listen_outside(self, call: Call, given: socket.socket, backlog: int) -> int:
         with given:

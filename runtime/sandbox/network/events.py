@@ -100,6 +100,15 @@ class Refusal:
     count: int = 1
 
 
+@dataclass(slots=True)
+class Gate:
+    """Closed: no program in the network connects or listens, whoever it wants to reach."""
+
+    open: bool = True
+    refused: int = 0
+    """Calls that failed because it was closed."""
+
+
 class Rules(Protocol):
     """Who decides. Called in the broker's thread."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sluice.runtime.sandbox.network.broker import BoxCalls, Broker, broker
 from sluice.runtime.sandbox.network.connecting import CallHandler, NetworkContext
-from sluice.runtime.sandbox.network.events import Connection, Rows, Rules
+from sluice.runtime.sandbox.network.events import Connection, Gate, Rows, Rules
 from sluice.runtime.sandbox.network.files import network_files
 from sluice.runtime.sandbox.network.last_counters import LastCounters
 from sluice.runtime.sandbox.network.names import Names
@@ -31,7 +31,14 @@ class Network:
     """
 
     def __init__(
-        self, namespace: Namespace, rules: Rules, rows: Rows, uid: int | None, hosts: Mapping[str, str]
+        self,
+        namespace: Namespace,
+        rules: Rules,
+        rows: Rows,
+        uid: int | None,
+        hosts: Mapping[str, str],
+        *,
+        gate: Gate | None = None,
     ) -> None:
         self._namespace = namespace
         self._broker: Broker = broker()
@@ -39,11 +46,17 @@ class Network:
         self._filter = network_filter()
         self._calls: list[BoxCalls] = []
         self._closed = False
-        self._broker.run(self._start(rules, rows, uid))
+        self._broker.run(self._start(rules, rows, uid, gate or Gate()))
 
     @classmethod
     def open(
-        cls, rules: Rules, rows: Rows, *, uid: int | None = None, hosts: Mapping[str, str] | None = None
+        cls,
+        rules: Rules,
+        rows: Rows,
+        *,
+        uid: int | None = None,
+        hosts: Mapping[str, str] | None = None,
+        gate: Gate | None = None,
     ) -> Network:
         """Make it; takes some 50 ms.
 
@@ -53,25 +66,27 @@ class Network:
             uid: the job's own, see :meth:`sluice.runtime.sandbox.Sandbox.uid`; None: it has that of this process, in a
                 user namespace.
             hosts: addresses by the names that its boxes know without asking, besides ``localhost``.
+            gate: whoever has it opens and closes it at any time; None: it is open.
 
         Raises:
             SandboxUnavailable: this machine does not allow it; says why, and what to do.
         """
         namespace = Namespace.make(own_user=uid is None)
         try:
-            return cls(namespace, rules, rows, uid, hosts or {})
+            return cls(namespace, rules, rows, uid, hosts or {}, gate=gate)
         except BaseException:
             namespace.close()
             raise
 
-    async def _start(self, rules: Rules, rows: Rows, uid: int | None) -> None:
+    async def _start(self, rules: Rules, rows: Rows, uid: int | None, gate: Gate) -> None:
         names = Names()
         self._refusals = Refusals(rows)
         self._table = SocketTable()
         self._last = LastCounters()
         asyncio.get_running_loop().add_reader(self._last, self._last.read)
         self._tracker = Tracker(rows, self._table, self._last, self._namespace.inode)
-        self._context = NetworkContext(self._namespace.cookie, rules, names, self._tracker, self._refusals, uid, {}, {})
+        cookie = self._namespace.cookie
+        self._context = NetworkContext(cookie, rules, names, self._tracker, self._refusals, uid, {}, {}, gate)
         self._resolver = Resolver(rules, names, self._refusals)
         await self._resolver.start(self._namespace.questions, self._namespace.streams)
         self._monitor = PacketMonitor(self._namespace.packets, names, self._refusals)

@@ -8,3 +8,4 @@ from .bridge import (
     UnregisterShuffle as UnregisterShuffle,
 )
 from .spec import BEGIN as BEGIN, DriverSpec as DriverSpec
+from .waiting import AGENT_READY as AGENT_READY, WAITING_LOGS as WAITING_LOGS, WaitingSpec as WaitingSpec

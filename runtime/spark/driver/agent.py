@@ -51,6 +51,7 @@ from sluice.runtime.spark.driver.process import DriverProcess, driver_conf
 from sluice.runtime.spark.driver.program import Program
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.driver.verdict import Ending, judge
+from sluice.runtime.spark.driver.waiting import WaitingDriver
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.job_python import install_job_python
 from sluice.runtime.spark.jvm import Gateway, SparkRuntime, connect_conf, seals, shuffle_conf, streaming_conf
@@ -95,15 +96,17 @@ class DriverAgent:
         fetch: FetchBlob,
         temp_dir: Path,
         attachments: AttachmentClient | None = None,
+        waiting: WaitingDriver | None = None,
     ) -> None:
         self._spec = spec
         self._link = link
         self._fetch = following(fetch, link)
         places = self._places = DriverPlaces(Path(spec.work_dir), Path(spec.reports_dir), Path(spec.log_dir), temp_dir)
-        places.make()
+        if waiting is None:
+            places.make()
         self.masker = Masker({})
         self.bridge = Bridge(places.bridge, self._on_spark_event)
-        self._process = DriverProcess(spec, spark, sandbox, places, attachments)
+        self._process = DriverProcess(spec, spark, sandbox, places, attachments, waiting)
         self._workload: Closing | None = None
         self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._spark_lost = False
@@ -146,6 +149,7 @@ class DriverAgent:
             if assignment is None:
                 return self._ending(None)
             if assignment.secrets:
+                self._process.check_secrets()
                 secrets = await self._first(asyncio.ensure_future(self._link.secrets()))
                 if secrets is None:
                     return self._ending(None)
@@ -165,7 +169,7 @@ class DriverAgent:
                 return self._ending(None)
             await self._process.start_python(pipeline, gateway)
             return await self._wait()
-        except (SluiceError, OSError) as error:
+        except (SluiceError, OSError, TimeoutError) as error:
             _LOG.exception("the driver could not be run")
             return self._ending(None, failure=str(error))
         finally:

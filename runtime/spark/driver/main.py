@@ -47,11 +47,17 @@ from sluice.runtime.spark.driver.connect_address import published_port
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink
 from sluice.runtime.spark.driver.lease import DriverLease
 from sluice.runtime.spark.driver.spec import BEGIN, DriverSpec
+from sluice.runtime.spark.driver.waiting import WaitingDriver, WaitingSpec
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.evidence import read_evidence
 from sluice.runtime.spark.jvm import find_spark_runtime, make_temp_dir, remove_temp_dir
 
 _LOG = logging.getLogger(__name__)
+
+MAX_PATH_BYTES = 4096
+"""PATH_MAX of Linux."""
+WAIT = "--wait"
+"""The path is that of a :class:`~sluice.runtime.spark.driver.waiting.WaitingSpec`; the driver's is told later."""
 
 
 class Agent(Protocol):
@@ -130,15 +136,18 @@ class DialedPeer:
         await self._peer.close()
 
 
-async def run_driver(spec: DriverSpec) -> int:
-    """Run one driver attempt; returns the exit code of the agent."""
+async def run_driver(spec: DriverSpec, waiting: WaitingDriver | None = None) -> int:
+    """Run one driver attempt, with JVM and Python that have waited for it, if any; returns the agent's exit code."""
     identity = TlsIdentity(Path(spec.identity_dir))
     expected = f"spiffe://{spec.trust_domain}/job/{spec.job_id}/driver"
     if str(identity.spiffe_id) != expected:
         raise DriverFailed(f"the identity is {identity.spiffe_id}, not {expected}")
-    attachments = AttachmentClient(spec.attachments) if spec.attachments >= 0 else None
-    spark = spec.spark if spec.spark is not None else await asyncio.to_thread(find_spark_runtime)
-    sandbox = await asyncio.to_thread(_sandbox, spec)
+    if waiting is None:
+        attachments = AttachmentClient(spec.attachments) if spec.attachments >= 0 else None
+        spark = spec.spark if spec.spark is not None else await asyncio.to_thread(find_spark_runtime)
+        sandbox = await asyncio.to_thread(_sandbox, spec)
+    else:
+        attachments, spark, sandbox = waiting.attachments, waiting.spark, waiting.sandbox
     service = RpcService(identity)
 
     leader = spec.leader.finder(service)
@@ -152,7 +161,7 @@ async def run_driver(spec: DriverSpec) -> int:
         host, port, name = assignment.blob_host, assignment.blob_port, assignment.jobmanager
         await fetch_blob(identity, host, port, spec.job_id, ref, target, jobmanager=name)
 
-    temp_dir = make_temp_dir()
+    temp_dir = make_temp_dir() if waiting is None else waiting.temp
     link = JobMasterLink(
         dial,
         attempt=spec.attempt,
@@ -160,7 +169,7 @@ async def run_driver(spec: DriverSpec) -> int:
         patience_seconds=max(spec.reconnect_seconds, spec.lease_seconds),
         lease=DriverLease(spec.lease_seconds),
     )
-    agent = DriverAgent(spec, spark, sandbox, link, fetch, temp_dir, attachments)
+    agent = DriverAgent(spec, spark, sandbox, link, fetch, temp_dir, attachments, waiting)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.cancel, spec.stop_grace_seconds)
     try:
         async with reporting(identity, "driver-agent"):
@@ -174,7 +183,7 @@ async def run_driver(spec: DriverSpec) -> int:
     return 1 if link.lost.done() else 0
 
 
-def _sandbox(spec: DriverSpec) -> Sandbox:
+def _sandbox(spec: DriverSpec | WaitingSpec) -> Sandbox:
     private = [*map(Path, spec.private_dirs)]
     if spec.trial is None:
         return Sandbox.prepare(spec.isolation, private=private)
@@ -203,14 +212,50 @@ def awaited_spec(path: Path) -> DriverSpec:
     return DriverSpec.read(path)
 
 
+async def wait_for_driver(spec: WaitingSpec) -> int:
+    """Wait with a JVM and a Python for a driver, and run it; returns the exit code of the agent."""
+    spark = spec.spark if spec.spark is not None else await asyncio.to_thread(find_spark_runtime)
+    waiting = WaitingDriver(spec, spark, await asyncio.to_thread(_sandbox, spec))
+    try:
+        await waiting.start()
+        told = await _told_path(waiting)
+        return 0 if told is None else await run_driver(DriverSpec.read(told), waiting)
+    finally:
+        await waiting.end()
+        remove_temp_dir(waiting.temp)
+
+
+async def _told_path(waiting: WaitingDriver) -> Path | None:
+    """Where the spec of the driver is; None: nobody needs this process; raises :class:`DriverFailed`."""
+    reader = asyncio.StreamReader(limit=MAX_PATH_BYTES)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    reading = asyncio.create_task(reader.readline(), name="the line that says which driver this is")
+    ending = asyncio.create_task(waiting.ended(), name="end of JVM or Python")
+    try:
+        await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if not reading.done():
+            raise DriverFailed("the JVM or the Python that waited has ended")
+        line = os.fsdecode(reading.result())
+        waiting.confirm()
+    except ValueError as error:
+        raise DriverFailed(f"no path has more than {MAX_PATH_BYTES} bytes") from error
+    finally:
+        await end_tasks(reading, ending)
+    return Path(line.removesuffix("\n")) if line.endswith("\n") else None
+
+
 def main(argv: list[str]) -> int:
     """Command line entry point; ``argv`` without the program's name."""
-    if len(argv) != 1:
+    waits = len(argv) == 2 and argv[0] == WAIT
+    if len(argv) != 1 and not waits:
         sys.stderr.write("usage: echo begin | python -m sluice.runtime.spark.driver.main SPEC.json\n")
+        sys.stderr.write(f"       echo SPEC.json | python -m sluice.runtime.spark.driver.main {WAIT} WAITING.json\n")
         return 2
     forbid_core_dumps()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
+        if waits:
+            return asyncio.run(wait_for_driver(WaitingSpec.read(Path(argv[1]))))
         return asyncio.run(run_driver(awaited_spec(Path(argv[0]))))
     except SluiceError as error:
         unexpected = error.__cause__ if isinstance(error, DriverFailed) else None

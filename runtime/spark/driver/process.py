@@ -42,6 +42,7 @@ from sluice.runtime.node import (
 from sluice.runtime.sandbox import Box, IsolationLevel, Limits, Sandbox, Subject, View
 from sluice.runtime.spark.driver.places import DriverPlaces
 from sluice.runtime.spark.driver.spec import DriverSpec
+from sluice.runtime.spark.driver.waiting import JVM, PIPELINE, WaitingDriver, python_environment
 from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.job_python import job_python_environment
 from sluice.runtime.spark.jvm import (
@@ -106,8 +107,6 @@ def driver_conf(
     return {**conf, **packages.conf(files)}
 
 
-PIPELINE = Subject("the pipeline's Python process", "driver_python_memory_mb in [isolation]")
-JVM = Subject("the driver's JVM", "memory_overhead_mb or python_worker_memory_mb in [isolation]", owner="the driver")
 ASIDE = Subject("the program that unpacks archives", "driver_python_memory_mb in [isolation]", owner="the driver")
 
 
@@ -118,30 +117,38 @@ class DriverProcess:
     agent's owner renews, and the bridge.
     """
 
-    def __init__(  # what it runs, with what, in what, where
+    def __init__(  # noqa: PLR0917  # what it runs, with what, in what, where
         self,
         spec: DriverSpec,
         spark: SparkRuntime,
         sandbox: Sandbox,
         places: DriverPlaces,
         attachments: AttachmentClient | None = None,
+        waiting: WaitingDriver | None = None,
     ) -> None:
+        self._waiting = waiting
         self._spec = spec
         self._spark = spark
         self._sandbox = sandbox
         self._places = places
         self._attachments = attachments
-        self._identity = JobIdentity(Path(spec.identity_dir), sandbox, spec.job_id)
+        shown = None if waiting is None else waiting.identity
+        self._identity = JobIdentity(Path(spec.identity_dir), sandbox, spec.waited or spec.job_id, shown)
         self._fresh: asyncio.Task[None] | None = None
         self._checkpoints: tuple[Path, ...] = ()
         self._jvm: ChildProcess | None = None
         self._secret_files: tuple[Path, ...] = ()
         """What the JVM reads at its start."""
         self._python: ChildProcess | None = None
-        self._workload = WorkloadPlace(places.workload, sandbox.uid(spec.job_id))
+        self._workload = WorkloadPlace(places.workload, sandbox.uid(spec.waited or spec.job_id))
         self._workload_environment: Mapping[str, str] = {}
         self._secrets: tuple[GivenSecret, ...] = ()
         self._masker: Masker | None = None
+
+    def check_secrets(self) -> None:
+        """Raise :class:`DriverFailed` if this driver can have none: they are in a box from its beginning."""
+        if self._waiting is not None:
+            raise DriverFailed("a driver whose JVM has waited can be given no secrets", "please report it")
 
     def give(self, secrets: tuple[GivenSecret, ...]) -> Masker:
         """JVM and Python get these when they are started; masks them in what they print, and whatever else is told."""
@@ -156,7 +163,7 @@ class DriverProcess:
 
     def own(self, path: Path) -> None:
         """Make what is at ``path`` the job's."""
-        self._sandbox.own([path], self._spec.job_id)
+        self._sandbox.own([path], self._spec.waited or self._spec.job_id)
 
     async def launch_jvm(self, conf: Mapping[str, str], checkpoints: str = "") -> None:
         """Start the JVM; :meth:`gateway` waits for it.
@@ -186,23 +193,13 @@ class DriverProcess:
             allow_conf=self._spec.allow_conf,
             ports=self._spec.ports or None,
         )
-        box = await asyncio.to_thread(self._prepare_jvm, command, checkpoints)
-        with self._log("driver.jvm.log") as log:
-            written = (*box.view.writable, *box.view.shared)
-            guard = self._sandbox.guard(box.limits, JVM, directories=written, logs=(log,))
-            self._jvm = await ChildProcess.start(
-                command.argv,
-                env={**command.env, **self._workload_environment},
-                cwd=places.work,
-                stdout=log.fileno(),
-                stderr=log.fileno(),
-                stdin=asyncio.subprocess.PIPE,
-                box=box,
-                guard=guard,
-                masker=self._masker,
-            )
+        if self._waiting is not None:
+            await asyncio.to_thread(self._open_waiting, self._waiting, checkpoints)
+            self._jvm = await self._waiting.become_jvm(command, self._workload_environment)
+        else:
+            self._jvm = await self._start_cold(command, checkpoints)
         self._fresh = asyncio.create_task(self._identity.keep_fresh(), name="identity of the driver's JVM")
-        self._secret_files = tuple(command.files)
+        self._secret_files = () if self._waiting is not None else tuple(command.files)
         await asyncio.to_thread(self._place_reports, self._jvm.pid)
 
     async def gateway(self) -> Gateway:
@@ -224,6 +221,31 @@ class DriverProcess:
         for path in self._secret_files:
             remove_untrusted(places.work, path.name)  # read long ago; no reason to keep a secret on disk
         return gateway
+
+    async def _start_cold(self, command: Command, checkpoints: str) -> ChildProcess:
+        box = await asyncio.to_thread(self._prepare_jvm, command, checkpoints)
+        with self._log("driver.jvm.log") as log:
+            written = (*box.view.writable, *box.view.shared)
+            guard = self._sandbox.guard(box.limits, JVM, directories=written, logs=(log,))
+            return await ChildProcess.start(
+                command.argv,
+                env={**command.env, **self._workload_environment},
+                cwd=self._places.work,
+                stdout=log.fileno(),
+                stderr=log.fileno(),
+                stdin=asyncio.subprocess.PIPE,
+                box=box,
+                guard=guard,
+                masker=self._masker,
+            )
+
+    def _open_waiting(self, waiting: WaitingDriver, checkpoints: str) -> None:
+        """Put everything where JVM and Python, which have waited, find it."""
+        places = self._places
+        self._identity.refresh()
+        self._sandbox.own((places.work, places.scratch, places.jvm, places.reports), waiting.spec.id)
+        job_id = self._spec.job_id
+        waiting.mount(job_id, own_checkpoints(checkpoints, self._sandbox, job_id))
 
     def _prepare_jvm(self, command: Command, checkpoints: str) -> Box:
         """Put everything where the JVM finds it; what it sees."""
@@ -295,6 +317,10 @@ class DriverProcess:
     async def start_python(self, pipeline: Pipeline, gateway: Gateway) -> None:
         """Start the user's program; its output goes to ``driver.stdout`` and ``driver.stderr``."""
         command = self._python_command(pipeline, gateway)
+        if self._waiting is not None:
+            place = pipeline.script.parent
+            self._python = await self._waiting.become_python(command, self._workload_environment, place)
+            return
         box = await asyncio.to_thread(self._python_box)
         with self._log("driver.stdout") as out, self._log("driver.stderr") as err:
             # The directories are the JVM's too, whose guard measures them.
@@ -312,13 +338,7 @@ class DriverProcess:
 
     def _python_command(self, pipeline: Pipeline, gateway: Gateway) -> Command:
         env = {
-            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-            "HOME": str(self._places.work),
-            "LANG": "C.UTF-8",
-            "TMPDIR": str(self._places.scratch),
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "SPARK_HOME": str(self._spark.distribution.home),
+            **python_environment(self._spark, self._places),
             "SPARK_LOCAL_IP": self._spec.host,
             "PYSPARK_PYTHON": sys.executable,
             **self._packages_environment(pipeline),

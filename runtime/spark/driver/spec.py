@@ -51,6 +51,7 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         trial: how the TaskManager found this machine to give that; None: the agent tries it itself.
         spark: the Java, Spark and plugin that the TaskManager has examined; None: the agent does it itself.
         ports: assigned to the driver, by what it listens for; empty: it listens where it wants.
+        waited: in the place of a job's id, whose uid its boxes have, if JVM and Python have waited for it; else empty.
         attachments: descriptor over which its boxes are attached to the job's network; -1: they share the machine's.
         private_dirs: what no job may see, wherever it is: the home directory with its keys.
     """
@@ -81,6 +82,7 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     private_dirs: tuple[str, ...] = ()
     ports: dict[str, int] = {}
     attachments: int = -1
+    waited: str = ""
 
     @property
     def token(self) -> bytes:
@@ -101,14 +103,15 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def read(cls, path: Path) -> DriverSpec:
         """Read a spec; a file that others may read, or that does not decode, is refused."""
         try:
-            spec = msgspec.json.decode(read_secret(path, MAX_SPEC_BYTES), type=cls, dec_hook=_path)
+            spec = msgspec.json.decode(read_secret(path, MAX_SPEC_BYTES), type=cls, dec_hook=as_path)
             bytes.fromhex(spec.jobmaster_token)
         except (msgspec.DecodeError, ValueError) as error:
             raise DriverFailed(f"{path} is not a driver spec: {error}", "it is written by the TaskManager") from error
         return spec
 
 
-def _path(kind: type, value: Any) -> Path:  # noqa: ANN401  # whatever JSON has there
+def as_path(kind: type, value: Any) -> Path:  # noqa: ANN401  # whatever JSON has there
+    """How a spec's paths are decoded."""
     if kind is not Path or not isinstance(value, str):
         raise NotImplementedError(f"{kind.__name__} is none of a spec's types")
     return Path(value)

@@ -11,11 +11,14 @@ from .class_archive import (
 from .command import (
     MINIMUM_EXECUTOR_MEMORY_MB as MINIMUM_EXECUTOR_MEMORY_MB,
     Command as Command,
+    JvmProgram as JvmProgram,
     SparkRuntime as SparkRuntime,
     TlsEngine as TlsEngine,
     driver_jvm_command as driver_jvm_command,
     executor_command as executor_command,
     find_spark_runtime as find_spark_runtime,
+    jvm_environment as jvm_environment,
+    jvm_options as jvm_options,
 )
 from .conf import (
     DRIVER_LISTENS as DRIVER_LISTENS,
@@ -47,3 +50,10 @@ from .packages import (
 )
 from .sealing import seals as seals
 from .tempdir import make_temp_dir as make_temp_dir, remove_temp_dir as remove_temp_dir
+from .waiting import (
+    READY as READY,
+    WAITING_ROOM as WAITING_ROOM,
+    can_become as can_become,
+    job_line as job_line,
+    waiting_command as waiting_command,
+)

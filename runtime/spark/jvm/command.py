@@ -57,6 +57,9 @@ SERIAL_GC_BELOW_MB = 1792
 (HotSpot's "server-class machine"); it looks at the machine, but slots share one."""
 
 
+AGENT_OPTION = "-javaagent:"
+
+
 class TlsEngine(enum.StrEnum):
     """Which implementation of TLS 1.3 the provider uses; the rules are the same.
 
@@ -115,16 +118,39 @@ def find_spark_runtime(
 
 
 @dataclass(frozen=True, slots=True)
+class JvmProgram:
+    """What runs in a JVM, apart from what it is started with.
+
+    ``options`` cannot be changed once it runs; everything else a JVM that waits can be told later
+    (:mod:`sluice.runtime.spark.jvm.waiting`).
+    """
+
+    options: tuple[str, ...]
+    main: str
+    arguments: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def command(self, spark: SparkRuntime, env: Mapping[str, str], argfile: Path) -> Command:
+        """The command that starts it, with its options and properties in ``argfile``."""
+        properties = (f"-D{key}={value}" for key, value in sorted(self.properties.items()))
+        content = argument_file([*self.options, *properties, "-cp", spark.distribution.class_path])
+        argv = (str(spark.java.executable), f"@{argfile}", self.main, *self.arguments)
+        return Command(argv, env, {argfile: content}, spark.read_only, self)
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """A process to start: ``files`` must be written (0600) first, and may hold secrets, as may ``env``.
 
-    ``read_only`` is what it needs to read besides its directories, the system and Python.
+    ``read_only`` is what it needs to read besides its directories, the system and Python. ``jvm`` says what it is,
+    if it is a JVM.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
     files: Mapping[Path, bytes] = field(repr=False)
     read_only: tuple[Path, ...] = ()
+    jvm: JvmProgram | None = None
 
     def write_files(self) -> None:
         """Write :attr:`files`, each readable by its owner alone."""
@@ -159,34 +185,36 @@ def executor_command(
         ForbiddenSparkConf: the driver wants something that the launcher decides.
     """
     _check_java_options(launch.java_options)
-    options = [
-        *_jvm_options(spark, identity_dir, work_dir, temp_dir, reports_dir, memory_mb=launch.memory_mb),
-        *(f"-D{key}={value}" for key, value in sorted(executor_startup_conf(launch.startup_conf).items())),
-        *_listening(None if ports is None else executor_port_conf(ports)),
-        "-cp",
-        spark.distribution.class_path,
-    ]
-    argfile = work_dir / "executor.args"
-    argv = (
-        str(spark.java.executable),
-        f"@{argfile}",
+    program = JvmProgram(
+        jvm_options(
+            spark,
+            identity_dir,
+            work_dir,
+            temp_dir,
+            reports_dir,
+            memory_mb=launch.memory_mb,
+            assigned_ports=ports is not None,
+        ),
         "org.apache.spark.executor.CoarseGrainedExecutorBackend",
-        *("--driver-url", launch.driver_url),
-        *("--executor-id", str(launch.executor_id)),
-        *("--bind-address", host),
-        *("--hostname", host),
-        *("--cores", str(launch.cores)),
-        *("--app-id", launch.app_id),
-        *("--resourceProfileId", str(launch.resource_profile_id)),
+        (
+            *("--driver-url", launch.driver_url),
+            *("--executor-id", str(launch.executor_id)),
+            *("--bind-address", host),
+            *("--hostname", host),
+            *("--cores", str(launch.cores)),
+            *("--app-id", launch.app_id),
+            *("--resourceProfileId", str(launch.resource_profile_id)),
+        ),
+        {**executor_startup_conf(launch.startup_conf), **({} if ports is None else executor_port_conf(ports))},
     )
     env = {
-        **_environment(spark, work_dir, temp_dir, host),
+        **jvm_environment(spark, work_dir, temp_dir, host),
         "SPARK_EXECUTOR_DIRS": str(work_dir / "local"),
         "PYSPARK_PYTHON": launch.python,
         "OMP_NUM_THREADS": str(launch.cores),
         "_SPARK_AUTH_SECRET": launch.spark_auth_secret,
     }
-    return Command(argv, env, {argfile: argument_file(options)}, spark.read_only)
+    return program.command(spark, env, work_dir / "executor.args")
 
 
 def driver_jvm_command(
@@ -216,17 +244,22 @@ def driver_jvm_command(
         allow_conf: settings that the operator allows the job's code in addition.
         ports: assigned to it, by :data:`DRIVER_LISTENS`; None: it listens where it wants.
     """
-    options = [
-        *_jvm_options(spark, identity_dir, work_dir, temp_dir, reports_dir, memory_mb=memory_mb),
-        *(f"-D{key}={value}" for key, value in rendered(allow_conf).items()),
-        *(f"-D{key}={value}" for key, value in sorted(conf.items())),
-        *_listening(None if ports is None else driver_port_conf(ports)),
-        "-cp",
-        spark.distribution.class_path,
-    ]
-    argfile = work_dir / "driver-jvm.args"
+    program = JvmProgram(
+        jvm_options(
+            spark,
+            identity_dir,
+            work_dir,
+            temp_dir,
+            reports_dir,
+            memory_mb=memory_mb,
+            assigned_ports=ports is not None,
+        ),
+        "org.apache.spark.api.python.PythonGatewayServer",
+        (),
+        {**rendered(allow_conf), **conf, **({} if ports is None else driver_port_conf(ports))},
+    )
     env = {
-        **_environment(spark, work_dir, temp_dir, host),
+        **jvm_environment(spark, work_dir, temp_dir, host),
         "SPARK_LOCAL_DIRS": str(work_dir / "local"),
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_info),
         "SPARK_SCALA_VERSION": SCALA_BINARY_VERSION,
@@ -236,14 +269,21 @@ def driver_jvm_command(
         "SLUICE_JOB_ID": job_id,
         "SLUICE_ATTEMPT": str(attempt),
     }
-    argv = (str(spark.java.executable), f"@{argfile}", "org.apache.spark.api.python.PythonGatewayServer")
-    return Command(argv, env, {argfile: argument_file(options)}, spark.read_only)
+    return program.command(spark, env, work_dir / "driver-jvm.args")
 
 
-def _jvm_options(
-    spark: SparkRuntime, identity_dir: Path, work_dir: Path, temp_dir: Path, reports_dir: Path, *, memory_mb: int
-) -> list[str]:
-    return [
+def jvm_options(
+    spark: SparkRuntime,
+    identity_dir: Path,
+    work_dir: Path,
+    temp_dir: Path,
+    reports_dir: Path,
+    *,
+    memory_mb: int,
+    assigned_ports: bool,
+) -> tuple[str, ...]:
+    """What a JVM of Spark is started with, whatever it becomes; nothing of it is secret."""
+    return (
         *MODULE_OPTIONS,
         f"-Xmx{memory_mb}m",
         "-XX:+ExitOnOutOfMemoryError",
@@ -254,15 +294,13 @@ def _jvm_options(
         f"-Djava.io.tmpdir={temp_dir}",
         f"-Dsluice.tls.engine={spark.engine}",
         f"-Dsluice.reports={reports_dir}",
-        f"-javaagent:{spark.plugin}={identity_dir}",
-    ]
+        *([NO_NATIVE_TRANSPORT] if assigned_ports else []),
+        f"{AGENT_OPTION}{spark.plugin}={identity_dir}",
+    )
 
 
-def _listening(conf: Mapping[str, str] | None) -> list[str]:
-    return [] if conf is None else [*(f"-D{key}={value}" for key, value in sorted(conf.items())), NO_NATIVE_TRANSPORT]
-
-
-def _environment(spark: SparkRuntime, work_dir: Path, temp_dir: Path, host: str) -> dict[str, str]:
+def jvm_environment(spark: SparkRuntime, work_dir: Path, temp_dir: Path, host: str) -> dict[str, str]:
+    """The environment of a JVM of Spark, whatever it becomes."""
     return {
         "PATH": f"{spark.java.executable.parent}:/usr/bin:/bin",
         "HOME": str(work_dir),

@@ -54,6 +54,7 @@ BROKEN = [
     ("sandbox", Severity.ERROR, {"sandbox": Program(error="the sandbox does not work", remedy="ask the kernel")}),
     ("isolation-none", Severity.WARNING, {"isolated": False}),
     ("egress-off", Severity.WARNING, {"egress": EgressMode.OFF}),
+    ("warm-jvms", Severity.WARNING, {"warm": True, "root": False}),
     ("home-not-writable", Severity.ERROR, {"home": replace(FIT.home, writable=False)}),
     ("home-disk", Severity.ERROR, {"home": replace(FIT.home, free_bytes=511 * MEBIBYTE)}),
     ("home-disk", Severity.WARNING, {"home": replace(FIT.home, free_bytes=513 * MEBIBYTE)}),

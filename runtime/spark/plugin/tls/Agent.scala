@@ -1,7 +1,7 @@
 package io.sluice.tls
 
 import java.lang.instrument.Instrumentation
-import java.nio.file.Paths
+import java.nio.file.{Path, Paths}
 import java.security.Security
 import javax.net.ssl.SSLContext
 
@@ -14,6 +14,9 @@ import scala.util.control.NonFatal
   * Runs before `main`: loads the identity, registers the security provider, rewrites the classes through which Spark's
   * configuration could bypass it, and checks that all of this holds. Whatever goes wrong halts the JVM; there is
   * no state in which Spark runs on without it.
+  *
+  * `-javaagent:plugin.jar=wait:IDENTITY_DIRECTORY`: the same but for the identity, which comes with the job that this JVM
+  * waits for. Until then the provider makes no channel, and Spark neither listens nor connects.
   */
 object Agent {
 
@@ -31,26 +34,68 @@ object Agent {
 
   def launcherSettings: Map[String, String] = settings
 
+  /** Of an argument: the identity will come later, while the JVM waits for its job. */
+  private val Waits = "wait:"
+
+  /** Where the identity of a JVM that waits will be; empty: none is awaited (any more). */
+  private var awaited = ""
+
+  @volatile private var known = false
+
+  /** Whether this process has its identity; until then Spark neither listens nor connects (see [[Guard]]). */
+  def admitted: Boolean = known
+
   def premain(arguments: String, instrumentation: Instrumentation): Unit =
     try {
       if (arguments == null || arguments.isEmpty) throw new IllegalArgumentException("no identity directory was given")
-      settings = sparkProperties()
       // Before the JDK's TLS is loaded, which would sign handshakes with SHA-1 for whoever asks for it.
       Seq("server", "client").foreach(end => System.setProperty(s"jdk.tls.$end.SignatureSchemes", SignatureSchemes))
-      val directory = Paths.get(arguments)
-      val identity = new Identity(directory)
       val engines = Engines.named(System.getProperty("sluice.tls.engine", "jdk"))
-      val reports = Option(System.getProperty("sluice.reports")).map(Paths.get(_))
-      val evidence = new Evidence(reports.getOrElse(directory))
-      Security.addProvider(new SluiceProvider(identity, engines, evidence))
-      ShuffleTls.prepare(identity, engines, evidence)
-      Guard.apply(instrumentation)
-      SSLContext.getInstance(SluiceProvider.Algorithm).init(null, null, null)
-      UserName.provide()
-      new Watcher(identity, reports.fold(UseReport.beside(directory))(UseReport.in)).start()
+      if (arguments.startsWith(Waits)) {
+        awaited = arguments.drop(Waits.length)
+        Security.addProvider(new WaitingProvider)
+        Guard.apply(instrumentation)
+      } else {
+        take(arguments, engines)
+        Guard.apply(instrumentation)
+        begin(arguments)
+      }
     } catch {
       case error: Throwable => stop("this process cannot be given its identity", error)
     }
+
+  /** The job of a JVM that has waited has come: its identity is where the command line has said, its settings are set. */
+  private[sluice] def admit(): Unit = synchronized {
+    try {
+      if (awaited.isEmpty) throw new IllegalStateException("it does not wait for one")
+      val directory = awaited
+      awaited = ""
+      Security.removeProvider(WaitingProvider.Name)
+      take(directory, Engines.named(System.getProperty("sluice.tls.engine", "jdk")))
+      begin(directory)
+    } catch {
+      case error: Throwable => stop("this process cannot be given its identity", error)
+    }
+  }
+
+  private var identity: Identity = _
+
+  private def take(arguments: String, engines: Engines): Unit = {
+    settings = sparkProperties()
+    identity = new Identity(Paths.get(arguments))
+    val evidence = new Evidence(reports.getOrElse(Paths.get(arguments)))
+    Security.addProvider(new SluiceProvider(identity, engines, evidence))
+    ShuffleTls.prepare(identity, engines, evidence)
+    known = true
+  }
+
+  private def begin(arguments: String): Unit = {
+    SSLContext.getInstance(SluiceProvider.Algorithm).init(null, null, null)
+    UserName.provide()
+    new Watcher(identity, reports.fold(UseReport.beside(Paths.get(arguments)))(UseReport.in)).start()
+  }
+
+  private def reports: Option[Path] = Option(System.getProperty("sluice.reports")).map(Paths.get(_))
 
   /** Halts at once: no shutdown hook may still talk to anybody. */
   def stop(what: String, error: Throwable): Nothing = {

@@ -4,14 +4,15 @@ import java.lang.instrument.{ClassFileTransformer, Instrumentation}
 import java.security.ProtectionDomain
 
 import org.apache.spark.network.util.{MapConfigProvider, TransportConf}
-import org.apache.xbean.asm9.{ClassReader, ClassVisitor, ClassWriter, MethodVisitor, Opcodes}
+import org.apache.xbean.asm9.{ClassReader, ClassVisitor, ClassWriter, Label, MethodVisitor, Opcodes}
 
 /** Takes from Spark's classes the decisions that a job's configuration could turn against mutual TLS.
   *
   * `TransportConf`: whether RPC is TLS, and by which SSLContext, become constants. `SSLFactory`: key and trust stores of
   * the configuration are not even opened (without a trust store it would trust everyone), and the path that builds Netty
   * contexts past the provider is closed. `TransportContext` tells [[Connections]] of each channel it has set up. gRPC
-  * servers, which are Spark Connect's, get [[ConnectTls]]. Spark's web server listens nowhere.
+  * servers, which are Spark Connect's, get [[ConnectTls]]. Spark's web server listens nowhere. And without an identity
+  * nothing of Spark's listens or connects.
   */
 private[tls] final class Guard(rewrites: Map[String, Guard.Methods]) extends ClassFileTransformer {
 
@@ -134,6 +135,36 @@ private[tls] object Guard {
     method.visitInsn(Opcodes.ARETURN)
   }
 
+  /** `first` comes before the method's own code, which runs only when there is an identity. */
+  private def withIdentity(first: MethodVisitor => Unit): Change = { method =>
+    new MethodVisitor(Opcodes.ASM9, method) {
+      override def visitCode(): Unit = {
+        super.visitCode()
+        val own = new Label
+        super.visitMethodInsn(Opcodes.INVOKESTATIC, "io/sluice/tls/Agent", "admitted", "()Z", false)
+        super.visitJumpInsn(Opcodes.IFNE, own)
+        first(mv)
+        super.visitLabel(own)
+        super.visitFrame(Opcodes.F_SAME, 0, null, 0, null)
+      }
+    }
+  }
+
+  /** Spark's servers do not listen; the port that they tell is one that nobody can have. */
+  private val unlistened: Change = withIdentity { method =>
+    method.visitVarInsn(Opcodes.ALOAD, 0)
+    method.visitInsn(Opcodes.ICONST_1)
+    method.visitFieldInsn(Opcodes.PUTFIELD, Servers, "port", "I")
+    method.visitInsn(Opcodes.RETURN)
+  }
+
+  private val unconnected: Change = withIdentity { method =>
+    method.visitInsn(Opcodes.ACONST_NULL)
+    method.visitInsn(Opcodes.ATHROW)
+  }
+
+  private val Servers = "org/apache/spark/network/server/TransportServer"
+  private val Clients = "org/apache/spark/network/client/TransportClient"
   private val GrpcServers = "org/sparkproject/connect/grpc/netty/NettyServerBuilder"
 
   private val Rewrites: Map[String, Methods] = Map(
@@ -155,6 +186,8 @@ private[tls] object Guard {
     "org/apache/spark/network/TransportContext" -> Map(
       ("initializePipeline(Lio/netty/channel/socket/SocketChannel;Lorg/apache/spark/network/server/RpcHandler;Z)" +
         "Lorg/apache/spark/network/server/TransportChannelHandler;") -> told),
+    Servers -> Map("init(Ljava/lang/String;I)V" -> unlistened),
+    s"${Clients}Factory" -> Map(s"createClient(Ljava/net/InetSocketAddress;)L$Clients;" -> unconnected),
     "org/apache/spark/ui/JettyUtils$" -> Map(
       ("startJettyServer(Ljava/lang/String;ILorg/apache/spark/SSLOptions;Lorg/apache/spark/SparkConf;Ljava/lang/String;I)" +
         "Lorg/apache/spark/ui/ServerInfo;") -> unheard),

@@ -20,7 +20,8 @@ from sluice.runtime.node.log_files import (
 )
 from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
 from sluice.runtime.taskmanager.driver import LOG_FILES, clean_driver_directory
-from sluice.runtime.taskmanager.executor import STREAMS, ExecutorProcess, clean_executor_directory
+from sluice.runtime.taskmanager.executor import ExecutorProcess, clean_executor_directory
+from sluice.runtime.taskmanager.waiting_executor import STREAMS
 
 TEXT = "PRIVATE KEY of the JobManager"
 

@@ -1,0 +1,156 @@
+"""A driver agent that waits, with a JVM and a Python, to run one driver."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+
+from sluice.runtime.job_network import AttachmentServer, WaitingNetwork, attachment_sockets
+from sluice.runtime.node import ChildProcess, can_return, open_log, to_foreground
+from sluice.runtime.spark.driver import AGENT_READY, WAITING_LOGS, WaitingSpec
+from sluice.runtime.spark.jvm import SparkRuntime
+from sluice.runtime.taskmanager.errors import DriverNotStarted
+from sluice.runtime.taskmanager.launcher import WaitingLauncher
+from sluice.runtime.taskmanager.waiting_executor import (
+    ADMISSION_SECONDS,
+    POLL_SECONDS,
+    WaitingRoom,
+    send_line,
+    used_seconds,
+)
+from sluice.runtime.taskmanager.waiting_place import WaitingPlace
+from sluice.runtime.warm import WarmSize
+
+_LOG = logging.getLogger(__name__)
+
+AGENT_LOG = "driver.agent.log"
+LOGS = (*WAITING_LOGS, AGENT_LOG)
+END_SECONDS = 2.0
+CONFIRM_POLL_SECONDS = 0.01
+
+PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
+"""What a driver agent inherits of the TaskManager's environment; nothing else."""
+
+
+WAITING_AGENT = (sys.executable, "-P", "-m", "sluice.runtime.spark.driver.main", "--wait")
+"""The driver agent, waiting; ``-P`` keeps a job's files off its module path."""
+
+
+class WaitingDriverAgent:
+    """See the module's documentation.
+
+    Args:
+        size: of the driver.
+        room: of all that wait here.
+        launcher: knows what JVMs are started from.
+    """
+
+    def __init__(self, size: WarmSize, room: WaitingRoom, launcher: WaitingLauncher) -> None:
+        self.size = size
+        self._room = room
+        self._launcher = launcher
+        self._spark: SparkRuntime | None = None
+        self.place: WaitingPlace | None = None
+        self.network: WaitingNetwork | None = None
+        self.child: ChildProcess | None = None
+        self._background = can_return()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it waits, and would be started in the same way now."""
+        return self.child is not None and self.child.running and self._spark is self._launcher.spark()
+
+    async def start(self) -> None:
+        """Start it; returns when it waits; raises :class:`DriverNotStarted` when it ended instead."""
+        place = self.place = await self._room.place(self.size)
+        self._spark = self._launcher.spark()
+        network = self.network = await self._room.networks.wait(place.id)
+        ours, theirs = attachment_sockets()
+        AttachmentServer(network, ours)  # the event loop holds it
+        with theirs:
+            spec = await asyncio.to_thread(self._write_spec, place, theirs)
+            with open_log(place.directory / AGENT_LOG) as log:
+                child = self.child = await ChildProcess.start(
+                    (*WAITING_AGENT, str(spec)),
+                    env={name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ},
+                    cwd=place.directory,
+                    stdout=log,
+                    stderr=asyncio.subprocess.STDOUT,
+                    stdin=asyncio.subprocess.PIPE,
+                    pass_fds=(theirs.fileno(),),
+                    background=self._background,
+                )
+        while not (place.directory / AGENT_READY).exists():
+            if not child.running:
+                raise DriverNotStarted(f"a driver agent that should wait ended: {await child.wait()}")
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _write_spec(self, place: WaitingPlace, attachments: socket.socket) -> Path:
+        sandbox = self._room.sandbox
+        return WaitingSpec(
+            id=place.id,
+            directory=str(place.directory),
+            host=self._room.networks.host,
+            memory_mb=self.size.memory_mb,
+            checkpoints=self.size.checkpoints,
+            isolation=sandbox.config,
+            trial=sandbox.trial,
+            spark=self._spark,
+            private_dirs=tuple(map(str, sandbox.private)),
+            attachments=attachments.fileno(),
+        ).write(place.directory / "waiting.json")
+
+    async def become(self, spec: Path, logs: Path) -> ChildProcess | None:
+        """Tell it which driver it is; None: it has ended.
+
+        Args:
+            spec: of the driver.
+            logs: the directory for its logs.
+        """
+        child, place = self.child, self.place
+        if child is None or place is None or not child.running:
+            return None
+        try:
+            if self._background:
+                await asyncio.to_thread(to_foreground, child.pid)
+            await asyncio.to_thread(place.hand_over, LOGS, logs)
+            await send_line(child, os.fsencode(spec) + b"\n")
+            await self._confirmed(child, place)
+        except (OSError, TimeoutError) as error:
+            _LOG.warning("a driver agent that waited could not be used, another one is started: %s", error)
+            await child.stop(0)
+            return None
+        return child
+
+    @staticmethod
+    async def _confirmed(child: ChildProcess, place: WaitingPlace) -> None:
+        async with asyncio.timeout(ADMISSION_SECONDS):
+            while (place.directory / AGENT_READY).exists():
+                if not child.running:
+                    raise BrokenPipeError("it has ended")
+                await asyncio.sleep(CONFIRM_POLL_SECONDS)
+
+    def used_seconds(self) -> float:
+        """Processor time of agent, JVM and Python so far."""
+        return 0.0 if self.child is None else used_seconds(self.child.pid)
+
+    async def end(self) -> None:
+        """End it, if nobody has taken it over."""
+        if self.child is not None:
+            await self.child.stop(0)
+
+    async def close(self) -> None:
+        """End it, and remove what it has left."""
+        if self.child is not None:
+            await self.child.stop(END_SECONDS)
+        await asyncio.to_thread(self._remove)
+
+    def _remove(self) -> None:
+        if self.network is not None:
+            self.network.close()
+        if self.place is not None:
+            self.place.remove()

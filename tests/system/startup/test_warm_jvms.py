@@ -1,0 +1,139 @@
+"""JVMs that wait for jobs on a real cluster: what they can do until then, who takes them, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sluice.runtime.spark.jvm import WAITING_ROOM
+from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
+
+CONFIG = """
+[taskmanager]
+count = 1
+slots = 1
+
+[spark]
+executors = 1
+
+[shuffle]
+enabled = false
+
+[warm]
+jvms = 2
+"""
+SUM = """
+import os, sys
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+spark = SparkSession.builder.getOrCreate()
+twice = udf(lambda number: 2 * number, "long")
+print("sum", spark.range(1000).select(twice("id").alias("n")).groupBy().sum("n").collect()[0][0])
+print("asked", sys.argv[1:], __name__, os.path.basename(__file__))
+spark.stop()
+"""
+FILL_SECONDS = 400
+"""A JVM waits after some 20 s of processor time that nobody else wanted."""
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(900)]
+
+
+class Pool:
+    """What a cluster tells of its pool, and the processes in it."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.cold = ""
+        """What the pipeline has printed with JVMs that were started for it."""
+
+    def figures(self, name: str, **labels: str) -> dict[str, float]:
+        """A metric of the TaskManager, by kind."""
+        return {
+            each["labels"]["kind"]: each["value"]
+            for each in self.cluster.json("metrics")
+            if each["name"] == name and labels.items() <= each["labels"].items()
+        }
+
+    def takes(self, result: str) -> dict[str, float]:
+        """How many drivers and executors found one, or did not."""
+        return self.figures("sluice_warm_takes_total", result=result)
+
+    def filled(self) -> list[psutil.Process]:
+        """The JVMs that wait, when a driver's and an executor's do."""
+        full = {"driver": 1.0, "executor": 1.0}
+        eventually(lambda: self.figures("sluice_warm_jvms") == full, "a driver and an executor wait", FILL_SECONDS)
+        return [each for each in self.cluster.processes() if WAITING_ROOM in each.cmdline()[-2:]]
+
+    def run(self, pipeline: Path, *arguments: str) -> Any:
+        """A job, at its end."""
+        job_id = self.cluster.submit(pipeline, *arguments)
+        job = self.cluster.wait_for_state(job_id, "FINISHED", "FAILED", seconds=300)
+        assert job["state"] == "FINISHED", job["failure"]
+        return job
+
+    def output(self, job: Any) -> str:
+        """What the pipeline printed."""
+        return self.cluster.sluice("jobs", "logs", job["id"], "--source", "driver.stdout").stdout
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pipeline") / "sum.py"
+    path.write_text(SUM, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory, pipeline: Path) -> Iterator[Pool]:
+    """After a first job: nothing waits before."""
+    home = tmp_path_factory.mktemp("warm") / "home"
+    home.mkdir(mode=0o700)
+    (home / "sluice.toml").write_text(CONFIG)
+    running = start_cluster(home)
+    found = Pool(running)
+    found.cold = found.output(found.run(pipeline, "a", "b"))
+    yield found
+    running.sluice("down")
+
+
+def test_a_job_becomes_what_waits_and_ends_it(pool: Pool, pipeline: Path) -> None:
+    waiting = pool.filled()
+    assert len(waiting) == 2
+    own = Path("/proc/self/ns/net").readlink()
+    for each in waiting:
+        assert Path(f"/proc/{each.pid}/ns/net").readlink() != own
+        assert not each.net_connections(kind="inet")
+    before = pool.takes("hit")
+    warm = pool.output(pool.run(pipeline, "a", "b"))
+    assert warm == pool.cold
+    assert "sum 999000" in warm
+    assert pool.takes("hit") == {kind: count + 1 for kind, count in before.items()}
+    _, alive = psutil.wait_procs(waiting, timeout=60)
+    assert not alive, "it has had its job"
+
+
+def test_the_audit_finds_no_listener_of_what_waits(pool: Pool) -> None:
+    pool.filled()
+    done = pool.cluster.sluice("audit", timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_without_one_a_job_starts_as_ever(pool: Pool, pipeline: Path) -> None:
+    for each in pool.filled():
+        each.kill()
+    misses = pool.takes("miss")
+    assert "sum 999000" in pool.output(pool.run(pipeline))
+    assert sum(pool.takes("miss").values()) > sum(misses.values())
+
+
+def test_with_the_cluster_all_that_wait_end(pool: Pool) -> None:
+    waiting = pool.filled()
+    pool.cluster.sluice("down")
+    _, alive = psutil.wait_procs(waiting, timeout=60)
+    assert not alive
+    assert not list(pool.cluster.home.glob("work/*/waiting/*"))

@@ -1,0 +1,58 @@
+"""Which drivers and executors may be processes that have waited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sluice.runtime.messages import DriverLaunch, WarmJvms
+from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
+from sluice.runtime.taskmanager import WarmProcesses, objection
+from sluice.runtime.warm import WarmConfig
+
+DRIVER = DriverLaunch(
+    job_id="0" * 32,
+    attempt=1,
+    allocation_id="slot",
+    name="job",
+    executors=1,
+    executor_cores=1,
+    executor_memory_mb=512,
+    driver_memory_mb=640,
+    stop_grace=1.0,
+    start_timeout=60.0,
+    lease=0.0,
+    checkpoints="file:///checkpoints/" + "0" * 32,
+    may_have_waited=True,
+)
+NOTHING: Any = None
+"""Networks and launcher: nothing is started here."""
+
+
+@pytest.fixture
+def sandbox() -> Sandbox:
+    return Sandbox.prepare(IsolationConfig(level=IsolationLevel.NONE))
+
+
+@pytest.fixture
+def warm(tmp_path: Path, sandbox: Sandbox) -> WarmProcesses:
+    return WarmProcesses(WarmConfig(jvms=2), tmp_path, sandbox, NOTHING, NOTHING)
+
+
+def test_where_none_waits_a_driver_is_started_and_counted(warm: WarmProcesses) -> None:
+    assert warm.driver(DRIVER) is None
+    assert warm.figures() == WarmJvms(waiting=0, hits=0, misses=1)
+
+
+def test_a_job_with_secrets_or_a_python_of_its_own_asks_for_none(warm: WarmProcesses) -> None:
+    assert warm.driver(msgspec.structs.replace(DRIVER, may_have_waited=False)) is None
+    assert warm.figures().misses == 0
+
+
+def test_nothing_waits_without_networks_and_uids_of_jobs(sandbox: Sandbox) -> None:
+    assert "networks" in objection(sandbox, None)
+    networks: Any = object()
+    assert "uids" in objection(sandbox, networks)

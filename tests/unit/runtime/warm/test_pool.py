@@ -1,0 +1,175 @@
+"""When processes that wait are started, taken and ended."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from sluice.core import SluiceError
+from sluice.runtime.warm import Machine, Resources, Sizing, WarmKind, WarmPool, WarmSize
+from sluice.runtime.warm.pool import FIRST_PAUSE_SECONDS, QUIET_SECONDS, START_SECONDS
+
+SIZE = WarmSize(WarmKind.EXECUTOR, 768)
+OTHER = WarmSize(WarmKind.EXECUTOR, 1024)
+
+
+@dataclass
+class Fake:
+    size: WarmSize
+    fails: bool = False
+    usable: bool = False
+    closed: bool = False
+    hangs: bool = False
+
+    async def start(self) -> None:
+        if self.fails:
+            raise SluiceError("it ended")
+        if self.hangs:
+            await asyncio.Event().wait()
+        self.usable = True
+
+    async def close(self) -> None:
+        self.usable, self.closed = False, True
+
+    def used_seconds(self) -> float:
+        return 2.0
+
+
+@dataclass
+class Set(Machine):
+    left: Resources = field(default_factory=lambda: Resources(idle=1.0, free_mb=16_000, total_mb=20_000))
+
+    def look(self) -> Resources:
+        return self.left
+
+
+@dataclass
+class World:
+    now: float = 100.0
+    machine: Set = field(default_factory=Set)
+    made: list[Fake] = field(default_factory=list)
+    fails: bool = False
+    hangs: bool = False
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def pool(self) -> WarmPool[Fake]:
+        def make(size: WarmSize) -> Fake:
+            self.made.append(Fake(size, self.fails, hangs=self.hangs))
+            self.began.set()
+            return self.made[-1]
+
+        return WarmPool(make, Sizing(8), self.machine, clock=lambda: self.now, round_seconds=0.001)
+
+    async def filled(self, asks: int = 1) -> WarmPool[Fake]:
+        pool = self.pool()
+        for _ in range(asks):
+            assert pool.take(SIZE) is None
+        self.now += QUIET_SECONDS
+        for _ in range(asks):
+            await pool.look()
+        return pool
+
+
+async def test_a_miss_is_answered_with_nothing_and_makes_one_wait_for_the_next() -> None:
+    world = World()
+    pool = await world.filled()
+    taken = pool.take(SIZE)
+    assert taken is world.made[0]
+    assert pool.take(SIZE) is None  # each is for one job
+    assert (pool.figures.misses["executor"], pool.figures.hits["executor"]) == (2, 1)
+    assert pool.figures.seconds == {"executor": 2.0}
+
+
+async def test_another_size_is_a_miss() -> None:
+    pool = await World().filled()
+    assert pool.take(OTHER) is None
+    assert pool.waiting()[SIZE] == 1
+
+
+async def test_one_that_has_ended_or_was_started_in_another_way_is_never_given() -> None:
+    world = World()
+    pool = await world.filled()
+    world.made[0].usable = False
+    assert pool.take(SIZE) is None
+    await pool.look()
+    await pool.close()
+    assert world.made[0].closed
+
+
+async def test_nothing_is_started_soon_after_a_job_has() -> None:
+    world = World()
+    pool = world.pool()
+    pool.take(SIZE)
+    await pool.look()
+    assert not world.made
+
+
+async def test_nothing_is_started_on_a_busy_machine() -> None:
+    world = World(machine=Set(Resources(idle=0.2, free_mb=16_000, total_mb=20_000)))
+    await world.filled()
+    assert not world.made
+
+
+async def test_nothing_is_started_without_memory_to_spare() -> None:
+    world = World(machine=Set(Resources(idle=1.0, free_mb=6_000, total_mb=20_000)))
+    await world.filled()
+    assert not world.made
+
+
+async def test_under_memory_pressure_one_after_the_other_goes() -> None:
+    world = World()
+    pool = await world.filled(2)
+    assert pool.waiting()[SIZE] == 2
+    world.machine.left = Resources(idle=1.0, free_mb=1_500, total_mb=20_000)
+    await pool.look()
+    assert pool.waiting()[SIZE] == 1
+    await pool.look()
+    await pool.close()
+    assert [each.closed for each in world.made] == [True, True]
+    assert pool.figures.dropped["executor"] == 2
+
+
+async def test_under_memory_pressure_one_that_is_being_started_goes() -> None:
+    world = World(hangs=True)
+    pool = world.pool()
+    pool.take(SIZE)
+    world.now += QUIET_SECONDS
+    looking = asyncio.create_task(pool.look())
+    await world.began.wait()
+    world.machine.left = Resources(idle=1.0, free_mb=1_500, total_mb=20_000)
+    await looking
+    assert world.made[0].closed
+    assert pool.figures.failed["executor"] == 1
+
+
+async def test_one_that_never_waits_is_given_up() -> None:
+    world = World(hangs=True)
+    pool = world.pool()
+    pool.take(SIZE)
+    world.now += QUIET_SECONDS
+    looking = asyncio.create_task(pool.look())
+    await world.began.wait()
+    world.now += START_SECONDS
+    await looking
+    assert world.made[0].closed
+
+
+async def test_after_a_failure_the_next_attempt_waits() -> None:
+    world = World(fails=True)
+    pool = await world.filled()
+    assert [each.closed for each in world.made] == [True]
+    await pool.look()
+    assert len(world.made) == 1
+    world.now += FIRST_PAUSE_SECONDS
+    await pool.look()
+    assert len(world.made) == 2
+    assert pool.figures.failed["executor"] == 2
+
+
+async def test_what_nobody_wants_any_more_is_ended() -> None:
+    world = World()
+    pool = await world.filled()
+    world.now += 3600
+    await pool.look()
+    await pool.close()
+    assert world.made[0].closed
