@@ -26,6 +26,8 @@ import org.apache.spark.util.Utils
   */
 object WarmUp {
   private val EndSeconds = 10
+  private val EventLoopSeconds = 20
+  private val EventLoop = "(rpc|shuffle|fs)-(client|server|boss)-.*".r
 
   private val Queries = Seq(
     "SELECT sum(id) FROM range(1000)",
@@ -80,6 +82,7 @@ object WarmUp {
     Seq(AdaptiveSparkPlanExec, ResultQueryStageExec).foreach(endThreads)
     try GlobalEventExecutor.INSTANCE.awaitInactivity(EndSeconds, TimeUnit.SECONDS)
     catch { case _: IllegalStateException => } // Netty has not started its thread
+    awaitEventLoops()
     Logging.uninitialize()
     LogManager.getContext(false).asInstanceOf[LoggerContext].reconfigure() // as before the warm-up turned it off
   }
@@ -102,6 +105,15 @@ object WarmUp {
       Thread.sleep(1)
     }
     pool.setKeepAliveTime(kept, TimeUnit.NANOSECONDS)
+  }
+
+  /** Spark does not wait for the event loops that it shuts down, which takes Netty seconds. */
+  private def awaitEventLoops(): Unit = {
+    val until = System.nanoTime + TimeUnit.SECONDS.toNanos(EventLoopSeconds)
+    while (Thread.getAllStackTraces.keySet.stream.anyMatch(thread => EventLoop.matches(thread.getName))) {
+      if (System.nanoTime > until) throw new IllegalStateException("the warm-up's event loops do not end")
+      Thread.sleep(20)
+    }
   }
 
   private def asked(whom: AnyRef, name: String): AnyRef = whom.getClass.getMethod(name).invoke(whom)
