@@ -145,12 +145,13 @@ private[sluice] final class Flusher(
   private def send(rows: RowBuffers, last: Boolean): Unit = {
     flushedAt = System.nanoTime()
     share.map { pusher =>
-      rows.foreachSegment { (partition, content, length, mark) =>
-        sentBytes += pusher.segment(partition, codec.bound(length))(codec.write(content, 0, length, _, mark))
+      rows.foreachSegment { (partition, content, length, mark, isLast) =>
+        val most = codec.bound(length)
+        sentBytes += pusher.segment(partition, most, isLast && !last)(codec.write(content, 0, length, _, mark))
         segmentsOf(partition) += 1
       }
       if (last) for (partition <- 0 until partitions) {
-        pusher.segment(partition, Segments.HeadBytes + EndMarkBytes) { out =>
+        pusher.segment(partition, Segments.HeadBytes + EndMarkBytes, last = true) { out =>
           out.writeByte(Segments.EndMark).writeIntLE(EndMarkBytes).writeLongLE(segmentsOf(partition))
         }
       }

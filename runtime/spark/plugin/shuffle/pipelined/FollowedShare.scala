@@ -1,5 +1,6 @@
 package org.apache.spark.shuffle.sluice
 
+import java.nio.ByteOrder
 import java.util.concurrent.LinkedBlockingQueue
 
 import scala.collection.mutable
@@ -22,6 +23,8 @@ private[sluice] final class FollowedShare(
 
   private val allocation = handle.allocation
   private val check = new SegmentCheck(allocation.key, allocation.shuffleNumber)
+  // Null when the shuffle is not sealed.
+  private val opener = if (allocation.isSealed) new SegmentOpener(SealKeys.get, allocation.shuffleNumber) else null
   private val credit = math.max(LeastCredit, settings.inFlightBytes / handle.writers)
   private val lump = math.max(1L, math.min(
     credit / LumpsOfCredit, settings.unreadBytes / (2L * handle.dependency.partitioner.numPartitions)))
@@ -201,32 +204,38 @@ private[sluice] final class FollowedShare(
     if (partition < first || partition >= end || map < firstMap + maps || map >= firstMap + maps + batch) {
       throw new WorkerFailure(s"partition $partition of map $map was not asked for")
     }
-    if (check.of(partition, map, sequence, payload.internalNioBuffer(dataAt, length)) != payload.getIntLE(entry + 20)) {
+    val expected = payload.getIntLE(entry + 20)
+    if (opener == null && check.of(partition, map, sequence, payload.internalNioBuffer(dataAt, length)) != expected) {
       throw new WorkerFailure(s"partition $partition of map $map is corrupted (segment $sequence)")
     }
-    val codec = payload.getUnsignedByte(dataAt).toInt
-    val rawLength = payload.getIntLE(dataAt + 1)
-    val at = dataAt + Segments.HeadBytes
-    if (rawLength < 0 || rawLength > SegmentReader.MaxRawBytes) throw new WorkerFailure(s"a segment of $rawLength bytes")
+    val content =
+      if (opener == null) payload.internalNioBuffer(dataAt, length)
+      else opener.open(partition, map, sequence, payload, dataAt, length)
+    // Sealed, one without content only says that it is the last of its map.
+    val found = if (opener == null || content.hasRemaining) SegmentContent.of(partition, map, sequence, content) else null
     row += 1
     dataAt += length
     inBatch += 1
     bytesInBatch += length
-    if (!seen.add((map, sequence))) null
-    else {
-      read += length
-      if (codec == Segments.EndMark) {
-        if (rawLength != Flusher.EndMarkBytes || payload.getLongLE(at) != segmentsOf(partition - first)) {
-          throw new WorkerFailure(s"not all segments of partition $partition came before its end")
-        }
-        ended.set(partition - first)
-        null
-      } else {
-        if (ended.get(partition - first)) throw new WorkerFailure(s"a segment of partition $partition came after its end")
-        segmentsOf(partition - first) += 1
-        new Segment(
-          partition, map, sequence, codec, rawLength, payload.internalNioBuffer(at, length - Segments.HeadBytes))
+    val isNew = seen.add((map, sequence))
+    if (isNew) read += length
+    if (isNew && found != null) counted(found) else null
+  }
+
+  /** `found`, or null when it is the end mark of its partition. */
+  private def counted(found: Segment): Segment = {
+    val partition = found.partition
+    if (ended.get(partition - first)) throw new WorkerFailure(s"a segment of partition $partition came after its end")
+    if (found.codec != Segments.EndMark) {
+      segmentsOf(partition - first) += 1
+      found
+    } else {
+      val mark = found.data.duplicate().order(ByteOrder.LITTLE_ENDIAN)
+      if (mark.remaining() != Flusher.EndMarkBytes || mark.getLong() != segmentsOf(partition - first)) {
+        throw new WorkerFailure(s"not all segments of partition $partition came before its end")
       }
+      ended.set(partition - first)
+      null
     }
   }
 

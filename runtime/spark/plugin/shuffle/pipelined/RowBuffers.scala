@@ -35,12 +35,17 @@ private[sluice] final class RowBuffers(partitions: Int, chunkBytes: Int) {
     bytes
   }
 
-  /** Calls `work` with partition, content, its length and its mark, for each segment. */
-  def foreachSegment(work: (Int, Array[Byte], Int, Int) => Unit): Unit =
+  /** Calls `work` with partition, content, its length, its mark, and whether it is the partition's last: for each segment. */
+  def foreachSegment(work: (Int, Array[Byte], Int, Int, Boolean) => Unit): Unit =
     for (partition <- chunks.indices if chunks(partition) != null; chunk <- chunks(partition)) {
-      if (!chunk.isRow) work(partition, chunk.content, chunk.filled, 0)
-      else Pieces.foreach(chunk.content, Platform.BYTE_ARRAY_OFFSET.toLong, chunk.filled) { (content, mark) =>
-        work(partition, content, content.length, mark)
+      val isLast = chunk eq chunks(partition).last
+      if (!chunk.isRow) work(partition, chunk.content, chunk.filled, 0, isLast)
+      else {
+        var left = Pieces.count(chunk.filled)
+        Pieces.foreach(chunk.content, Platform.BYTE_ARRAY_OFFSET.toLong, chunk.filled) { (content, mark) =>
+          left -= 1
+          work(partition, content, content.length, mark, isLast && left == 0)
+        }
       }
     }
 }
