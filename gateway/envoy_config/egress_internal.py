@@ -17,6 +17,8 @@ TUNNEL_METADATA = ("authority", "job", "process", "owner", "rule", "host", "sni"
 """What the auth service tells of a tunnel besides the address."""
 FIRST_BYTES_SECONDS = 30.0
 """How long a job may wait before it sends something; a server that speaks first needs ``tcp``."""
+UNENFORCED_FIRST_BYTES_SECONDS = 1.0
+"""The same where nothing is refused for what is sent: then the server may speak first."""
 
 _METADATA = "envoy.filters.http.ext_authz"
 _ADDRESS = "envoy.network.transport_socket.original_dst_address"
@@ -87,7 +89,8 @@ def internal_listener(kind: str, upstream: str, *, idle: float, longest: float, 
         "internal_listener": {},
         "ignore_global_conn_limit": True,
         "listener_filters": [] if kind == "tcp" else inspectors,
-        "listener_filters_timeout": seconds(FIRST_BYTES_SECONDS),
+        "listener_filters_timeout": seconds(FIRST_BYTES_SECONDS if enforced else UNENFORCED_FIRST_BYTES_SECONDS),
+        "continue_on_listener_filters_timeout": not enforced,
         "access_log": [tunnel_log(_logged_facts())],
         "filter_chains": chains,
     }

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from sluice.core.egress import EgressSetting
+from sluice.gateway.envoy_config.egress_internal import FIRST_BYTES_SECONDS
 from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.egress_gateway import (
     DEADLINE_SECONDS,
@@ -372,6 +373,19 @@ async def test_the_authority_and_the_host_header_cannot_differ(gateway: EgressGa
     status, _, _, _ = await gateway.connect(gateway.client_context(driver), "", head=head)
     assert status == 403
     assert gateway.decisions()[-1]["path"] == "secret.evil.test:443"
+
+
+async def test_audit_lets_a_server_speak_first_though_no_rule_says_so() -> None:
+    async with egress_gateway(EgressSetting.AUDIT) as gateway, gateway.plain_upstream() as port:
+        gateway.names.names["mail.test"] = ("127.0.0.9",)
+        context = gateway.client_context(gateway.driver())
+        status, _, reader, writer = await gateway.connect(context, f"mail.test:{port}")
+        assert status == 200
+        async with asyncio.timeout(FIRST_BYTES_SECONDS / 2):  # sooner than where rules are enforced
+            assert await reader.readexactly(len(HELLO)) == HELLO
+        writer.write(b"EHLO")
+        assert await asyncio.wait_for(reader.readexactly(4), DEADLINE_SECONDS) == b"EHLO"
+        await closed(writer)
 
 
 async def test_audit_lets_through_and_records() -> None:
