@@ -103,12 +103,12 @@ def transport_socket(leg: Leg, trust_domain: str, alpn: str = "http/1.1") -> dic
     }
 
 
-def common_tls_context(trust_domain: str, role: str, alpn: str = "http/1.1") -> dict[str, object]:
+def common_tls_context(trust_domain: str, role: str, *alpn: str) -> dict[str, object]:
     """TLS 1.3 with peers of this role, and the certificate of this process."""
     # The trailing slash: without it a role whose name begins alike would do.
     identity = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{trust_domain}/{role}/"}}
     return {
-        "alpn_protocols": [alpn],
+        "alpn_protocols": list(alpn or ("http/1.1",)),
         "tls_params": {
             "tls_minimum_protocol_version": "TLSv1_3",
             "tls_maximum_protocol_version": "TLSv1_3",

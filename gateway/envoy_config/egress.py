@@ -39,6 +39,8 @@ CONNECT_SECONDS = 10.0
 DELAYED_CLOSE_SECONDS = 0.2
 """For who is refused to read why."""
 BUFFER_BYTES = 1 << 20
+WINDOW_BYTES = 1 << 20
+"""What may be on the way in a tunnel, in each direction."""
 
 _HCM = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _DOWNSTREAM_TLS = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext"
@@ -124,7 +126,7 @@ def _transport_socket(trust_domain: str) -> dict[str, object]:
         require_client_certificate=True,
         disable_stateless_session_resumption=True,
         disable_stateful_session_resumption=True,
-        common_tls_context=common_tls_context(trust_domain, "job"),
+        common_tls_context=common_tls_context(trust_domain, "job", "h2", "http/1.1"),
     )
     return {"name": "envoy.transport_sockets.tls", "typed_config": context}
 
@@ -135,8 +137,15 @@ def _connection_manager(config: EgressConfig) -> dict[str, object]:
         _HCM,
         stat_prefix=EGRESS,
         server_name="sluice",
-        codec_type="HTTP1",
+        # HTTP/2 can say that one direction has ended; whoever speaks HTTP/1.1 alone does without.
+        codec_type="AUTO",
         http_protocol_options={"accept_http_10": True},  # as Python's http.client asks
+        http2_protocol_options={
+            "allow_connect": True,
+            "max_concurrent_streams": 1,
+            "initial_stream_window_size": WINDOW_BYTES,
+            "initial_connection_window_size": WINDOW_BYTES,
+        },
         use_remote_address=True,
         skip_xff_append=True,
         early_header_mutation_extensions=[
@@ -147,6 +156,8 @@ def _connection_manager(config: EgressConfig) -> dict[str, object]:
             "idle_timeout": seconds(HANDSHAKE_SECONDS),
             "max_stream_duration": seconds(config.max_seconds),
             "max_headers_count": 32,
+            # A connection is a handshake of its own, in which a revoked certificate is refused.
+            "max_requests_per_connection": 1,
             "headers_with_underscores_action": "REJECT_REQUEST",
         },
         request_headers_timeout=seconds(HANDSHAKE_SECONDS),

@@ -1,8 +1,8 @@
 """The configuration of the relay's Envoy, in JSON: a listener for all attempts, a cluster for each.
 
 A connection names its cluster by a capability of 256 random bits, and only clusters of attempts can be named. Through
-it goes CONNECT over mutual TLS with the certificate of the job; HTTP/1.1, so that each connection is a handshake of
-its own, in which a revoked certificate is refused.
+it goes CONNECT over mutual TLS with the certificate of the job, and HTTP/2, which can say that one direction has ended.
+Each connection has one tunnel: it is a handshake of its own, in which a revoked certificate is refused.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ LISTENER_NAME = "attempts"
 XDS_CLUSTER = "xds"
 HOST = "127.0.0.1"
 BUFFER_BYTES = 1 << 20
+WINDOW_BYTES = 1 << 20
+"""What may be on the way in a tunnel, in each direction."""
 CONNECT_TIMEOUT = "5s"
 MAX_CONNECTIONS = 10_000
 IDLE_TIMEOUT = "86400s"
@@ -89,7 +91,16 @@ def cluster(name: str, address: tuple[str, int], trust_domain: str) -> dict[str,
         "dns_lookup_family": "ALL",
         "connect_timeout": CONNECT_TIMEOUT,
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
-        "typed_extension_protocol_options": _http_options({"http_protocol_options": {}}),
+        "typed_extension_protocol_options": _http_options(
+            {
+                "http2_protocol_options": {
+                    "max_concurrent_streams": 1,
+                    "initial_stream_window_size": WINDOW_BYTES,
+                    "initial_connection_window_size": WINDOW_BYTES,
+                }
+            },
+            max_requests_per_connection=1,
+        ),
         "circuit_breakers": {
             "thresholds": [
                 dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), MAX_CONNECTIONS),
@@ -145,7 +156,7 @@ def _mutual_tls(name: str, trust_domain: str) -> dict[str, object]:
         max_session_keys=0,
         allow_renegotiation=False,
         common_tls_context={
-            "alpn_protocols": ["http/1.1"],
+            "alpn_protocols": ["h2"],
             "tls_params": {
                 "tls_minimum_protocol_version": "TLSv1_3",
                 "tls_maximum_protocol_version": "TLSv1_3",
@@ -164,9 +175,9 @@ def _extension(name: str, kind: str, **fields: object) -> dict[str, object]:
     return {"name": name, "typed_config": {"@type": f"{_EXTENSIONS}{kind}", **fields}}
 
 
-def _http_options(explicit: Mapping[str, object]) -> dict[str, object]:
+def _http_options(explicit: Mapping[str, object], **common: object) -> dict[str, object]:
     options = {"@type": f"type.googleapis.com/{_HTTP_OPTIONS}", "explicit_http_config": explicit}
-    return {_HTTP_OPTIONS: options}
+    return {_HTTP_OPTIONS: {**options, "common_http_protocol_options": common}}
 
 
 def _endpoint(name: str, address: Mapping[str, object]) -> dict[str, object]:

@@ -36,6 +36,7 @@ from tests.egress_gateway import (
     closed,
     egress_gateway,
     read_hello,
+    serving,
 )
 from tests.waiting import until
 
@@ -105,6 +106,23 @@ async def test_a_plain_socket_reaches_an_allowed_host_as_the_job(gateway: Egress
         assert await hello(gateway, route, f"allowed.test:{port}") == HELLO
         decision = gateway.decisions()[-1]
         assert (decision["principal"], decision["credential"], decision["path"]) == ("ada", JOB, f"allowed.test:{port}")
+
+
+async def test_who_has_sent_its_last_byte_still_gets_the_answer(gateway: EgressGateway, relay: EgressRelay) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received = len(await reader.read())
+        writer.write(f"{received} bytes\n".encode() * 100_000)
+        await writer.drain()
+        await closed(writer)
+
+    async with serving(answer, "127.0.0.9", 0, None) as port, relay.attempt(gateway.driver()) as route:
+        for size in (1, 3 << 20):
+            reader, writer = await opened(route, f"allowed.test:{port}")
+            writer.write(bytes(size))
+            writer.write_eof()
+            answered = await asyncio.wait_for(reader.read(), DEADLINE_SECONDS)
+            assert answered == f"{size} bytes\n".encode() * 100_000
+            await closed(writer)
 
 
 async def test_what_is_refused_ends(gateway: EgressGateway, relay: EgressRelay) -> None:
