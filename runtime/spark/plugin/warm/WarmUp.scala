@@ -80,9 +80,10 @@ object WarmUp {
     again(SparkHadoopUtil)
     again(ArtifactManager)
     Seq(AdaptiveSparkPlanExec, ResultQueryStageExec).foreach(endThreads)
+    awaitEventLoops()
+    // Event loops tell it of their end.
     try GlobalEventExecutor.INSTANCE.awaitInactivity(EndSeconds, TimeUnit.SECONDS)
     catch { case _: IllegalStateException => } // Netty has not started its thread
-    awaitEventLoops()
     Logging.uninitialize()
     LogManager.getContext(false).asInstanceOf[LoggerContext].reconfigure() // as before the warm-up turned it off
   }
