@@ -8,6 +8,7 @@ missing.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -45,6 +46,7 @@ class UnsentRows:
         self._bytes = 0
         self._fd = -1
         self._failed = False
+        self._torn = False  # the last line may be a part of one
 
     def load(self) -> tuple[EgressRow, ...]:
         """The rows of an earlier process, which stay on disk until :meth:`replace`."""
@@ -56,9 +58,10 @@ class UnsentRows:
             _LOG.error("rows about connections out of jobs cannot be read: %s", error)
             return ()
         self._bytes = sum(map(len, lines))
+        self._torn = True  # by the end of that process
         found: dict[str, EgressRow] = {}
         damaged = 0
-        for line in lines:
+        for line in filter(None, lines):
             try:
                 row = msgspec.json.decode(line, type=EgressRow)
             except msgspec.MsgspecError:
@@ -96,13 +99,16 @@ class UnsentRows:
 
     def _append(self, row: EgressRow) -> None:
         self._written += 1
-        line = msgspec.json.encode(row) + b"\n"
+        line = (b"\n" if self._torn else b"") + msgspec.json.encode(row) + b"\n"
         self._bytes += len(line)
+        self._torn = True
         try:
             if self._fd < 0:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._fd = os.open(self._path, flags, SECRET_MODE)
-            os.write(self._fd, line)
+            self._torn = os.write(self._fd, line) != len(line)
+            if self._torn:
+                self._report(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         except OSError as error:
             self._report(error)
 
@@ -115,7 +121,7 @@ class UnsentRows:
                 write_secret(self._path, content)
             else:
                 self._path.unlink(missing_ok=True)
-            self._failed = False
+            self._failed = self._torn = False
         except (OSError, StoreError) as error:
             self._report(error)
 

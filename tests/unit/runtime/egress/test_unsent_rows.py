@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -85,3 +86,33 @@ def test_what_cannot_be_read_or_written_ends_nothing(path: Path, tmp_path: Path)
     nowhere.replace((row,))
     nowhere.close()
     nowhere.add(row)
+
+
+def test_a_line_that_did_not_fit_on_the_disk_costs_no_other(
+    unsent: UnsentRows, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = EgressJournal(unsent=unsent)
+    journal.refused(BOX, OTHER, "first")
+    written(unsent)
+    write = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda fd, line: write(fd, line[:20]))
+        journal.refused(BOX, OTHER, "second")
+        written(unsent)
+    journal.refused(BOX, OTHER, "third")
+    written(unsent)
+    assert [row.reason for row in UnsentRows(path).load()] == ["first", "third"]
+
+
+def test_a_line_that_a_kill_cut_off_costs_no_other(unsent: UnsentRows, path: Path) -> None:
+    journal = EgressJournal(unsent=unsent)
+    journal.refused(BOX, OTHER, "first")
+    journal.refused(BOX, OTHER, "second")
+    written(unsent)
+    path.write_bytes(path.read_bytes()[:-20])
+
+    after = UnsentRows(path)
+    assert [row.reason for row in after.load()] == ["first"]
+    EgressJournal(unsent=after).refused(BOX, OTHER, "third")
+    written(after)
+    assert "third" in {row.reason for row in UnsentRows(path).load()}
