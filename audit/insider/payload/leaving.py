@@ -23,6 +23,8 @@ OUTLET = "outlet"
 GREETING = b"SLUICE-OUTLET "
 """With it outlets answer; the nonce of the run follows."""
 SECONDS = 3.0
+_A_FEW_SECONDS = struct.pack("=qq", 3, 0)
+"""Of a call that Python's own limits do not reach, as ``struct timeval``."""
 MSG_FASTOPEN = 0x20000000
 TCP_FASTOPEN_CONNECT = 30
 IPPROTO_MPTCP = 262
@@ -150,6 +152,7 @@ def changed_meanwhile(target: Target, said: bytes) -> bytes:
 
     libc = ctypes.CDLL(None, use_errno=True)
     with socket.create_server(("127.0.0.1", 0)) as own:
+        own.settimeout(SECONDS)
         inside, outside = _sockaddr(own.getsockname()), _sockaddr(target.address)
         shared = ctypes.create_string_buffer(inside, len(inside))
         stop = threading.Event()
@@ -164,10 +167,10 @@ def changed_meanwhile(target: Target, said: bytes) -> bytes:
         try:
             for _ in range(200):
                 with socket.socket(socket.AF_INET) as client:
-                    client.settimeout(SECONDS)
-                    client.setblocking(True)
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _A_FEW_SECONDS)
                     if libc.connect(client.fileno(), shared, len(inside)) == 0:
                         if client.getpeername() == own.getsockname():
+                            own.accept()[0].close()  # or its queue is full at some time, and calls wait
                             continue
                         return talked(client, said)
         finally:
