@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.25
 MAX_LOOKS = 1000
 """Connections that it is asked about at once."""
 END_SECONDS = 0.5
-"""How long ending one is tried."""
+"""How long ending one is tried; on a slow machine at least until every process has been looked at once."""
 _RETRY_SECONDS = 0.02
 _INFO_BYTES = 256
 _UNSPECIFIED = struct.pack("=H14x", socket.AF_UNSPEC)
@@ -98,10 +98,11 @@ class Tracker:
             await asyncio.to_thread(self._break, left, thorough)
             self._examine(left)
             left = [each for each in left if each.connection.id in self._open]
-            if left and time.monotonic() > until:
+            if thorough and time.monotonic() > until:
                 for each in left:
-                    _LOG.warning("connection %d of a job could not be ended", each.connection.id)
-                    self._rows.stuck(each.connection)
+                    if not each.gone:
+                        _LOG.warning("connection %d of a job could not be ended", each.connection.id)
+                        self._rows.stuck(each.connection)
                 break
             if left:
                 thorough = True

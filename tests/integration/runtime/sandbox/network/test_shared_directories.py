@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.sandbox import IsolationConfig, Sandbox, View
+from sluice.runtime.sandbox.network import tracker
 from tests.integration.runtime.sandbox.conftest import JOB
 from tests.integration.runtime.sandbox.network.conftest import Networked, Server, until
 
@@ -84,10 +85,12 @@ async def test_no_socket_is_made_where_others_write(networked: Networked, shared
     assert made == {f"{place} {kind}" for place in made_in for kind in ("SOCK_STREAM", "SOCK_DGRAM", "SOCK_SEQPACKET")}
 
 
+@pytest.mark.parametrize("seconds", [tracker.END_SECONDS, 0.0], ids=["in_time", "slow_machine"])
 async def test_a_connection_that_was_handed_to_another_process_is_ended(
-    networked: Networked, server: Server, shared: Path
+    networked: Networked, server: Server, shared: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     """To a service of the operator's, say, whose socket jobs see: whoever holds the connection loses it."""
+    monkeypatch.setattr(tracker, "END_SECONDS", seconds)
     networked.allow(server)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as service:
         service.bind(str(shared / "service"))
