@@ -52,8 +52,8 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Directories for the workers' data, one per disk; each worker has a folder in each. Empty: in the home."""
     policy: Policy = Policy.BLOCKING
     """blocking: a commit is on disk. hybrid: commits are answered from memory, which a killed worker loses; meant for
-    two replicas. pipelined: the same, and readers that follow a producer are served from memory; Spark's jobs do not
-    follow."""
+    two replicas. pipelined: the same, and readers that follow a producer are served from memory. Shuffles of
+    real-time streaming are always pipelined."""
     layout: Layout = Layout.REDUCE
     """What is contiguous on the workers' disks: reduce: a partition of all maps; map: all partitions of a map."""
     seal: Seal = False

@@ -65,7 +65,7 @@ def launcher_conf(*, job_id: str, name: str, host: str, shape: DriverShape) -> d
         "spark.ui.timelineEnabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.shuffle.service.enabled": "false",
-        # Spark's own, for real-time mode, opens listeners without TLS; see the class.
+        # Without the shuffle service; Spark's own, for real-time mode, opens listeners. See the class.
         "spark.shuffle.manager.incremental": f"{SHUFFLE_PACKAGE}.NoPipelinedShuffles",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.executor.instances": str(shape.executors),
@@ -109,6 +109,7 @@ def shuffle_conf(*, sealed: bool = False) -> dict[str, str]:
     """
     return {
         "spark.shuffle.manager": f"{SHUFFLE_PACKAGE}.SluiceShuffleManager",
+        "spark.shuffle.manager.incremental": f"{SHUFFLE_PACKAGE}.SluicePipelinedManager",
         "spark.shuffle.sort.io.plugin.class": f"{SHUFFLE_PACKAGE}.SluiceDataIO",
         "spark.shuffle.reduceLocality.enabled": "false",
         "spark.dynamicAllocation.shuffleTracking.enabled": "false",

@@ -225,7 +225,8 @@ ALLOWED: tuple[Allowed, ...] = (
             io.maxRetries io.retryWait io.connectionTimeout io.preferDirectBufs io.numConnectionsPerPeer
             localDisk.file.output.buffer mapOutput.* mapStatus.compression.codec maxAccurateSkewedBlockNumber
             maxAttemptsOnNettyOOM minNumPartitionsToHighlyCompress readHostLocalDisk reduceLocality.enabled
-            sort.bypassMergeThreshold sort.initialBufferSize sort.useRadixSort spill.* sync unsafe.*
+            sort.bypassMergeThreshold sort.initialBufferSize sort.useRadixSort spill.*
+            streaming.networkBufferMaxWaitTimeMs streaming.readerMaxMemory streaming.writerMaxMemory sync unsafe.*
             """,
         )
         + _under("spark.reducer", "maxBlocksInFlightPerAddress maxReqsInFlight maxSizeInFlight"),

@@ -60,13 +60,19 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(
-    directory: Path, pki: TestPki, spark: SparkRuntime, conf: Mapping[str, str], *, shuffle: bool = True
+    directory: Path,
+    pki: TestPki,
+    spark: SparkRuntime,
+    conf: Mapping[str, str],
+    *,
+    shuffle: bool = True,
+    shape: DriverShape = SHAPE,
 ) -> AsyncIterator[Cluster]:
     """A job with two executors; its shuffles go through two workers, or are Spark's own in plaintext."""
     channels = Channels.PLAINTEXT
     if shuffle:
         channels = Channels.OPENSSL if spark.engine is TlsEngine.OPENSSL else Channels.JDK
-    job = Job(channels, directory / "job", spark, pki.issuer, TRUST_DOMAIN, SERVE, SHAPE, conf, hosts=HOSTS)
+    job = Job(channels, directory / "job", spark, pki.issuer, TRUST_DOMAIN, SERVE, shape, conf, hosts=HOSTS)
     async with AsyncExitStack() as stack:
         found = Cluster(directory, pki, stack, job)
         if shuffle:

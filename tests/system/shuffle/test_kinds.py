@@ -98,9 +98,9 @@ async def test_streaming_aggregation(pair: Pair, tmp_path: Path) -> None:
     assert ours == sparks
 
 
-async def test_real_time_mode_is_refused_and_says_why(pair: Pair, tmp_path: Path) -> None:
-    answer = await pair.ours.run("kinds.real_time", folder=str(tmp_path))
-    assert "would open listeners without mutual TLS: use another trigger" in answer
+async def test_real_time_mode_without_the_service_is_refused_and_says_why(pair: Pair, tmp_path: Path) -> None:
+    answer = await pair.sparks.run("kinds.real_time", folder=str(tmp_path))
+    assert "shuffles in real-time mode need the shuffle service" in answer
 
 
 async def test_everything_went_through_the_workers_over_mutual_tls(pair: Pair) -> None:

@@ -117,7 +117,7 @@ class FetchConnection:
             case FrameType.CREDIT:
                 # A fetch that is not known has ended meanwhile.
                 if (fetch := self._fetches.get(header.request)) is not None:
-                    fetch.credit += header.extra
+                    fetch.grant(header.extra)
             case FrameType.CANCEL:
                 self._forget(header.request)
             case _:
@@ -181,7 +181,8 @@ class FetchConnection:
             self._check_request(header)
             # Nobody may have written to it yet.
             data, checks = self._job.shuffle(header.shuffle, create=True)
-            follower = data.announced.follow(share, had.tolist(), self._store.config.follow_seconds, holding)
+            patience, taken = self._store.config.follow_seconds, max(0, header.map_id)
+            follower = data.announced.follow(share, had.tolist(), patience, holding, taken)
             stack.pop_all()
         fetch = FollowingFetch(
             header, data, checks, iter(()), header.extra, time.monotonic(), follower=follower, holding=holding

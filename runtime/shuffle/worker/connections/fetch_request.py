@@ -53,6 +53,10 @@ class Fetch:
                 return False
         return True
 
+    def grant(self, size: int) -> None:
+        """The reader has room for so many more bytes."""
+        self.credit += size
+
     def close(self) -> None:
         """Give back what it is charged to."""
         self.at, self.plan = None, iter(())

@@ -37,6 +37,16 @@ class FollowingFetch(Fetch):
     _written: ReadPlan | None = None
     """Of the batch, if they are not."""
 
+    def grant(self, size: int) -> None:
+        """The reader has taken so many bytes, and has room for as many more."""
+        Fetch.grant(self, size)
+        self.follower.take(size)
+
+    def close(self) -> None:
+        """Give back what it is charged to, and what the reader will ask for again."""
+        Fetch.close(self)
+        self.follower.close()
+
     def begin(self, maps: list[tuple[int, int]]) -> bytes:
         """Begin a batch; the frame that announces it."""
         self._maps = tuple(map_id for map_id, _ in maps)

@@ -173,7 +173,14 @@ class PushConnection:
             # A map without output has pushed nothing: its commit is the first that is heard of it.
             data, _ = self._job.shuffle(header.shuffle, create=header.count == 0)
             index = header.aux - 1 if header.aux else None
-            data.commit(header.map_id, header.count, header.extra, index, handed_over=self._of_worker)
+            unread = data.commit(
+                header.map_id,
+                header.count,
+                header.extra,
+                index,
+                writers=header.partition,
+                handed_over=self._of_worker,
+            )
         except JobNotAllowed:
             raise
         except ShuffleError as error:
@@ -181,7 +188,9 @@ class PushConnection:
             self._session.refuse(error, header, f"commit of map {header.map_id}")
             return
         self._job.counters.committed(time.monotonic() - start)
-        answer = Header(FrameType.COMMIT_OK, shuffle=header.shuffle, map_id=header.map_id, request=header.request)
+        answer = Header(
+            FrameType.COMMIT_OK, shuffle=header.shuffle, map_id=header.map_id, request=header.request, extra=unread
+        )
         self._session.send(answer.pack())
 
     def _abort(self, header: Header) -> None:

@@ -56,6 +56,8 @@ class AnnouncedMaps:
         self._order: list[tuple[int, int]] = []
         self._committed: dict[int, int] = {}
         self._lost: set[int] = set()
+        self._written: dict[Share, int] = {}
+        self._taken: dict[Share, int] = {}
         self._listeners: set[Callable[[], None]] = set()
         self._heard = clock()
         self._held = False
@@ -116,13 +118,27 @@ class AnnouncedMaps:
                 self._holding.charge(-ANNOUNCED_BYTES)
                 self._lock.notify_all()
 
-    def commit(self, index: int, map_id: int) -> None:
-        """What was claimed can be read from now on; again is harmless."""
+    def commit(self, index: int, map_id: int, size: int = 0, writers: int = 0) -> int:
+        """What was claimed can be read from now on; again is harmless.
+
+        Returns how many bytes readers have not taken of the share that the map belongs to with so many ``writers``.
+        """
         with self._lock:
+            share = Share(writers, index % writers) if writers else None
             if map_id not in self._committed:
                 self._committed[map_id] = index
                 self._order.append((map_id, index))
+                if share is not None:
+                    self._written[share] = self._written.get(share, 0) + size
                 self._changed()
+            return 0 if share is None else max(0, self._written.get(share, 0) - self._taken.get(share, 0))
+
+    def take(self, share: Share, size: int) -> None:
+        """A reader has taken so much more of a share; less, if it is gone and is to read that again."""
+        with self._lock:
+            taken = self._taken.pop(share, 0) + size
+            if taken:
+                self._taken[share] = taken
 
     def lose(self, maps: Collection[int]) -> None:
         """Committed attempts are gone: their maps can be written again, but not for readers that have had them."""
@@ -239,13 +255,15 @@ class AnnouncedMaps:
             self._listeners.discard(wake)
 
     def follow(
-        self, share: Share, had: Collection[int], patience: float, holding: Holding | None = None
+        self, share: Share, had: Collection[int], patience: float, holding: Holding | None = None, taken: int = 0
     ) -> ShareCursor:
         """A reader of ``share`` that has the maps ``had`` already, and waits ``patience`` seconds for a producer.
 
-        The maps that it has later are charged to ``holding``.
+        The maps that it has later are charged to ``holding``. It has ``taken`` so many bytes elsewhere.
         """
-        return ShareCursor(self, share, set(had), patience, clock=self._clock, holding=holding or unlimited())
+        cursor = ShareCursor(self, share, set(had), patience, clock=self._clock, holding=holding or unlimited())
+        cursor.take(taken)
+        return cursor
 
     def news(self, after: int, of: Share) -> tuple[list[tuple[int, int]], int, bool, set[int]]:
         """What was committed after the first so many, how many that are, whether no more come, and what was lost.
@@ -315,8 +333,18 @@ class ShareCursor:
         self._clock = clock
         self._position = 0
         self._since = clock()
+        self._taken = 0
         self.complete = False
         """Nothing more comes."""
+
+    def take(self, size: int) -> None:
+        """The reader has room for so much more: it has taken that of what it was sent."""
+        self._taken += size
+        self._pipeline.take(self._share, size)
+
+    def close(self) -> None:
+        """The reader has gone; if it has not had all, it says how much when it comes back."""
+        self.take(-self._taken)
 
     def next(self) -> list[tuple[int, int]]:
         """The (map id, index) pairs that are new: none while there is nothing, and when :attr:`complete` is set.

@@ -95,6 +95,8 @@ class ShuffleData:
         self._is_ripe = False
         self.announced = AnnouncedMaps(name, clock, self._holding)
         """Its announced maps and their followers."""
+        self._followed = False
+        """Whether its writers count on followers: maps are then kept in memory, whatever the policy."""
         self.forward: Callable[[int], None] | None = None
         """Announces an attempt that was committed here at the worker to which the shuffle has moved."""
 
@@ -102,6 +104,10 @@ class ShuffleData:
     def memory_bytes(self) -> int:
         """Of frames that are not written out, and of the tables of those that no index names."""
         return self._frames.memory_bytes
+
+    @property
+    def _at_once(self) -> bool:
+        return self._followed or self._policy is not Policy.BLOCKING
 
     # Writing
 
@@ -136,7 +142,7 @@ class ShuffleData:
         Raises:
             ShuffleError: the frame is refused; the lease stays the caller's.
         """
-        write_through = write_through and not self._files.sealed and self._policy is not Policy.PIPELINED
+        write_through = write_through and not (self._files.sealed or self._followed or self._policy is Policy.PIPELINED)
         self.announced.touch()
         if write_through:
             pieces = [self._pool.view[start:stop] for start, stop, _ in lease.extents]
@@ -148,7 +154,7 @@ class ShuffleData:
         with self._lock:
             self._maps.take(map_id, sequences, lease.size)
             self._frames.add(frame)
-            ripens = bool(self._ripe_bytes) and self.memory_bytes >= self._ripe_bytes and not self._is_ripe
+            ripens = 0 < self._ripe_bytes <= self.memory_bytes and not (self._is_ripe or self._followed)
             self._is_ripe |= ripens
         if ripens and self._on_ripe is not None:
             self._on_ripe(self)
@@ -157,12 +163,14 @@ class ShuffleData:
             self._on_written(lease.size)
 
     def commit(
-        self, map_id: int, segments: int, size: int, index: int | None = None, *, handed_over: bool = False
-    ) -> None:
+        self, map_id: int, segments: int, size: int, index: int | None = None, *, writers: int = 0,
+        handed_over: bool = False,
+    ) -> int:  # fmt: skip
         """Make a map readable; under :attr:`Policy.BLOCKING` once all of it is on disk. Repeating it is harmless.
 
         ``index`` announces it to followers: it is then the only attempt of its map that counts. If the shuffle has
-        moved, it is announced at the successor, unless it was ``handed_over`` itself.
+        moved, it is announced at the successor, unless it was ``handed_over`` itself. With ``writers``, each of whom
+        has a share of the maps, it is readable at once; returns how much followers have not taken of its share.
 
         Raises:
             MapUnknown: not all of its segments are here.
@@ -172,7 +180,8 @@ class ShuffleData:
         """
         if index is None:
             self._commit(map_id, segments, size)
-            return
+            return 0
+        self._followed |= writers > 0
         try:
             self.announced.claim(index, map_id)
         except Moved:
@@ -180,13 +189,13 @@ class ShuffleData:
                 raise
             self._commit(map_id, segments, size)
             self.forward(map_id)
-            return
+            return 0
         except ShuffleError:
             self.abort(map_id)
             raise
         try:
             self._commit(map_id, segments, size)
-            self.announced.commit(index, map_id)
+            return self.announced.commit(index, map_id, size, writers)
         except BaseException:
             self.announced.disclaim(index, map_id)
             raise
@@ -197,7 +206,7 @@ class ShuffleData:
             if attempt is None:
                 return
             committed = Committed(map_id, segments, size)
-            if self._policy is not Policy.BLOCKING:
+            if self._at_once:
                 self._unwritten.append(committed)
                 self._maps.end(attempt, committed=True)
                 return
@@ -308,7 +317,7 @@ class ShuffleData:
         """
 
         def begin(wanted: frozenset[int]) -> list[tuple[int, Run]]:
-            if self._policy is not Policy.BLOCKING:
+            if self._at_once:
                 self._write_committed(wanted)
                 self.check_committed(maps)
             with self._lock:

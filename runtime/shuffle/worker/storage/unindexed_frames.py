@@ -12,7 +12,7 @@ from sluice.runtime.shuffle.worker.storage.volume import Run
 
 
 class UnindexedFrames:
-    """Frames in the order in which they came. The shuffle's lock guards all but :meth:`release`.
+    """Frames by map, in the order in which they came. The shuffle's lock guards all but :meth:`release`.
 
     Args:
         pool: gave them their room.
@@ -22,7 +22,7 @@ class UnindexedFrames:
     def __init__(self, pool: SlabPool, holding: Holding) -> None:
         self._pool = pool
         self._holding = holding
-        self._frames: list[Frame] = []
+        self._frames: dict[int, list[Frame]] = {}
         self.moves = 0
         """Changes whenever frames leave memory: places that were looked up before may be wrong then."""
         self.memory_bytes = 0
@@ -31,19 +31,23 @@ class UnindexedFrames:
     def add(self, frame: Frame) -> None:
         """Add a frame and charge for it; raises :class:`QuotaExceeded`."""
         self._holding.take(_index_size_of(frame), frame.stored_bytes)
-        self._frames.append(frame)
+        self._frames.setdefault(frame.map_id, []).append(frame)
         self.memory_bytes += frame.memory_bytes
 
     def take(self, only_map: int | None = None) -> list[Frame]:
         """Take out all frames, or those of one map; they stay charged."""
-        taken = [frame for frame in self._frames if only_map in {None, frame.map_id}]
-        self._frames = [frame for frame in self._frames if only_map not in {None, frame.map_id}]
+        if only_map is None:
+            taken, self._frames = [frame for frames in self._frames.values() for frame in frames], {}
+        else:
+            taken = self._frames.pop(only_map, [])
         self.moves += bool(taken)
         return taken
 
     def put_back(self, frames: list[Frame]) -> None:
         """Frames that were taken could not be written."""
-        self._frames = frames + self._frames
+        later, self._frames = self._frames, {}
+        for frame in [*frames, *(each for own in later.values() for each in own)]:
+            self._frames.setdefault(frame.map_id, []).append(frame)
 
     def discharge(self, frames: list[Frame]) -> None:
         """Frames that were taken are written, or dropped."""
@@ -60,16 +64,16 @@ class UnindexedFrames:
         """Take out all frames of a shuffle whose holding is about to be closed."""
         self.moves += 1
         self.memory_bytes = 0
-        frames, self._frames = self._frames, []
-        return frames
+        frames, self._frames = self._frames, {}
+        return [frame for own in frames.values() for frame in own]
 
     def maps(self) -> set[int]:
         """Whose they are."""
-        return {frame.map_id for frame in self._frames}
+        return set(self._frames)
 
     def in_memory(self, maps: Collection[int]) -> list[Frame]:
         """The frames of these maps whose data are in memory."""
-        return [frame for frame in self._frames if frame.map_id in maps and frame.lease is not None]
+        return [frame for each in maps for frame in self._frames.get(each, ()) if frame.lease is not None]
 
 
 def size_of_run(run: Run) -> int:

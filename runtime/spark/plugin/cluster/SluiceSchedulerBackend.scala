@@ -14,7 +14,7 @@ import org.apache.spark.resource.ResourceProfile
 import org.apache.spark.rpc.{RpcAddress, RpcEndpointAddress}
 import org.apache.spark.scheduler.{ExecutorDecommissionInfo, ExecutorExited, ExecutorLossReason, ExecutorProcessLost, TaskSchedulerImpl}
 import org.apache.spark.scheduler.cluster.{CoarseGrainedSchedulerBackend, SchedulerBackendUtils}
-import org.apache.spark.shuffle.sluice.ShuffleService
+import org.apache.spark.shuffle.sluice.{PipelinedShuffles, ShuffleService}
 import org.apache.spark.sql.sluice.StreamingQueries
 import org.apache.spark.util.{ThreadUtils, Utils}
 
@@ -69,6 +69,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
     ShuffleService.open(new BridgeShuffleService(bridge))
     sc.addSparkListener(progress)
     sc.addSparkListener(new FetchFailureListener)
+    sc.addSparkListener(new PipelinedShuffles.Listener)
     sc.addSparkListener(stages)
     sc.addSparkListener(new StreamingListener(bridge))
     sc.addSparkListener(new TaskFailures(bridge))

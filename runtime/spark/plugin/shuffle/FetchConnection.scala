@@ -4,21 +4,33 @@ import java.util.concurrent.{ConcurrentHashMap, LinkedBlockingQueue, TimeUnit}
 
 import io.netty.buffer.ByteBuf
 
+/** Whom the answers to one request are for. On the event loop: must not block. */
+private[sluice] trait Answered {
+  /** Owns `frame`. */
+  def offer(frame: Frame): Unit
+  def fail(cause: WorkerFailure): Unit
+}
+
 /** Fetches of all reduce tasks from one worker. */
 private[sluice] final class FetchConnection(worker: WorkerAddress) extends Connection(worker, "fetch") {
-  private val open = new ConcurrentHashMap[Int, FetchRequest]()
+  private val open = new ConcurrentHashMap[Int, Answered]()
 
   override protected def begin(hello: Frame): Unit = ()
 
   /** Asks for `maps` of the partitions from `first` until before `end`. */
   def fetch(shuffle: Int, first: Int, end: Int, maps: Array[Long], ordered: Boolean, credit: Long): FetchRequest = {
     val request = new FetchRequest(this, Connection.nextRequest(), credit)
-    open.put(request.number, request)
-    failed match {
-      case Some(cause) => request.fail(cause)
-      case None        => send(encode(request.number, shuffle, first, end, maps, ordered, credit))
-    }
+    ask(request.number, request)(encode(request.number, shuffle, first, end, maps, ordered, credit))
     request
+  }
+
+  /** Sends a frame whose answers have the number `request`. */
+  def ask(request: Int, answered: Answered)(frame: => ByteBuf): Unit = {
+    open.put(request, answered)
+    failed match {
+      case Some(cause) => answered.fail(cause)
+      case None        => send(frame)
+    }
   }
 
   private def encode(
@@ -33,10 +45,20 @@ private[sluice] final class FetchConnection(worker: WorkerAddress) extends Conne
     frame
   }
 
-  def forget(request: FetchRequest): Unit = open.remove(request.number)
+  def forget(request: Int): Unit = open.remove(request)
+
+  /** Nobody waits for the answers to a request any more. */
+  def cancel(request: Int): Unit = {
+    forget(request)
+    if (isOpen) send(Wire.bare(allocator, Wire.Kind.Cancel, request = request))
+  }
+
+  /** The worker may send `bytes` more for a request. */
+  def grant(request: Int, bytes: Long): Unit =
+    send(Wire.bare(allocator, Wire.Kind.Credit, request = request, extra = bytes))
 
   override protected def answered(frame: Frame): Unit = frame.kind match {
-    case Wire.Kind.Data | Wire.Kind.End | Wire.Kind.Error =>
+    case Wire.Kind.Data | Wire.Kind.End | Wire.Kind.Maps | Wire.Kind.MapsSent | Wire.Kind.Error =>
       val request = open.get(frame.request)
       if (request == null) frame.release() else request.offer(frame) // null: the reader has gone away
     case other =>
@@ -48,17 +70,18 @@ private[sluice] final class FetchConnection(worker: WorkerAddress) extends Conne
 }
 
 /** One FETCH and what has come for it; used by one task. The worker sends no more than it has credit for. */
-private[sluice] final class FetchRequest(connection: FetchConnection, val number: Int, credit: Long) {
+private[sluice] final class FetchRequest(connection: FetchConnection, val number: Int, credit: Long)
+    extends Answered {
   private val arrived = new LinkedBlockingQueue[Either[WorkerFailure, Frame]]()
   private var consumed = 0L
   @volatile private var over = false
 
-  def offer(frame: Frame): Unit = {
+  override def offer(frame: Frame): Unit = {
     arrived.add(Right(frame))
     if (over) releaseAll() // it was given up at this very moment
   }
 
-  def fail(cause: WorkerFailure): Unit = arrived.add(Left(cause))
+  override def fail(cause: WorkerFailure): Unit = arrived.add(Left(cause))
 
   /** The next frame, which the caller owns; waits for it.
     *
@@ -86,7 +109,7 @@ private[sluice] final class FetchRequest(connection: FetchConnection, val number
   def consume(bytes: Int): Unit = {
     consumed += bytes
     if (consumed >= credit / FetchRequest.LumpsOfCredit) {
-      connection.send(Wire.bare(connection.allocator, Wire.Kind.Credit, request = number, extra = consumed))
+      connection.grant(number, consumed)
       consumed = 0
     }
   }
@@ -94,10 +117,7 @@ private[sluice] final class FetchRequest(connection: FetchConnection, val number
   /** Ends it, complete or not. */
   def close(complete: Boolean): Unit = if (!over) {
     over = true
-    connection.forget(this)
-    if (!complete && connection.isOpen) {
-      connection.send(Wire.bare(connection.allocator, Wire.Kind.Cancel, request = number))
-    }
+    if (complete) connection.forget(number) else connection.cancel(number)
     releaseAll()
   }
 

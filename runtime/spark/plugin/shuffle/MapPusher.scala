@@ -5,11 +5,14 @@ import java.util.concurrent.TimeUnit
 
 import scala.collection.mutable.ArrayBuffer
 
-import io.netty.buffer.ByteBuf
+import io.netty.buffer.{ByteBuf, ByteBufAllocator}
 
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.storage.BlockManagerId
+
+/** A map that readers follow: its index in the shuffle, modulo the number of `writers`, is that of its writer. */
+private[sluice] final case class Announced(index: Int, writers: Int, workers: Seq[WorkerAddress])
 
 /** The output of one map attempt on its way to its workers, segment by segment, until it is committed.
   *
@@ -17,12 +20,14 @@ import org.apache.spark.storage.BlockManagerId
   * was not committed can be read, so what it has does no harm. Used by the task's thread alone.
   */
 private[sluice] final class MapPusher(
-    allocation: Allocation, shuffleId: Int, map: Long, context: TaskContext, settings: Settings)
+    allocation: Allocation, shuffleId: Int, map: Long, context: TaskContext, settings: Settings,
+    announced: Option[Announced] = None)
     extends Logging {
   import MapPusher._
 
-  private val candidates = Workers.prefer(
-    allocation.candidates(context.partitionId(), context.attemptNumber() + context.stageAttemptNumber()))
+  private val candidates = announced.map(_.workers).getOrElse(Workers.prefer(
+    allocation.candidates(context.partitionId(), context.attemptNumber() + context.stageAttemptNumber())))
+  private val replicas = announced.map(_.workers.size).getOrElse(allocation.replicas)
   private val targets = ArrayBuffer.empty[Target]
   private val request = Connection.nextRequest()
   private var isOpen = false
@@ -80,8 +85,9 @@ private[sluice] final class MapPusher(
     if (allocation.isSealed) sealer = new MapSealer(SealKeys.get, allocation.shuffleNumber, map)
     var failure: WorkerFailure = null
     // A shuffle may outlive all addresses that its handle knows: then the driver is asked where they are now.
-    val next = candidates.iterator ++ Iterator.single(()).flatMap(_ => if (targets.isEmpty) elsewhere() else Nil)
-    while (targets.size < allocation.replicas && next.hasNext) {
+    val next = candidates.iterator ++
+      Iterator.single(()).flatMap(_ => if (targets.isEmpty && announced.isEmpty) elsewhere() else Nil)
+    while (targets.size < replicas && next.hasNext) {
       val worker = next.next()
       try targets += new Target(Workers.get.pushTo(worker))
       catch {
@@ -91,8 +97,8 @@ private[sluice] final class MapPusher(
       }
     }
     if (targets.isEmpty) throw failure
-    if (targets.size < allocation.replicas) {
-      logWarning(s"map $map has ${targets.size} of ${allocation.replicas} replicas: no more workers can be reached")
+    if (targets.size < replicas) {
+      logWarning(s"map $map has ${targets.size} of $replicas replicas: no more workers can be reached")
     }
   }
 
@@ -125,18 +131,30 @@ private[sluice] final class MapPusher(
 
   /** Makes the output readable on as many workers as go along; returns where it is. */
   def commit(): BlockManagerId = {
+    if (!isOpen && announced.nonEmpty) open()
     if (isOpen) {
       if (sealer != null) sealer.unfinished.foreach(partition => segment(partition, 0, last = true)(_ => ()))
       flush()
       val start = System.nanoTime()
-      each(_.sendCommit(segments, bytes))
+      each(_.sendCommit())
       each(_.awaitCommit())
       waited += System.nanoTime() - start
     }
-    val location = Location.of(targets.map(_.connection.worker).toSeq, candidates.head)
+    val location = Location.of(holders, candidates.head)
     targets.foreach(_.close())
     location
   }
+
+  /** COMMIT of what was pushed, to be answered as `request`. */
+  def commitFrame(allocator: ByteBufAllocator, request: Int): ByteBuf = Wire.bare(
+    allocator, Wire.Kind.Commit, allocation.shuffleNumber, map = map, request = request, count = segments,
+    partition = announced.map(_.writers).getOrElse(0), aux = announced.map(_.index + 1).getOrElse(0), extra = bytes)
+
+  /** The workers that have all of it so far. */
+  def holders: Seq[WorkerAddress] = targets.map(_.connection.worker).toSeq
+
+  /** How much of what was announced is still to be read where most of it was; after [[commit]]. */
+  def unread: Long = targets.map(_.unread).min
 
   /** Forgets everything that was pushed. */
   def abort(): Unit = {
@@ -145,7 +163,7 @@ private[sluice] final class MapPusher(
     inFrame = 0
     targets.foreach { target =>
       target.connection.send(Wire.bare(
-        target.connection.allocator, Wire.Kind.Abort, allocation.shuffleNumber, map, request))
+        target.connection.allocator, Wire.Kind.Abort, allocation.shuffleNumber, map = map, request = request))
       target.close()
     }
     targets.clear()
@@ -170,10 +188,12 @@ private[sluice] final class MapPusher(
   /** One replica's worker. */
   private final class Target(val connection: PushConnection) extends PushListener {
     private var isCommitted = false
+    @volatile var unread = 0L
     private var failure: WorkerFailure = _
     connection.listen(request, this)
 
-    override def committed(): Unit = synchronized {
+    override def accepted(left: Long): Unit = synchronized {
+      unread = left
       isCommitted = true
       notifyAll()
     }
@@ -188,10 +208,9 @@ private[sluice] final class MapPusher(
       synchronized { if (failure != null) throw failure }
     }
 
-    def sendCommit(count: Int, total: Long): Unit = {
+    def sendCommit(): Unit = {
       check()
-      connection.send(Wire.bare(
-        connection.allocator, Wire.Kind.Commit, allocation.shuffleNumber, map, request, count = count, extra = total))
+      connection.send(commitFrame(connection.allocator, request))
     }
 
     def awaitCommit(): Unit = {

@@ -3,10 +3,10 @@ package org.apache.spark.shuffle.sluice
 import org.apache.spark.{ShuffleDependency, SparkException, TaskContext}
 import org.apache.spark.shuffle._
 
-/** Refuses the shuffles that a reader follows while they are written: `spark.shuffle.manager.incremental`.
+/** Refuses the shuffles of real-time mode where there is no shuffle service: `spark.shuffle.manager.incremental`.
   *
-  * Structured Streaming's real-time mode is what asks for them. Spark's own manager of these opens a server in each map
-  * task, without TLS and without authentication, and there is none of ours.
+  * Spark's own manager of these opens a server in each map task, on all interfaces, which anybody can end with a few
+  * bytes: it takes whatever comes from whomever for an error of the query.
   */
 private[spark] final class NoPipelinedShuffles extends PipelinedShuffleManager {
   override def registerShuffle[K, V, C](shuffleId: Int, dependency: ShuffleDependency[K, V, C]): ShuffleHandle = refuse()
@@ -24,5 +24,6 @@ private[spark] final class NoPipelinedShuffles extends PipelinedShuffleManager {
   override def stop(): Unit = ()
 
   private def refuse(): Nothing = throw new SparkException(
-    "shuffles in real-time mode would open listeners without mutual TLS: use another trigger, as processingTime")
+    "shuffles in real-time mode need the shuffle service: enable it ([shuffle] enabled = true), or use another trigger, " +
+      "as processingTime")
 }

@@ -6,7 +6,8 @@ import io.netty.buffer.ByteBuf
 
 /** What a map attempt hears of the worker it pushes to. On the event loop: must not block. */
 private[sluice] trait PushListener {
-  def committed(): Unit
+  /** A commit or a PRODUCE was accepted; `unread` bytes of what was announced so far have not been taken by its readers. */
+  def accepted(unread: Long): Unit
   def refused(failure: WorkerFailure): Unit
 
   /** Throws when the task has been told to stop. */
@@ -56,8 +57,9 @@ private[sluice] final class PushConnection(worker: WorkerAddress, stallMillis: L
   }
 
   override protected def answered(frame: Frame): Unit = try frame.kind match {
-    case Wire.Kind.PushOk   => granted(frame.extra, Integer.toUnsignedLong(frame.aux))
-    case Wire.Kind.CommitOk => Option(listeners.get(frame.request)).foreach(_.committed())
+    case Wire.Kind.PushOk => granted(frame.extra, Integer.toUnsignedLong(frame.aux))
+    case Wire.Kind.CommitOk | Wire.Kind.ProduceOk =>
+      Option(listeners.get(frame.request)).foreach(_.accepted(frame.extra))
     case Wire.Kind.Error =>
       val failure = new WorkerFailure(s"${worker.name}: ${frame.text}")
       if (frame.aux == Wire.Code.Draining) Workers.avoid(worker)

@@ -11,7 +11,7 @@ import org.apache.spark.storage.ShuffleBlockId
 import org.apache.spark.unsafe.Platform
 
 /** The rows of [[RowWriter]], in whatever order their segments come. Each is good until the next one is asked for. */
-private[sluice] final class RowReader(segments: SegmentReader, fields: Int, codec: Codec) extends Iterator[(Any, Any)] {
+private[sluice] final class RowReader(segments: SegmentSource, fields: Int, codec: Codec) extends Iterator[(Any, Any)] {
   private val row = new UnsafeRow(fields)
   private val record: (Any, Any) = (0, row) // as SQL's own serializer has it: the key is of no interest any more
   private val incomplete = mutable.HashMap.empty[(Int, Long, Int), Pieces.Gathered]

@@ -113,22 +113,10 @@ private[sluice] final class RowWriter[K, V](
 
   /** A row larger than a buffer is a segment by itself, or as many as it takes. */
   private def pushLarge(partition: Int, row: UnsafeRow): Unit = {
-    val size = row.getSizeInBytes
-    val pieces = Pieces.count(size)
-    var piece = 0
-    while (piece < pieces) {
-      val from = piece * Pieces.Bytes
-      val length = math.min(Pieces.Bytes, size - from)
-      val head = if (pieces > 1) Pieces.HeadBytes else LengthBytes
-      val content = new Array[Byte](head + length)
-      if (pieces > 1) Pieces.putHead(content, piece, pieces, size) else Platform.putInt(content, Platform.BYTE_ARRAY_OFFSET, size)
-      Platform.copyMemory(
-        row.getBaseObject, row.getBaseOffset + from, content, Platform.BYTE_ARRAY_OFFSET.toLong + head, length.toLong)
-      val mark = if (pieces > 1) Segments.Piece else 0
+    Pieces.foreach(row.getBaseObject, row.getBaseOffset, row.getSizeInBytes) { (content, mark) =>
       account(
         partition,
         pusher.segment(partition, codec.bound(content.length))(codec.write(content, 0, content.length, _, mark)))
-      piece += 1
     }
   }
 
@@ -186,9 +174,25 @@ private[sluice] object Pieces {
   /** Into how many pieces a row of `size` bytes goes. */
   def count(size: Int): Int = math.max(1, ((size.toLong + Bytes - 1) / Bytes).toInt)
 
-  def putHead(content: Array[Byte], piece: Int, pieces: Int, size: Int): Unit = {
+  private def putHead(content: Array[Byte], piece: Int, pieces: Int, size: Int): Unit = {
     val head = java.nio.ByteBuffer.wrap(content).order(ByteOrder.LITTLE_ENDIAN)
     head.putInt(piece).putInt(pieces).putInt(size)
+  }
+
+  /** Calls `work` with the content of each segment that a row of `size` bytes needs, and its mark. */
+  def foreach(base: AnyRef, offset: Long, size: Int)(work: (Array[Byte], Int) => Unit): Unit = {
+    val pieces = count(size)
+    var piece = 0
+    while (piece < pieces) {
+      val from = piece * Bytes
+      val length = math.min(Bytes, size - from)
+      val head = if (pieces > 1) HeadBytes else RowWriter.LengthBytes
+      val content = new Array[Byte](head + length)
+      if (pieces > 1) putHead(content, piece, pieces, size) else Platform.putInt(content, Platform.BYTE_ARRAY_OFFSET, size)
+      Platform.copyMemory(base, offset + from, content, Platform.BYTE_ARRAY_OFFSET.toLong + head, length.toLong)
+      work(content, if (pieces > 1) Segments.Piece else 0)
+      piece += 1
+    }
   }
 
   /** A row of which not all pieces are there yet. */

@@ -11,12 +11,18 @@ private[sluice] final class Segment(
   def isPiece: Boolean = (codec & Segments.Piece) != 0
 }
 
+/** Where [[RowReader]] takes segments from. */
+private[sluice] trait SegmentSource {
+  /** The next segment; null after the last. Its bytes are good while the caller holds this object's lock. */
+  def next(): Segment
+}
+
 /** The segments of [[MapOutputs]], each checked, each once, from whichever of its workers can give them.
   *
   * @param credit most bytes on their way to this task from here
   */
 private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean, credit: Long, context: TaskContext)
-    extends Logging {
+    extends SegmentSource with Logging {
   import SegmentReader._
 
   private val check = new SegmentCheck(outputs.allocation.key, outputs.allocation.shuffleNumber)
@@ -72,8 +78,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
     }
   }
 
-  /** The next segment; null after the last. Its bytes are good while the caller holds this object's lock. */
-  def next(): Segment = synchronized {
+  override def next(): Segment = synchronized {
     if (isClosed) throw new IllegalStateException("the task that reads has ended")
     start()
     var found: Segment = null

@@ -36,6 +36,9 @@ private[sluice] object Segments {
   val Zstandard: Byte = 2
   val Piece: Int = 0x80
 
+  /** Not rows, but the end of what one writer has for a partition: how many segments came before (eight bytes). */
+  val EndMark: Byte = 0x40
+
   /** Shorter ones are stored as they are: nothing to be won. */
   val WorthCompressing = 128
 }

@@ -30,11 +30,16 @@ private[sluice] object Wire {
     val Fetch = 5
     val Credit = 6
     val Cancel = 7
+    val Produce = 8
+    val Follow = 9
     val HelloOk = 17
     val PushOk = 18
     val CommitOk = 19
+    val ProduceOk = 20
     val Data = 21
     val End = 22
+    val Maps = 23
+    val MapsSent = 24
     val Error = 31
   }
 
@@ -79,10 +84,12 @@ private[sluice] object Wire {
 
   /** A frame without a payload. */
   def bare(
-      allocator: ByteBufAllocator, kind: Int, shuffle: Int = 0, map: Long = 0L, request: Int = 0, count: Int = 0,
-      extra: Long = 0L): ByteBuf = {
+      allocator: ByteBufAllocator, kind: Int, shuffle: Int = 0, partition: Int = 0, map: Long = 0L, request: Int = 0,
+      count: Int = 0, aux: Int = 0, extra: Long = 0L): ByteBuf = {
     val frame = allocator.directBuffer(HeaderBytes)
-    putHeader(frame, 0, kind, shuffle = shuffle, map = map, request = request, count = count, extra = extra)
+    putHeader(
+      frame, 0, kind, shuffle = shuffle, partition = partition, map = map, request = request, count = count, aux = aux,
+      extra = extra)
     frame.writerIndex(HeaderBytes)
   }
 

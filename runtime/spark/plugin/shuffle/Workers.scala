@@ -23,6 +23,9 @@ private[sluice] final class Workers(conf: SparkConf) extends Logging {
   def pushTo(worker: WorkerAddress): PushConnection =
     pushes.computeIfAbsent(worker, _ => new Slot(() => new PushConnection(worker, timeoutMillis))).get()
 
+  /** A connection to push to `worker`, if there is one. */
+  def openTo(worker: WorkerAddress): Option[PushConnection] = Option(pushes.get(worker)).flatMap(_.opened)
+
   def fetchFrom(worker: WorkerAddress): FetchConnection =
     fetches.computeIfAbsent(worker, _ => new Slot(() => new FetchConnection(worker))).get()
 
@@ -30,6 +33,8 @@ private[sluice] final class Workers(conf: SparkConf) extends Logging {
 
   private final class Slot[C <: Connection](make: () => C) {
     private var connection: Option[C] = None
+
+    def opened: Option[C] = synchronized(connection.filter(_.isOpen))
 
     def get(): C = synchronized {
       connection.filter(_.isOpen).getOrElse {

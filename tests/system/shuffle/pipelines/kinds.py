@@ -262,7 +262,7 @@ def huge_partition(spark: SparkSession, rows: int) -> Any:
 
 
 def real_time(spark: SparkSession, folder: str) -> Any:
-    """What a query in real-time mode with a shuffle says, which must not run: Spark would listen without TLS for it."""
+    """What a query in real-time mode with a shuffle says, which must not run without the service."""
     jvm = spark._jvm
     assert jvm is not None
     sources = jvm.org.apache.spark.sql.execution.streaming.sources

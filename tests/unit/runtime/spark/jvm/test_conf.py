@@ -85,11 +85,11 @@ class TestExecutorStartupConf:
 def test_settings_of_the_shuffle_name_classes_of_the_plugin() -> None:
     sources = {path.stem for path in plugin_sources()}
     classes = [value for value in shuffle_conf().values() if value.startswith(SHUFFLE_PACKAGE)]
-    assert len(classes) == 2
+    assert len(classes) == 3
     assert {name.rpartition(".")[2] for name in classes} <= sources
 
 
 def test_job_cannot_take_its_shuffles_out_of_the_service() -> None:
-    for key in ("spark.shuffle.manager", "spark.shuffle.sort.io.plugin.class"):
+    for key in ("spark.shuffle.manager", "spark.shuffle.manager.incremental", "spark.shuffle.sort.io.plugin.class"):
         assert key in shuffle_conf()
         assert reserved_by(key) is not None

@@ -143,3 +143,28 @@ def test_an_attempt_that_no_disk_takes_leaves_its_place(tmp_path: Path) -> None:
     store.push(2, [(0, 0, b"other")])
     store.data.commit(2, 1, 5, 0)
     assert dict(take(fetch(store))) == {(0, 2, 0): b"other"}
+
+
+def test_maps_of_writers_that_count_on_followers_stay_in_memory_with_every_policy(tmp_path: Path) -> None:
+    store = Store([tmp_path / "disk"], policy=Policy.BLOCKING)
+    for map_id in range(3):
+        data = b"x" * 50
+        store.push(map_id, [(0, 0, data)])
+        assert store.data.commit(map_id, 1, len(data), map_id, writers=1) == 50 * (map_id + 1)
+    assert store.data.memory_bytes == 150
+    assert not (tmp_path / "disk" / NAME / "data").exists()
+    assert [entry for entry, _ in take(fetch(store))] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
+    store.data.spill()
+    assert store.data.memory_bytes == 0
+    assert [entry for entry, _ in take(fetch(store))] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
+
+
+def test_a_reader_that_goes_gives_back_what_it_took(tmp_path: Path) -> None:
+    store = Store([tmp_path / "disk"])
+    store.push(1, [(0, 0, b"first")])
+    store.data.commit(1, 1, 5, 0, writers=1)
+    reading = fetch(store)
+    reading.grant(5)
+    assert store.data.commit(1, 1, 5, 0, writers=1) == 0
+    reading.close()
+    assert store.data.commit(1, 1, 5, 0, writers=1) == 5

@@ -267,3 +267,50 @@ def test_no_reader_ever_has_two_attempts_of_a_map(steps: list[tuple[str, int, in
             continue
         assert reader.complete
         assert sorted((index, each) for each, index in had) == sorted(counting.items())
+
+
+WRITERS = 2
+
+
+def write_for(pipeline: AnnouncedMaps, index: int, size: int) -> int:
+    """Announce a map of one of two writers; what its readers have not taken."""
+    pipeline.claim(index, 10 + index)
+    return pipeline.commit(index, 10 + index, size, WRITERS)
+
+
+def test_a_writer_hears_how_far_its_own_readers_are(pipeline: AnnouncedMaps) -> None:
+    assert write_for(pipeline, 0, 100) == 100
+    assert write_for(pipeline, 1, 7) == 7
+    readers = [follow(pipeline, Share(WRITERS, 0)) for _ in range(2)]
+    readers[0].take(60)
+    assert write_for(pipeline, 2, 5) == 45
+    readers[1].take(45)
+    assert write_for(pipeline, 4, 0) == 0
+    assert write_for(pipeline, 3, 1) == 8
+
+
+def test_a_repeated_commit_only_asks_again(pipeline: AnnouncedMaps) -> None:
+    assert write_for(pipeline, 0, 100) == 100
+    follow(pipeline, Share(WRITERS, 0)).take(30)
+    assert write_for(pipeline, 0, 100) == 70
+
+
+def test_what_a_lost_reader_took_is_unread_until_it_comes_back_and_says_so(pipeline: AnnouncedMaps) -> None:
+    write_for(pipeline, 0, 100)
+    share = Share(WRITERS, 0)
+    reader = follow(pipeline, share)
+    reader.take(80)
+    reader.close()
+    assert write_for(pipeline, 2, 0) == 100
+    pipeline.follow(share, (10,), PATIENCE, taken=80)
+    assert write_for(pipeline, 4, 0) == 20
+
+
+def test_commits_without_writers_are_not_measured(pipeline: AnnouncedMaps) -> None:
+    pipeline.claim(0, 10)
+    assert pipeline.commit(0, 10, 100) == 0
+
+
+def test_a_reader_that_claims_too_much_holds_nobody_up(pipeline: AnnouncedMaps) -> None:
+    follow(pipeline, Share(WRITERS, 0)).take(1 << 60)
+    assert write_for(pipeline, 0, 100) == 0

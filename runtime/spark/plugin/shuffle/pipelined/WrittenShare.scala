@@ -1,0 +1,152 @@
+package org.apache.spark.shuffle.sluice
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.concurrent.TimeUnit
+
+import scala.util.control.NonFatal
+
+import io.netty.buffer.ByteBuf
+
+import org.apache.spark.TaskContext
+import org.apache.spark.internal.Logging
+
+/** The maps of one writer of a pipelined shuffle, and the workers that have all of them. Used by one thread. */
+private[sluice] final class WrittenShare(
+    handle: PipelinedHandle[_, _, _], writer: Int, context: TaskContext, settings: Settings)
+    extends Logging {
+  import WrittenShare._
+
+  private val firstMap = context.taskAttemptId() << MapBits
+  private var holders = handle.workersOf(writer)
+  private var maps = 0
+  private var left = 0L
+  private var last: MapPusher = _
+
+  /** Bytes that were committed, and not read yet. */
+  def unread: Long = left
+
+  /** Commits the next map with what `fill` pushes. */
+  def map(fill: MapPusher => Unit): Unit = {
+    val index = Math.addExact(Math.multiplyExact(maps, handle.writers), writer)
+    val announced = Announced(index, handle.writers, holders)
+    val pusher = new MapPusher(handle.allocation, handle.shuffleId, firstMap + maps, context, settings, Some(announced))
+    try {
+      fill(pusher)
+      pusher.commit()
+    } catch {
+      case error: Throwable =>
+        pusher.abort()
+        throw error
+    }
+    leaveOut(holders.diff(pusher.holders), "a writer goes on without this worker")
+    left = pusher.unread
+    last = pusher
+    maps += 1
+  }
+
+  /** Asks how much is unread: by the last commit again, which changes nothing. */
+  def ask(): Unit =
+    left = all("a writer goes on without this worker")((connection, request) => last.commitFrame(connection.allocator, request)).min
+
+  /** Says that these are all maps; returns when a worker knows it. */
+  def complete(): Unit = all("a writer ended without this worker")(produce(_, _, Complete, maps) { payload =>
+    payload.writeIntLE(handle.writers).writeIntLE(writer)
+    (0 until maps).foreach(n => payload.writeLongLE(firstMap + n))
+  })
+
+  /** Says something to all workers that have the share; what those answer that do, which are one at least. */
+  private def all(reason: String)(frame: (PushConnection, Int) => ByteBuf): Seq[Long] = {
+    val asked = holders.map(worker => worker -> tryTo(worker)(new Saying(Workers.get.pushTo(worker), frame)))
+    val answered = asked.collect { case (worker, Right(saying)) => worker -> tryTo(worker)(saying.await()) }
+    val failures = (asked ++ answered).collect { case (worker, Left(failure)) => worker -> failure }
+    if (failures.size == holders.size) throw failures.head._2
+    leaveOut(failures.map(_._1), reason)
+    answered.collect { case (_, Right(unread)) => unread }
+  }
+
+  /** Tells readers that this writer has failed. */
+  def abort(cause: Throwable): Unit = giveUp(holders, s"writer $writer failed: $cause")
+
+  /** Who reads at these workers is to read elsewhere: not all of the writer's maps are there. */
+  private def leaveOut(workers: Seq[WorkerAddress], reason: String): Unit = if (workers.nonEmpty) {
+    holders = holders.diff(workers)
+    giveUp(workers, reason)
+  }
+
+  private def giveUp(workers: Seq[WorkerAddress], reason: String): Unit =
+    workers.flatMap(Workers.get.openTo(_)).foreach { connection =>
+      new Saying(connection, produce(_, _, Aborted, 0)(_.writeBytes(reason.take(MostReason).getBytes(UTF_8)))).forget()
+    }
+
+  private def tryTo[T](worker: WorkerAddress)(work: => T): Either[Throwable, T] =
+    try Right(work)
+    catch {
+      case interrupted: InterruptedException => throw interrupted
+      case NonFatal(error) =>
+        logWarning(s"shuffle ${handle.shuffleId}, writer $writer: ${worker.name}: ${error.getMessage}")
+        Left(error)
+    }
+
+  private def produce(connection: PushConnection, request: Int, what: Int, count: Int)(fill: ByteBuf => Unit): ByteBuf = {
+    val frame = connection.allocator.directBuffer()
+    frame.writerIndex(Wire.HeaderBytes)
+    fill(frame)
+    Wire.putHeader(
+      frame, 0, Wire.Kind.Produce, shuffle = handle.allocation.shuffleNumber, request = request,
+      length = frame.readableBytes - Wire.HeaderBytes, count = count, aux = what)
+    frame
+  }
+
+  /** A frame on its way that is answered. */
+  private final class Saying(connection: PushConnection, frame: (PushConnection, Int) => ByteBuf) extends PushListener {
+    private val request = Connection.nextRequest()
+    private var isAccepted = false
+    private var unread = 0L
+    private var failure: WorkerFailure = _
+    connection.listen(request, this)
+    connection.send(frame(connection, request))
+
+    /** What the answer says is unread. */
+    def await(): Long = {
+      val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Workers.get.timeoutMillis)
+      try synchronized {
+        while (!isAccepted) {
+          check()
+          if (System.nanoTime() > deadline) throw new WorkerFailure(s"${connection.worker.name} has not answered in time")
+          wait(PushConnection.PollMillis)
+        }
+        unread
+      } finally forget()
+    }
+
+    def forget(): Unit = connection.forget(request)
+
+    override def accepted(left: Long): Unit = synchronized {
+      unread = left
+      isAccepted = true
+      notifyAll()
+    }
+
+    override def refused(cause: WorkerFailure): Unit = synchronized {
+      failure = cause
+      notifyAll()
+    }
+
+    override def check(): Unit = {
+      context.killTaskIfInterrupted()
+      synchronized { if (failure != null) throw failure }
+    }
+  }
+}
+
+private object WrittenShare {
+  /** What PRODUCE says. */
+  private val Complete = 1
+  private val Aborted = 2
+
+  /** Characters, and less than the protocol's limit in bytes. */
+  private val MostReason = 300
+
+  /** Maps of one writer are numbered in so many bits. */
+  private val MapBits = 32
+}
