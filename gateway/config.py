@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ EDGE_NAME = "edge"
 CONNECT_NAME = "connect"
 """Process name in the certificate of the relay for Spark Connect."""
 MAX_EXT_AUTHZ_CLIENTS = 64
+MAX_AUDIT_EXPORTS = 8
 MAX_PASS_SECONDS = 600
 """Shorter than a signing key stays published after its last signature."""
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -100,6 +102,51 @@ class ExtAuthzConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError(f"clients has more than {MAX_EXT_AUTHZ_CLIENTS} names")
 
 
+class AuditExportConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who gets a copy of the audit log: every signed record, in order, at least once."""
+
+    name: str
+    """Names it in metrics and log lines, and the file that says how far it got: a-z, 0-9 and -."""
+    kind: Literal["syslog", "webhook", "otlp"]
+    """syslog over TLS (RFC 5425), JSON lines by POST, or OpenTelemetry logs (OTLP over HTTP, JSON)."""
+    url: str
+    """``tls://siem.example.com:6514`` for syslog; ``https://siem.example.com/ingest`` for the others."""
+    ca_file: str = ""
+    """Authorities (PEM) of the receiver's certificate; empty: the system's. Its host name is checked, TLS is 1.3."""
+    certificate_file: str = ""
+    """Certificate chain (PEM) to show to the receiver; empty: none. Read again for each connection."""
+    key_file: str = ""
+    """Its private key (PEM, mode 0600)."""
+    token_file: str = ""
+    """File (mode 0600) with a bearer token for webhook and otlp. Read again for each request."""
+    requests: bool = True
+    """Whether each request of the proxy's access log is sent too, besides the digests that the audit log has."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?", self.name):
+            raise ValueError(f"name {self.name[:64]!r} must have 1 to 32 of a-z, 0-9 and -, with no - at an end")
+        if bool(self.certificate_file) != bool(self.key_file):
+            raise ValueError("certificate_file and key_file belong together")
+        if self.kind == "syslog":
+            if self.token_file:
+                raise ValueError("syslog has no token: use certificate_file")
+            if not is_tls_url(self.url):
+                raise ValueError(f"url {self.url[:200]!r} must be as in tls://siem.example.com:6514")
+        else:
+            check_url("url", self.url)
+
+
+def is_tls_url(url: str) -> bool:
+    """Whether ``url`` is a host with TLS, and perhaps its port, and nothing else."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        return False
+    rest = parts.path.removesuffix("/") or parts.query or parts.fragment or parts.username
+    return parts.scheme == "tls" and bool(parts.hostname) and port != 0 and rest in {"", None}
+
+
 def check_url(key: str, url: str) -> None:
     """Raise ValueError unless ``url`` is HTTPS without credentials, query and fragment."""
     parts = urlsplit(url)
@@ -155,6 +202,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The provider for signing in, as a table ``[gateway.oidc]``."""
     issuers: tuple[IssuerConfig, ...] = ()
     """Whose JWTs are accepted as bearer tokens, as tables ``[[gateway.issuers]]``."""
+    audit_exports: tuple[AuditExportConfig, ...] = ()
+    """Where the audit log is also sent, as tables ``[[gateway.audit_exports]]``."""
     pass_lifetime: float = 300.0
     """Lifetime of a short-lived access token (pass), at most 600; then its credential is checked again."""
     session_lifetime: float = 43200.0
@@ -173,6 +222,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"pass_lifetime must be 10 to {MAX_PASS_SECONDS} seconds")
         if len({each.issuer for each in self.issuers}) != len(self.issuers):
             raise ValueError("issuers has the same issuer twice")
+        if len({each.name for each in self.audit_exports}) != len(self.audit_exports):
+            raise ValueError("audit_exports has the same name twice")
+        if len(self.audit_exports) > MAX_AUDIT_EXPORTS:
+            raise ValueError(f"audit_exports has more than {MAX_AUDIT_EXPORTS} tables")
 
     @property
     def origin(self) -> str:

@@ -1,7 +1,8 @@
-from .access_lines import ASKED as ASKED
+from .access_lines import ASKED as ASKED, records_of as records_of
 from .access_log_reader import access_file as access_file
 from .access_rotation import make_access_log as make_access_log, rotating as rotating
-from .chain import AuditRecord as AuditRecord
+from .chain import AuditRecord as AuditRecord, Checkpoint as Checkpoint
+from .checkpoint_file import CheckpointFile as CheckpointFile
 from .keys import VERIFICATION_KEY as VERIFICATION_KEY, VerificationKey as VerificationKey
 from .log import (
     AuditLog as AuditLog,
@@ -9,9 +10,15 @@ from .log import (
     audit_file as audit_file,
     record_act as record_act,
 )
-from .log_reader import Filter as Filter, follow as follow, moment_of as moment_of
+from .log_reader import (
+    Filter as Filter,
+    LineReader as LineReader,
+    follow as follow,
+    moment_of as moment_of,
+)
 from .maintenance import keeping as keeping
 from .recorded_policy import RecordedPolicy as RecordedPolicy
 from .segments import CHECKPOINT as CHECKPOINT
+from .traffic import TrafficReader as TrafficReader
 from .verification import Verified as Verified, read_records as read_records, verify_log as verify_log
 from .writer import AuditWriter as AuditWriter

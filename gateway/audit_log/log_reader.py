@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO
 
-from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AuditRecord, ChainReader, decode
+from sluice.core import ChainState
+from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AuditRecord, ChainReader, Check, decode
 from sluice.gateway.audit_log.segments import CURRENT, segments
 from sluice.gateway.audit_log.traffic import TrafficReader
 from sluice.gateway.audit_log.verification import told
@@ -57,43 +59,63 @@ def follow(directory: Path, *, wait: Callable[[], None]) -> Iterator[AuditRecord
 
     Each is checked against the chain, but for signatures. Ends only with an error, or with its consumer.
     """
-    reader = _LogReader(directory)
-    yield from reader.news()
+    reader, traffic = LineReader(directory), TrafficReader(directory)
+
+    def news() -> Iterator[AuditRecord]:
+        for _, record in reader.news():
+            yield from told(record, traffic)
+
+    yield from news()
     yield None
     while True:
         wait()
-        yield from reader.news()
+        yield from news()
 
 
-class _LogReader:
-    """A position in the log: the file, and the offset in it."""
+class LineReader:
+    """Reads the lines of a log from a given state of its chain on, and later what was written since."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, state: ChainState | None = None, check: Check | None = None) -> None:
+        """Go on after ``state``; ``check`` None: signatures are not looked at."""
         self._directory = directory
-        self._reader = ChainReader(None)
-        self._traffic = TrafficReader(directory)
+        self._reader = ChainReader(check, state)
         self._inode = 0
         self._offset = 0
 
-    def news(self) -> Iterator[AuditRecord]:
-        """The records that were written since the last call."""
-        for segment in segments(self._directory):
-            if segment.last > self._reader.state.count:
-                for number, raw in enumerate(segment.lines(), start=segment.first):
-                    if number > self._reader.state.count:
-                        yield from told(self._reader.take(raw), self._traffic)
-        with contextlib.suppress(FileNotFoundError), (self._directory / CURRENT).open("rb") as file:
-            yield from self._current(file)
+    @property
+    def state(self) -> ChainState:
+        """How far the chain has been read."""
+        return self._reader.state
 
-    def _current(self, file: IO[bytes]) -> Iterator[AuditRecord]:
-        """New records of the current segment, which may be closed at any moment."""
+    def news(self, until: int | None = None) -> Iterator[tuple[bytes, AuditRecord]]:
+        """Lines that were written since the last call, each with its record, up to line ``until``.
+
+        Raises :class:`AuditLogError` naming the first line that does not continue the chain.
+        """
+        last = sys.maxsize if until is None else until
+        for segment in segments(self._directory):
+            if segment.last > self.state.count < last:
+                for number, raw in enumerate(segment.lines(), start=segment.first):
+                    if number > self.state.count:
+                        yield raw, self._reader.take(raw)
+                    if self.state.count >= last:
+                        return
+        with contextlib.suppress(FileNotFoundError), (self._directory / CURRENT).open("rb") as file:
+            yield from self._current(file, last)
+
+    def _current(self, file: IO[bytes], last: int) -> Iterator[tuple[bytes, AuditRecord]]:
+        """New lines of the current segment, which may be closed at any moment."""
         inode = os.fstat(file.fileno()).st_ino
         if inode != self._inode:
             first = decode(file.readline(MAX_LINE_BYTES + 1).removesuffix(b"\n"))
-            if first is None or first.sequence > self._reader.state.count + 1:
+            if first is None or first.sequence > self.state.count + 1:
                 return  # not whole yet, or a segment was closed meanwhile, which comes first
-            self._inode, self._offset = inode, 0
+            file.seek(0)
+            for _ in range(self.state.count + 1 - first.sequence):  # those before the given state
+                if not file.readline(MAX_LINE_BYTES + 1):
+                    break
+            self._inode, self._offset = inode, file.tell()
         file.seek(self._offset)
-        while (raw := file.readline(MAX_LINE_BYTES + 1)).endswith(b"\n"):
+        while self.state.count < last and (raw := file.readline(MAX_LINE_BYTES + 1)).endswith(b"\n"):
             self._offset += len(raw)
-            yield from told(self._reader.take(raw), self._traffic)
+            yield raw, self._reader.take(raw)

@@ -29,6 +29,7 @@ from sluice.core import (
     write_secret,
 )
 from sluice.core.grpc import Method
+from sluice.gateway.audit_export import exporting
 from sluice.gateway.audit_log import (
     AuditLog,
     AuditRecord,
@@ -134,6 +135,7 @@ async def run_auth(
         service = await stack.enter_async_context(auth_service(home, config, trust_domain, name, locate_ca=locate_ca))
         checks, decides = service.checks, service.checks.authenticator
         await stack.enter_async_context(keeping(home, checks.audit.log))
+        await stack.enter_async_context(exporting(home, config.audit_exports))
         server = web.Server(
             with_jobmanager_api(
                 service.handle,
@@ -282,6 +284,7 @@ async def _chain_access_log(home: Home, config: GatewayConfig, stack: contextlib
     if config.auth_host:
         log = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
         await stack.enter_async_context(keeping(home, log))
+        await stack.enter_async_context(exporting(home, config.audit_exports))
 
 
 async def _accompany_envoy(

@@ -1,0 +1,1 @@
+from .assembly import exporting as exporting

@@ -1,0 +1,43 @@
+"""The exports of a home's audit log, as configured."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from sluice.core import Home, end_tasks, repeat
+from sluice.gateway.audit_export.cursor import CursorFile
+from sluice.gateway.audit_export.exporter import POLL_SECONDS, Exporter
+from sluice.gateway.audit_export.senders import sender_of
+from sluice.gateway.audit_log import audit_directory
+from sluice.gateway.config import AuditExportConfig
+
+
+def cursor_path(home: Home, name: str) -> Path:
+    """Where the position of export ``name`` is: not beside the log, so a log that is replaced is noticed."""
+    return home.gateway / "audit-export" / f"{name}.json"
+
+
+@contextlib.asynccontextmanager
+async def exporting(home: Home, exports: tuple[AuditExportConfig, ...]) -> AsyncIterator[None]:
+    """Send the audit log of ``home`` to each of ``exports`` while the context lasts.
+
+    Raises :class:`StoreError` for authorities that cannot be used; whatever fails later is tried again.
+    """
+    directory = audit_directory(home)
+    exporters = [
+        Exporter(
+            each.name, directory, CursorFile(cursor_path(home, each.name)), sender_of(each), requests=each.requests
+        )
+        for each in exports
+    ]
+    tasks = [
+        asyncio.create_task(repeat(each.run, POLL_SECONDS, "the audit log is not exported"), name="audit-export")
+        for each in exporters
+    ]
+    try:
+        yield
+    finally:
+        await end_tasks(*tasks)

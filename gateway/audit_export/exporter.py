@@ -1,0 +1,211 @@
+"""Sends the audit log to one receiver, batch by batch, until cancelled. Nothing waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from prometheus_client import Counter, Gauge
+
+from sluice.core import REGISTRY, SluiceError
+from sluice.gateway.audit_export.cursor import Cursor, CursorFile
+from sluice.gateway.audit_export.reader import Batch, SignedRecords, signed_end
+from sluice.gateway.audit_export.senders import Sender
+from sluice.gateway.errors import AuditLogError
+
+_LOG = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+"""Between two looks for signed records."""
+FIRST_BACKOFF_SECONDS = 0.5
+MAX_BACKOFF_SECONDS = 60.0
+
+BEHIND = Gauge(
+    "sluice_audit_export_behind_lines",
+    "Signed lines of the audit log that the receiver does not have yet.",
+    ["export"],
+    registry=REGISTRY,
+)
+BEHIND_SINCE = Gauge(
+    "sluice_audit_export_behind_since_seconds",
+    "Time of the first of these lines, in seconds since the epoch; 0: there is none.",
+    ["export"],
+    registry=REGISTRY,
+)
+SENT = Counter(
+    "sluice_audit_export_sent_total", "Messages that the receiver has confirmed.", ["export"], registry=REGISTRY
+)
+FAILURES = Counter(
+    "sluice_audit_export_failures_total",
+    "Attempts that failed: the receiver did not confirm, or the log or the position could not be used.",
+    ["export"],
+    registry=REGISTRY,
+)
+REJECTED = Counter(
+    "sluice_audit_export_rejected_total",
+    "Messages that a collector has taken and rejected; they are not sent again.",
+    ["export"],
+    registry=REGISTRY,
+)
+LOG_REFUSED = Gauge(
+    "sluice_audit_export_log_refused",
+    "1 while the audit log is not sent because it does not continue what was sent: replaced, cut off or damaged.",
+    ["export"],
+    registry=REGISTRY,
+)
+_GAUGES = (BEHIND, BEHIND_SINCE, LOG_REFUSED)
+
+_T = TypeVar("_T")
+
+
+def backoff_seconds(failures: int, chance: Callable[[], float] = random.random) -> float:
+    """How long to wait after so many failures in a row: twice as long each time, less up to half of it by ``chance``.
+
+    A receiver that comes back is not asked by everybody at once.
+    """
+    whole = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, 20))
+    return whole * (1 - chance() / 2)
+
+
+class Exporter:
+    """Sends what is signed in the log of ``directory`` by ``sender``, and keeps the position in ``file``."""
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        file: CursorFile,
+        sender: Sender,
+        *,
+        requests: bool = True,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._name = name
+        self._directory = directory
+        self._file = file
+        self._sender = sender
+        self._requests = requests
+        self._sleep = sleep
+        self._chance = chance
+        self._records: SignedRecords | None = None
+        self._batch: Batch | None = None
+        self._cursor: Cursor | None = None
+        self._saved: Cursor | None = None
+
+    async def run(self) -> NoReturn:
+        """Until cancelled. Another process of this home may be at it; this one waits until that has ended."""
+        while True:
+            with self._file.owned() as mine:
+                if mine:
+                    await self._run()
+            await self._sleep(POLL_SECONDS)
+
+    async def _run(self) -> NoReturn:
+        failures = 0
+        try:
+            for gauge in _GAUGES:
+                gauge.labels(self._name).set(0)
+            while True:
+                try:
+                    moved = await self.step()
+                except (SluiceError, OSError) as error:
+                    failures += 1
+                    FAILURES.labels(self._name).inc()
+                    pause = backoff_seconds(failures, self._chance)
+                    _LOG.error("audit export %s: %s; trying again in %.0f s", self._name, error, pause)
+                    await self._sleep(pause)
+                else:
+                    if failures:
+                        _LOG.info("audit export %s works again", self._name)
+                    failures = 0
+                    if not moved:
+                        await self._sleep(POLL_SECONDS)
+        finally:
+            # Another process may go on: what this one knows, and says of the receiver, will not be true then.
+            for gauge in _GAUGES:
+                gauge.remove(self._name)
+            self._close()
+            self._batch = self._cursor = self._saved = None
+
+    async def step(self) -> bool:
+        """Bring the receiver one batch; whether there was any.
+
+        Raises:
+            SluiceError, OSError: it was not delivered, or the position is not kept; the next step does it again.
+        """
+        try:
+            # What has arrived is not sent again only because the position cannot be kept; nor is anything after it.
+            await self._save()
+            assert self._cursor is not None  # noqa: S101  read by _save
+            if self._batch is None:
+                self._batch = await self._read(self._cursor)
+            if not self._batch.messages:
+                self._batch = None
+                return False
+            rejected = await self._sender.send(self._batch.messages)
+            SENT.labels(self._name).inc(len(self._batch.messages) - rejected)
+            if rejected:
+                REJECTED.labels(self._name).inc(rejected)
+                _LOG.error("audit export %s: the collector rejected %d messages for good", self._name, rejected)
+            self._cursor, self._batch = self._batch.end, None
+            await self._save()
+            return True
+        finally:
+            await self._observe()
+
+    async def _save(self) -> None:
+        if self._cursor is None:
+            self._cursor = self._saved = await _to_its_end(self._file.read)
+        elif self._saved != self._cursor:
+            await _to_its_end(partial(self._file.write, self._cursor))
+            self._saved = self._cursor
+
+    async def _read(self, cursor: Cursor) -> Batch:
+        if self._records is None:
+            self._records = SignedRecords(self._directory, cursor, requests=self._requests)
+        try:
+            batch = await _to_its_end(self._records.read)
+        except Exception as error:
+            if isinstance(error, AuditLogError):
+                LOG_REFUSED.labels(self._name).set(1)
+            self._close()
+            raise
+        LOG_REFUSED.labels(self._name).set(0)
+        return batch
+
+    def _close(self) -> None:
+        if self._records is not None:
+            self._records.close()
+            self._records = None
+
+    async def _observe(self) -> None:
+        """Tell how far behind the receiver is."""
+        try:
+            end = await _to_its_end(partial(signed_end, self._directory))
+        except (SluiceError, OSError):
+            return  # reading fails likewise, and says so
+        arrived = 0 if self._cursor is None else self._cursor.lines
+        behind = max(0, (0 if end is None else end.sequence) - arrived)
+        since = 0.0
+        if behind and end is not None:
+            first = end.time if self._batch is None else self._batch.messages[0].record.time
+            since = dt.datetime.fromisoformat(first).timestamp()
+        BEHIND.labels(self._name).set(behind)
+        BEHIND_SINCE.labels(self._name).set(since)
+
+
+async def _to_its_end(act: Callable[[], _T]) -> _T:
+    """Run ``act`` in a thread; who is cancelled meanwhile is so when it has ended: nothing is left half done."""
+    running = asyncio.ensure_future(asyncio.to_thread(act))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise

@@ -1,0 +1,171 @@
+"""Receivers of an exported audit log: syslog over TLS and HTTPS, well behaved and hostile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiohttp import web
+
+ACCEPT_SECONDS = 60.0
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER: close at once, with a reset."""
+
+
+def server_context(identity: Path, clients: Path | None = None) -> ssl.SSLContext:
+    """Shows the certificate in ``identity``; with ``clients`` it asks for one of that authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(identity / "chain.pem", identity / "key.pem")
+    if clients is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(clients)
+    return context
+
+
+Behaviour = Callable[["SyslogReceiver", ssl.SSLSocket], None]
+
+
+def read_and_answer(receiver: SyslogReceiver, connection: ssl.SSLSocket) -> None:
+    """As RFC 5425 says: read to the end, answer close_notify with close_notify."""
+    receiver.read(connection)
+    with contextlib.suppress(OSError):
+        connection.unwrap()
+
+
+def read_and_close(receiver: SyslogReceiver, connection: ssl.SSLSocket) -> None:
+    """Only close TCP at the end."""
+    receiver.read(connection)
+
+
+def reset_in_the_middle(receiver: SyslogReceiver, connection: ssl.SSLSocket) -> None:
+    """Take a few bytes and reset."""
+    del receiver
+    connection.recv(10)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+
+
+def close_unread(receiver: SyslogReceiver, connection: ssl.SSLSocket) -> None:
+    """Close without having read anything."""
+
+
+def hang(receiver: SyslogReceiver, connection: ssl.SSLSocket) -> None:
+    """Neither read nor close."""
+    del connection
+    receiver.ended.wait(ACCEPT_SECONDS)
+
+
+@dataclass
+class SyslogReceiver:
+    """Takes syslog on ``port``; ``behaviour`` decides about each connection and may be changed."""
+
+    context: ssl.SSLContext
+    behaviour: Behaviour = read_and_answer
+    messages: list[bytes] = field(default_factory=list)
+    connections: int = 0
+    problems: list[str] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._listener.getsockname()[1])
+
+    def read(self, connection: ssl.SSLSocket) -> None:
+        """Every frame to the end; half a frame at the end is dropped, as receivers do."""
+        data = b""
+        while chunk := connection.recv(1 << 16):
+            data += chunk
+        while data:
+            length, _, rest = data.partition(b" ")
+            if len(rest) < int(length):
+                return
+            self.messages.append(rest[: int(length)])
+            data = rest[int(length) :]
+
+    def _serve(self) -> None:
+        while not self.ended.is_set():
+            try:
+                plain, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            thread = threading.Thread(target=self._one, args=(plain,), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _one(self, plain: socket.socket) -> None:
+        plain.settimeout(ACCEPT_SECONDS)
+        with plain:
+            try:
+                with self.context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False) as connection:
+                    self._talk(connection)
+            except OSError as error:
+                self.problems.append(str(error))
+
+    def _talk(self, connection: ssl.SSLSocket) -> None:
+        try:
+            connection.do_handshake()
+        except OSError:
+            # An alert, and no reset after it: the sender must not take that for the end of what was read.
+            while os.read(connection.fileno(), 1 << 16):
+                pass
+            raise
+        self.behaviour(self, connection)
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[SyslogReceiver]:
+        """Accepts connections within the block."""
+        thread = threading.Thread(target=self._serve, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.ended.set()
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            for each in (thread, *self._threads):
+                each.join(ACCEPT_SECONDS)
+
+
+@dataclass
+class HttpReceiver:
+    """Takes requests and answers with ``answer``: a status, what a function returns, or never, if that is None."""
+
+    requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    answer: int | Callable[[web.BaseRequest], web.StreamResponse] | None = 200
+
+    async def take(self, request: web.BaseRequest) -> web.StreamResponse:
+        """One request."""
+        body = await request.read()
+        if self.answer is None:
+            await asyncio.Event().wait()
+            raise AssertionError
+        if not isinstance(self.answer, int):
+            return self.answer(request)
+        if self.answer < 300:
+            self.requests.append(({name.lower(): value for name, value in request.headers.items()}, body))
+        return web.Response(status=self.answer, headers={"location": "/elsewhere"})
+
+    @contextlib.asynccontextmanager
+    async def serving(self, context: ssl.SSLContext) -> AsyncIterator[str]:
+        """Its URL, while it serves."""
+        runner = web.ServerRunner(web.Server(self.take), shutdown_timeout=1.0)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        try:
+            yield f"https://localhost:{runner.addresses[0][1]}/ingest"
+        finally:
+            await runner.cleanup()
