@@ -25,6 +25,7 @@ from .jobs import (
     whole_id as whole_id,
 )
 from .patient_reader import PatientReader as PatientReader
+from .receipts import fetch_receipt as fetch_receipt
 from .rest_client import (
     GatewayClient as GatewayClient,
     edge_connection as edge_connection,

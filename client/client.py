@@ -15,6 +15,7 @@ from sluice.client.errors import JobFailed
 from sluice.client.job_logs import JobLog
 from sluice.client.jobs import TERMINAL, latest_jobs, whole_id
 from sluice.client.patient_reader import PatientReader
+from sluice.client.receipts import fetch_receipt
 from sluice.client.rest_client import GatewayClient
 from sluice.client.settings import ClientSettings
 from sluice.client.submission import build_submission
@@ -235,6 +236,18 @@ class Job:
             return log.follow() if follow else log.pieces()
 
         return self._gateway.iterate(pieces)
+
+    def receipt(self, *, disclose_parameters: bool = False) -> bytes:
+        """A signed statement about the ended job, that ``sluice jobs verify-receipt`` verifies anywhere.
+
+        Args:
+            disclose_parameters: put the arguments and Spark settings into it; only the job's owner can. Otherwise it
+                has a commitment to them.
+
+        Raises:
+            RefusedError: the job has not ended.
+        """
+        return self._gateway.call(lambda client: fetch_receipt(client, self.id, disclose=disclose_parameters))
 
     def log_names(self) -> list[str]:
         """The logs that there are, such as ``driver.stdout`` and ``executor-1.stderr``."""

@@ -36,6 +36,7 @@ class Decision:
         detail: for the caller; tells nothing that the caller could not know.
         any_owner: whether it was granted whoever owns what it concerns.
         challenge: value of ``WWW-Authenticate``, for 401.
+        policy: the SHA-256 of the policy file that granted it.
     """
 
     status: int
@@ -46,6 +47,7 @@ class Decision:
     credential: str = ""
     challenge: str = ""
     any_owner: bool = False
+    policy: str = ""
 
     @property
     def allowed(self) -> bool:
@@ -88,6 +90,7 @@ def decide(
         operation=route.operation,
         credential=principal.credential.id,
         any_owner=ruling.verdict is Verdict.ALLOW,
+        policy=policy.source,
     )
 
 

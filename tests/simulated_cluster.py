@@ -9,6 +9,7 @@ from typing import cast
 
 import msgspec
 
+from sluice.core.egress import EgressMode
 from sluice.core.egress_evidence import EgressJob, EgressRow, EgressVerdict
 from sluice.core.home import Home
 from sluice.pki.assertions.open_streams import OpenStreams
@@ -28,6 +29,7 @@ from sluice.runtime.jobmanager.errors import (
 )
 from sluice.runtime.jobmanager.exceptions import with_outcomes
 from sluice.runtime.jobmanager.gateways import (
+    Box,
     ConnectAddress,
     DriverLogRequest,
     EgressConnections,
@@ -540,6 +542,10 @@ class SimulatedResourceManager:
         self.now = time.time() if now is None else now
         self.count, self.slots, self.busy = count, slots, tuple(busy)
         self.without_isolation = without_isolation
+
+    async def box_of(self, taskmanager: str) -> Box:
+        assert taskmanager
+        return Box(isolation=IsolationLevel.NONE, egress=EgressMode.OFF)
 
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         return tuple(self._view(number) for number in range(1, self.count + 1))

@@ -72,6 +72,7 @@ def jobmanager(
     options: MemberOptions,
 ) -> None:
     """Dispatcher, ResourceManager, JobMasters, blob server and REST."""
+    from sluice.cli.run.receipts import proving
     from sluice.gateway import job_tokens_in
     from sluice.gateway.authn import check_in
     from sluice.gateway.egress_evidence import egress_evidence_in
@@ -95,6 +96,7 @@ def jobmanager(
             ask_tokens=job_tokens_in(home, configuration.gateway, operations) if remote_auth is None else None,
             ask_egress=egress_evidence_in(home, configuration.gateway, operations()) if remote_auth is None else None,
             record=audit_records.recording(home) if remote_auth is None else None,
+            prove=proving(home) if remote_auth is None else None,
         )
 
     member.serve(main)

@@ -1,11 +1,12 @@
 from .access_lines import ASKED as ASKED, records_of as records_of
 from .access_log_reader import access_file as access_file
 from .access_rotation import make_access_log as make_access_log, rotating as rotating
-from .chain import AuditRecord as AuditRecord, Checkpoint as Checkpoint
+from .chain import AuditRecord as AuditRecord, Checkpoint as Checkpoint, kept_checkpoint as kept_checkpoint
 from .checkpoint_file import CheckpointFile as CheckpointFile
 from .keys import VERIFICATION_KEY as VERIFICATION_KEY, VerificationKey as VerificationKey
 from .log import (
     AuditLog as AuditLog,
+    SignedRecord as SignedRecord,
     audit_directory as audit_directory,
     audit_file as audit_file,
     record_act as record_act,
@@ -17,6 +18,7 @@ from .log_reader import (
     moment_of as moment_of,
 )
 from .maintenance import keeping as keeping
+from .receipts import prove_receipt as prove_receipt, receipt_detail as receipt_detail
 from .recorded_policy import RecordedPolicy as RecordedPolicy
 from .segments import CHECKPOINT as CHECKPOINT
 from .traffic import TrafficReader as TrafficReader

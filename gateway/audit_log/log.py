@@ -77,6 +77,14 @@ class AuditLogLimits:
     segment_age: dt.timedelta = dt.timedelta(days=1)
 
 
+@dataclass(frozen=True, slots=True)
+class SignedRecord:
+    """A record and the checkpoint right after it, each the line in the log without its newline."""
+
+    line: bytes
+    checkpoint: bytes
+
+
 def audit_directory(home: Home) -> Path:
     """Where the audit log of ``home``'s cluster is."""
     return home.gateway / "audit"
@@ -181,8 +189,8 @@ class AuditLog:
             self._rotate_if_due(now)
         return True
 
-    def event(self, kind: str, principal: str, detail: Mapping[str, object] | str = "") -> None:
-        """Record an administrative act, such as ``token.created``, signed at once.
+    def event(self, kind: str, principal: str, detail: Mapping[str, object] | str = "") -> SignedRecord:
+        """Record an administrative act, such as ``token.created``, signed at once; its line and the checkpoint's.
 
         Args:
             kind: what was done, ``subject.verb``.
@@ -192,8 +200,9 @@ class AuditLog:
         record = AuditRecord(event="act", kind=kind, principal=principal, detail=detail_without_secrets(detail))
         with self._writing():
             now = self._clock()
-            self._write((record,), now, checkpoint=True)
+            line, checkpoint = self._write((record,), now, checkpoint=True)
             self._rotate_if_due(now)
+        return SignedRecord(line.removesuffix(b"\n"), checkpoint.removesuffix(b"\n"))
 
     def maintain(self) -> None:
         """Sign what is unsigned for long, flush to disk, put the checkpoint aside, compress closed segments.
@@ -347,8 +356,8 @@ class AuditLog:
         late = now - self._checkpoint_at >= self._limits.checkpoint_age
         return unsigned >= self._limits.checkpoint_records or late
 
-    def _write(self, records: Sequence[AuditRecord], now: dt.datetime, *, checkpoint: bool) -> None:
-        """Seal and write in one piece: all of it or nothing counts."""
+    def _write(self, records: Sequence[AuditRecord], now: dt.datetime, *, checkpoint: bool) -> list[bytes]:
+        """Seal and write in one piece: all of it or nothing counts; the lines that were written."""
         assert self._key is not None  # noqa: S101  as above
         stamp, state, lines = rfc3339(now), self._reader.state, []
         position, traffic, unsigned = self._reader.position, self._reader.traffic, self._reader.unsigned
@@ -373,6 +382,7 @@ class AuditLog:
         self._reader.unsigned = unsigned
         if checkpoint:
             self._checkpoint_line, self._checkpoint_at = lines[-1], now
+        return lines
 
     def _put(self, data: bytes) -> None:
         try:
@@ -445,7 +455,7 @@ class AuditLog:
         self._descriptor = self._lock_descriptor = -1
 
 
-def record_act(home: Home, kind: str, principal: str, detail: Mapping[str, object] | str = "") -> None:
+def record_act(home: Home, kind: str, principal: str, detail: Mapping[str, object] | str = "") -> SignedRecord:
     """Record one administrative act in ``home``'s audit log, for a process that writes nothing else to it."""
     with contextlib.closing(AuditLog(audit_file(home))) as log:
-        log.event(kind, principal, detail)
+        return log.event(kind, principal, detail)

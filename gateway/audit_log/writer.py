@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from sluice.gateway.audit_log.chain import AuditRecord
-from sluice.gateway.audit_log.log import MAX_BATCH_RECORDS, AuditLog, RecordTooLarge
+from sluice.gateway.audit_log.log import MAX_BATCH_RECORDS, AuditLog, RecordTooLarge, SignedRecord
 from sluice.gateway.errors import AuditLogError
 
 MAX_WAITING_RECORDS = 4096
@@ -52,9 +52,9 @@ class AuditWriter:
             batch = records[begin : begin + MAX_BATCH_RECORDS]
             await self._beside(partial(self.log.append_all, batch))
 
-    async def event(self, kind: str, principal: str, detail: Mapping[str, object] | str = "") -> None:
+    async def event(self, kind: str, principal: str, detail: Mapping[str, object] | str = "") -> SignedRecord:
         """Record an administrative act, signed at once. Raises :class:`AuditLogError`."""
-        await self._beside(lambda: self.log.event(kind, principal, detail))
+        return await self._beside(lambda: self.log.event(kind, principal, detail))
 
     async def close(self) -> None:
         """Write what waits, and end the thread; the log stays open."""

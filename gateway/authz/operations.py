@@ -29,6 +29,7 @@ OWNED_OPERATIONS = frozenset(
         "jobs.exceptions",
         "jobs.checkpoints",
         "jobs.ui",
+        "jobs.receipt",
         "events.read",
         "jobs.savepoint",
         "savepoints.read",

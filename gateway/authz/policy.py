@@ -71,6 +71,7 @@ class Policy:
         default_roles: roles of everybody who is authenticated, besides the others.
         egress_rules: what jobs may reach outside.
         audience_rules: whom jobs may prove their identity to.
+        source: the SHA-256 of the file that it was read from, in hexadecimal.
     """
 
     operations: frozenset[str]
@@ -80,6 +81,7 @@ class Policy:
     default_roles: tuple[str, ...] = ()
     egress_rules: EgressPolicy = field(default_factory=EgressPolicy)
     audience_rules: AudiencePolicy = field(default_factory=AudiencePolicy)
+    source: str = field(default="", compare=False)
 
     def egress(self, subject: EgressSubject, host: str, port: int) -> EgressRuling:
         """The decision about a connection of the job ``subject`` to ``host:port``, before a name is resolved."""

@@ -7,6 +7,7 @@ Every error names the line and, for a misspelt name, the nearest one that exists
 from __future__ import annotations
 
 import difflib
+import hashlib
 import logging
 import re
 import stat
@@ -148,7 +149,16 @@ class _Reader:
             audiences = read_audiences(file.audiences, file.roles)
         except RuleTableError as error:
             raise self._error(error.what, "[audiences]", error.value, remedy=error.remedy) from error
-        return Policy(self._operations, rules, file.groups, file.users, file.default_roles, egress, audiences)
+        return Policy(
+            self._operations,
+            rules,
+            file.groups,
+            file.users,
+            file.default_roles,
+            egress,
+            audiences,
+            hashlib.sha256(self._text.encode()).hexdigest(),
+        )
 
     def _convert(self, value: object, struct: type[_Struct], *place: str) -> _Struct:
         try:

@@ -37,7 +37,12 @@ class RestSessions:
         keys = PassKeys.of(self.home)
         keys.load()
         assertion = AssertionSigner(keys, time.time).sign(
-            who.principal, method="POST", target=SESSION_PATH, operation=OPERATION, request_id=who.request_id
+            who.principal,
+            method="POST",
+            target=SESSION_PATH,
+            operation=OPERATION,
+            request_id=who.request_id,
+            policy=who.policy,
         )
         try:
             body = await self.rest.request(

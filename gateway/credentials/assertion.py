@@ -66,6 +66,7 @@ class AssertionSigner:
         operation: str,
         request_id: str,
         any_owner: bool = False,
+        policy: str = "",
     ) -> str:
         """An assertion that ``principal`` asks with ``method`` for ``target`` (path and query), good once.
 
@@ -76,6 +77,7 @@ class AssertionSigner:
             operation: the operation that was granted.
             request_id: as in the audit log.
             any_owner: whether the operation is granted for what belongs to others, too.
+            policy: the SHA-256 of the policy file that granted it; empty: no policy did.
 
         Raises:
             PassKeyError: there is no key.
@@ -94,6 +96,7 @@ class AssertionSigner:
             rid=request_id,
             op=operation,
             any=any_owner,
+            pol=policy,
             htm=method,
             htu=path,
             htq=query_digest(query),

@@ -99,6 +99,7 @@ class CheckService:
                     operation=decision.operation,
                     request_id=check.request_id,
                     any_owner=decision.any_owner,
+                    policy=decision.policy,
                 ),
                 REQUEST_ID_HEADER: check.request_id,
                 OPERATION_HEADER: decision.operation,

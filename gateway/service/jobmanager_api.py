@@ -1,6 +1,7 @@
 """The auth service's API for JobManagers on other machines.
 
-Public keys, validity of credentials, tokens of jobs, evidence of connections of jobs to the outside, and events.
+Public keys, validity of credentials, tokens of jobs, evidence of connections of jobs to the outside, events, and
+receipts.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from sluice.core import (
     SluiceError,
     read_body,
 )
-from sluice.gateway.audit_log import AuditWriter
+from sluice.gateway.audit_log import AuditWriter, prove_receipt, receipt_detail
 from sluice.gateway.authn import IsValid, answer
 from sluice.gateway.credentials import PassKeys, encode_jwks
 from sluice.gateway.job_tokens import JobTokenDecisions, decode_query
 from sluice.pki import Role
 from sluice.pki.assertions import MAX_QUESTION_BYTES
+from sluice.pki.attestations import MAX_ORDER_BYTES, RECEIPT_ISSUED, ProofOrder
 from sluice.pki.jwt import MAX_QUERY_BYTES
-from sluice.pki.tls import peer_of
+from sluice.pki.tls import TlsIdentity, peer_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,6 +43,8 @@ JOB_TOKENS_PATH = "/auth/job-tokens"
 """Whether a job may have a token."""
 EVENTS_PATH = "/auth/events"
 """Writes an event of a JobManager to the audit log."""
+RECEIPTS_PATH = "/auth/receipts"
+"""Records the digest of a job's receipt, and proves it."""
 EVENT_KINDS = frozenset({"secret.used", "secret.refused"})
 """What a JobManager may write; nobody can take its events for administrative acts."""
 MAX_EVENT_BYTES = 8 << 10
@@ -57,6 +61,7 @@ def with_jobmanager_api(
     tokens: JobTokenDecisions,
     egress: AnswerEgress,
     audit: AuditWriter,
+    identity: TlsIdentity,
 ) -> _Handler:
     """A handler for a mutual TLS listener: gateways get ``check``, JobManagers these paths, others 404."""
 
@@ -69,6 +74,7 @@ def with_jobmanager_api(
         ("POST", JOB_TOKENS_PATH): lambda request: _job_token(request, tokens),
         ("POST", EGRESS_PATH): lambda request: _egress(request, egress),
         ("POST", EVENTS_PATH): lambda request: _event(request, audit),
+        ("POST", RECEIPTS_PATH): lambda request: _receipt(request, audit, identity),
     }
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -144,3 +150,21 @@ async def _event(request: web.BaseRequest, audit: AuditWriter) -> web.StreamResp
     except SluiceError as error:
         _LOG.error("an event of a JobManager is not recorded: %s", error)
         return web.Response(status=503)
+
+
+async def _receipt(request: web.BaseRequest, audit: AuditWriter, identity: TlsIdentity) -> web.StreamResponse:
+    """The record names the JobManager that asks, by its certificate: nobody else's receipt passes for its own."""
+    try:
+        order = msgspec.json.decode(await read_body(request.content, MAX_ORDER_BYTES), type=ProofOrder)
+    except BodyTooLarge:
+        return web.Response(status=413)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return web.Response(status=400)
+    try:
+        by = "" if request.transport is None else str(peer_of(request.transport))
+        recorded = await audit.event(RECEIPT_ISSUED, order.principal, receipt_detail(order, by))
+        proof = prove_receipt(recorded, identity)
+    except SluiceError as error:
+        _LOG.error("a receipt is not recorded: %s", error)
+        return web.Response(status=503)
+    return web.Response(body=msgspec.json.encode(proof), content_type="application/json")

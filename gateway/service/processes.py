@@ -136,6 +136,9 @@ async def run_auth(
         checks, decides = service.checks, service.checks.authenticator
         await stack.enter_async_context(keeping(home, checks.audit.log))
         await stack.enter_async_context(exporting(home, config.audit_exports))
+        if config.auth_host or config.ext_authz is not None:
+            identity = TlsIdentity(home.identity(Role.AUTH, name))
+            await stack.enter_async_context(reporting(identity, "auth"))
         server = web.Server(
             with_jobmanager_api(
                 service.handle,
@@ -146,6 +149,7 @@ async def run_auth(
                     decides.policy.get, checks.audit.append_all, partial(_last_records, audit_directory(home))
                 ).answer,
                 audit=checks.audit,
+                identity=identity,
             )
             if config.auth_host
             else service.handle,
@@ -166,9 +170,6 @@ async def run_auth(
         xds = await stack.enter_async_context(
             xds_service(status_file(home, "auth"), None if config.auth_host else paths.xds_socket, of_jobs)
         )
-        if config.auth_host or config.ext_authz is not None:
-            identity = TlsIdentity(home.identity(Role.AUTH, name))
-            await stack.enter_async_context(reporting(identity, "auth"))
         if config.auth_host:
             peers = client_policy(Channel.AUTH, trust_domain)
             # nginx names no protocol, and means HTTP/1.1.

@@ -13,6 +13,7 @@ The token is a JWT (RFC 7519) signed with ES256, in header :data:`HEADER`. Its c
 ``op``     the operation that was granted
 ``any``    whether it was granted whoever owns what it concerns; else for the principal's own alone
 ``rid``    the id of the request, as in the audit log
+``pol``    the SHA-256 of the policy file that granted it
 ``htm``    the method of the one request that it is for,
 ``htu``    the path of that request (as in RFC 9449), and
 ``htq``    the SHA-256 of its query
@@ -66,6 +67,7 @@ MAX_KEYS = 16
 MAX_NAME_CHARACTERS = 256
 MAX_LIST_ENTRIES = 1000
 MAX_REQUEST_ID_CHARACTERS = 128
+MAX_POLICY_CHARACTERS = 64
 
 
 class AssertionClaims(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +88,7 @@ class AssertionClaims(msgspec.Struct, frozen=True, kw_only=True):
     rid: str = ""
     op: str = ""
     any: bool = False
+    pol: str = ""
     htm: str | None = None
     htu: str | None = None
     htq: str | None = None
@@ -104,6 +107,7 @@ class Assertion:
         may_any: operations that are granted whoever owns what they concern.
         may_own: operations that are granted where the principal owns that.
         bound: whether it is good for one request; a pass is good for many.
+        policy: the SHA-256 of the policy file that granted it; empty: it does not say.
         operation: the operation of the request, as the server that got it determined; see :meth:`for_operation`.
     """
 
@@ -114,6 +118,7 @@ class Assertion:
     may_own: frozenset[str] = frozenset()
     bound: bool = True
     operation: str = ""
+    policy: str = ""
 
     @property
     def name(self) -> str:
@@ -275,6 +280,7 @@ class AssertionVerifier:
             may_any=_granted(bound, claims.op if claims.any else "", claims.all),
             may_own=_granted(bound, claims.op, claims.own),
             bound=bound,
+            policy=claims.pol[:MAX_POLICY_CHARACTERS],
         )
 
     def _signed(self, text: str) -> AssertionClaims:

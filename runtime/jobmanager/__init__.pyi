@@ -23,8 +23,10 @@ from .views import (
     ExceptionEntry as ExceptionEntry,
     JobBlob as JobBlob,
     JobDetail as JobDetail,
+    JobRecord as JobRecord,
     JobSummary as JobSummary,
     Overview as Overview,
+    ProcessIdentity as ProcessIdentity,
     SavepointRequest as SavepointRequest,
     TaskManagerView as TaskManagerView,
 )

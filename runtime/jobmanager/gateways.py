@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sluice.core import EgressJob, EgressRow, TraceParent
+from sluice.core import EgressJob, EgressMode, EgressRow, TraceParent
 from sluice.runtime.checkpoint import Savepoint
 from sluice.runtime.gateways import EgressGateway, JobMasterGateway, ResourceManagerGateway
 from sluice.runtime.jobmanager.store import JobHistory
@@ -31,6 +31,7 @@ from sluice.runtime.messages import (
     UiRequest,
 )
 from sluice.runtime.rpc import rpc
+from sluice.runtime.sandbox import IsolationLevel
 
 DISPATCHER = "dispatcher"
 DURABLE_SECONDS = 120.0
@@ -102,11 +103,13 @@ class EgressConnections(Message, frozen=True):
     """Connections of jobs to the outside, the oldest first; ``left_out`` earlier ones are not kept.
 
     Of what ended before ``since`` (epoch seconds), when this JobManager began to lead, another one was told.
+    ``forgotten``: some or all rows of the job may have been known, and are not kept.
     """
 
     rows: tuple[EgressRow, ...] = ()
     left_out: int = 0
     since: float = 0.0
+    forgotten: bool = False
 
 
 class JobOrigin(Message, frozen=True):
@@ -123,6 +126,13 @@ class EgressInternalGateway(EgressGateway, Protocol):
     async def egress_of(self, job_id: str) -> EgressConnections:
         """What is known of a job's connections; of all jobs when ``job_id`` is empty."""
         ...
+
+
+class Box(Message, frozen=True):
+    """What keeps a process of a job in, and what it may connect to."""
+
+    isolation: IsolationLevel
+    egress: EgressMode
 
 
 class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
@@ -161,6 +171,11 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
     @rpc(local=True)
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         """All registered TaskManagers."""
+        ...
+
+    @rpc(local=True)
+    async def box_of(self, taskmanager: str) -> Box:
+        """What a TaskManager keeps the processes of jobs in; raises ``TaskManagerNotFound``."""
         ...
 
     @rpc(local=True)

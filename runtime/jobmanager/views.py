@@ -95,6 +95,32 @@ class ExecutorView(Message, frozen=True):
     started_at: int
 
 
+class ProcessIdentity(Message, frozen=True):
+    """The certificates of one process of a job in one attempt, as the JobMaster had them signed.
+
+    Attributes:
+        identity: the SPIFFE ID.
+        attempt: in which it ran.
+        taskmanager: on which it ran.
+        isolation: what the TaskManager keeps processes of jobs in; empty: not known.
+        egress: what they may connect to there; empty: not known.
+        serials: of the latest certificates, in hexadecimal.
+        certificates: how many there were, with renewals.
+        not_before: of the first one, in epoch seconds.
+        not_after: of the latest one.
+    """
+
+    identity: str
+    attempt: int
+    taskmanager: str
+    isolation: str
+    egress: str
+    serials: tuple[str, ...]
+    certificates: int
+    not_before: int
+    not_after: int
+
+
 class JobSummary(Message, frozen=True):
     """A job in a list."""
 
@@ -138,7 +164,10 @@ class JobDetail(Message, frozen=True):
 
 
 class JobRecord(Message, frozen=True):
-    """A job as it is kept on disk: what was submitted, what became of it, its stages, and its connections."""
+    """A job as it is kept on disk: what was submitted, what became of it, its stages, and its connections.
+
+    ``seen_connections`` are those of ``connections`` that the JobManager saw itself: of the others the job has told.
+    """
 
     submission: JobSubmission
     detail: JobDetail
@@ -148,11 +177,23 @@ class JobRecord(Message, frozen=True):
     exceptions: tuple[ExceptionEntry, ...] = ()
     checkpoints: CheckpointsView = CheckpointsView()
     savepoints: tuple[SavepointRequest, ...] = ()
+    seen_connections: tuple[ConnectionEvidence, ...] = ()
+    seen_dropped: int = 0
+    processes: tuple[ProcessIdentity, ...] = ()
+    processes_dropped: int = 0
+    sluice_version: str = ""
+    """Of the JobManager that led last."""
+    spark_version: str = ""
 
     @property
     def evidence(self) -> Evidence:
         """The connections, and how many are not among them."""
         return Evidence(self.connections, self.connections_dropped)
+
+    @property
+    def seen(self) -> Evidence:
+        """The part of it that the JobManager saw itself."""
+        return Evidence(self.seen_connections, self.seen_dropped)
 
 
 class JobBlob(Message, frozen=True):

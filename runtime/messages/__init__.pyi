@@ -25,6 +25,7 @@ from .executors import (
     SparkRegistration as SparkRegistration,
 )
 from .jobs import (
+    Admission as Admission,
     Archive as Archive,
     BlobRef as BlobRef,
     GivenSecret as GivenSecret,

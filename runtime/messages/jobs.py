@@ -85,6 +85,28 @@ class GivenSecret(Message, frozen=True):
         return f"<GivenSecret {self.name}>"  # never the value
 
 
+class Admission(Message, frozen=True):
+    """How the gateway admitted a submission, by its assertion; for the job's receipt.
+
+    Attributes:
+        method: how the submitter was authenticated.
+        credential_kind: what it showed.
+        credential: the public id of that.
+        operation: what was granted.
+        request_id: of the request, as in the audit log: the record of the decision has it.
+        assertion_id: of the assertion itself.
+        policy: SHA-256 of the policy file that granted it; empty: the gateway did not say.
+    """
+
+    method: str
+    credential_kind: str
+    credential: str
+    operation: str
+    request_id: str = ""
+    assertion_id: str = ""
+    policy: str = ""
+
+
 class JobSubmission(Message, frozen=True):
     """What the Dispatcher accepts: one pipeline and how to run it.
 
@@ -120,6 +142,10 @@ class JobSubmission(Message, frozen=True):
     trace: TraceParent = ""
     secrets: tuple[SecretReference, ...] = ()
     """Which secrets it wants; their values are never part of a submission."""
+    admission: Admission | None = None
+    """None: it came in under an earlier version."""
+    salt: str = ""
+    """Random, in hexadecimal; it hides the parameters in their commitment (:mod:`sluice.runtime.receipts`)."""
 
     @property
     def blobs(self) -> tuple[BlobRef, ...]:

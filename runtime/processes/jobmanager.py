@@ -51,6 +51,7 @@ from sluice.runtime.node import (
     withdraw_jobmanager,
 )
 from sluice.runtime.processes.jobmanager_term import Gateways, ProcessServices, leading
+from sluice.runtime.receipts import Prove, ReceiptIssuer
 from sluice.runtime.rest import (
     ArtifactStores,
     AuthService,
@@ -64,6 +65,7 @@ from sluice.runtime.rest import (
     check_at,
     check_nothing,
     fetch_forever,
+    prove_at,
     read_summary,
     record_at,
 )
@@ -93,6 +95,7 @@ async def run_jobmanager(
     ask_tokens: AskForToken | None = None,
     ask_egress: AskEgress | None = None,
     record: Record | None = None,
+    prove: Prove | None = None,
 ) -> None:
     """Run a JobManager until cancelled, leading or standing by; then stop. Its jobs are left to the next leader.
 
@@ -100,7 +103,8 @@ async def run_jobmanager(
     authority is; by default it is announced in ``home``. ``auth`` is where the auth service of another machine is,
     which tells the gateway's public keys; without it they are in ``home``. ``check_streams`` tells whose streams of
     events may stay open, ``ask_tokens`` decides which tokens jobs get, ``ask_egress`` records and decides connections
-    of jobs to the outside, and ``record`` writes to the audit log; None: the auth service of another machine is asked.
+    of jobs to the outside, ``record`` writes to the audit log, and ``prove`` records receipts there; None: the auth
+    service of another machine is asked.
 
     Raises:
         StoreError: there is no usable identity, or an address is taken.
@@ -119,6 +123,7 @@ async def run_jobmanager(
         ask_tokens=ask_tokens,
         ask_egress=ask_egress,
         record=record,
+        prove=prove,
     )
     async with node as running:
         await running.wait()
@@ -139,6 +144,7 @@ async def jobmanager(
     ask_tokens: AskForToken | None = None,
     ask_egress: AskEgress | None = None,
     record: Record | None = None,
+    prove: Prove | None = None,
 ) -> AsyncIterator[JobManagerNode]:
     """A running JobManager, once it takes work or stands by for another one that does.
 
@@ -154,6 +160,8 @@ async def jobmanager(
             machine. Where there is none, nothing is allowed, and REST alone shows what was tried.
         record: writes to the audit log; by default the auth service of another machine does. Where there is none, no
             job gets a secret.
+        prove: records receipts in the audit log and proves it; by default the auth service of another machine does.
+            Where there is none, no receipts are issued.
     """
     settings = config.jobmanager
     require_reachable(settings.host, "jobmanager.host")
@@ -251,7 +259,17 @@ async def jobmanager(
             pid=os.getpid(),
         )
         node = JobManagerNode(
-            home, identity, process, rest, switch, facts, address, streams, elected_by.standbys, fatal
+            home,
+            identity,
+            process,
+            rest,
+            switch,
+            facts,
+            address,
+            streams,
+            elected_by.standbys,
+            fatal,
+            _receipts(identity, prove, auth),
         )
         node.terms = await stack.enter_async_context(terms(elected_by, node.lead, what="JobManager"))
         stack.enter_context(listening_jobmanager(home, address))
@@ -273,6 +291,7 @@ class JobManagerNode:
     streams: Streams
     standbys: Callable[[], Awaitable[tuple[str, ...] | None]]
     fatal: asyncio.Future[NoReturn]
+    receipts: ReceiptIssuer | None
     terms: asyncio.Task[NoReturn] = field(init=False)
 
     async def wait(self) -> None:
@@ -310,6 +329,7 @@ class JobManagerNode:
             feed=gateways.feed,
             streams=self.streams,
             egress=gateways.egress,
+            receipts=self.receipts,
             secrets=gateways.secrets,
             shuffle=gateways.shuffle,
             trust=self._trust,
@@ -347,6 +367,11 @@ def _stream_check(identity: TlsIdentity, auth: tuple[str, int] | None) -> CheckH
 
 def _egress_question(identity: TlsIdentity, auth: tuple[str, int] | None) -> AskEgress:
     return without_gateway if auth is None else ask_egress_at(AuthService(identity, *auth))
+
+
+def _receipts(identity: TlsIdentity, prove: Prove | None, auth: tuple[str, int] | None) -> ReceiptIssuer | None:
+    prove = prove or (None if auth is None else prove_at(AuthService(identity, *auth)))
+    return None if prove is None else ReceiptIssuer(identity, prove)
 
 
 def _streams(stack: AsyncExitStack, check_streams: CheckHolders) -> Streams:

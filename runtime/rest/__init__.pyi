@@ -21,6 +21,7 @@ from .problems import (
     problem_of as problem_of,
     status_of as status_of,
 )
+from .receipt_proof import prove_at as prove_at
 from .route import Call as Call, NoQuery as NoQuery, Query as Query, Route as Route
 from .serving import RestHandler as RestHandler, handler_of as handler_of
 from .stream_validity import check_at as check_at, check_nothing as check_nothing

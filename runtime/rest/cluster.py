@@ -10,6 +10,7 @@ from sluice.runtime.config import RuntimeConfig
 from sluice.runtime.jobmanager import DispatcherGateway, EgressInternalGateway, ResourceManagerInternalGateway
 from sluice.runtime.jobmanager.dispatcher import ClusterDiagnostics, ConnectSessions, JobFeed
 from sluice.runtime.jobmanager.secrets import SecretStore
+from sluice.runtime.receipts import ReceiptIssuer
 from sluice.runtime.rest.artifacts import ArtifactStores
 from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest.trust_facts import TrustFacts, unknown_trust
@@ -44,7 +45,8 @@ async def unknown_standbys() -> tuple[str, ...] | None:
 class Cluster:
     """A leading JobManager, as handlers see it.
 
-    ``default_executors`` is of jobs that do not say; ``egress`` knows of connections to the outside; ``shuffle`` is
+    ``default_executors`` is of jobs that do not say; ``egress`` knows of connections to the outside; ``receipts`` is
+    None where nobody would record them, ``shuffle``
     None where shuffles do not go through the service; ``trust`` tells what it trusts, ``standbys`` who would take over.
     """
 
@@ -62,6 +64,7 @@ class Cluster:
     streams: Streams
     secrets: SecretStore
     egress: EgressInternalGateway | None = None
+    receipts: ReceiptIssuer | None = None
     shuffle: ShuffleManagerLink | None = None
     trust: Callable[[], TrustFacts] = unknown_trust
     standbys: Callable[[], Awaitable[tuple[str, ...] | None]] = unknown_standbys

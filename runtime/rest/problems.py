@@ -40,6 +40,7 @@ from sluice.runtime.jobmanager.secrets import (
     SecretUnknown,
 )
 from sluice.runtime.node import LogUnreadable
+from sluice.runtime.receipts import ReceiptNotRecorded, ReceiptUnavailable
 from sluice.runtime.rest.artifacts import ArtifactRefused
 from sluice.runtime.rpc import (
     EndpointNotFound,
@@ -95,6 +96,8 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (UiNotFound, 404),
     (WorkerUnknown, 404),
     (JobAlreadyTerminal, 409),
+    (ReceiptUnavailable, 409),
+    (ReceiptNotRecorded, 503),
     (TaskManagerLeaves, 409),
     (ConnectSessionRuns, 409),
     (UploadNotFound, 404),

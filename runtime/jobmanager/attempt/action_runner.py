@@ -128,11 +128,12 @@ class ActionRunner:
         answers = await self._ask_taskmanagers(lambda gateway: gateway.connections(self.job_id))
         return merge(from_log(self._services.connections, self.job_id), *answers)
 
-    async def _collect_records(self) -> tuple[Evidence, tuple[ExecutorExcess, ...]]:
-        """What the TaskManagers know of the attempt, of those who answer in time."""
+    async def _collect_records(self) -> tuple[Evidence, tuple[ExecutorExcess, ...], Evidence]:
+        """What the TaskManagers know of the attempt, of those who answer in time; the last is what we saw ourselves."""
         asked = self._ask_taskmanagers(lambda gateway: gateway.excesses(self.job_id))
         evidence, answers = await asyncio.gather(self.collect_connections(), asked)
-        return evidence, tuple(each for answer in answers for each in answer)
+        seen = from_log(self._services.connections, self.job_id)
+        return evidence, tuple(each for answer in answers for each in answer), seen
 
     def log(self, what: str) -> Callable[[BaseException], None]:
         """A handler for calls whose failure changes nothing: it logs the failure, and reports errors of our own."""

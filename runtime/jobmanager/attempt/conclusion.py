@@ -18,6 +18,8 @@ from sluice.runtime.messages import DriverExit, Evidence, ExecutorExcess, JobSta
 MAX_TASKMANAGERS_LOST = 3
 """So often a job begins again because its driver's TaskManager is lost; after that its restart strategy decides."""
 
+NOTHING_SEEN = Evidence()
+
 
 class Conclusion:
     """Gathers the records of an attempt whose driver has ended, judges it, and ends the job or hands it over.
@@ -59,15 +61,18 @@ class Conclusion:
                 return
         self._collect()
 
-    def records_collected(self, evidence: Evidence, excesses: Iterable[ExecutorExcess] = ()) -> None:
+    def records_collected(
+        self, evidence: Evidence, excesses: Iterable[ExecutorExcess] = (), seen: Evidence = NOTHING_SEEN
+    ) -> None:
         """The evidence of the attempt's connections, as far as somebody answered: the attempt is concluded.
 
         Args:
             excesses: of the job's executors, of earlier attempts too.
+            seen: the part of the evidence that this process recorded itself, and no job.
         """
         if self._driver.phase is not Phase.COLLECTING:
             return
-        self._status.evidence = evidence
+        self._status.evidence, self._status.seen = evidence, seen
         self._excesses = tuple(excesses)
         self._conclude()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
+from cryptography import x509
 
 from sluice.runtime.jobmanager.exceptions import (
     MAX_ERROR_CHARACTERS,
@@ -22,12 +23,17 @@ from sluice.runtime.jobmanager.views import (
     ExceptionEntry,
     ExecutorView,
     JobRecord,
+    ProcessIdentity,
 )
 
 MAX_ATTEMPTS_KEPT = 50
 """Latest attempts of a job that are remembered."""
 MAX_EXECUTORS_KEPT = 100
 """Latest executors of earlier attempts that are remembered."""
+MAX_PROCESSES_KEPT = 300
+"""Latest processes whose certificates are remembered."""
+MAX_SERIALS_KEPT = 8
+"""Latest certificates of one process."""
 LOST = "LOST"
 """Outcome of an attempt whose JobManager did not live to see its end, or whose driver's TaskManager was lost."""
 
@@ -40,16 +46,26 @@ class HistoryLog:
         attempts: the latest, the present one last.
         exceptions: see :mod:`sluice.runtime.jobmanager.exceptions`.
         executors: of earlier attempts.
+        processes: the certificates of drivers and executors.
+        processes_dropped: how many earlier ones are not among them.
     """
 
     attempts: tuple[AttemptView, ...] = ()
     exceptions: tuple[ExceptionEntry, ...] = ()
     executors: tuple[ExecutorView, ...] = ()
+    processes: tuple[ProcessIdentity, ...] = ()
+    processes_dropped: int = 0
 
     @classmethod
     def of(cls, record: JobRecord) -> HistoryLog:
         """What the attempts before have left."""
-        return cls(record.detail.attempts, record.exceptions, record.detail.executors[-MAX_EXECUTORS_KEPT:])
+        return cls(
+            record.detail.attempts,
+            record.exceptions,
+            record.detail.executors[-MAX_EXECUTORS_KEPT:],
+            record.processes,
+            record.processes_dropped,
+        )
 
     @property
     def next_executor(self) -> int:
@@ -70,6 +86,35 @@ class HistoryLog:
         if self.attempts:
             present = msgspec.structs.replace(self.attempts[-1], taskmanager=taskmanager)
             self.attempts = (*self.attempts[:-1], present)
+
+    def certified(
+        self, identity: str, leaf: x509.Certificate, *, taskmanager: str, isolation: str, egress: str
+    ) -> None:
+        """A process of the present attempt has got its certificate, or the next one."""
+        attempt = self.attempts[-1].number if self.attempts else 1
+        known = next(
+            (
+                each
+                for each in self.processes
+                if (each.identity, each.attempt, each.taskmanager) == (identity, attempt, taskmanager)
+            ),
+            None,
+        )
+        serial, start = f"{leaf.serial_number:x}", int(leaf.not_valid_before_utc.timestamp())
+        entry = ProcessIdentity(
+            identity=identity,
+            attempt=attempt,
+            taskmanager=taskmanager,
+            isolation=isolation or (known.isolation if known else ""),
+            egress=egress or (known.egress if known else ""),
+            serials=((*known.serials, serial) if known else (serial,))[-MAX_SERIALS_KEPT:],
+            certificates=(known.certificates if known else 0) + 1,
+            not_before=known.not_before if known else start,
+            not_after=int(leaf.not_valid_after_utc.timestamp()),
+        )
+        others = tuple(each for each in self.processes if each is not known)
+        self.processes_dropped += max(0, len(others) + 1 - MAX_PROCESSES_KEPT)
+        self.processes = (*others, entry)[-MAX_PROCESSES_KEPT:]
 
     def end(self, outcome: str, now: int, error: str = "") -> None:
         """The present attempt is over."""

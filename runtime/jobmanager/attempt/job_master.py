@@ -9,8 +9,10 @@ long as the attempt, so that nothing of an earlier attempt reaches a later one (
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
+
+from cryptography import x509
 
 from sluice.core import TRACING, PeerRefused, SluiceError
 from sluice.pki.issuing import SignedChain
@@ -23,7 +25,7 @@ from sluice.runtime.jobmanager.attempt.settings import Resumption
 from sluice.runtime.jobmanager.attempt.shuffle_relay import ShuffleRelay
 from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.errors import TokenRefused, UiNotFound
-from sluice.runtime.jobmanager.gateways import ConnectAddress, JobMasterInternalGateway
+from sluice.runtime.jobmanager.gateways import Box, ConnectAddress, JobMasterInternalGateway
 from sluice.runtime.jobmanager.secrets import SecretError
 from sluice.runtime.jobmanager.views import JobRecord
 from sluice.runtime.messages import (
@@ -275,14 +277,29 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     async def sign_executor_identity(self, request: CsrToSign) -> SignedChain:
         """Sign the CSR of an executor that the caller was told to launch; raises ``ExecutorUnknown`` for any other."""
-        self._machine.executors.check_launched(request.executor_id, self.caller.identity.name)
-        return self.deferred(self._services.identities.sign_executor(self.job_id, request.executor_id, request.csr_pem))
+        taskmanager = self.caller.identity.name
+        self._machine.executors.check_launched(request.executor_id, taskmanager)
+        signing = self._services.identities.sign_executor(self.job_id, request.executor_id, request.csr_pem)
+        return self.deferred(self._certified(signing, taskmanager))
 
     async def sign_driver_identity(self, request: DriverCsr) -> SignedChain:
         """Sign the CSR of the driver that the caller was told to launch; raises ``DriverUnknown`` for any other."""
-        self._machine.check_driver(request.attempt, self.caller.identity.name)
+        taskmanager = self.caller.identity.name
+        self._machine.check_driver(request.attempt, taskmanager)
         self._machine.check_current(request.attempt)
-        return self.deferred(self._services.identities.sign_driver(self.job_id, request.csr_pem))
+        signing = self._services.identities.sign_driver(self.job_id, request.csr_pem)
+        return self.deferred(self._certified(signing, taskmanager))
+
+    async def _certified(self, signing: Awaitable[SignedChain], taskmanager: str) -> SignedChain:
+        """Sign, and note it for the job's receipt; nobody waits for the note."""
+        signed = await signing
+        leaf = x509.load_pem_x509_certificate(signed.chain_pem.encode())
+
+        def note(box: Box | None) -> None:
+            self._event(self._machine.certified, leaf, taskmanager, box)
+
+        self.hand_off(self._services.resource_manager.box_of(taskmanager), then=note, failed=lambda _: note(None))
+        return signed
 
     async def issue_executor_token(self, executor_id: int, audience: tuple[str, ...]) -> JobToken:
         """A token of an executor that the caller was told to launch; raises ``ExecutorUnknown`` or ``TokenRefused``."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable
+from functools import cache
 
 import msgspec
 
@@ -43,10 +45,12 @@ class JobStatus:
         self.progress = JobProgress()
         self.stages = StageTable()
         self.evidence = Evidence()
+        self.seen = Evidence()
+        """The part of it that this process recorded itself."""
         self.awaited: dict[int, ExecutorView] = {}
         """Executors of an earlier leader's JobMaster that no TaskManager has offered yet, by number."""
         self._started_at = before.detail.start_time
-        self._earlier_evidence = before.evidence
+        self._earlier_evidence, self._earlier_seen = before.evidence, before.seen
         self._pool = pool
         self._outbox = outbox
         self._clock = clock
@@ -93,6 +97,8 @@ class JobStatus:
                 attempts=self.history.attempts,
                 exceptions=self.history.exceptions,
                 executors=self._executors()[-MAX_EXECUTORS_KEPT:],
+                processes=self.history.processes,
+                processes_dropped=self.history.processes_dropped,
             )
             self._outbox.add(KeepHistory(history))
 
@@ -129,6 +135,7 @@ class JobStatus:
     def record(self) -> JobRecord:
         """All that is known of the job now."""
         connections = merge(self._earlier_evidence, self.evidence)
+        seen = merge(self._earlier_seen, self.seen)
         return JobRecord(
             submission=self.submission,
             detail=self.detail(),
@@ -138,6 +145,12 @@ class JobStatus:
             checkpoints=self.checkpoints.view,
             savepoints=self.savepoints.requests,
             stages=self.stages,
+            seen_connections=seen.connections,
+            seen_dropped=seen.dropped,
+            processes=self.history.processes,
+            processes_dropped=self.history.processes_dropped,
+            sluice_version=_version("sluice"),
+            spark_version=_version("pyspark"),
         )
 
     def detail(self) -> JobDetail:
@@ -179,3 +192,8 @@ class JobStatus:
             for each in self._pool.executors
         )
         return (*self.history.executors, *self.awaited.values(), *mine)
+
+
+@cache
+def _version(package: str) -> str:
+    return importlib.metadata.version(package)

@@ -10,7 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 
+from cryptography import x509
+
 from sluice.core import PeerRefused
+from sluice.pki.x509 import certified_identity
 from sluice.runtime.checkpoint import Checkpoint
 from sluice.runtime.ha import NotReconciled
 from sluice.runtime.jobmanager.attempt.actions import (
@@ -35,6 +38,7 @@ from sluice.runtime.jobmanager.attempt.reconciliation import Reconciliation
 from sluice.runtime.jobmanager.attempt.settings import LEASE_MARGIN_SECONDS, AttemptSettings, Resumption
 from sluice.runtime.jobmanager.attempt.streaming_control import StreamingControl
 from sluice.runtime.jobmanager.errors import DriverUnknown, JobAlreadyTerminal
+from sluice.runtime.jobmanager.gateways import Box
 from sluice.runtime.jobmanager.job_state import ENDING
 from sluice.runtime.jobmanager.views import Failure, JobDetail, JobRecord
 from sluice.runtime.messages import (
@@ -149,6 +153,17 @@ class AttemptStateMachine:
         self.placement.check_on(taskmanager)
         if number != self.number or self._driver.phase not in WITH_DRIVER:
             raise DriverUnknown(f"driver {number} of job {self._status.job_id} is not the current one, or has ended")
+
+    def certified(self, leaf: x509.Certificate, taskmanager: str, box: Box | None) -> None:
+        """A process of the attempt got a certificate; ``box`` is what it is kept in there, None: nobody knows."""
+        self._status.history.certified(
+            str(certified_identity(leaf)),
+            leaf,
+            taskmanager=taskmanager,
+            isolation="" if box is None else box.isolation.value,
+            egress="" if box is None else box.egress.value,
+        )
+        self._status.history_changed()
 
     # --- the driver -----------------------------------------------------------------------------------------
 

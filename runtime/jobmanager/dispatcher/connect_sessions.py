@@ -22,6 +22,7 @@ from sluice.runtime.jobmanager.errors import ConnectSessionRuns, TooManyJobs
 from sluice.runtime.jobmanager.gateways import ConnectAddress, DispatcherGateway
 from sluice.runtime.jobmanager.views import JobDetail, JobSummary
 from sluice.runtime.messages import (
+    Admission,
     BlobRef,
     JobKind,
     JobState,
@@ -66,11 +67,13 @@ class ConnectSessions:
         self._submitting: set[str] = set()
         self._starting: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
-    async def ensure(self, owner: Principal) -> ConnectSession:
+    async def ensure(self, owner: Principal, admission: Admission) -> ConnectSession:
         """The session of ``owner``, started when there is none; raises ``TooManyJobs``."""
-        return await self._start(owner, (), lambda running: running)
+        return await self._start(owner, admission, (), lambda running: running)
 
-    async def start(self, owner: Principal, references: tuple[SecretReference, ...]) -> ConnectSession:
+    async def start(
+        self, owner: Principal, admission: Admission, references: tuple[SecretReference, ...]
+    ) -> ConnectSession:
         """A session of ``owner`` that gets these secrets.
 
         Raises:
@@ -83,19 +86,27 @@ class ConnectSessions:
                 f"your session runs already, as job {running}", f"end it first: sluice jobs cancel {running}"
             )
 
-        return await self._start(owner, references, refuse)
+        return await self._start(owner, admission, references, refuse)
 
     async def _start(
-        self, owner: Principal, references: tuple[SecretReference, ...], found: Callable[[str], str]
+        self,
+        owner: Principal,
+        admission: Admission,
+        references: tuple[SecretReference, ...],
+        found: Callable[[str], str],
     ) -> ConnectSession:
         lock = self._starting.setdefault(owner.name, asyncio.Lock())
         async with lock:  # the same owner's next call finds what this one has started
-            job_id = await self._find_or_submit(owner, references, found)
+            job_id = await self._find_or_submit(owner, admission, references, found)
         detail = await self._dispatcher.job(job_id)
         return await self._view(detail)
 
     async def _find_or_submit(
-        self, owner: Principal, references: tuple[SecretReference, ...], found: Callable[[str], str]
+        self,
+        owner: Principal,
+        admission: Admission,
+        references: tuple[SecretReference, ...],
+        found: Callable[[str], str],
     ) -> str:
         # Of two owners at once the later one sees the earlier one: as submitting, or among the jobs that it asks for
         # afterwards.
@@ -107,11 +118,11 @@ class ConnectSessions:
                 return found(sessions[owner.name])
             if len(sessions.keys() | submitting) >= self._config.max_sessions:
                 raise TooManyJobs(f"{self._config.max_sessions} Spark Connect sessions are running", "try again later")
-            return await self._submit(owner, references)
+            return await self._submit(owner, admission, references)
         finally:
             self._submitting.discard(owner.name)
 
-    async def _submit(self, owner: Principal, references: tuple[SecretReference, ...]) -> str:
+    async def _submit(self, owner: Principal, admission: Admission, references: tuple[SecretReference, ...]) -> str:
         job_id = secrets.token_hex(16)
 
         async def prepare() -> JobSubmission:
@@ -125,6 +136,7 @@ class ConnectSessions:
                 args=(str(self._config.idle_seconds),),
                 executors=self._config.executors,
                 secrets=references,
+                admission=admission,
             )
 
         await submit_with_blobs(self._dispatcher, self._store, job_id, prepare)

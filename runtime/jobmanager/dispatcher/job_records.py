@@ -48,6 +48,8 @@ def interrupted_record(job: AcceptedJob, history: JobHistory) -> JobRecord:
             executors=tuple(_gone(each) for each in history.executors[-MAX_EXECUTORS_KEPT:]),
         ),
         exceptions=log.exceptions,
+        processes=history.processes,
+        processes_dropped=history.processes_dropped,
     )
 
 

@@ -71,7 +71,12 @@ class EgressEndpoint(RpcEndpoint):
         if not job_id:
             return EgressConnections(rows=self._ledger.all(), since=self._ledger.since)
         left_out = self._ledger.left_out(job_id)
-        return EgressConnections(rows=self._ledger.of(job_id), left_out=left_out, since=self._ledger.since)
+        return EgressConnections(
+            rows=self._ledger.of(job_id),
+            left_out=left_out,
+            since=self._ledger.since,
+            forgotten=self._ledger.may_have_forgotten(job_id),
+        )
 
     async def _report(self, report: EgressReport, caller: SpiffeId, told_of: set[str]) -> EgressReceipt:
         origins = [await self._origin(each) for each in sorted(told_of)]

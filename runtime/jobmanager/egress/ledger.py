@@ -17,6 +17,8 @@ MAX_JOB_ROWS = 1000
 """Rows of one job; the latest are kept."""
 MAX_JOBS = 500
 """Jobs; those that told of nothing for longest are forgotten first."""
+MAX_FORGOTTEN = 10_000
+"""Jobs of which it is remembered that their rows were forgotten; with more of them any may have been."""
 
 CONNECTIONS = Counter(
     "sluice_egress_connections_total",
@@ -49,6 +51,8 @@ class EgressLedger:
         self._jobs: OrderedDict[str, OrderedDict[str, EgressRow]] = OrderedDict()
         self._left_out: dict[str, int] = {}
         self._open: dict[str, int] = {}
+        self._forgotten: OrderedDict[str, None] = OrderedDict()
+        self._too_many_forgotten = False
 
     def lead(self) -> None:
         """This JobManager leads from now on: what went on meanwhile another one was told."""
@@ -78,6 +82,10 @@ class EgressLedger:
         """How many earlier rows of it are not kept."""
         return self._left_out.get(job_id, 0)
 
+    def may_have_forgotten(self, job_id: str) -> bool:
+        """Whether rows of it may have been here and are not any more."""
+        return self.left_out(job_id) > 0 or job_id in self._forgotten or self._too_many_forgotten
+
     def all(self) -> tuple[EgressRow, ...]:
         """The rows of all jobs."""
         return tuple(row for rows in self._jobs.values() for row in rows.values())
@@ -98,6 +106,10 @@ class EgressLedger:
         while len(self._jobs) > MAX_JOBS:
             job_id, _ = self._jobs.popitem(last=False)
             self._left_out.pop(job_id, None)
+            self._forgotten[job_id] = None
+        if len(self._forgotten) > MAX_FORGOTTEN:
+            self._forgotten.popitem(last=False)
+            self._too_many_forgotten = True
 
 
 def _count(row: EgressRow) -> None:

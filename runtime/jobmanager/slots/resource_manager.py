@@ -25,6 +25,7 @@ from sluice.runtime.jobmanager.errors import (
     TaskManagerNotFound,
 )
 from sluice.runtime.jobmanager.gateways import (
+    Box,
     DriverLogRequest,
     ExecutorLogRequest,
     JobMasterInternalGateway,
@@ -401,6 +402,13 @@ class ResourceManager(FencedRpcEndpoint):
         """All registered TaskManagers."""
         drivers = {each.name: each for each in self._slots.of(SlotKind.DRIVER).taskmanagers}
         return tuple(self._view(each, drivers[each.name]) for each in self._slots.taskmanagers)
+
+    async def box_of(self, taskmanager: str) -> Box:
+        """What a TaskManager keeps the processes of jobs in; raises ``TaskManagerNotFound``."""
+        registered = self._registered.get(taskmanager)
+        if registered is None:
+            raise TaskManagerNotFound(f"there is no TaskManager {taskmanager!r}")
+        return Box(isolation=registered.isolation, egress=registered.egress)
 
     def _view(self, each: TaskManagerSlots, drivers: TaskManagerSlots) -> TaskManagerView:
         registered = self._registered[each.name]

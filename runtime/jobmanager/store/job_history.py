@@ -16,7 +16,7 @@ import msgspec
 
 from sluice.runtime.ha import EntryDamaged, EntryMissing, HaStorage, PointerStore, StoredEntry
 from sluice.runtime.jobmanager.restart_strategies import RestartMemory
-from sluice.runtime.jobmanager.views import AttemptView, ExceptionEntry, ExecutorView
+from sluice.runtime.jobmanager.views import AttemptView, ExceptionEntry, ExecutorView, ProcessIdentity
 from sluice.runtime.messages import Message
 
 _LOG = logging.getLogger(__name__)
@@ -34,6 +34,8 @@ class JobHistory(Message, frozen=True):
     exceptions: tuple[ExceptionEntry, ...] = ()
     executors: tuple[ExecutorView, ...] = ()
     restarts: RestartMemory = RestartMemory()
+    processes: tuple[ProcessIdentity, ...] = ()
+    processes_dropped: int = 0
 
 
 class HistoryStore:
@@ -115,5 +117,11 @@ def encoded(history: JobHistory) -> bytes:
         exceptions[index] = msgspec.structs.replace(entry, traceback="")
         data = msgspec.json.encode(msgspec.structs.replace(history, exceptions=tuple(exceptions)))
     if len(data) > MAX_HISTORY_BYTES:  # names of TaskManagers are short, but who knows
-        data = msgspec.json.encode(JobHistory(attempts=history.attempts[-1:], exceptions=(), restarts=history.restarts))
+        data = msgspec.json.encode(
+            JobHistory(
+                attempts=history.attempts[-1:],
+                restarts=history.restarts,
+                processes_dropped=history.processes_dropped + len(history.processes),
+            )
+        )
     return data

@@ -23,6 +23,7 @@ from sluice.runtime.jobmanager import (
 from sluice.runtime.jobmanager.dispatcher import submit_with_blobs
 from sluice.runtime.messages import Archive, JobKind, JobState, JobSubmission
 from sluice.runtime.node import MAX_CHUNK_BYTES, LogUnreadable
+from sluice.runtime.rest.admission import admission_of, new_salt
 from sluice.runtime.rest.artifacts import ArtifactRefused
 from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
@@ -192,6 +193,8 @@ async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest
             files=tuple(files),
             py_files=tuple(py_files),
             trace=call.trace,
+            admission=admission_of(call.who),
+            salt=new_salt(),
         )
 
     await submit_with_blobs(cluster.dispatcher, cluster.store, job_id, prepare)

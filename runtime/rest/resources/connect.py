@@ -8,6 +8,7 @@ from sluice.runtime.jobmanager import ConnectSessionRuns, SubmissionRejected, To
 from sluice.runtime.jobmanager.dispatcher import SESSION_NAME, ConnectSession
 from sluice.runtime.jobmanager.secrets import InvalidSecret, SecretRefused, Subject, check_secret_references
 from sluice.runtime.messages import SecretReference
+from sluice.runtime.rest.admission import admission_of
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.route import (
     Call,
@@ -26,7 +27,7 @@ class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 async def ensure_connect_session(cluster: Cluster, call: Call[NoQuery]) -> Reply[ConnectSession]:
     """Get the caller's Spark Connect session, and start it if there is none."""
-    session = await cluster.sessions.ensure(call.who.principal)
+    session = await cluster.sessions.ensure(call.who.principal, admission_of(call.who))
     return Reply(session, status=200 if session.port else 202)
 
 
@@ -39,7 +40,7 @@ async def start_connect_session(cluster: Cluster, call: Call[NoQuery], body: Ses
     check_secret_references(body.secrets)
     # Each attempt asks again; whoever starts it hears at once.
     await cluster.secrets.choose(body.secrets, Subject(owner.name, SESSION_NAME, owner.roles, owner.groups))
-    session = await cluster.sessions.start(owner, body.secrets)
+    session = await cluster.sessions.start(owner, admission_of(call.who), body.secrets)
     return Reply(session, status=200 if session.port else 202)
 
 

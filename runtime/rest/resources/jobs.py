@@ -25,6 +25,7 @@ from sluice.runtime.jobmanager import (
 from sluice.runtime.jobmanager.dispatcher import FeedClosed, submit_with_blobs
 from sluice.runtime.jobmanager.secrets import InvalidSecret, SecretRefused, Subject
 from sluice.runtime.messages import JobSubmission, Message
+from sluice.runtime.rest.admission import admission_of, new_salt
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import JOB_ERRORS, require_owner, require_visible, visible_jobs
 from sluice.runtime.rest.paging import PageQuery, paginate
@@ -118,7 +119,7 @@ async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
             submission = msgspec.structs.replace(submission, savepoint=savepoint_id)
         # Each attempt asks again; whoever submits hears at once.
         await cluster.secrets.choose(submission.secrets, Subject.of(submission))
-        return msgspec.structs.replace(submission, trace=call.trace)
+        return msgspec.structs.replace(submission, trace=call.trace, admission=admission_of(call.who), salt=new_salt())
 
     await submit_with_blobs(cluster.dispatcher, cluster.store, job_id, prepare)
     for upload_id in used:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import sluice
+from sluice.gateway.authz.policy_file import DEFAULT_POLICY
 from tests.integration.cluster import pipelines
 from tests.integration.cluster.conftest import LocalCluster
 
@@ -31,7 +35,7 @@ def client(cluster: LocalCluster) -> Iterator[sluice.Client]:
         yield opened
 
 
-def test_a_pipeline_runs_and_its_output_is_read(client: sluice.Client, tmp_path: Path) -> None:
+def test_a_pipeline_runs_and_its_output_is_read(cluster: LocalCluster, client: sluice.Client, tmp_path: Path) -> None:
     (tmp_path / "sum.py").write_text(pipelines.SUM, encoding="utf-8")
     job = client.submit(tmp_path / "sum.py", name="from python", executors=1)
     status = job.wait(timeout=300)
@@ -39,6 +43,40 @@ def test_a_pipeline_runs_and_its_output_is_read(client: sluice.Client, tmp_path:
     assert "groups 7" in "".join(job.logs("driver.stdout"))
     assert job.id in [each.id for each in client.jobs(["FINISHED"])]
     assert client.job(job.id[:12]).id == job.id
+    check_receipt(cluster, job, tmp_path)
+
+
+def check_receipt(cluster: LocalCluster, job: sluice.Job, tmp_path: Path) -> None:
+    """The receipt verifies with the authority's certificate alone, and names the decision that is on record."""
+    file, trust = tmp_path / "receipt.json", tmp_path / "trust.pem"
+    assert cluster.sluice("jobs", "receipt", job.id[:12], "--output", str(file)).returncode == 0
+    assert cluster.sluice("pki", "export", "internal", "--output", str(trust)).returncode == 0
+    command = ("jobs", "verify-receipt", str(file), "--trust", str(trust), "--file", str(tmp_path / "sum.py"))
+    done = cluster.sluice(*command)
+    assert done.returncode == 0, done.stderr
+    assert "checked: the signature is of spiffe://" in done.stdout
+    statement = json.loads(base64.b64decode(json.loads(file.read_bytes())["payload"]))
+    predicate = statement["predicate"]
+    driver, *executors = predicate["processes"]["listed"]
+    assert driver["identity"].endswith(f"/job/{job.id}/driver")
+    assert executors
+    assert all(each["serials"] and each["isolation"] == "sandbox" for each in (driver, *executors))
+    assert predicate["connections"]["listed"]
+    assert predicate["submission"]["principal"] == "tester"
+    decision = predicate["submission"]["decision"]
+    assert decision["policySha256"] == hashlib.sha256(DEFAULT_POLICY.read_bytes()).hexdigest()
+    log = cluster.sluice("audit-log", "tail", "--operation", "jobs.submit", "-n", "1000", "--json").stdout
+    (recorded,) = [
+        each
+        for each in map(json.loads, log.splitlines())
+        if (each["event"], each["request_id"]) == ("decision", decision["requestId"])
+    ]
+    assert (recorded["principal"], recorded["decision"]) == ("tester", "allow")
+    assert len(job.receipt(disclose_parameters=True)) > len(job.receipt())
+    file.write_bytes(file.read_bytes().replace(b'"payload":"ey', b'"payload":"eY'))
+    forged = cluster.sluice(*command)
+    assert forged.returncode == 1
+    assert "verified" not in forged.stdout
 
 
 def test_a_cancelled_job_is_an_error_of_whoever_waits(client: sluice.Client, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from sluice.gateway.upstreams import CERTIFICATE_SECRET, TRUST_SECRET
 from sluice.pki.assertions.keys import assertion_keys_file
 from sluice.pki.assertions.open_streams import StreamHolder
 from sluice.pki.assertions.principal import CertificateId, Jti
+from sluice.pki.attestations.audit_proof import RECEIPT_ISSUED, ProofOrder, check_proof
 from sluice.pki.channels import MAY_CONNECT, Channel, server_policy
 from sluice.pki.jwt.token_query import TokenQuery
 from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
@@ -32,6 +33,7 @@ from sluice.runtime.rest.assertion_keys import JWKS_PATH, fetch_forever
 from sluice.runtime.rest.audit_events import record_at
 from sluice.runtime.rest.auth_service import AuthService
 from sluice.runtime.rest.job_tokens import ask_at
+from sluice.runtime.rest.receipt_proof import prove_at
 from sluice.runtime.rest.stream_validity import check_at
 from tests.integration.gateway.conftest import (
     DEADLINE_SECONDS,
@@ -232,6 +234,34 @@ async def test_jobmanager_has_uses_of_secrets_recorded_and_no_other_acts(shared:
     nobody = record_at(AuthService(TlsIdentity(shared.rest_identity), shared.auth_address[0], 1))
     with pytest.raises(AssertionRefused):
         await nobody("secret.used", "ada", {})
+
+
+async def test_jobmanager_has_receipts_recorded_and_gets_proof(shared: NetworkGateway) -> None:
+    identity = TlsIdentity(shared.rest_identity)
+    prove = prove_at(AuthService(identity, *shared.auth_address))
+    order = ProofOrder("a" * 32, "ada", "b" * 64)
+    proven = check_proof(await prove(order, "whoever it says"), anchors=identity.material.anchors)
+    # It says who asked by the certificate, not by what was asked.
+    assert proven.detail == {
+        "kind": RECEIPT_ISSUED,
+        "principal": "ada",
+        "job": order.job,
+        "sha256": order.sha256,
+        "by": str(identity.spiffe_id),
+    }
+    lines = await asyncio.to_thread(lambda: list(read_records(audit_directory(shared.home))))
+    assert [each.sequence for each in lines if each.kind == RECEIPT_ISSUED] == [proven.record]
+    for wrong in (
+        ProofOrder("a" * 31, "ada", "b" * 64),
+        ProofOrder("a" * 32, "", "b" * 64),
+        ProofOrder("a" * 32, "ada", "B" * 64),
+        ProofOrder("a" * 32, "x" * 5000, "b" * 64),
+    ):
+        with pytest.raises(AssertionRefused):
+            await prove(wrong, "")
+    gateway = prove_at(AuthService(TlsIdentity(shared.envoy_identity), *shared.auth_address))
+    with pytest.raises(AssertionRefused):
+        await gateway(order, "")
 
 
 async def test_jobmanager_asks_which_tokens_jobs_get(shared: NetworkGateway) -> None:

@@ -17,6 +17,7 @@ import msgspec
 import psutil
 import pytest
 
+from sluice.cli.run.receipts import proving
 from sluice.core.home import Home
 from sluice.pki.ca.address import CaAddress
 from sluice.pki.issuing.issuer import Issuer, LocalIssuer
@@ -128,6 +129,7 @@ class Cluster:
                 JOBMANAGER,
                 issuer=issuer,
                 locate_ca=locate_ca,
+                prove=proving(self.home),
             )
         )
         self.address = node.address

@@ -5,14 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import stat
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
 import psutil
 import pytest
 
+from sluice.gateway.config import AUTH_NAME
+from sluice.pki.attestations.dsse import canonical
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.jobmanager.attempt import state_machine
+from sluice.runtime.receipts.document import Predicate
+from sluice.runtime.receipts.verification import verify_receipt
 from sluice.runtime.spark.driver.spec import DriverSpec
+from tests.hostile import TRUST_DOMAIN
 from tests.integration.runtime.conftest import Cluster, eventually, until_gone
 
 
@@ -72,6 +80,38 @@ async def test_the_connections_of_a_job_are_shown_with_both_identities_also_afte
     everything = (await cluster.get("/v1/connections"))["connections"]
     assert ("spiffe://sluice.local/taskmanager/tm-1", "accepted") in {(c["peer"], c["direction"]) for c in everything}
     assert ("spiffe://sluice.local/jobmanager/jm-1", "dialed") in {(c["peer"], c["direction"]) for c in everything}
+    await check_receipts(cluster, job_id, driver)
+
+
+async def check_receipts(cluster: Cluster, job_id: str, driver: str) -> None:
+    """Receipts of an ended job verify, and have what the JobManager saw; the next leader's, too."""
+    directory = cluster.home.identity(Role.AUTH, AUTH_NAME)
+    cluster.pki.issuer.issue_to(directory, SpiffeId.process(TRUST_DOMAIN, Role.AUTH, AUTH_NAME))
+    anchors = read_certificates(directory / "ca.pem")
+
+    async def issued() -> Predicate:
+        status, document = await cluster.call("POST", f"/v1/jobs/{job_id}/receipts", json={})
+        assert status == 200, document
+        return verify_receipt(canonical(document), anchors).statement.predicate
+
+    first = await issued()
+    executors = [f"{driver.removesuffix('driver')}executor/{number}" for number in (1, 2)]
+    assert sorted(each.identity for each in first.processes.listed) == [driver, *executors]
+    assert {(each.taskmanager, each.certificates, each.attempt) for each in first.processes.listed} == {("tm-1", 1, 1)}
+    assert {each.isolation for each in first.processes.listed} == {cluster.config.isolation.level.value}
+    assert {(each.channel, each.dialer) for each in first.connections.listed} == {("rpc", driver), ("blob", driver)}
+    # What an executor has written into its own file is nobody's word but its own.
+    claimed = {each.dialer for each in first.reported_by_job.connections.listed}
+    assert claimed == {f"{job_id}/1", f"{job_id}/2"}
+    assert first.submission.decision is not None
+    assert (first.submission.principal, first.submission.decision.request_id) == ("ada", "request-1")
+    await cluster.master.aclose()
+    cluster.master = AsyncExitStack()
+    await cluster.start_jobmanager()
+    await cluster.until(job_id, "FINISHED")
+    second = await issued()
+    assert (second.processes, second.connections) == (first.processes, first.connections)
+    assert not second.egress.complete, "it was told of nothing while another one led"
 
 
 async def test_a_killed_executor_is_replaced_the_driver_is_told_and_the_job_finishes(cluster: Cluster) -> None:

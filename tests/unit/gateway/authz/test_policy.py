@@ -49,6 +49,7 @@ TABLE = {
     "jobs.checkpoints": (ALLOW, OWN, ALLOW),
     "jobs.connections": (ALLOW, OWN, ALLOW),
     "jobs.ui": (ALLOW, OWN, ALLOW),
+    "jobs.receipt": (ALLOW, OWN, ALLOW),
     "taskmanagers.read": (ALLOW, OWN, ALLOW),
     "taskmanagers.drain": (DENY, DENY, ALLOW),
     "shuffle.read": (ALLOW, OWN, ALLOW),
@@ -199,7 +200,7 @@ TENANT = b"""version = 1
 allow = ["overview.read", "jobs.submit"]
 allow_own = [
   "jobs.list", "jobs.read", "jobs.logs", "jobs.connections", "jobs.exceptions", "jobs.checkpoints",
-  "jobs.ui", "jobs.cancel", "jobs.savepoint", "savepoints.read", "savepoints.dispose", "events.read",
+  "jobs.ui", "jobs.receipt", "jobs.cancel", "jobs.savepoint", "savepoints.read", "savepoints.dispose", "events.read",
   "shuffle.read", "taskmanagers.read", "connections.read",
 ]
 [roles.viewer]

@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from sluice.core.egress import EgressMode
 from sluice.core.egress_evidence import EgressJob
 from sluice.core.home import Home
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
@@ -39,6 +40,7 @@ from sluice.runtime.jobmanager.errors import (
     TaskManagerNotFound,
 )
 from sluice.runtime.jobmanager.gateways import (
+    Box,
     ConnectAddress,
     DriverLogRequest,
     ExecutorLogRequest,
@@ -86,6 +88,7 @@ from sluice.runtime.rest.stream_validity import check_nothing
 from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest_server.routes import ROUTES, published_routes
 from sluice.runtime.rest_server.server import RestServer, make_application
+from sluice.runtime.sandbox import IsolationLevel
 from tests.assertions import AssertingGateway, operation_of
 from tests.unit.runtime.jobmanager.secrets.worlds import SecretWorld
 
@@ -284,6 +287,10 @@ class FakeResourceManager:
 
     def __init__(self) -> None:
         self.leaving = False
+
+    async def box_of(self, taskmanager: str) -> Box:
+        assert taskmanager
+        return Box(isolation=IsolationLevel.NONE, egress=EgressMode.OFF)
 
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         slot = SlotView(slot=0, state=SlotState.ACTIVE, job_id=JOB)

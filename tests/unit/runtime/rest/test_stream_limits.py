@@ -19,7 +19,7 @@ from sluice.runtime.config import ConnectConfig
 from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSessions
 from sluice.runtime.jobmanager.errors import TooManyJobs
 from sluice.runtime.jobmanager.gateways import DispatcherGateway
-from sluice.runtime.messages import JobKind, JobState, JobSubmission
+from sluice.runtime.messages import Admission, JobKind, JobState, JobSubmission
 from sluice.runtime.rest import streams
 from sluice.runtime.rest.assertion import ASSERTED
 from sluice.runtime.rest.problems import TooManyStreams
@@ -30,6 +30,9 @@ from tests.waiting import until
 
 async def everybody_stays(everybody: Holders) -> Holders:
     return everybody
+
+
+ADMISSION = Admission(method="token", credential_kind="token", credential="id-1", operation="connect.use")
 
 
 def principal_of(name: str) -> Principal:
@@ -108,7 +111,7 @@ async def test_of_connect_sessions_that_are_started_at_once_as_many_are_as_may(t
         ConnectConfig(max_sessions=2),
     )
     found = await asyncio.gather(
-        *(sessions.ensure(principal_of(f"user-{n}")) for n in range(6)), return_exceptions=True
+        *(sessions.ensure(principal_of(f"user-{n}"), ADMISSION) for n in range(6)), return_exceptions=True
     )
     assert len(started) == sum(not isinstance(each, TooManyJobs) for each in found) <= 2
     assert started, "one of them is always first"

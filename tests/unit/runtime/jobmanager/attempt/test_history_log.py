@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from cryptography import x509
 
-from sluice.runtime.jobmanager.attempt.history_log import MAX_ATTEMPTS_KEPT, HistoryLog
+from sluice.runtime.jobmanager.attempt.history_log import (
+    MAX_ATTEMPTS_KEPT,
+    MAX_PROCESSES_KEPT,
+    MAX_SERIALS_KEPT,
+    HistoryLog,
+)
 from sluice.runtime.jobmanager.exceptions import MAX_EXCEPTIONS, root_cause, with_outcomes
 from sluice.runtime.messages import JobState
+from tests.outside import OutsideAuthority
 
 JAVA = """py4j.protocol.Py4JJavaError: An error occurred while calling o54.collect
 : org.apache.spark.SparkException: Job aborted due to stage failure
@@ -97,3 +104,41 @@ def test_only_what_the_job_got_over_is_recovered(
 ) -> None:
     log = log_of(*outcomes)
     assert tuple(each.recovered for each in with_outcomes(log.exceptions, log.attempts, state)) == recovered
+
+
+@pytest.fixture(scope="module")
+def leaf(tmp_path_factory: pytest.TempPathFactory) -> x509.Certificate:
+    return OutsideAuthority(tmp_path_factory.mktemp("outside")).certificate
+
+
+def certify(log: HistoryLog, leaf: x509.Certificate, number: int, **changes: str) -> None:
+    where = {"taskmanager": "tm-1", "isolation": "sandbox", "egress": "enforce"} | changes
+    log.certified(f"spiffe://td/job/x/executor/{number}", leaf, **where)
+
+
+def test_certificates_of_a_process_are_counted_and_the_latest_serials_kept(leaf: x509.Certificate) -> None:
+    log = HistoryLog()
+    log.begin(1, 10)
+    for _ in range(MAX_SERIALS_KEPT + 2):
+        certify(log, leaf, 1)
+    (process,) = log.processes
+    assert (process.certificates, len(process.serials)) == (MAX_SERIALS_KEPT + 2, MAX_SERIALS_KEPT)
+    assert process.serials[0] == f"{leaf.serial_number:x}"
+    assert (process.attempt, process.isolation, process.egress) == (1, "sandbox", "enforce")
+
+
+def test_what_is_not_known_of_a_renewal_is_what_was_known_before(leaf: x509.Certificate) -> None:
+    log = HistoryLog()
+    certify(log, leaf, 1)
+    certify(log, leaf, 1, isolation="", egress="")
+    assert [(each.isolation, each.certificates) for each in log.processes] == [("sandbox", 2)]
+    certify(log, leaf, 1, taskmanager="tm-2", isolation="", egress="")
+    assert [each.isolation for each in log.processes] == ["sandbox", ""], "another TaskManager may be another box"
+
+
+def test_processes_are_bounded_and_those_left_out_are_counted(leaf: x509.Certificate) -> None:
+    log = HistoryLog()
+    for number in range(MAX_PROCESSES_KEPT + 3):
+        certify(log, leaf, number)
+    assert (len(log.processes), log.processes_dropped) == (MAX_PROCESSES_KEPT, 3)
+    assert log.processes[-1].identity.endswith(f"/{MAX_PROCESSES_KEPT + 2}")

@@ -81,3 +81,21 @@ def test_it_says_since_when_it_knows() -> None:
     now = 200.0
     ledger.lead()
     assert ledger.since == 200.0
+
+
+def test_it_says_of_which_jobs_it_may_have_forgotten_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_JOBS", 2)
+    monkeypatch.setattr(module, "MAX_FORGOTTEN", 2)
+    monkeypatch.setattr(module, "MAX_JOB_ROWS", 2)
+    ledger = EgressLedger()
+    assert not ledger.may_have_forgotten("j1")
+    for number, job in enumerate(["j1", "j2", "j3"]):
+        ledger.note([row(number, job)], {})
+    assert ledger.may_have_forgotten("j1")
+    ledger.note([row(9, "j1")], {})  # a late row brings the job back, and not its earlier rows
+    assert ledger.may_have_forgotten("j1")
+    assert not ledger.may_have_forgotten("j3")
+    ledger.note([row(number, "j3") for number in (10, 11, 12)], {})
+    assert ledger.may_have_forgotten("j3"), "it had more rows than are kept"
+    ledger.note([row(20, "j4"), row(21, "j5")], {})
+    assert ledger.may_have_forgotten("j6"), "so many were forgotten that any may be among them"

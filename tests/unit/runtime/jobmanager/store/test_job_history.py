@@ -27,6 +27,7 @@ from sluice.runtime.jobmanager.views import (
     ExceptionEntry,
     ExecutorView,
     JobRecord,
+    ProcessIdentity,
 )
 from sluice.runtime.messages import BlobRef, JobState, JobSubmission
 from sluice.runtime.restart_config import RestartConfig, RestartStrategy
@@ -46,6 +47,20 @@ HISTORY_OF_TWO = JobHistory(
         ExecutorView(id=4, taskmanager="tm-1", slot=1, state="RUNNING", exit_reason="", started_at=7),
     ),
     restarts=RestartMemory(failures=1),
+    processes=(
+        ProcessIdentity(
+            identity=f"spiffe://td/job/{ONE}/driver",
+            attempt=1,
+            taskmanager="tm-1",
+            isolation="sandbox",
+            egress="enforce",
+            serials=("a1",),
+            certificates=1,
+            not_before=1,
+            not_after=2,
+        ),
+    ),
+    processes_dropped=4,
 )
 
 
@@ -162,6 +177,7 @@ def test_the_next_leader_shows_what_was() -> None:
     assert record.exceptions == (ENTRY,)
     assert [(each.id, each.state) for each in record.detail.executors] == [(3, "EXITED"), (4, "EXITED")]
     assert HistoryLog.of(record).next_executor == 5
+    assert (HistoryLog.of(record).processes, HistoryLog.of(record).processes_dropped) == (HISTORY_OF_TWO.processes, 4)
 
 
 def test_an_attempt_that_was_begun_and_never_told_of_is_lost_too() -> None:

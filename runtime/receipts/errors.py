@@ -1,0 +1,13 @@
+"""Why there is no receipt."""
+
+from __future__ import annotations
+
+from sluice.core import SluiceError
+
+
+class ReceiptUnavailable(SluiceError):
+    """There is no receipt of the job, or none yet."""
+
+
+class ReceiptNotRecorded(SluiceError):
+    """The audit log cannot record the receipt, so it is not issued."""

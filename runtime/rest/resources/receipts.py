@@ -1,0 +1,44 @@
+"""Receipts of ended jobs."""
+
+from __future__ import annotations
+
+from sluice.pki.attestations import Envelope
+from sluice.runtime.messages import Message
+from sluice.runtime.receipts import ReceiptNotRecorded, ReceiptUnavailable
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible
+from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.route import Call, NoQuery, Route
+
+
+class ReceiptOrder(Message, frozen=True):
+    """The request for a receipt; with `disclose_parameters` arguments and Spark settings are in it."""
+
+    disclose_parameters: bool = False
+
+
+async def issue_receipt(cluster: Cluster, call: Call[NoQuery], body: ReceiptOrder) -> Envelope:
+    """Issue a receipt of an ended job: a signed statement that anybody can verify. Only its owner may disclose.
+
+    The answer is a DSSE envelope with an in-toto statement. Written as JSON with sorted keys and without spaces, it is
+    what `sluice jobs verify-receipt` takes. Each one is recorded in the audit log before it is issued.
+    """
+    job_id = await require_visible(cluster, call)
+    if cluster.receipts is None:
+        raise ReceiptNotRecorded("this JobManager has no gateway that would record receipts", "run an auth service")
+    record = await cluster.dispatcher.job_record(job_id)
+    if body.disclose_parameters and call.who.name != record.detail.owner:
+        raise NotYours(f"job {job_id} belongs to {record.detail.owner}", "only its owner discloses its parameters")
+    outside = None if cluster.egress is None else await cluster.egress.egress_of(job_id)
+    return await cluster.receipts.issue(record, outside, principal=call.who.name, disclose=body.disclose_parameters)
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/jobs/{job_id}/receipts",
+        "jobs.receipt",
+        issue_receipt,
+        errors=(*JOB_ERRORS, ReceiptUnavailable, ReceiptNotRecorded),
+    ),
+)
