@@ -20,6 +20,7 @@ from typing import IO
 
 from sluice.runtime.masking import Masker
 from sluice.runtime.node.masked_output import MaskedOutput
+from sluice.runtime.node.priority import can_return, in_background, to_background, to_foreground
 from sluice.runtime.sandbox import Box, Guard, Launch
 
 _PR_SET_PDEATHSIG = 1
@@ -56,12 +57,8 @@ def _before_exec(
     ignored: Sequence[signal.Signals],
     namespaces: Sequence[int],
     enter: Callable[[], None] | None,
-    *,
-    background: bool,
 ) -> Callable[[], None]:
     def prepare() -> None:
-        if background:
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         if enter is not None:
             enter()
         for namespace in namespaces:
@@ -104,6 +101,7 @@ class ChildProcess:
         self.excess = ""
         """Which bound it has exceeded and therefore was killed; known when it has ended, empty otherwise."""
         self._guard = guard
+        self._background = False
         self._guarding = asyncio.create_task(self._keep_within(guard)) if guard is not None else None
 
     @classmethod
@@ -134,7 +132,8 @@ class ChildProcess:
                 what exceeds one is killed, see :attr:`excess`.
             pass_fds: descriptors that it inherits besides.
             masker: knows what must not get into its logs; None: nothing.
-            background: it gets only the processor time that nobody else wants, until :func:`to_foreground`.
+            background: it gets only the processor time that nobody else wants, until :meth:`to_foreground`; all that
+                a process in the background starts does.
         """
         enter = guard.enter if guard is not None else None
         output = MaskedOutput(masker) if masker is not None and masker.needed else None
@@ -155,13 +154,18 @@ class ChildProcess:
                 stderr=stderr,
                 start_new_session=True,
                 pass_fds=(*launch.pass_fds, *pass_fds),
-                preexec_fn=_before_exec(
-                    os.getpid(), launch.ignored_signals, launch.namespaces, enter, background=background
-                ),
+                preexec_fn=_before_exec(os.getpid(), launch.ignored_signals, launch.namespaces, enter),
             )
             if guard is not None:
                 closed.pop_all()
-        return cls(process, box, guard, output)
+        child = cls(process, box, guard, output)
+        if background or in_background():
+            try:
+                await child.to_background()
+            except BaseException:  # nobody has it yet who could end it
+                await asyncio.shield(child.stop(0))
+                raise
+        return child
 
     @property
     def stdin(self) -> asyncio.StreamWriter | None:
@@ -207,6 +211,34 @@ class ChildProcess:
         if self._guard is not None:
             self._guard.watch(directories)
 
+    async def to_background(self) -> None:
+        """Let it and all that it starts have only the processor time that nobody else wants.
+
+        Not before it runs its program: this process waits for that.
+        """
+        self._background = True
+        with contextlib.suppress(OSError):  # it has ended
+            if self._guard is not None:
+                self._guard.give_way()
+        await asyncio.to_thread(to_background, self.pid)
+
+    async def to_foreground(self) -> None:
+        """Give it and all that it has started their usual share of the processors.
+
+        Control groups of what it has started with a guard are left: who has these guards opens them.
+
+        Raises:
+            OSError: its control group is gone.
+        """
+        self.take_share()
+        await asyncio.to_thread(to_foreground, self.pid)
+        self._background = False
+
+    def take_share(self) -> None:
+        """Give its control group its usual share; raises as :meth:`to_foreground`."""
+        if self._guard is not None:
+            self._guard.take_share()
+
     def signal_group(self, number: signal.Signals) -> None:
         """Send ``number`` to the child and everything it started in its session."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -215,6 +247,9 @@ class ChildProcess:
     async def stop(self, grace_seconds: float) -> Exit:
         """SIGTERM the group, and SIGKILL what is left of it after ``grace_seconds``."""
         if self.running:
+            if self._background and can_return():  # to end takes time, too
+                with contextlib.suppress(OSError):
+                    await self.to_foreground()
             self.signal_group(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), grace_seconds)

@@ -38,6 +38,10 @@ CPU_SHARES = 1024
 CPU_WEIGHT = 100
 """Of a core in version 2; what the kernel gives a group of its own accord."""
 MAX_CPU_WEIGHT = 10_000
+IDLE = "cpu.idle"
+"""Since Linux 5.15, in both versions: the group gets the time that no other wants."""
+LEAST = {"cpu.weight": "1", "cpu.shares": "2"}
+"""What older kernels have instead."""
 REMOVE_SECONDS = 2.0
 """How long the kernel gets to let go of the last process of a group."""
 
@@ -126,6 +130,7 @@ class BoxGroup:
         self.directories = tuple(directories.values())
         self._unified = unified
         self._entrances: list[int] = []
+        self._shares: dict[Path, str] = {}
 
     def create(self, settings: Mapping[str, tuple[tuple[str, str, bool], ...]]) -> None:
         """Make it and write its limits."""
@@ -138,7 +143,24 @@ class BoxGroup:
                 except OSError:
                     if needed:
                         raise
+                if name in LEAST:
+                    self._shares[directory / name] = value
             self._entrances.append(os.open(directory / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))
+
+    def give_way(self) -> None:
+        """Let it have only the processor time that no other group wants, until :meth:`take_share`."""
+        for file in self._shares:
+            if (idle := file.with_name(IDLE)).exists():
+                _write(idle, "1")
+            else:
+                _write(file, LEAST[file.name])
+
+    def take_share(self) -> None:
+        """Let it have its share of the processors' time; raises :class:`OSError`."""
+        for file, share in self._shares.items():
+            if (idle := file.with_name(IDLE)).exists():
+                _write(idle, "0")  # and the share is the kernel's default
+            _write(file, share)
 
     def enter(self) -> None:
         """Called in the process of the box between fork and exec: nothing but writes."""

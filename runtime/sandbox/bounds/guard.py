@@ -104,6 +104,22 @@ class Guard:
         self._unlinked_memory = 0
         self._group = _made(groups, limits)
 
+    def give_way(self) -> None:
+        """Let the box have only the processor time that no other wants, until :meth:`take_share`.
+
+        Does nothing without control groups.
+
+        Raises:
+            OSError: its group is gone.
+        """
+        if self._group is not None:
+            self._group.give_way()
+
+    def take_share(self) -> None:
+        """The box gets its share of the processors' time; raises as :meth:`give_way`."""
+        if self._group is not None:
+            self._group.take_share()
+
     def watch(self, directories: Sequence[Path]) -> None:
         """The box can fill these too, from now on."""
         self._devices = devices_of((*self._directories, *directories))

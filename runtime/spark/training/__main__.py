@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import psutil
 
 from sluice.core import SluiceError
+from sluice.runtime.node import to_background
 from sluice.runtime.spark.errors import ClassArchiveFailed
 from sluice.runtime.spark.training.archive import make_class_archive
 
@@ -28,8 +29,8 @@ BACKGROUND_MEMORY_BYTES = 3 << 30
 def give_way() -> None:
     """Run only while nobody else wants to: processor and disk."""
     os.nice(NICENESS)
-    if hasattr(os, "SCHED_IDLE"):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    to_background(os.getpid())
+    if psutil.LINUX:
         psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
 
 
