@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -10,7 +11,7 @@ import sys
 from pathlib import Path
 
 from sluice.runtime.job_network import AttachmentServer, WaitingNetwork, attachment_sockets
-from sluice.runtime.node import ChildProcess, can_return, open_log, to_foreground
+from sluice.runtime.node import ChildProcess, open_log
 from sluice.runtime.spark.driver import AGENT_READY, WAITING_LOGS, WaitingSpec
 from sluice.runtime.spark.jvm import SparkRuntime
 from sluice.runtime.taskmanager.errors import DriverNotStarted
@@ -57,7 +58,7 @@ class WaitingDriverAgent:
         self.place: WaitingPlace | None = None
         self.network: WaitingNetwork | None = None
         self.child: ChildProcess | None = None
-        self._background = can_return()
+        self._background = room.in_background
 
     @property
     def usable(self) -> bool:
@@ -116,12 +117,14 @@ class WaitingDriverAgent:
             return None
         try:
             if self._background:
-                await asyncio.to_thread(to_foreground, child.pid)
+                await child.to_foreground()
             await asyncio.to_thread(place.hand_over, LOGS, logs)
             await send_line(child, os.fsencode(spec) + b"\n")
             await self._confirmed(child, place)
         except (OSError, TimeoutError) as error:
-            _LOG.warning("a driver agent that waited could not be used, another one is started: %s", error)
+            why = str(error) or type(error).__name__
+            _LOG.warning("a driver agent that waited could not be used, another one is started: %s", why)
+            self._room.in_vain(self.size.kind, why)
             await child.stop(0)
             return None
         return child
@@ -146,8 +149,19 @@ class WaitingDriverAgent:
     async def close(self) -> None:
         """End it, and remove what it has left."""
         if self.child is not None:
-            await self.child.stop(END_SECONDS)
+            await self._dismiss(self.child)
+            await self.child.stop(0)
         await asyncio.to_thread(self._remove)
+
+    async def _dismiss(self, child: ChildProcess) -> None:
+        """Say that nobody needs it, so that it ends JVM and Python itself."""
+        with contextlib.suppress(OSError, TimeoutError):
+            if self._background:
+                await child.to_foreground()
+            if child.stdin is not None:
+                child.stdin.close()
+            async with asyncio.timeout(END_SECONDS):
+                await child.wait()
 
     def _remove(self) -> None:
         if self.network is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import psutil
 from sluice.core import is_regular_file, make_private_directory
 from sluice.runtime.job_network import WaitingNetwork
 from sluice.runtime.messages import ExecutorLaunch
-from sluice.runtime.node import ChildProcess, can_return, open_log, own_checkpoints, to_foreground
+from sluice.runtime.node import ChildProcess, open_log, own_checkpoints
 from sluice.runtime.sandbox import Sandbox, SandboxRefused, Subject, View
 from sluice.runtime.spark import SparkError
 from sluice.runtime.spark.jvm import READY, Command, SparkRuntime, can_become, job_line
@@ -22,7 +22,7 @@ from sluice.runtime.taskmanager.errors import ExecutorNotStarted
 from sluice.runtime.taskmanager.launcher import ExecutorPlace, WaitingLauncher
 from sluice.runtime.taskmanager.networks import Networks
 from sluice.runtime.taskmanager.waiting_place import WaitingPlace
-from sluice.runtime.warm import WarmSize
+from sluice.runtime.warm import WarmKind, WarmSize
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,7 +31,8 @@ END_SECONDS = 1.0
 STREAMS = ("stdout", "stderr")
 EXECUTOR = Subject("the executor", "--executor-memory, or python_worker_memory_mb in [isolation]")
 ADMISSION_SECONDS = 10.0
-"""How long a JVM that waits may take to read what it becomes."""
+"""How long a JVM that waits may take to become what it reads."""
+ADMISSION_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,12 @@ class WaitingRoom:
     """The directory of their directories."""
     sandbox: Sandbox
     networks: Networks
+    used: Callable[[WarmKind], None]
+    """Hears that one which has waited has become its job's."""
+    in_vain: Callable[[WarmKind, str], None]
+    """Hears why one could not."""
+    in_background: bool
+    """Whether they get only the processor time that nobody else wants, until they are taken."""
 
     async def place(self, size: WarmSize) -> WaitingPlace:
         """Directories for one more, if its box could be given what is its job's; raises ``SandboxRefused``."""
@@ -73,7 +80,7 @@ class WaitingExecutor:
         self.command: Command | None = None
         self.child: ChildProcess | None = None
         self._spark: SparkRuntime | None = None
-        self._background = can_return()
+        self._background = room.in_background
 
     @property
     def usable(self) -> bool:
@@ -138,13 +145,17 @@ class WaitingExecutor:
             _check(self.command, command)
             await asyncio.to_thread(self._open, child, place, launch)
             if self._background:
-                await asyncio.to_thread(to_foreground, child.pid)
+                await child.to_foreground()
             await asyncio.to_thread(place.hand_over, STREAMS, logs)
             await send_line(child, job_line(command, more))
+            await _taken(child, place.temp)
         except (OSError, TimeoutError, SandboxRefused, SparkError) as error:
-            _LOG.warning("a JVM that waited could not be used, another one is started: %s", error)
+            why = str(error) or type(error).__name__
+            _LOG.warning("a JVM that waited could not be used, another one is started: %s", why)
+            self._room.in_vain(self.size.kind, why)
             await child.stop(0)
             return None
+        self._room.used(self.size.kind)
         return child
 
     def _open(self, child: ChildProcess, place: WaitingPlace, launch: ExecutorLaunch) -> None:
@@ -176,6 +187,15 @@ class WaitingExecutor:
             self.network.close()
         if self.place is not None:
             self.place.remove()
+
+
+async def _taken(child: ChildProcess, temp: Path) -> None:
+    """Return when it has its identity; raises :class:`BrokenPipeError` or :class:`TimeoutError`."""
+    async with asyncio.timeout(ADMISSION_SECONDS):
+        while is_regular_file(temp, READY):
+            if not child.running:
+                raise BrokenPipeError(f"it ended when its job came: {await child.wait()}")
+            await asyncio.sleep(ADMISSION_POLL_SECONDS)
 
 
 def _check(waiting: Command, command: Command) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sluice.core import SluiceError, make_private_directory
 from sluice.runtime.messages import DriverLaunch, ExecutorLaunch, WarmJvms
-from sluice.runtime.node import checkpoint_directory
+from sluice.runtime.node import can_return, checkpoint_directory
 from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.taskmanager.launcher import WaitingLauncher
 from sluice.runtime.taskmanager.networks import Networks
@@ -43,7 +43,11 @@ class WarmProcesses:
     def __init__(
         self, config: WarmConfig, work: Path, sandbox: Sandbox, networks: Networks, launcher: WaitingLauncher
     ) -> None:
-        room = WaitingRoom(make_private_directory(work / DIRECTORY), sandbox, networks)
+        always = config.fill == "always"
+        in_background = can_return() and not always
+        room = WaitingRoom(
+            make_private_directory(work / DIRECTORY), sandbox, networks, self.used, self.in_vain, in_background
+        )
 
         def make(size: WarmSize) -> WaitingExecutor | WaitingDriverAgent:
             if size.kind is WarmKind.DRIVER:
@@ -52,7 +56,7 @@ class WarmProcesses:
 
         self._parent = room.parent
         limit = MAX_AUTOMATIC if config.jvms == "auto" else config.jvms
-        self.pool = WarmPool(make, Sizing(limit), Machine())
+        self.pool = WarmPool(make, Sizing(limit), Machine(), in_background=in_background, always=always)
 
     def executor(self, launch: ExecutorLaunch) -> WaitingExecutor | None:
         """The process that becomes this executor; None: a new one does.
@@ -71,6 +75,14 @@ class WarmProcesses:
             return None
         taken = self.pool.take(WarmSize(WarmKind.DRIVER, launch.driver_memory_mb, 1, _parent(launch.checkpoints)))
         return taken if isinstance(taken, WaitingDriverAgent) else None
+
+    def used(self, kind: WarmKind) -> None:
+        """What has waited has become what its job wanted."""
+        self.pool.used(kind)
+
+    def in_vain(self, kind: WarmKind, why: str) -> None:
+        """What has waited could not be used when its job had come."""
+        self.pool.in_vain(kind, why)
 
     def figures(self) -> WarmJvms:
         """For whoever looks at the TaskManager."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from sluice.core import Sample, SluiceError, end_tasks
 from sluice.runtime.warm.machine import Machine, Resources
+from sluice.runtime.warm.setbacks import Setbacks
 from sluice.runtime.warm.sizing import Sizing, WarmKind, WarmSize
 
 _LOG = logging.getLogger(__name__)
@@ -21,16 +23,22 @@ QUIET_SECONDS = 5.0
 """After somebody has asked: a job starts, and is not to be disturbed."""
 IDLE_SHARE = 0.25
 """Of the processors' time: a process is started only when so much is idle."""
+IDLE_SHARE_IN_BACKGROUND = 0.10
+"""The same where a process gets only the time that nobody else wants: with less it takes too long."""
 RESERVE = 0.25
 """Of the machine's memory: what stays free when another process is started."""
 PRESSURE = 0.10
 """Of the machine's memory: with less of it free, what waits goes, one after the other."""
 START_SECONDS = 180.0
 """How long a process may take until it waits; in the background it may have to wait itself."""
-FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 10.0, 600.0
-"""After a process that could not be started."""
 OVERHEAD_MB = 400
 """What a waiting process needs besides its heap, at most."""
+STARVED_SECONDS = 600.0
+"""When none could be started for so long, the log says why."""
+REMEDY = "jobs start without meanwhile; [warm] jvms = 0 turns the pool off"
+STARVED_REMEDY = (
+    'jobs start without meanwhile; [warm] fill = "always" takes the time from jobs, jvms = 0 turns the pool off'
+)
 
 
 class Waiting(Protocol):
@@ -67,6 +75,8 @@ class PoolFigures:
     failed: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     """Ended without a job."""
+    in_vain: Counter[str] = field(default_factory=Counter)
+    """Could not be used when their job had come, which then started without."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Of processors, until they waited."""
 
@@ -75,11 +85,11 @@ class PoolFigures:
         for kind in WarmKind:
             number = sum(count for size, count in waiting.items() if size.kind is kind)
             yield Sample("sluice_warm_jvms", "gauge", "JVMs that wait for a job.", number, {"kind": kind})
-            for result, found in (("hit", self.hits), ("miss", self.misses)):
+            for result, found in (("hit", self.hits), ("miss", self.misses), ("in_vain", self.in_vain)):
                 yield Sample(
                     "sluice_warm_takes_total",
                     "counter",
-                    "Drivers and executors that could be a JVM that waits, and whether one was there.",
+                    "Drivers and executors that could be a JVM that waits: one was there, none was, or it failed.",
                     found[kind],
                     {"kind": kind, "result": result},
                 )
@@ -107,6 +117,8 @@ class WarmPool(Generic[W]):
         machine: what is left of it.
         clock: seconds.
         round_seconds: between two looks.
+        in_background: whether processes get only the time that nobody else wants, until they are taken.
+        always: whether they are started however busy the machine is.
     """
 
     def __init__(
@@ -117,7 +129,11 @@ class WarmPool(Generic[W]):
         *,
         clock: Callable[[], float] = time.monotonic,
         round_seconds: float = LOOK_SECONDS,
+        in_background: bool = False,
+        always: bool = False,
     ) -> None:
+        self._always = always
+        self._idle_share = IDLE_SHARE_IN_BACKGROUND if in_background else IDLE_SHARE
         self._round_seconds = round_seconds
         self._make = make
         self._sizing = sizing
@@ -125,7 +141,8 @@ class WarmPool(Generic[W]):
         self._clock = clock
         self._waiting: list[W] = []
         self._quiet_until = 0.0
-        self._pause = FIRST_PAUSE_SECONDS
+        self._setbacks = {kind: Setbacks() for kind in WarmKind}
+        self._starved_since: float | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self.figures = PoolFigures()
 
@@ -140,6 +157,25 @@ class WarmPool(Generic[W]):
                 return each
         self.figures.misses[size.kind] += 1
         return None
+
+    def used(self, kind: WarmKind) -> None:
+        """One that was taken has become what its job wanted."""
+        self._setbacks[kind].used()
+
+    def in_vain(self, kind: WarmKind, why: str) -> None:
+        """One that was taken could not be used, and its job has started without."""
+        self.figures.in_vain[kind] += 1
+        seconds = self._setbacks[kind].in_vain(self._clock())
+        if seconds:
+            _LOG.warning(
+                "no JVM waits for %ss for %d minutes: those that waited could not be used (%s); %s",
+                kind,
+                round(seconds / 60),
+                why,
+                REMEDY,
+            )
+            for each in [each for each in self._waiting if each.size.kind is kind]:
+                self._drop(each)
 
     def waiting(self) -> Counter[WarmSize]:
         """How many wait."""
@@ -172,14 +208,42 @@ class WarmPool(Generic[W]):
                 _LOG.info("memory is short: a JVM that waits for a job is ended")
                 self._drop(self._waiting[0])
             return
+        now = self._clock()
         lacking = wanted - self.waiting()
-        following = next((size for size in wanted if lacking[size]), None)
-        if following is not None and self._may_start(following, left):
+        allowed = (size for size in wanted if lacking[size] and self._setbacks[size.kind].allow(now))
+        following = next(allowed, None)
+        if following is None:
+            self._starved_since = None
+        elif why := self._obstacle(following, left, now):
+            self._starve(following, why, now)
+        else:
+            self._starved_since = None
             await self._start(following)
 
-    def _may_start(self, size: WarmSize, left: Resources) -> bool:
-        enough = left.free_mb - size.memory_mb - OVERHEAD_MB > RESERVE * left.total_mb
-        return enough and left.idle >= IDLE_SHARE and self._clock() >= self._quiet_until
+    def _obstacle(self, size: WarmSize, left: Resources, now: float) -> str:
+        """Why none can be started now; empty: it can."""
+        if left.free_mb - size.memory_mb - OVERHEAD_MB <= RESERVE * left.total_mb:
+            return f"{left.free_mb} MiB of memory are free, and {RESERVE:.0%} are to stay so"
+        if self._always:
+            return ""
+        if now < self._quiet_until:
+            return f"jobs come within {QUIET_SECONDS:.0f} s of each other"
+        if left.idle < self._idle_share:
+            return f"less than {self._idle_share:.0%} of the processors is idle"
+        return ""
+
+    def _starve(self, size: WarmSize, why: str, now: float) -> None:
+        if self._starved_since is None:
+            self._starved_since = now
+        elif now - self._starved_since >= STARVED_SECONDS:
+            _LOG.warning(
+                "for %d minutes no JVM could be started to wait for %ss, now because %s; %s",
+                round((now - self._starved_since) / 60),
+                size.kind,
+                why,
+                STARVED_REMEDY,
+            )
+            self._starved_since = math.inf  # said once, until one is started
 
     async def _start(self, size: WarmSize) -> None:
         made = self._make(size)
@@ -190,11 +254,11 @@ class WarmPool(Generic[W]):
             if not isinstance(error, Exception):
                 raise
             self.figures.failed[size.kind] += 1
-            self._quiet_until = self._clock() + self._pause
-            _LOG.warning("no JVM waits for %ss, jobs start without: %s", size.kind, error or type(error).__name__)
-            self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS)
+            pause = self._setbacks[size.kind].not_started(self._clock())
+            why = str(error) or type(error).__name__
+            _LOG.warning("no JVM waits for %ss for %.0f s: %s; %s", size.kind, pause, why, REMEDY)
             return
-        self._pause = FIRST_PAUSE_SECONDS
+        self._setbacks[size.kind].started()
         self.figures.started[size.kind] += 1
         seconds = self.figures.seconds
         seconds[size.kind] = seconds.get(size.kind, 0.0) + made.used_seconds()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
+
+import pytest
 
 from sluice.core import SluiceError
 from sluice.runtime.warm import Machine, Resources, Sizing, WarmKind, WarmPool, WarmSize
-from sluice.runtime.warm.pool import FIRST_PAUSE_SECONDS, QUIET_SECONDS, START_SECONDS
+from sluice.runtime.warm.pool import QUIET_SECONDS, START_SECONDS, STARVED_SECONDS
+from sluice.runtime.warm.setbacks import FIRST_PAUSE_SECONDS, FIRST_REST_SECONDS, MAX_IN_VAIN
 
 SIZE = WarmSize(WarmKind.EXECUTOR, 768)
 OTHER = WarmSize(WarmKind.EXECUTOR, 1024)
@@ -50,6 +54,7 @@ class World:
     made: list[Fake] = field(default_factory=list)
     fails: bool = False
     hangs: bool = False
+    always: bool = False
     began: asyncio.Event = field(default_factory=asyncio.Event)
 
     def pool(self) -> WarmPool[Fake]:
@@ -58,7 +63,7 @@ class World:
             self.began.set()
             return self.made[-1]
 
-        return WarmPool(make, Sizing(8), self.machine, clock=lambda: self.now, round_seconds=0.001)
+        return WarmPool(make, Sizing(8), self.machine, clock=lambda: self.now, round_seconds=0.001, always=self.always)
 
     async def filled(self, asks: int = 1) -> WarmPool[Fake]:
         pool = self.pool()
@@ -173,3 +178,61 @@ async def test_what_nobody_wants_any_more_is_ended() -> None:
     await pool.look()
     await pool.close()
     assert world.made[0].closed
+
+
+async def test_a_job_that_comes_meanwhile_does_not_shorten_the_pause_after_a_failure() -> None:
+    world = World(fails=True)
+    pool = await world.filled()
+    pool.take(SIZE)
+    world.now += QUIET_SECONDS
+    await pool.look()
+    assert len(world.made) == 1
+
+
+async def test_when_those_that_wait_cannot_be_used_none_waits_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    pool = await world.filled()
+    for _ in range(MAX_IN_VAIN):
+        assert not caplog.messages
+        pool.in_vain(SIZE.kind, "it ended")
+    assert "it ended" in caplog.messages[0]
+    assert "[warm] jvms = 0" in caplog.messages[0]
+    assert not pool.waiting()
+    await pool.look()
+    assert len(world.made) == 1
+    world.now += FIRST_REST_SECONDS
+    await pool.look()
+    assert len(world.made) == 2
+    pool.in_vain(SIZE.kind, "again")  # once more is enough
+    assert len(caplog.messages) == 2
+    await pool.close()
+
+
+async def test_one_that_could_be_used_makes_up_for_those_that_could_not() -> None:
+    pool = await World().filled()
+    for _ in range(MAX_IN_VAIN - 1):
+        pool.in_vain(SIZE.kind, "it ended")
+    pool.used(SIZE.kind)
+    pool.in_vain(SIZE.kind, "it ended")
+    assert pool.waiting()[SIZE] == 1
+    await pool.close()
+
+
+async def test_a_machine_that_is_never_idle_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    world = World(machine=Set(Resources(idle=0.1, free_mb=16_000, total_mb=20_000)))
+    pool = await world.filled()
+    for _ in range(3):
+        world.now += STARVED_SECONDS
+        await pool.look()
+    assert len(caplog.messages) == 1
+    assert "less than 25% of the processors" in caplog.messages[0]
+
+
+async def test_one_is_started_on_a_busy_machine_where_that_is_wanted() -> None:
+    world = World(machine=Set(Resources(idle=0.0, free_mb=16_000, total_mb=20_000)), always=True)
+    pool = world.pool()
+    pool.take(SIZE)
+    await pool.look()
+    assert pool.waiting()[SIZE] == 1
+    await pool.close()
