@@ -33,5 +33,9 @@ class DriverFailed(SparkError):
     """The driver's JVM or its Python process did not start or ended out of order."""
 
 
+class WaitedInVain(DriverFailed):
+    """A JVM or a Python that has waited cannot be the driver's; no code of the job has run in it."""
+
+
 class BridgeProtocolError(SparkError):
     """Something on the bridge between the driver's JVM and its agent that does not follow the protocol."""

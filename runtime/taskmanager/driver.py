@@ -22,10 +22,10 @@ from sluice.pki.issuing import SignedChain, install_chain
 from sluice.pki.x509 import new_csr
 from sluice.runtime.job_network import AttachmentServer, JobNetwork, WaitingNetwork, attachment_sockets
 from sluice.runtime.messages import DRIVER_LOGS, DriverCsr, DriverLaunch, Evidence
-from sluice.runtime.node import ChildProcess, LeaderPlace, keep_renewed, open_log, shorten_log
+from sluice.runtime.node import ChildProcess, Exit, LeaderPlace, keep_renewed, open_log, shorten_log
 from sluice.runtime.sandbox import IsolationConfig, Trial
 from sluice.runtime.spark import read_evidence
-from sluice.runtime.spark.driver import BEGIN, DriverSpec
+from sluice.runtime.spark.driver import BEGIN, EXIT_WAITED_IN_VAIN, DriverSpec
 from sluice.runtime.spark.jvm import SparkRuntime
 from sluice.runtime.taskmanager.errors import DriverNotStarted
 from sluice.runtime.taskmanager.waiting_driver import PASSED_ENVIRONMENT, WaitingDriverAgent
@@ -152,8 +152,30 @@ class HostedDriver:
             agent = await self._take_over(self._waiting)
             if agent is not None:
                 return agent
-            await asyncio.to_thread(self._leave)
-            self._settle(None)
+            return await self._start_elsewhere()
+        return await self._start_new()
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether it lives in what has waited for it."""
+        return self._waiting is not None
+
+    def waited_in_vain(self, ended: Exit) -> bool:
+        """Whether its agent ended because JVM or Python that had waited could not be used; nothing of the job ran."""
+        return self._waiting is not None and ended.code == EXIT_WAITED_IN_VAIN
+
+    async def start_again(self) -> ChildProcess:
+        """Start it as if nothing had waited, after the end of an agent that has :meth:`waited_in_vain`.
+
+        Raises as :meth:`start`.
+        """
+        self._child = None
+        self._check_wanted()
+        return await self._start_elsewhere()
+
+    async def _start_elsewhere(self) -> ChildProcess:
+        await asyncio.to_thread(self._leave)
+        self._settle(None)
         return await self._start_new()
 
     async def _take_over(self, waiting: WaitingDriverAgent) -> ChildProcess | None:

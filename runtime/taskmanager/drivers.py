@@ -24,7 +24,7 @@ from sluice.runtime.messages import (
     SlotProfile,
     SlotRequest,
 )
-from sluice.runtime.node import ChildProcess, Exit, kill_below, merge, read_log
+from sluice.runtime.node import ChildProcess, kill_below, merge, read_log
 from sluice.runtime.rpc import MailboxFull, RpcEndpoint, RpcTimeout
 from sluice.runtime.spark.jvm import DRIVER_LISTENS
 from sluice.runtime.taskmanager.driver import (
@@ -40,6 +40,7 @@ from sluice.runtime.taskmanager.network_owner import NetworkOwner
 from sluice.runtime.taskmanager.networks import Networks
 from sluice.runtime.taskmanager.slot_table import TaskSlot
 from sluice.runtime.taskmanager.warm_processes import WarmProcesses
+from sluice.runtime.warm import WarmKind
 
 _LOG = logging.getLogger(__name__)
 
@@ -158,20 +159,39 @@ class Drivers:
         """Wait for the end, make sure that nothing is left, and tell the JobMaster; then delete the files."""
         launch = driver.launch
         try:
-            ended = await child.wait()
-            _LOG.info("driver %d of job %s ended: %s", launch.attempt, launch.job_id, ended)
-            await child.stop(0)  # whatever it has left in its session
+            how = await self._ended(driver, child)
+            _LOG.info("driver %d of job %s ended: %s", launch.attempt, launch.job_id, how)
             for directory in driver.directories:
                 await asyncio.to_thread(kill_below, directory)
             seen = await asyncio.to_thread(driver.connections)
             before = self._evidence.get(launch.job_id, _Kept())
             self._evidence[launch.job_id] = _Kept(merge(before.evidence, seen), launch.attempt)
-            self._endpoint.hand_off(self._tell_end(launch, request, ended))
+            self._endpoint.hand_off(self._tell_end(launch, request, how))
             await asyncio.to_thread(driver.clean_up)
         finally:
             self._forget(driver)
 
-    async def _tell_end(self, launch: DriverLaunch, request: SlotRequest, ended: Exit) -> None:
+    async def _ended(self, driver: HostedDriver, child: ChildProcess) -> str:
+        """Wait for its end, which is not that of what has waited in vain: then it starts as without a pool."""
+        ended = await child.wait()
+        await child.stop(0)  # whatever it has left in its session
+        if not driver.waited_in_vain(ended):
+            if self._warm is not None and driver.has_waited:
+                self._warm.used(WarmKind.DRIVER)
+            return str(ended)
+        launch = driver.launch
+        _LOG.warning("driver %d of job %s is started again: what waited could not be it", launch.attempt, launch.job_id)
+        if self._warm is not None:
+            self._warm.in_vain(WarmKind.DRIVER, f"see driver.agent of job {launch.job_id}")
+        try:
+            again = await driver.start_again()
+        except (SluiceError, OSError) as error:
+            return f"it could not be started: {error}"
+        ended = await again.wait()
+        await again.stop(0)
+        return str(ended)
+
+    async def _tell_end(self, launch: DriverLaunch, request: SlotRequest, ended: str) -> None:
         how = f"{ended}; see driver.agent and driver.stderr"
         end = DriverProcessEnd(attempt=launch.attempt, how=how[:MAX_DRIVER_END_CHARACTERS])
         while True:

@@ -21,7 +21,6 @@ from sluice.runtime.messages import (
     DriverExit,
     ExecutorExit,
     ExecutorTargets,
-    JobKind,
     JobProgress,
     SparkRegistration,
     StageTable,
@@ -44,17 +43,18 @@ from sluice.runtime.spark.driver.bridge import (
     StreamingStopped,
     UnregisterShuffle,
 )
+from sluice.runtime.spark.driver.conf import driver_conf, kind_conf
 from sluice.runtime.spark.driver.fetching import FetchBlob, following
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, first_of
 from sluice.runtime.spark.driver.places import DriverPlaces
-from sluice.runtime.spark.driver.process import DriverProcess, driver_conf
+from sluice.runtime.spark.driver.process import DriverProcess
 from sluice.runtime.spark.driver.program import Program
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.driver.verdict import Ending, judge
 from sluice.runtime.spark.driver.waiting import WaitingDriver
-from sluice.runtime.spark.errors import DriverFailed
+from sluice.runtime.spark.errors import WaitedInVain
 from sluice.runtime.spark.job_python import install_job_python
-from sluice.runtime.spark.jvm import Gateway, SparkRuntime, connect_conf, seals, shuffle_conf, streaming_conf
+from sluice.runtime.spark.jvm import Gateway, SparkRuntime
 from sluice.runtime.workload import WorkloadPlace
 
 KILL_GRACE_SECONDS = 2.0
@@ -131,7 +131,11 @@ class DriverAgent:
         self.bridge.stop_streaming(grace_seconds)
 
     async def run(self) -> DriverExit:
-        """Run the attempt to its end, report it, and return the report."""
+        """Run the attempt to its end, report it, and return the report.
+
+        Raises:
+            WaitedInVain: nothing is reported, because no code of the job has run; somebody else may run the attempt.
+        """
         try:
             await self.bridge.start()
             result = judge(await self._attempt())
@@ -170,6 +174,8 @@ class DriverAgent:
             await self._process.start_python(pipeline, gateway)
             return await self._wait()
         except (SluiceError, OSError, TimeoutError) as error:
+            if isinstance(error, WaitedInVain) and not self._cancelled.done() and not self._link.lost.done():
+                raise
             _LOG.exception("the driver could not be run")
             return self._ending(None, failure=str(error))
         finally:
@@ -333,14 +339,3 @@ class DriverAgent:
             _LOG.log(logging.WARNING, "shuffle %d has no place: %s", event.shuffle_id, error, exc_info=not known)
             answer = str(error)
         self.bridge.answer_shuffle(context, event.id, answer)
-
-
-def kind_conf(assignment: DriverAssignment, host: str, connect_port: int = 0) -> dict[str, str]:
-    """Settings that only this kind of job has."""
-    shuffle = shuffle_conf(sealed=seals(assignment.seal)) if assignment.shuffle else {}
-    if assignment.kind is not JobKind.CONNECT:
-        return {**shuffle, **(streaming_conf(assignment.checkpoints) if assignment.checkpoints else {})}
-    try:
-        return {**shuffle, **connect_conf(host, float(assignment.args[0]), connect_port)}
-    except (IndexError, ValueError) as error:
-        raise DriverFailed("a Spark Connect session without a time-out", "it is started by REST") from error

@@ -5,7 +5,8 @@ Started by a TaskManager, which then prepares what the driver needs, writes a
 line the agent ends. It dials the JobManager with
 the identity of the job's driver, serves ``DriverGateway`` over that connection, and runs the
 driver (:mod:`sluice.runtime.spark.driver.agent`). SIGTERM cancels. Exit codes: 0 the end was reported (whatever
-it was), 1 it could not be, 2 wrong usage.
+it was), 1 it could not be, 2 wrong usage, 75 what has waited for the driver (``--wait``) could not be used, and no
+code of the job has run.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ from sluice.runtime.spark.driver.agent import DriverAgent
 from sluice.runtime.spark.driver.connect_address import published_port
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink
 from sluice.runtime.spark.driver.lease import DriverLease
-from sluice.runtime.spark.driver.spec import BEGIN, DriverSpec
+from sluice.runtime.spark.driver.spec import BEGIN, EXIT_WAITED_IN_VAIN, DriverSpec
 from sluice.runtime.spark.driver.waiting import WaitingDriver, WaitingSpec
-from sluice.runtime.spark.errors import DriverFailed
+from sluice.runtime.spark.errors import DriverFailed, WaitedInVain
 from sluice.runtime.spark.evidence import read_evidence
 from sluice.runtime.spark.jvm import find_spark_runtime, make_temp_dir, remove_temp_dir
 
@@ -257,6 +258,9 @@ def main(argv: list[str]) -> int:
         if waits:
             return asyncio.run(wait_for_driver(WaitingSpec.read(Path(argv[1]))))
         return asyncio.run(run_driver(awaited_spec(Path(argv[0]))))
+    except WaitedInVain as error:
+        _LOG.warning("%s", error)
+        return EXIT_WAITED_IN_VAIN
     except SluiceError as error:
         unexpected = error.__cause__ if isinstance(error, DriverFailed) else None
         _LOG.error("%s", error, exc_info=unexpected)  # else the text has the remedy; a traceback would bury it

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from sluice.core import (
+    StoreError,
     UnsafeFile,
     end_tasks,
     is_regular_file,
@@ -39,24 +38,13 @@ from sluice.runtime.node import (
     own_checkpoints,
     secret_files,
 )
-from sluice.runtime.sandbox import Box, IsolationLevel, Limits, Sandbox, Subject, View
+from sluice.runtime.sandbox import Box, IsolationLevel, Limits, Sandbox, SandboxRefused, Subject, View
+from sluice.runtime.spark.driver.pipeline import Pipeline, python_command
 from sluice.runtime.spark.driver.places import DriverPlaces
 from sluice.runtime.spark.driver.spec import DriverSpec
-from sluice.runtime.spark.driver.waiting import JVM, PIPELINE, WaitingDriver, python_environment
-from sluice.runtime.spark.errors import DriverFailed
-from sluice.runtime.spark.job_python import job_python_environment
-from sluice.runtime.spark.jvm import (
-    NO_PACKAGES,
-    Command,
-    Gateway,
-    Packages,
-    SparkRuntime,
-    check_unreserved,
-    default_conf,
-    driver_jvm_command,
-    launcher_conf,
-    read_gateway,
-)
+from sluice.runtime.spark.driver.waiting import JVM, PIPELINE, WaitingDriver
+from sluice.runtime.spark.errors import DriverFailed, SparkError, WaitedInVain
+from sluice.runtime.spark.jvm import Command, Gateway, SparkRuntime, driver_jvm_command, read_gateway
 from sluice.runtime.workload import TokenFile, WorkloadPlace
 
 MAX_STDERR_TAIL_BYTES = 64 << 10
@@ -68,43 +56,6 @@ ASIDE_SECONDS = 300.0
 MAX_COMPLAINT_BYTES = 500
 
 _GATEWAY_POLL_SECONDS = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """What the user's Python runs, and the files that go to every executor besides."""
-
-    script: Path
-    args: Sequence[str] = ()
-    files: Sequence[Path] = ()
-    packages: Packages = NO_PACKAGES
-    python: str = ""
-    """Path of its own Python, relative to the directory of ``script``; empty: the one that runs this."""
-
-
-def driver_conf(
-    spec: DriverSpec,
-    job_conf: Mapping[str, str],
-    spark_auth_secret: str,
-    files: Sequence[Path],
-    *,
-    packages: Packages = NO_PACKAGES,
-    besides: Mapping[str, str] | None = None,
-) -> dict[str, str]:
-    """The complete Spark configuration of a driver: defaults, then the job's, then the launcher's and ``besides``.
-
-    Holds the secret.
-    """
-    work = Path(spec.work_dir)
-    conf = {
-        **default_conf(),
-        **check_unreserved(job_conf),
-        **launcher_conf(job_id=spec.job_id, name=spec.name, host=spec.host, shape=spec.shape),
-        **(besides or {}),
-        "spark.authenticate.secret": spark_auth_secret,
-    }
-    conf.setdefault("spark.sql.warehouse.dir", str(work / "warehouse"))
-    return {**conf, **packages.conf(files)}
 
 
 ASIDE = Subject("the program that unpacks archives", "driver_python_memory_mb in [isolation]", owner="the driver")
@@ -174,6 +125,7 @@ class DriverProcess:
 
         Raises:
             SandboxRefused: it would see what it must not.
+            WaitedInVain: the one that has waited cannot be it.
         """
         places = self._places
         make_private_directory(places.work / "local")
@@ -194,8 +146,9 @@ class DriverProcess:
             ports=self._spec.ports or None,
         )
         if self._waiting is not None:
-            await asyncio.to_thread(self._open_waiting, self._waiting, checkpoints)
-            self._jvm = await self._waiting.become_jvm(command, self._workload_environment)
+            with _in_vain("the driver's JVM"):
+                await asyncio.to_thread(self._open_waiting, self._waiting, checkpoints)
+                self._jvm = await self._waiting.become_jvm(command, self._workload_environment)
         else:
             self._jvm = await self._start_cold(command, checkpoints)
         self._fresh = asyncio.create_task(self._identity.keep_fresh(), name="identity of the driver's JVM")
@@ -203,10 +156,22 @@ class DriverProcess:
         await asyncio.to_thread(self._place_reports, self._jvm.pid)
 
     async def gateway(self) -> Gateway:
-        """Wait until the gateway of the JVM listens; raises :class:`DriverFailed` when it does not, or not in time."""
-        places, info, jvm = self._places, self._places.gateway, self._jvm
+        """Wait until the gateway of the JVM listens.
+
+        Raises:
+            DriverFailed: it does not, or not in time.
+            WaitedInVain: it does not, and has waited.
+        """
+        jvm = self._jvm
         if jvm is None:
             raise DriverFailed("the driver's JVM was never started")
+        if self._waiting is None:
+            return await self._listening(jvm)
+        with _in_vain("the driver's JVM"):
+            return await self._listening(jvm)
+
+    async def _listening(self, jvm: ChildProcess) -> Gateway:
+        places, info = self._places, self._places.gateway
         try:
             async with asyncio.timeout(self._spec.start_timeout_seconds):
                 while not is_regular_file(places.jvm, info.name):
@@ -315,11 +280,16 @@ class DriverProcess:
             return ended, complaints.read(MAX_COMPLAINT_BYTES).decode(errors="replace")
 
     async def start_python(self, pipeline: Pipeline, gateway: Gateway) -> None:
-        """Start the user's program; its output goes to ``driver.stdout`` and ``driver.stderr``."""
-        command = self._python_command(pipeline, gateway)
+        """Start the user's program; its output goes to ``driver.stdout`` and ``driver.stderr``.
+
+        Raises:
+            WaitedInVain: the Python that has waited cannot run it.
+        """
+        command = python_command(pipeline, gateway, self._spec, self._spark, self._places)
         if self._waiting is not None:
             place = pipeline.script.parent
-            self._python = await self._waiting.become_python(command, self._workload_environment, place)
+            with _in_vain("the driver's Python"):
+                self._python = await self._waiting.become_python(command, self._workload_environment, place)
             return
         box = await asyncio.to_thread(self._python_box)
         with self._log("driver.stdout") as out, self._log("driver.stderr") as err:
@@ -335,25 +305,6 @@ class DriverProcess:
                 guard=guard,
                 masker=self._masker,
             )
-
-    def _python_command(self, pipeline: Pipeline, gateway: Gateway) -> Command:
-        env = {
-            **python_environment(self._spark, self._places),
-            "SPARK_LOCAL_IP": self._spec.host,
-            "PYSPARK_PYTHON": sys.executable,
-            **self._packages_environment(pipeline),
-            "PYSPARK_GATEWAY_PORT": str(gateway.port),
-            "PYSPARK_GATEWAY_SECRET": gateway.secret,
-            "SLUICE_JOB_ID": self._spec.job_id,
-        }
-        python = str(pipeline.script.parent / pipeline.python) if pipeline.python else sys.executable
-        return Command((python, str(pipeline.script), *pipeline.args), env, {})
-
-    def _packages_environment(self, pipeline: Pipeline) -> Mapping[str, str]:
-        packages = pipeline.packages.environment()
-        if not pipeline.python:
-            return packages
-        return job_python_environment(pipeline.python, self._spark.distribution.home, packages)
 
     async def wait_python(self) -> Exit:
         """Wait for the user's program."""
@@ -413,3 +364,12 @@ class DriverProcess:
 
     def _log(self, name: str) -> IO[bytes]:
         return open_log(self._places.logs / name)
+
+
+@contextlib.contextmanager
+def _in_vain(who: str) -> Iterator[None]:
+    """What fails here fails before any code of the job has run."""
+    try:
+        yield
+    except (SandboxRefused, SparkError, StoreError, OSError) as error:
+        raise WaitedInVain(f"{who}, which has waited, cannot be used: {error or type(error).__name__}") from error

@@ -23,6 +23,8 @@ MAX_SPEC_BYTES = 512 << 10
 """Spark has some 300 jars, each of which is named."""
 BEGIN = b"begin\n"
 """What an agent reads on its standard input when its spec is there."""
+EXIT_WAITED_IN_VAIN = 75
+"""EX_TEMPFAIL of sysexits(3): of an agent that has waited, when no code of the job has run and a new one can."""
 
 
 class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

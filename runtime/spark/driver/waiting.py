@@ -18,6 +18,7 @@ from sluice.core import end_tasks, is_regular_file, read_secret, write_secret
 from sluice.runtime.job_network import AttachmentClient, ReceivedAttachment
 from sluice.runtime.node import ChildProcess, open_log
 from sluice.runtime.sandbox import IsolationConfig, Sandbox, Subject, Trial, View
+from sluice.runtime.spark.driver.pipeline import python_environment
 from sluice.runtime.spark.driver.places import DriverPlaces
 from sluice.runtime.spark.driver.spec import MAX_SPEC_BYTES, as_path
 from sluice.runtime.spark.errors import DriverFailed, SparkError
@@ -197,8 +198,13 @@ class WaitingDriver:
 
     def confirm(self) -> None:
         """Say that both still wait, now that their job has come; raises :class:`DriverFailed`."""
-        if not all(each is not None and each.running for each in (self.jvm, self.python)):
-            raise DriverFailed("the JVM or the Python that waited has ended")
+        try:
+            for each in (self.jvm, self.python):
+                if each is None or not each.running:
+                    raise DriverFailed("the JVM or the Python that waited has ended")
+                each.take_share()
+        except OSError as error:
+            raise DriverFailed(f"what waited has no control group any more: {error.strerror}") from error
         (self.directory / AGENT_READY).unlink()
 
     async def ended(self) -> None:
@@ -247,19 +253,6 @@ class WaitingDriver:
         for process in (self.jvm, self.python):
             if process is not None:
                 await process.stop(0)
-
-
-def python_environment(spark: SparkRuntime, places: DriverPlaces) -> dict[str, str]:
-    """The environment of a driver's Python, whatever it runs."""
-    return {
-        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-        "HOME": str(places.work),
-        "LANG": "C.UTF-8",
-        "TMPDIR": str(places.scratch),
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "SPARK_HOME": str(spark.distribution.home),
-    }
 
 
 async def _send(process: ChildProcess, line: bytes) -> None:

@@ -17,7 +17,7 @@ from sluice.runtime.spark.jvm.command import AGENT_OPTION, Command, JvmProgram, 
 
 WAITING_ROOM = "io.sluice.warm.WaitingRoom"
 READY = "ready"
-"""The file that says that a JVM waits, in its temporary directory; it removes it when its job has come."""
+"""The file that says that a JVM waits, in its temporary directory; it removes it when it has its identity."""
 MAX_LINE_BYTES = 8 << 20
 """``MaxLineBytes`` in ``WaitingRoom.scala``."""
 

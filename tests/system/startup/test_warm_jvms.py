@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
+from sluice.core.home import Home
+from sluice.gateway.credentials.token_file import create_token
 from sluice.runtime.spark.jvm import WAITING_ROOM
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
 
@@ -25,6 +30,7 @@ enabled = false
 
 [warm]
 jvms = 2
+fill = "always"
 """
 SUM = """
 import os, sys
@@ -37,8 +43,21 @@ print("sum", spark.range(1000).select(twice("id").alias("n")).groupBy().sum("n")
 print("asked", sys.argv[1:], __name__, os.path.basename(__file__))
 spark.stop()
 """
+STREAM = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+ticks = spark.readStream.format("rate").load()
+ticks.writeStream.format("noop").queryName("ticks").start().awaitTermination()
+"""
+SESSION = """
+import sys
+from pyspark.sql import SparkSession
+
+print("sum", SparkSession.builder.getOrCreate().range(1000).groupBy().sum("id").collect()[0][0])
+"""
 FILL_SECONDS = 400
-"""A JVM waits after some 20 s of processor time that nobody else wanted."""
+"""A JVM waits after some 20 s of processor time."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -79,6 +98,12 @@ class Pool:
     def output(self, job: Any) -> str:
         """What the pipeline printed."""
         return self.cluster.sluice("jobs", "logs", job["id"], "--source", "driver.stdout").stdout
+
+
+def of_driver(jvms: list[psutil.Process]) -> psutil.Process:
+    """The one whose parent is a driver's agent."""
+    (found,) = (each for each in jvms if any("--wait" in above.cmdline() for above in each.parents()))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +154,67 @@ def test_without_one_a_job_starts_as_ever(pool: Pool, pipeline: Path) -> None:
     misses = pool.takes("miss")
     assert "sum 999000" in pool.output(pool.run(pipeline))
     assert sum(pool.takes("miss").values()) > sum(misses.values())
+
+
+def test_what_dies_when_its_job_has_come_is_followed_by_a_cold_start(pool: Pool, pipeline: Path) -> None:
+    before = pool.takes("in_vain")
+    waiting = pool.filled()
+    for each in waiting:
+        each.suspend()
+    job_id = pool.cluster.submit(pipeline, "a", "b")
+    agents = pool.cluster.home / "work"
+    eventually(lambda: not [*agents.glob("*/waiting/*/agent-ready")], "the agent has heard of its job", 60)
+    of_driver(waiting).kill()
+    job = pool.cluster.wait_for_state(job_id, "FINISHED", "FAILED", seconds=300)
+    assert job["state"] == "FINISHED", job["failure"]
+    assert len(job["attempts"]) == 1
+    assert pool.output(job) == pool.cold
+    assert pool.takes("in_vain") == {kind: count + 1 for kind, count in before.items()}
+
+
+def test_a_spark_connect_session_takes_one(pool: Pool, tmp_path: Path) -> None:
+    pool.filled()
+    before = pool.takes("hit")
+    token = create_token(Home.at(pool.cluster.home), name="ada", role="submitter")
+    settings = pool.cluster.json("connect")
+    program = tmp_path / "session.py"
+    program.write_text(SESSION, encoding="utf-8")
+    done = subprocess.run(
+        (sys.executable, str(program)),
+        env={**os.environ, **settings["environment"], settings["token_variable"]: token},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "sum 499500" in done.stdout, done.stderr
+    assert pool.takes("hit") == {kind: count + 1 for kind, count in before.items()}
+    (session,) = (each for each in pool.cluster.get("/v1/jobs")["jobs"] if each["kind"] == "CONNECT")
+    pool.cluster.sluice("jobs", "cancel", session["id"])
+    pool.cluster.wait_for_state(session["id"], "CANCELED", "FINISHED")
+
+
+def test_a_restarted_streaming_job_takes_another_and_goes_on(pool: Pool, tmp_path: Path) -> None:
+    first = of_driver(pool.filled())
+    before = pool.takes("hit")
+    program = tmp_path / "stream.py"
+    program.write_text(STREAM, encoding="utf-8")
+    done = pool.cluster.sluice("submit", str(program), "--restart-strategy", "fixed-delay")
+    assert done.returncode == 0, done.stderr
+    job_id = done.stdout.strip()
+
+    def checkpoints() -> Any:
+        return pool.cluster.get(f"/v1/jobs/{job_id}/checkpoints")
+
+    eventually(lambda: checkpoints()["completed"] > 0, "a batch is committed", 300)
+    pool.filled()
+    first.kill()
+    eventually(lambda: checkpoints()["restored"], "it goes on from its checkpoint", 300)
+    restored = checkpoints()["restored"]["number"]
+    eventually(lambda: checkpoints()["completed"] > restored, "another batch is committed", 300)
+    assert pool.takes("hit") == {kind: count + 2 for kind, count in before.items()}
+    pool.cluster.sluice("jobs", "cancel", job_id)
+    pool.cluster.wait_for_state(job_id, "CANCELED")
 
 
 def test_with_the_cluster_all_that_wait_end(pool: Pool) -> None:

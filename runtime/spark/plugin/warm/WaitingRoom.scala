@@ -29,10 +29,10 @@ object WaitingRoom {
     System.gc()
     Files.createFile(ready)
     val job = await()
-    Files.delete(ready)
     Environment.become(entries(job.path("environment")))
     entries(job.path("properties")).foreach { case (name, value) => System.setProperty(name, value) }
     Agent.admit()
+    Files.delete(ready) // from now on it is what it has become
     start(job.path("main").asText, job.path("arguments").elements.asScala.map(_.asText).toArray)
   }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.runtime.node.leader_finder import LeaderPlace
-from sluice.runtime.spark.driver.process import driver_conf
+from sluice.runtime.spark.driver.conf import driver_conf
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.errors import ForbiddenSparkConf
 from sluice.runtime.spark.jvm.conf import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.runtime.messages import BlobRef, DriverAssignment, JobKind, Seal
-from sluice.runtime.spark.driver.agent import kind_conf
+from sluice.runtime.spark.driver.conf import kind_conf
 from sluice.runtime.spark.jvm.conf import connect_conf, shuffle_conf
 
 
