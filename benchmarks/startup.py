@@ -7,7 +7,8 @@ inventory of certificates that ``make demo`` runs. Alternating runs, medians; pr
 
 ``--without-archive`` adds the same cluster without an archive of Spark's classes: the ratio says what that is worth.
 ``--warm`` adds one on which JVMs wait for jobs (as root with sandboxes); each run begins when as many wait as it takes.
-It also says what a JVM that waits has cost, and what it holds.
+It also says what a JVM that waits has cost, and what it holds. ``--stream JOBS`` adds, on each cluster, so many jobs of
+the pipeline of one line one after the other, and four at a time: jobs a minute, and seconds of each.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import shutil
 import statistics
@@ -25,6 +27,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +54,7 @@ RUN_TIMEOUT_SECONDS = 300
 SETTLE_SECONDS = 2.0
 SAMPLE_SECONDS = 0.25
 FILL_SECONDS = 300
+AT_A_TIME = (1, 4)
 EXECUTORS = 2
 """Of each job."""
 WARM_JVMS = 3
@@ -148,6 +152,24 @@ def measure_sluice(cluster: Cluster, pipeline: Path) -> Run:
     return Run(float(job["progress"]["first_task_at"]) - started, ended - started, clock.stop())
 
 
+def measure_stream(cluster: Cluster, pipeline: Path, jobs: int, at_a_time: int) -> dict[str, float]:
+    """Keep ``at_a_time`` jobs submitted until ``jobs`` have ended; jobs a minute, and seconds of each."""
+
+    def run(_: int) -> float:
+        started = time.monotonic()
+        cluster("submit", "--wait", str(pipeline))
+        return time.monotonic() - started
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(at_a_time) as clients:
+        seconds = sorted(clients.map(run, range(jobs)))
+    return {
+        "jobs_per_minute": 60 * jobs / (time.monotonic() - started),
+        "p50_s": statistics.median(seconds),
+        "p99_s": seconds[math.ceil(0.99 * jobs) - 1],
+    }
+
+
 def measure_spark_submit(folder: Path, pipeline: Path) -> Run:
     """The same with plain ``spark-submit --master local[2]``."""
     events = Path(tempfile.mkdtemp(dir=folder))
@@ -238,6 +260,12 @@ class Waiting:
         return dict(found)
 
 
+def settle(waiting: Waiting | None) -> None:
+    """Let JVMs begin to wait before a contender runs, which is not disturbed by it then."""
+    if waiting is not None:
+        waiting.until_full()
+
+
 def caches(folder: Path) -> tuple[Path, Path]:
     """One with an archive of Spark's classes, and one without; both with the plugin."""
     plugin, archive = ensure_plugin(), make_class_archive()
@@ -279,14 +307,20 @@ def main() -> int:
         for number in range(1, rounds + 1):
             for what, pipeline in pipelines.items():
                 progress(f"round {number} of {rounds}: {what}")
-                if waiting is not None:
-                    waiting.until_full()  # before any contender: nobody is disturbed by it
                 for who, contender in clusters.items():
+                    settle(waiting)
                     runs[what, who].append(measure_sluice(contender, pipeline))
+                settle(waiting)
                 runs[what, "spark_submit"].append(measure_spark_submit(folder, pipeline))
         if waiting is not None:
             waiting.until_full()
             figures |= waiting.costs()
+        for at_a_time in AT_A_TIME if options.stream else ():
+            for who, contender in clusters.items():
+                progress(f"{options.stream} jobs, {at_a_time} at a time: {who}")
+                settle(waiting)
+                measured = measure_stream(contender, tiny, options.stream, at_a_time)
+                figures |= {f"stream_{who}_{at_a_time}_at_a_time_{name}": value for name, value in measured.items()}
     figures |= _summary(runs)
     ratio = _ratio(runs["tiny", "sluice"], runs["tiny", "spark_submit"], "end")
     goal = f"submit to end of the tiny pipeline at most {BAR} times spark-submit --master local[2]"
@@ -310,6 +344,7 @@ def _summary(runs: Mapping[tuple[str, str], Sequence[Run]]) -> dict[str, float]:
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of every pipeline with every contender")
     parser.add_argument("--warm", action="store_true", help="and a cluster on which JVMs wait for jobs")
+    parser.add_argument("--stream", type=int, default=0, metavar="JOBS", help="and so many jobs without a pause")
     parser.add_argument("--without-archive", action="store_true", help="and a cluster without an archive of classes")
 
 
