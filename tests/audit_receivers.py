@@ -9,7 +9,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -162,10 +162,19 @@ class HttpReceiver:
     @contextlib.asynccontextmanager
     async def serving(self, context: ssl.SSLContext) -> AsyncIterator[str]:
         """Its URL, while it serves."""
-        runner = web.ServerRunner(web.Server(self.take), shutdown_timeout=1.0)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-        try:
-            yield f"https://localhost:{runner.addresses[0][1]}/ingest"
-        finally:
-            await runner.cleanup()
+        async with serving_https(self.take, context) as url:
+            yield url
+
+
+@contextlib.asynccontextmanager
+async def serving_https(
+    take: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], context: ssl.SSLContext
+) -> AsyncIterator[str]:
+    """The URL of a server that answers with ``take``, while it serves."""
+    runner = web.ServerRunner(web.Server(take), shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    try:
+        yield f"https://localhost:{runner.addresses[0][1]}/ingest"
+    finally:
+        await runner.cleanup()

@@ -28,7 +28,9 @@ from sluice.gateway.audit_log import (
     follow,
     read_records,
     verify_log,
+    witness_at,
 )
+from sluice.gateway.errors import AuditLogError
 
 FOLLOW_SECONDS = 0.2
 DEFAULT_LINES = 20
@@ -37,6 +39,13 @@ MAX_LINES = 100_000
 DirectoryOption = Annotated[
     Path | None,
     typer.Option("--directory", help="Directory of another log, or of a copy. Default: the log of the home."),
+]
+
+CaOption = Annotated[
+    Path | None, typer.Option("--ca", help="Authorities (PEM) of the URL's host. Default: the system's.")
+]
+TokenFileOption = Annotated[
+    Path | None, typer.Option("--token-file", help="File (mode 0600) with a bearer token for the URL.")
 ]
 
 app = typer.Typer(
@@ -59,9 +68,15 @@ def verify(
     ] = None,
     key_id: Annotated[str, typer.Option(help="Fail unless the key has this id (see `sluice audit-log key`).")] = "",
     checkpoint: Annotated[
-        list[Path] | None,
-        typer.Option(help="A checkpoint that was kept elsewhere; fail unless it is in the log. Repeatable."),
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|URL",
+            help="A checkpoint that was kept elsewhere; fail unless it is in the log, whose end was cut off otherwise. "
+            "Repeatable.",
+        ),
     ] = None,
+    ca: CaOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Verify every line, signature and segment of the log.
@@ -70,7 +85,8 @@ def verify(
     cannot change is what you keep elsewhere: the key's id, and a checkpoint now and then.
     """
     place = _directory(home, directory)
-    proved = verify_log(place, key=key, key_id=key_id, checkpoints=checkpoint or ())
+    kept = [_kept(each, ca, token_file) for each in checkpoint or ()]
+    proved = verify_log(place, key=key, key_id=key_id, checkpoints=kept)
     last = proved.checkpoint
     if as_json:
         typer.echo(
@@ -112,12 +128,48 @@ def key(home: HomeOption = DEFAULT_HOME, directory: DirectoryOption = None, as_j
         typer.echo(path.read_text(), nl=False)
 
 
-@app.command(epilog="Example: sluice audit-log checkpoint > kept.json, then `verify --checkpoint kept.json` any time.")
-def checkpoint(home: HomeOption = DEFAULT_HOME, directory: DirectoryOption = None) -> None:
-    """Print the last signed checkpoint. Kept elsewhere, it later proves that no earlier record was changed."""
+@app.command(
+    epilog="Examples: sluice audit-log checkpoint > kept.json; sluice audit-log checkpoint --to "
+    "https://witness.example.com/sluice.json --token-file witness.token; then `verify --checkpoint` any time. "
+    "Exit code 1: what is kept there is not in this log."
+)
+def checkpoint(
+    home: HomeOption = DEFAULT_HOME,
+    directory: DirectoryOption = None,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|URL",
+            help="Keep it there instead: a file, or an https URL that takes PUT. What is there is replaced only if "
+            "this log still contains it.",
+        ),
+    ] = "",
+    ca: CaOption = None,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Print the last signed checkpoint, or keep it elsewhere.
+
+    It later proves that no earlier record was changed, and that the end was not cut off before it.
+    """
     place = _directory(home, directory)
-    verify_log(place)
-    typer.echo((place / CHECKPOINT).read_text(), nl=False)
+    if not to:
+        verify_log(place)
+        typer.echo((place / CHECKPOINT).read_text(), nl=False)
+        return
+    witness = witness_at(to, ca_file=ca, token_file=token_file)
+    earlier = witness.read()
+    proved = verify_log(place, checkpoints=() if earlier is None else (earlier,))
+    if proved.checkpoint is None:
+        raise AuditLogError(f"the audit log in {place} has no checkpoint yet")
+    witness.write((place / CHECKPOINT).read_bytes())
+    typer.echo(f"kept a checkpoint of {proved.checkpoint.sequence} lines at {to}", err=True)
+
+
+def _kept(place: str, ca: Path | None, token_file: Path | None) -> bytes:
+    found = witness_at(place, ca_file=ca, token_file=token_file).read()
+    if found is None:
+        raise AuditLogError(f"there is no checkpoint at {place}")
+    return found
 
 
 @app.command(

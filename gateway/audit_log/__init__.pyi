@@ -23,4 +23,5 @@ from .recorded_policy import RecordedPolicy as RecordedPolicy
 from .segments import CHECKPOINT as CHECKPOINT
 from .traffic import TrafficReader as TrafficReader
 from .verification import Verified as Verified, read_records as read_records, verify_log as verify_log
+from .witness import witness_at as witness_at
 from .writer import AuditWriter as AuditWriter

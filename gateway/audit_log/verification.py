@@ -97,7 +97,7 @@ def verify_log(
     *,
     key: Path | None = None,
     key_id: str = "",
-    checkpoints: Sequence[Path] = (),
+    checkpoints: Sequence[Path | bytes] = (),
     visit: Callable[[AuditRecord], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Verified:
@@ -107,7 +107,8 @@ def verify_log(
         directory: where the log is, or a copy of it.
         key: the public key to trust; default: the one beside the log.
         key_id: when given, the key must have this id.
-        checkpoints: checkpoints kept elsewhere; each must be a line of this log, besides the one beside it.
+        checkpoints: checkpoints kept elsewhere, or files with them; each must be a line of this log, besides the one
+            beside it.
         visit: called with each record in its order, and with those of the lines of the access log instead of the
             records that stand for them. What it was given counts only once this function has returned.
         progress: called now and then with how many lines are read, and how many there are.
@@ -120,7 +121,7 @@ def verify_log(
         raise AuditLogError(f"the key has id {trusted.id}, not {key_id[:64]}", "another key signed this log")
     check = trusted.checker()
     with _look(directory) as look, contextlib.closing(TrafficCheck(directory)) as traffic:
-        look.kept += [read_bounded(path, MAX_LINE_BYTES) for path in checkpoints]
+        look.kept += [each if isinstance(each, bytes) else read_bounded(each, MAX_LINE_BYTES) for each in checkpoints]
         awaited = {one.sequence: one for one in _kept(look.kept, check)}
         reader = ChainReader(check)
         pass_on = _PassOn(visit, progress, _last_sequence(look) or (look.closed[-1].last if look.closed else 0))

@@ -27,6 +27,7 @@ from sluice.gateway.audit_log.chain import AuditRecord, verify
 from sluice.gateway.audit_log.keys import VERIFICATION_KEY, VerificationKey
 from sluice.gateway.audit_log.log import AuditLog, AuditLogLimits, audit_directory, audit_file
 from sluice.gateway.audit_log.maintenance import keeping
+from sluice.gateway.audit_log.segments import CHECKPOINT
 from sluice.gateway.config import AuditExportConfig
 from tests.audit_receivers import (
     Behaviour,
@@ -38,7 +39,9 @@ from tests.audit_receivers import (
     read_and_close,
     reset_in_the_middle,
     server_context,
+    serving_https,
 )
+from tests.command import sluice
 from tests.outside import OutsideAuthority
 from tests.waiting import until
 
@@ -276,3 +279,43 @@ async def test_authorities_that_cannot_be_used_are_told_at_the_start(short_home:
     with pytest.raises(StoreError, match="cannot use"):
         async with exporting(short_home, (to,)):
             pass
+
+
+async def test_a_witness_behind_a_url_keeps_checkpoints(
+    short_home: Home, authority: OutsideAuthority, identity: Path, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text("may-write\n")
+    stored: dict[str, bytes] = {}
+
+    async def take(request: web.BaseRequest) -> web.StreamResponse:
+        if request.headers.get("authorization") != "Bearer may-write":
+            return web.Response(status=401)
+        if request.method == "PUT":
+            stored[request.path] = await request.read()
+            return web.Response(status=201)
+        found = stored.get(request.path)
+        return web.Response(status=404) if found is None else web.Response(body=found)
+
+    directory = audit_directory(short_home)
+    with contextlib.closing(AuditLog(audit_file(short_home))) as log:
+        log.append(AuditRecord(event="decision"))
+    async with serving_https(take, server_context(identity)) as url:
+        options = ["--directory", str(directory), "--ca", str(authority.ca_file)]
+        allowed = [*options, "--token-file", str(token)]
+        refused = await asyncio.to_thread(sluice, "audit-log", "checkpoint", "--to", url, *options)
+        assert (refused.returncode, stored) == (1, {})
+        assert "answered 401 to GET" in refused.stderr
+        for _ in range(2):
+            kept = await asyncio.to_thread(sluice, "audit-log", "checkpoint", "--to", url, *allowed)
+            assert kept.returncode == 0, kept.stderr
+        assert list(stored.values()) == [(directory / CHECKPOINT).read_bytes()]
+        verified = await asyncio.to_thread(sluice, "audit-log", "verify", "--checkpoint", url, *allowed)
+        assert verified.returncode == 0, verified.stderr
+        for path in directory.iterdir():
+            path.unlink()
+        with contextlib.closing(AuditLog(audit_file(short_home))) as log:
+            log.append(AuditRecord(event="decision"))
+        forged = await asyncio.to_thread(sluice, "audit-log", "verify", "--checkpoint", url, *allowed)
+        assert forged.returncode == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,35 @@ def test_kept_key_and_checkpoint(home: Home, tmp_path: Path) -> None:
     assert run(home, "audit-log", "verify", "--key-id", "0" * 32).exit_code != 0
     kept.write_text(kept.read_text().replace('"sequence":6', '"sequence":7'))
     assert run(home, "audit-log", "verify", "--checkpoint", str(kept)).exit_code != 0
+
+
+def test_a_witness_notices_an_end_that_was_cut_off_and_keeps_its_evidence(home: Home, tmp_path: Path) -> None:
+    kept = tmp_path / "witness.json"
+    assert run(home, "audit-log", "verify", "--checkpoint", str(kept)).exit_code != 0, "there is none"
+    assert run(home, "audit-log", "checkpoint", "--to", str(kept)).exit_code == 0
+    first = kept.read_bytes()
+    before = {path: path.read_bytes() for path in audit_directory(home).iterdir()}
+    with contextlib.closing(AuditLog(audit_file(home))) as log:
+        log.event("policy.changed", "local:root", {"rules": 4})
+    assert run(home, "audit-log", "checkpoint", "--to", str(kept)).exit_code == 0
+    assert kept.read_bytes() != first
+    second = kept.read_bytes()
+    for path, content in before.items():  # the log as it was, with the checkpoint of then
+        path.write_bytes(content)
+    assert run(home, "audit-log", "verify").exit_code == 0, "by itself it is whole"
+    for arguments in (["verify", "--checkpoint"], ["checkpoint", "--to"]):
+        result = run(home, "audit-log", *arguments, str(kept))
+        assert isinstance(result.exception, AuditLogError)
+        assert "ends at line 6, but line 8 was signed" in str(result.exception)
+    assert kept.read_bytes() == second
+    kept.write_bytes(first.replace(b'"sequence":6', b'"sequence":5'))
+    assert run(home, "audit-log", "checkpoint", "--to", str(kept)).exit_code != 0
+
+
+@pytest.mark.parametrize("place", ["http://localhost/x", "ftp://localhost/x", "https://a:b@localhost/x"])
+def test_a_witness_is_asked_over_https_without_a_password_in_the_url(home: Home, place: str) -> None:
+    result = run(home, "audit-log", "checkpoint", "--to", place)
+    assert isinstance(result.exception, AuditLogError)
 
 
 @pytest.mark.parametrize(
