@@ -86,7 +86,7 @@ test-export: $(VENV) java ## exported configurations with real Flink, Spark, ngi
 	.venv/bin/pytest tests/programs
 
 .PHONY: test-kubernetes
-test-kubernetes: $(VENV) ## elections and submissions against a Kubernetes API server (built once from Debian's packages, ten minutes)
+test-kubernetes: $(VENV) ## elections, attestation and submissions against a Kubernetes API server (built once from Debian's packages, ten minutes)
 	@scripts/get-kubernetes
 	.venv/bin/pytest tests/kubernetes
 

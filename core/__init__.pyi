@@ -73,6 +73,14 @@ from .jws import (
     read_header as read_header,
     verified_claims as verified_claims,
 )
+from .kubernetes_api import (
+    SERVICE_ACCOUNT as SERVICE_ACCOUNT,
+    KubernetesApi as KubernetesApi,
+    KubernetesMisconfigured as KubernetesMisconfigured,
+    KubernetesUnanswered as KubernetesUnanswered,
+    cluster_url as cluster_url,
+    pod_namespace as pod_namespace,
+)
 from .logs import LogConfig as LogConfig, configure_logging as configure_logging
 from .metric_samples import MetricsRegistry as MetricsRegistry, Sample as Sample, families as families
 from .metrics import (

@@ -35,3 +35,7 @@ class RateLimited(PkiError):
 
 class CaUnavailable(PkiError):
     """The online authority could not be reached, did not prove who it is, or failed to answer."""
+
+
+class AttestationUnavailable(CaUnavailable):
+    """The authority cannot verify now who asks: whoever verifies it for the authority does not answer."""

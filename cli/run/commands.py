@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sluice.cli import audit_records
-from sluice.cli.cluster import JOBMANAGER_NAME
+from sluice.cli.cluster import JOBMANAGER_NAME, prepare_authorities
 from sluice.cli.options import (
     DEFAULT_HOME,
     ConfigOption,
@@ -48,11 +48,22 @@ def ca(
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     name: Annotated[str, typer.Option(help="Process name in its certificate.")] = "ca-1",
+    create_authorities: Annotated[
+        bool,
+        typer.Option("--create-authorities", help="Create the authorities that are missing, as `sluice pki init`."),
+    ] = False,
 ) -> None:
-    """The online authority: enrolment by join token, renewal, identities of jobs. Needs `sluice pki init` first."""
+    """The online authority: enrolment by join token or attestation, renewal, identities of jobs.
+
+    Needs `sluice pki init` first, or --create-authorities.
+    """
     from sluice.pki.ca import run_ca
 
     located, configuration = load_configuration(home, config)
+    if create_authorities:
+        located.create()
+        for line in prepare_authorities(located, configuration):
+            typer.echo(line, err=True)
     serve(
         run_ca(located, configuration.pki, configuration.ca, name),
         process_of(located, configuration, Role.CA, name),
@@ -218,7 +229,8 @@ def envoy(
     """Envoy, the gateway's proxy.
 
     With --ca it has two tokens: one for its internal identity, gateway/envoy, without names, and one made with
-    --edge-server for its public certificate, gateway/edge, with the names given here by --dns and --ip.
+    --edge-server for its public certificate, gateway/edge, with the names given here by --dns and --ip. A pod's token
+    is for both.
     """
     from sluice.gateway.service import run_envoy
 

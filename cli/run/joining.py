@@ -15,7 +15,15 @@ from sluice.gateway import EDGE_NAME, ENVOY_NAME
 from sluice.pki import PkiConfig, Role, SpiffeId
 from sluice.pki.agent import AgentPolicy, ManagedIdentity
 from sluice.pki.ca import CaAddress, parse_address, parse_ca
-from sluice.pki.enrolment import EdgeEnrollingIssuer, EnrolledIdentity, EnrollingIssuer, JoinTokenFile, RenewalService
+from sluice.pki.enrolment import (
+    EdgeEnrollingIssuer,
+    EnrolledIdentity,
+    EnrollingIssuer,
+    JoinCredential,
+    JoinTokenFile,
+    PodTokenFile,
+    RenewalService,
+)
 from sluice.pki.x509 import AuthorityKind, Names
 
 CaOption = Annotated[
@@ -34,6 +42,24 @@ TokenFileOption = Annotated[
         "--join-token-file",
         envvar="SLUICE_JOIN_TOKEN_FILE",
         help="File (mode 0600) with the join token for the first start; it is removed after use.",
+    ),
+]
+PodTokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--pod-token-file",
+        envvar="SLUICE_POD_TOKEN_FILE",
+        help="In a pod, in place of a join token: projected service account token with audience "
+        "spiffe://TRUST-DOMAIN/ca, which the CA has Kubernetes verify. Needs --ca-anchors.",
+    ),
+]
+AnchorsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-anchors",
+        envvar="SLUICE_CA_ANCHORS",
+        help="PEM file with the CA's trust anchors, such as the mounted ConfigMap that ca.kubernetes.trust_config_map "
+        "names; the pod's token is sent to no other CA. Waited for while it is missing.",
     ),
 ]
 AgentTokensOption = Annotated[
@@ -75,10 +101,10 @@ JobManagerOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """The options of a process that joins: where the authority is, and what the token says."""
+    """The options of a process that joins: where the authority is, how it proves itself, and its host names."""
 
     ca: CaAddress
-    token: Path | None
+    credential: JoinCredential | None
     dns: tuple[str, ...]
     ips: tuple[str, ...]
 
@@ -88,7 +114,7 @@ class Joining:
 
 
 def joining(
-    ca: str | None, token_file: Path | None, dns: Sequence[str] | None, ips: Sequence[str] | None
+    ca: str | None, credential: JoinCredential | None, dns: Sequence[str] | None, ips: Sequence[str] | None
 ) -> Joining | None:
     """What the options say; None: the process takes its identity from the home, as `sluice up` puts it there."""
     if ca is None:
@@ -100,7 +126,20 @@ def joining(
         address = parse_ca(ca)
     except PkiError as error:
         raise UsageError(f"--ca: {error.what}", error.remedy) from error
-    return Joining(address, token_file, tuple(dns or ()), tuple(ips or ()))
+    return Joining(address, credential, tuple(dns or ()), tuple(ips or ()))
+
+
+def join_credential(
+    token_file: Path | None, pod_token_file: Path | None, anchors: Path | None
+) -> JoinCredential | None:
+    """How a process proves itself at its first start; None: it has an identity already."""
+    if pod_token_file is None:
+        return None if token_file is None else JoinTokenFile(token_file)
+    if token_file is not None:
+        raise UsageError("--join-token-file and --pod-token-file do not go together", "use one of them")
+    if anchors is None:
+        raise UsageError("--pod-token-file needs --ca-anchors", "the token is shown only to a CA that is trusted")
+    return PodTokenFile(pod_token_file, anchors)
 
 
 def jobmanager_addresses(text: str | None) -> tuple[tuple[str, int], ...]:
@@ -113,8 +152,8 @@ def jobmanager_addresses(text: str | None) -> tuple[tuple[str, int], ...]:
         raise UsageError(f"--jobmanager: {error.what}", "as in jobmanager.example.org:6123") from error
 
 
-def _tokens(spiffe_id: SpiffeId, file: Path | None) -> dict[SpiffeId, JoinTokenFile]:
-    return {} if file is None else {spiffe_id: JoinTokenFile(file)}
+def _credentials(spiffe_id: SpiffeId, credential: JoinCredential | None) -> dict[SpiffeId, JoinCredential]:
+    return {} if credential is None else {spiffe_id: credential}
 
 
 def agent_tokens(texts: Sequence[str], policy: AgentPolicy, trust_domain: str) -> dict[SpiffeId, JoinTokenFile]:
@@ -141,7 +180,8 @@ def own_identity(home: Home, config: PkiConfig, join: Joining | None, role: Role
     identity = ManagedIdentity(spiffe_id, home.identity(role, name), dns=names.dns, ips=names.ips)
     return [
         EnrolledIdentity(
-            identity, EnrollingIssuer(join.locate, _tokens(spiffe_id, join.token), algorithm=config.key_algorithm)
+            identity,
+            EnrollingIssuer(join.locate, _credentials(spiffe_id, join.credential), algorithm=config.key_algorithm),
         )
     ]
 
@@ -155,14 +195,20 @@ def gateway_identities(
     inside = own_identity(home, config, replace(join, dns=(), ips=()), Role.GATEWAY, ENVOY_NAME)
     spiffe_id = SpiffeId.process(config.trust_domain, Role.GATEWAY, EDGE_NAME)
     names = Names.checked(spiffe_id, join.dns, join.ips)
+    public_credential = JoinTokenFile(edge_token_file) if edge_token_file is not None else _of_both(join.credential)
     public = ManagedIdentity(spiffe_id, home.identity(Role.GATEWAY, EDGE_NAME), dns=names.dns, ips=names.ips)
     issuer = EdgeEnrollingIssuer(
         inside[0].identity.directory,
         join.locate,
-        _tokens(spiffe_id, edge_token_file),
+        _credentials(spiffe_id, public_credential),
         algorithm=config.key_algorithm,
     )
     return [*inside, EnrolledIdentity(public, issuer, AuthorityKind.EDGE)]
+
+
+def _of_both(credential: JoinCredential | None) -> JoinCredential | None:
+    """A pod proves both of its identities in one way; a join token is good for one."""
+    return credential if isinstance(credential, PodTokenFile) else None
 
 
 async def joined(

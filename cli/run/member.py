@@ -11,11 +11,14 @@ from sluice.cli.config import Configuration
 from sluice.cli.option_groups import option_group
 from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, load_configuration
 from sluice.cli.run.joining import (
+    AnchorsOption,
     CaOption,
     JoinDnsOption,
     Joining,
     JoinIpOption,
+    PodTokenFileOption,
     TokenFileOption,
+    join_credential,
     joined,
     joining,
     own_identity,
@@ -68,6 +71,8 @@ class MemberOptions:
     join_token_file: Path | None
     dns: list[str] | None
     ip: list[str] | None
+    pod_token_file: Path | None = None
+    ca_anchors: Path | None = None
 
     def member(self, role: Role, name: str) -> Member:
         """The process ``name`` in ``role``.
@@ -76,7 +81,8 @@ class MemberOptions:
             UsageError: the configuration is wrong, or the options do not go together.
         """
         home, configuration = load_configuration(self.home, self.config)
-        join = joining(self.ca, self.join_token_file, self.dns, self.ip)
+        credential = join_credential(self.join_token_file, self.pod_token_file, self.ca_anchors)
+        join = joining(self.ca, credential, self.dns, self.ip)
         return Member(home, configuration, join, role, name)
 
 
@@ -90,6 +96,8 @@ member_command = option_group(
         "join_token_file": (TokenFileOption, None),
         "dns": (JoinDnsOption, None),
         "ip": (JoinIpOption, None),
+        "pod_token_file": (PodTokenFileOption, None),
+        "ca_anchors": (AnchorsOption, None),
     },
 )
 """Gives a command these options in place of its parameter ``options``."""

@@ -11,6 +11,7 @@ from .possession import prove_possession as prove_possession
 from .process import DEFAULT_NAME as DEFAULT_NAME, run_ca as run_ca
 from .protocol import (
     ALPN as ALPN,
+    ATTEST_PATH as ATTEST_PATH,
     AUTHORITY_PATH as AUTHORITY_PATH,
     EDGE_RENEW_PATH as EDGE_RENEW_PATH,
     ENROL_PATH as ENROL_PATH,
@@ -27,6 +28,7 @@ from .protocol import (
     TOKEN_PATH as TOKEN_PATH,
     TRUST_PATH as TRUST_PATH,
     TRUST_WAIT_SECONDS as TRUST_WAIT_SECONDS,
+    AttestRequest as AttestRequest,
     AuthorityAnswer as AuthorityAnswer,
     EdgeRenewRequest as EdgeRenewRequest,
     EnrolRequest as EnrolRequest,

@@ -16,8 +16,10 @@ from cryptography import x509
 from prometheus_client import Counter
 
 from sluice.core import REGISTRY, CertificateRejected, ChainState, CrlRejected, Disk, rfc3339, utc_now
+from sluice.pki.attestation import Attested
 from sluice.pki.ca.policy import (
     check_newest,
+    grant_attested,
     grant_edge_renewal,
     grant_enrolment,
     grant_job,
@@ -28,7 +30,7 @@ from sluice.pki.ca.protocol import TokenKeysAnswer, TrustSide
 from sluice.pki.ca.refusals import Refusal, Refusals
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.config import PkiConfig
-from sluice.pki.errors import CertificateSuperseded, IssuanceRefused
+from sluice.pki.errors import CertificateSuperseded, EnrolmentRefused, IssuanceRefused
 from sluice.pki.identities import JoinToken, check_token
 from sluice.pki.issuing import IssuingEngine, LeafRequest, SignedChain
 from sluice.pki.jwt import LocalJwtAuthority
@@ -149,6 +151,24 @@ class OnlineAuthority:
         signed = self._issue(grant_enrolment(record, csr_pem, self._config))
         self._tokens.remove(record.id)
         return signed
+
+    def enrol_attested(
+        self, attested: Attested, identity: str, csr_pem: bytes, *, edge_server: bool = False
+    ) -> SignedChain:
+        """Certify a requester whom an attestor has verified.
+
+        Raises:
+            EnrolmentRefused: it may not have this identity, or has been succeeded by another one that has it.
+            CertificateRejected: the request is not for the names that it may have, or the identity was revoked.
+            LedgerError: it could not be recorded; nothing was issued.
+        """
+        request = grant_attested(attested, identity, csr_pem, self._config, edge_server=edge_server)
+        if self._ledger.successions.succeeded(request.profile.authority, identity, attested.instance):
+            raise EnrolmentRefused(
+                f"{attested.requester} was succeeded: a newer one has enrolled as {identity} since",
+                "only the newest may have an identity",
+            )
+        return self._issue(request)
 
     def renew(self, current: x509.Certificate, csr_pem: bytes) -> SignedChain:
         """Certify the holder of ``current`` (verified by the handshake) again, for the key of the request.

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from sluice.pki.attestation import PodAttestationConfig
 from sluice.pki.ledger import DEFAULT_OVERLAP
 
 
@@ -20,3 +21,5 @@ class CaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     renewal_overlap_minutes: Annotated[float, msgspec.Meta(ge=1, le=60)] = DEFAULT_OVERLAP.total_seconds() / 60
     """How long a certificate may still renew after a newer one was issued, for a process that did not receive or
     could not keep the answer. Never more than a quarter of its lifetime."""
+    kubernetes: PodAttestationConfig | None = None
+    """How pods enrol, as a table ``[ca.kubernetes]``; without it they need join tokens."""

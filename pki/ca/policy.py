@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from cryptography import x509
 
 from sluice.core import InvalidIdentity
+from sluice.pki.attestation import Attested
 from sluice.pki.ca.possession import check_possession
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateSuperseded, EnrolmentRefused, IssuanceRefused
@@ -67,6 +68,22 @@ def grant_enrolment(record: TokenRecord, csr_pem: bytes, config: PkiConfig) -> L
         kind="edge-enrolment" if record.edge_server else "enrolment",
         requester=f"token:{record.id}",
         token=record.id,
+    ).for_csr(csr_pem)
+
+
+def grant_attested(
+    attested: Attested, identity: str, csr_pem: bytes, config: PkiConfig, *, edge_server: bool
+) -> LeafRequest:
+    """For a requester whom an attestor has verified: one of the identities that the attestor grants."""
+    grant = attested.grant(identity, edge_server=edge_server)
+    spiffe_id = grant.names.spiffe_id
+    if spiffe_id.role not in ENROLLABLE or spiffe_id.trust_domain != config.trust_domain:
+        raise EnrolmentRefused(f"no process can enrol as {spiffe_id} here")
+    return LeafRequest(
+        grant.names,
+        (edge_server_profile if edge_server else workload_profile)(spiffe_id.role, config),
+        kind="edge-enrolment" if edge_server else "enrolment",
+        requester=attested.requester,
     ).for_csr(csr_pem)
 
 

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from sluice.core import Home, PkiError, repeat
 from sluice.pki.ca.address import CaAddress, publish_ca, withdraw_ca
+from sluice.pki.ca.attesting import attesting
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.config import CaConfig
 from sluice.pki.ca.revoker import Revoker
@@ -76,12 +77,14 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         following = SubscriberFile(home.pki)
         following.keep(at_once=True)
         stack.callback(_keep_at_the_end, following)
+        attestors = await stack.enter_async_context(attesting(config.kubernetes, pki.trust_domain, authority))
         server = CaServer(
             identity,
             authority,
             connections=ConnectionLog(),
             subscribers=following.subscribers,
             revoker=Revoker(home, pki),
+            attestors=attestors,
         )
         stack.push_async_callback(server.close)
         mutual, enrolment = await server.start(config.host, config.port, config.enrolment_port)

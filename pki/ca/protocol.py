@@ -8,6 +8,7 @@ import msgspec
 
 from sluice.core import CertificateRejected, InvalidIdentity, PeerRefused, SluiceError
 from sluice.pki.errors import (
+    AttestationUnavailable,
     CertificateSuperseded,
     CertificateUnknown,
     EnrolmentRefused,
@@ -23,6 +24,7 @@ from sluice.pki.x509 import AuthorityKind
 
 AUTHORITY_PATH = "/v1/authority"
 ENROL_PATH = "/v1/enrol"
+ATTEST_PATH = "/v1/attest"
 RENEW_PATH = "/v1/renew"
 JOB_PATH = "/v1/jobs/identities"
 TOKEN_PATH = "/v1/jobs/tokens"  # noqa: S105  a path
@@ -58,6 +60,7 @@ ERROR_STATUS: dict[type[SluiceError], int] = {
     RateLimited: 429,
     TokenRejected: 422,
     LedgerError: 503,
+    AttestationUnavailable: 503,
 }
 """The errors that a requester gets as they are, with their HTTP status; any other one is an internal error (500)."""
 
@@ -71,6 +74,22 @@ class EnrolRequest(_Body, frozen=True):
 
     token: str
     csr_pem: str
+
+
+class AttestRequest(_Body, frozen=True):
+    """``evidence`` is a secret, for the attestor of this name: sent only to a server that was verified.
+
+    ``edge_server``: for a gateway's public certificate.
+    """
+
+    attestor: Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARACTERS)]
+    evidence: str
+    identity: Annotated[str, msgspec.Meta(max_length=MAX_SPIFFE_ID_BYTES)]
+    csr_pem: str
+    edge_server: bool = False
+
+    def __repr__(self) -> str:
+        return f"AttestRequest({self.attestor!r}, {self.identity!r}, ...)"
 
 
 class RenewRequest(_Body, frozen=True):

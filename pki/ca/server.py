@@ -3,6 +3,7 @@
 ========================== ================================== =============================================
 enrolment (no certificate) ``GET /v1/authority``              the trust anchors
 \\                          ``POST /v1/enrol``                 a certificate for a join token
+\\                          ``POST /v1/attest``                a certificate for whom an attestor verifies
 mutual TLS                 ``POST /v1/renew``                 a new certificate for the holder of a valid one
 \\                          ``POST /v1/edge/renew``            a new public certificate, for gateways
 \\                          ``POST /v1/jobs/identities``       an identity of a job, for JobManagers
@@ -22,9 +23,10 @@ import datetime as dt
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -32,10 +34,12 @@ from aiohttp import web
 from cryptography import x509
 
 from sluice.core import BodyTooLarge, PeerRefused, PkiError, SluiceError, read_body
+from sluice.pki.attestation import Attestor
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.enrolment_listener import EnrolmentListener
 from sluice.pki.ca.protocol import (
     ALPN,
+    ATTEST_PATH,
     AUTHORITY_PATH,
     EDGE_RENEW_PATH,
     ENROL_PATH,
@@ -49,6 +53,7 @@ from sluice.pki.ca.protocol import (
     TOKEN_PATH,
     TRUST_PATH,
     TRUST_WAIT_SECONDS,
+    AttestRequest,
     AuthorityAnswer,
     EdgeRenewRequest,
     EnrolRequest,
@@ -68,9 +73,7 @@ from sluice.pki.ca.revoker import Revoker
 from sluice.pki.ca.trust_subscribers import TrustSubscribers
 from sluice.pki.ca.trust_watch import TrustWatch, View
 from sluice.pki.channels import Channel, client_policy
-from sluice.pki.errors import (
-    RateLimited,
-)
+from sluice.pki.errors import EnrolmentRefused, RateLimited
 from sluice.pki.issuing import SignedChain
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls import ConnectionLog, MutualTlsListener, TlsIdentity, peer_of, tls_object_of
@@ -92,6 +95,8 @@ TRUST_PER_IDENTITY = (32, 1.0)
 REVOCATIONS_PER_IDENTITY = (32, 0.2)
 """Enough for an administrator in the dashboard; use `sluice pki revoke` for more."""
 
+NO_ATTESTORS: Mapping[str, Attestor] = MappingProxyType({})
+
 _Request = TypeVar("_Request", bound=msgspec.Struct)
 _Handler = Callable[[web.BaseRequest], Awaitable[msgspec.Struct | bytes]]
 """Returns what goes back as JSON; bytes are JSON already."""
@@ -109,7 +114,8 @@ class CaServer:
     """Serves one :class:`OnlineAuthority`.
 
     ``clock`` (monotonic seconds) counts for the rate limits; ``subscribers`` records requests for trust. Without
-    ``revoker`` nothing is revoked from here.
+    ``revoker`` nothing is revoked from here. ``attestors`` verify those who enrol without a join token, by the names
+    that requests say.
     """
 
     def __init__(
@@ -120,10 +126,12 @@ class CaServer:
         connections: ConnectionLog | None = None,
         subscribers: TrustSubscribers | None = None,
         revoker: Revoker | None = None,
+        attestors: Mapping[str, Attestor] = NO_ATTESTORS,
         clock: Callable[[], float] = time.monotonic,
         trust_wait_seconds: float = TRUST_WAIT_SECONDS,
     ) -> None:
         self._authority = authority
+        self._attestors = attestors
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="issuing")
         self._per_address = _limiter(ENROLMENTS_PER_ADDRESS, clock)
         self._in_all = _limiter(ENROLMENTS_IN_ALL, clock)
@@ -158,6 +166,7 @@ class CaServer:
         self._enrolment_routes: dict[tuple[str, str], _Handler] = {
             ("GET", AUTHORITY_PATH): self._anchors,
             ("POST", ENROL_PATH): self._enrol,
+            ("POST", ATTEST_PATH): self._enrol_attested,
         }
 
     async def start(self, host: str, port: int, enrolment_port: int) -> tuple[tuple[str, int], tuple[str, int]]:
@@ -191,6 +200,23 @@ class CaServer:
         self._limit_stranger(request)
         asked = await _read(request, EnrolRequest)
         return await self._issue(lambda: self._authority.enrol(asked.token, asked.csr_pem.encode()))
+
+    async def _enrol_attested(self, request: web.BaseRequest) -> SignedChain:
+        self._limit_stranger(request)
+        asked = await _read(request, AttestRequest)
+        if (attestor := self._attestors.get(asked.attestor)) is None:
+            raise EnrolmentRefused("this authority has no such attestor", "configure it in section [ca], or use tokens")
+        attested = await attestor.attest(asked.evidence)
+
+        def enrol() -> SignedChain:
+            _require_connected(request)
+            signed = self._authority.enrol_attested(
+                attested, asked.identity, asked.csr_pem.encode(), edge_server=asked.edge_server
+            )
+            _LOG.info("%s enrolled as %s, from %s", attested.requester, asked.identity, request.remote)
+            return signed
+
+        return await self._issue(enrol)
 
     async def _renew(self, request: web.BaseRequest) -> SignedChain:
         peer, current = _peer(request)

@@ -1,7 +1,9 @@
 from .client import enrol as enrol, renew as renew, revoke as revoke
+from .credential import JoinCredential as JoinCredential
 from .enrolling_issuer import EdgeEnrollingIssuer as EdgeEnrollingIssuer, EnrollingIssuer as EnrollingIssuer
 from .join_token_file import JoinTokenFile as JoinTokenFile
 from .online_issuer import OnlineIssuer as OnlineIssuer
 from .online_tokens import OnlineTokens as OnlineTokens
+from .pod_token_file import PodTokenFile as PodTokenFile
 from .remote_agent import joined_agent as joined_agent
 from .renewal_service import EnrolledIdentity as EnrolledIdentity, RenewalService as RenewalService

@@ -12,6 +12,7 @@ from cryptography import x509
 from sluice.core import CertificateRejected, PkiError, check_space, locked_file, utc_now
 from sluice.pki.authorities import to_pem, trust_domain_of
 from sluice.pki.ca import (
+    ATTEST_PATH,
     AUTHORITY_PATH,
     EDGE_RENEW_PATH,
     ENROL_PATH,
@@ -22,6 +23,7 @@ from sluice.pki.ca import (
     TRUST_PATH,
     TRUST_WAIT_SECONDS,
     Address,
+    AttestRequest,
     AuthorityAnswer,
     EdgeRenewRequest,
     EnrolRequest,
@@ -105,6 +107,54 @@ def enrol(
     signed = checked_chain(call(address, context, ENROL_PATH, body, SignedChain), spiffe_id, purposes)
     install_chain(directory, key_pem, signed, accept=accept, now=utc_now())
     return spiffe_id
+
+
+def enrol_attested(  # noqa: PLR0917  in the order of the wire: where, whom to trust, who asks
+    directory: Path,
+    address: Address,
+    anchors_pem: bytes,
+    attestor: str,
+    evidence: str,
+    spiffe_id: SpiffeId,
+    *,
+    dns: Sequence[str] = (),
+    ips: Sequence[str] = (),
+    algorithm: str = DEFAULT_ALGORITHM,
+    accept: Sequence[str] = (),
+    edge_server: bool = False,
+) -> None:
+    """As :func:`enrol`, for ``evidence`` that the authority's attestor of this name verifies.
+
+    Args:
+        anchors_pem: the trust anchors; the evidence is sent only to a server whose certificate one of them signed, for
+            role ``ca``.
+
+    Raises:
+        EnrolmentRefused: the evidence proves nothing, or not somebody who may have this identity.
+        CertificateRejected: the names are not those that come with the identity.
+        CaUnavailable: no answer, the server is not trusted, or it cannot verify anybody now.
+    """
+    try:
+        anchors = x509.load_pem_x509_certificates(anchors_pem)
+    except DAMAGED as error:
+        raise CaUnavailable("the trust anchors for enrolment are damaged") from error
+    trust_domain = spiffe_id.trust_domain
+    if not anchors or any(trust_domain_of(each) != trust_domain for each in anchors):
+        raise CaUnavailable(f"the trust anchors for enrolment are not of {trust_domain}", "see pki.trust_domain")
+    context = enrolment_client_context(to_pem(*anchors), server_policy(Channel.ENROLMENT, trust_domain))
+    if edge_server:
+        algorithm = edge_algorithm(algorithm)
+    key_pem, csr_pem = new_csr(spiffe_id, dns=dns, ips=ips, algorithm=algorithm)
+    body = AttestRequest(
+        attestor=attestor,
+        evidence=evidence,
+        identity=str(spiffe_id),
+        csr_pem=csr_pem.decode(),
+        edge_server=edge_server,
+    )
+    purposes = SERVER_ONLY if edge_server else BOTH
+    signed = checked_chain(call(address, context, ATTEST_PATH, body, SignedChain), spiffe_id, purposes)
+    install_chain(directory, key_pem, signed, accept=accept, now=utc_now())
 
 
 def renew(directory: Path, address: Address, *, algorithm: str = "") -> dt.datetime:

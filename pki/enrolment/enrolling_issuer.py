@@ -1,4 +1,4 @@
-"""Obtains a process's own identity from an authority elsewhere: first with a join token, then by renewal."""
+"""Obtains a process's own identity from an authority elsewhere: first with a credential, then by renewal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from sluice.core import CertificateRejected, Clock, StoreError, utc_now
 from sluice.pki.ca import CaAddress
 from sluice.pki.enrolment import client
-from sluice.pki.enrolment.join_token_file import JoinTokenFile
+from sluice.pki.enrolment.credential import JoinCredential, Wanted
 from sluice.pki.errors import CertificateSuperseded, EnrolmentRefused
 from sluice.pki.identities import IdentityMaterial, read_identity
 from sluice.pki.spiffe_id import SpiffeId
@@ -36,28 +36,28 @@ def usable(directory: Path, spiffe_id: SpiffeId, now: dt.datetime) -> IdentityMa
 class EnrollingIssuer:
     """A ``DirectoryIssuer`` for the identity of a process, which the authority certifies.
 
-    What is usable is renewed by itself; nothing usable needs a join token, made for just these names.
+    What is usable is renewed by itself; nothing usable needs a credential, good for just these names.
 
     Args:
         locate: where the authority is.
-        tokens: where a join token is expected, for each identity that has one.
+        credentials: for each identity that has one: a join token, or what an attestor verifies.
         algorithm: of the keys made here.
         clock: the present, in UTC.
     """
 
     edge_server = False
-    """Whether the token is for a public certificate."""
+    """Whether the credential is for a public certificate."""
 
     def __init__(
         self,
         locate: Locate,
-        tokens: Mapping[SpiffeId, JoinTokenFile],
+        credentials: Mapping[SpiffeId, JoinCredential],
         *,
         algorithm: str = DEFAULT_ALGORITHM,
         clock: Clock = utc_now,
     ) -> None:
         self._locate = locate
-        self._tokens = tokens
+        self._credentials = credentials
         self._algorithm = algorithm
         self._clock = clock
 
@@ -74,53 +74,39 @@ class EnrollingIssuer:
         """Renew the identity, or enrol it, as :meth:`sluice.pki.issuing.issuer.DirectoryIssuer.issue_to`.
 
         Raises:
-            EnrolmentRefused: nothing usable is there, and the token is missing or not good.
-            CertificateSuperseded: what is there is not the newest of the identity, and there is no token.
-            CaUnavailable: the authority cannot be reached; the token stays good.
+            EnrolmentRefused: nothing usable is there, and the credential is missing or not good.
+            CertificateSuperseded: what is there is not the newest of the identity, and there is no credential.
+            CaUnavailable: the authority cannot be reached; a token stays good.
         """
         _refuse_lifetime(spiffe_id, lifetime)
         if usable(directory, spiffe_id, self._clock()) is not None:
             try:
                 self._renew(directory)
             except CertificateSuperseded:
-                # What is here is not the newest: a token made since then says that it is to be enrolled anew.
-                if (again := self._tokens.get(spiffe_id)) is None or not again.path.exists():
+                # What is here is not the newest: a token made since then says that it is to be enrolled anew. A pod
+                # proves itself anew. The authority has recorded that somebody showed what is superseded, in any case.
+                if (again := self._credentials.get(spiffe_id)) is None or not again.present:
                     raise
-                _LOG.warning("enrolling %s again with its join token: its certificate was superseded", spiffe_id)
+                _LOG.warning("enrolling %s again: its certificate was superseded", spiffe_id)
             else:
                 return
-        if (file := self._tokens.get(spiffe_id)) is None:
+        if (credential := self._credentials.get(spiffe_id)) is None:
             raise EnrolmentRefused(
                 f"there is no usable identity of {spiffe_id}, and no join token", "give one with --join-token-file"
             )
-        self._enrol(directory, file.read(), spiffe_id, dns=dns, ips=ips, accept=accept)
-        file.used_up()
+        wanted = Wanted(
+            directory,
+            spiffe_id,
+            dns=tuple(dns),
+            ips=tuple(ips),
+            accept=tuple(accept),
+            algorithm=self._algorithm,
+            edge_server=self.edge_server,
+        )
+        credential.enrol(self._locate(), wanted)
 
     def _renew(self, directory: Path) -> None:
         client.renew(directory, self._locate().mutual, algorithm=self._algorithm)
-
-    def _enrol(
-        self,
-        directory: Path,
-        token: str,
-        spiffe_id: SpiffeId,
-        *,
-        dns: Sequence[str],
-        ips: Sequence[str],
-        accept: Sequence[str],
-    ) -> None:
-        client.enrol(
-            directory,
-            self._locate().enrolment,
-            token,
-            spiffe_id.role,
-            spiffe_id.name,
-            dns=dns,
-            ips=ips,
-            algorithm=self._algorithm,
-            accept=accept,
-            edge_server=self.edge_server,
-        )
 
 
 class EdgeEnrollingIssuer(EnrollingIssuer):
@@ -129,7 +115,7 @@ class EdgeEnrollingIssuer(EnrollingIssuer):
     Args:
         internal: the directory of that identity.
         locate: where the authority is.
-        tokens: where a join token for the public certificate is expected.
+        credentials: the one for the public certificate.
         algorithm: of the keys made here, as far as browsers take it.
         clock: the present, in UTC.
     """
@@ -138,12 +124,12 @@ class EdgeEnrollingIssuer(EnrollingIssuer):
         self,
         internal: Path,
         locate: Locate,
-        tokens: Mapping[SpiffeId, JoinTokenFile],
+        credentials: Mapping[SpiffeId, JoinCredential],
         *,
         algorithm: str = DEFAULT_ALGORITHM,
         clock: Clock = utc_now,
     ) -> None:
-        super().__init__(locate, tokens, algorithm=algorithm, clock=clock)
+        super().__init__(locate, credentials, algorithm=algorithm, clock=clock)
         self._internal = internal
 
     edge_server = True

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.core import read_secret
+from sluice.pki.ca import CaAddress
+from sluice.pki.enrolment import client
+from sluice.pki.enrolment.credential import Wanted
 from sluice.pki.errors import EnrolmentRefused
 from sluice.pki.identities import MAX_TOKEN_BYTES
 
@@ -18,6 +21,27 @@ class JoinTokenFile:
     """Where a join token is expected."""
 
     path: Path
+
+    @property
+    def present(self) -> bool:
+        """Whether there is one."""
+        return self.path.exists()
+
+    def enrol(self, address: CaAddress, wanted: Wanted) -> None:
+        """Have ``wanted`` certified for the token, which is removed then; see :func:`client.enrol`."""
+        client.enrol(
+            wanted.directory,
+            address.enrolment,
+            self.read(),
+            wanted.spiffe_id.role,
+            wanted.spiffe_id.name,
+            dns=wanted.dns,
+            ips=wanted.ips,
+            algorithm=wanted.algorithm,
+            accept=wanted.accept,
+            edge_server=wanted.edge_server,
+        )
+        self.used_up()
 
     def read(self) -> str:
         """The token.

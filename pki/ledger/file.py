@@ -26,6 +26,7 @@ from sluice.core import (
 from sluice.pki.errors import LedgerError
 from sluice.pki.ledger.generations import Generations
 from sluice.pki.ledger.records import MAX_LINE_BYTES, NOTED_KINDS, LedgerRecord, read_chain, seal, state_after, verify
+from sluice.pki.ledger.successions import Successions
 
 
 class Ledger:
@@ -49,6 +50,8 @@ class Ledger:
         self._noted: set[str] = set()
         self.generations = Generations()
         """Which certificate of each process is the newest."""
+        self.successions = Successions()
+        """Who was attested under a name before the one that has it now."""
         self._broken = False
         try:
             self._descriptor = os.open(
@@ -129,6 +132,7 @@ class Ledger:
     def _take(self, record: LedgerRecord) -> None:
         self._state = state_after(record)
         self.generations.take(record)
+        self.successions.take(record)
         if record.token:
             self._used_tokens.add(record.token)
         if record.kind in NOTED_KINDS:

@@ -35,8 +35,8 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     shown, by its holder, for something of ``kind`` (empty: to have another revoked), although there is a newer one.
 
     ``time`` and ``not_after`` are UTC in RFC 3339, ``serial`` is hexadecimal, ``certificate`` the SHA-256 of its DER,
-    ``requester`` a SPIFFE ID, ``token:<id>`` or ``uid:<user id>``, ``token`` the id of the join token that this
-    enrolment used up.
+    ``requester`` a SPIFFE ID, ``token:<id>``, ``pod:<namespace>/<service account>/<pod>/<uid>`` or ``uid:<user id>``,
+    ``token`` the id of the join token that this enrolment used up.
     There is no secret in a record.
     """
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
-from sluice.core import Home, StoreError, host_port, read_bounded
+from sluice.core import Home, KubernetesMisconfigured, cluster_url, pod_namespace
 from sluice.pki.tls import TlsIdentity
 from sluice.runtime.ha.config import HaConfig, check_ha
 from sluice.runtime.ha.embedded import EmbeddedElection
@@ -14,7 +13,6 @@ from sluice.runtime.ha.errors import HaMisconfigured
 from sluice.runtime.ha.leadership import LeaderElection
 from sluice.runtime.ha.storage import HaStorage, LocalStorage
 
-MAX_NAMESPACE_BYTES = 256
 _DIRECTORY = "ha"
 
 
@@ -36,16 +34,14 @@ def _kubernetes(config: HaConfig, name: str) -> LeaderElection:
 
     account = Path(config.kubernetes_account)
     url, namespace = config.kubernetes_api, config.kubernetes_namespace
-    if not url:
-        host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-        if not host:
-            raise HaMisconfigured("this is no pod of a Kubernetes cluster", "set ha.kubernetes_api")
-        url = f"https://{host_port(host, int(port))}"
-    if not namespace:
-        try:
-            namespace = read_bounded(account / "namespace", MAX_NAMESPACE_BYTES).decode("ascii").strip()
-        except (StoreError, ValueError) as error:
-            raise HaMisconfigured("the namespace of this pod is not known", "set ha.kubernetes_namespace") from error
+    try:
+        url = url or cluster_url()
+    except KubernetesMisconfigured as error:
+        raise HaMisconfigured(error.what, "set ha.kubernetes_api") from error
+    try:
+        namespace = namespace or pod_namespace(account)
+    except KubernetesMisconfigured as error:
+        raise HaMisconfigured(error.what, "set ha.kubernetes_namespace") from error
     client = KubernetesClient(url, namespace, token_file=account / "token", ca_file=account / "ca.crt")
     return KubernetesElection(client, cluster=config.cluster, name=name, duration=math.ceil(config.session_timeout))
 

@@ -10,6 +10,7 @@ from sluice.cli.errors import UsageError
 from sluice.cli.run.joining import (
     agent_tokens,
     gateway_identities,
+    join_credential,
     joining,
     own_identity,
 )
@@ -18,6 +19,8 @@ from sluice.core.home import Home
 from sluice.pki.agent.policy import AgentPolicy, ManagedIdentity
 from sluice.pki.ca.address import parse_ca
 from sluice.pki.config import PkiConfig
+from sluice.pki.enrolment.join_token_file import JoinTokenFile
+from sluice.pki.enrolment.pod_token_file import PodTokenFile
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
 
@@ -48,7 +51,7 @@ def test_what_is_no_address(text: str) -> None:
 
 
 def test_without_ca_nothing_joins_and_names_make_no_sense() -> None:
-    assert joining(None, Path("token"), None, None) is None
+    assert joining(None, JoinTokenFile(Path("token")), None, None) is None
     assert own_identity(Home(Path("/h")), CONFIG, None, Role.AUTH, "auth-1") == []
     assert gateway_identities(Home(Path("/h")), CONFIG, None, Path("token")) == []
     with pytest.raises(UsageError):
@@ -56,7 +59,7 @@ def test_without_ca_nothing_joins_and_names_make_no_sense() -> None:
 
 
 def test_envoy_has_an_identity_without_names_inside_and_one_with_them_outside() -> None:
-    join = joining("ca:1,2", Path("inside"), ["cluster.example.org"], ["10.0.0.7"])
+    join = joining("ca:1,2", JoinTokenFile(Path("inside")), ["cluster.example.org"], ["10.0.0.7"])
     inside, outside = gateway_identities(Home(Path("/h")), CONFIG, join, Path("outside"))
     assert (str(inside.identity.spiffe_id), inside.identity.dns, inside.identity.ips) == (
         "spiffe://td/gateway/envoy",
@@ -71,6 +74,17 @@ def test_envoy_has_an_identity_without_names_inside_and_one_with_them_outside() 
     )
     assert outside.side is AuthorityKind.EDGE
     assert inside.identity.directory != outside.identity.directory
+
+
+def test_a_pod_shows_its_token_only_to_a_ca_whose_anchors_are_known() -> None:
+    token, anchors = Path("token"), Path("ca.pem")
+    assert join_credential(None, None, None) is None
+    assert join_credential(token, None, None) == JoinTokenFile(token)
+    assert join_credential(None, token, anchors) == PodTokenFile(token, anchors)
+    with pytest.raises(UsageError, match="--ca-anchors"):
+        join_credential(None, token, None)
+    with pytest.raises(UsageError, match="do not go together"):
+        join_credential(token, token, anchors)
 
 
 def test_tokens_of_an_agent_name_their_identity_unless_there_is_one_only() -> None:

@@ -1,0 +1,40 @@
+"""How a process proves who it is while it has no certificate: the interface, and what it asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sluice.pki.ca import CaAddress
+from sluice.pki.spiffe_id import SpiffeId
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The identity to be enrolled, and where it goes."""
+
+    directory: Path
+    spiffe_id: SpiffeId
+    dns: tuple[str, ...]
+    ips: tuple[str, ...]
+    accept: tuple[str, ...]
+    algorithm: str
+    edge_server: bool
+
+
+class JoinCredential(Protocol):
+    """A join token, or evidence for an attestor."""
+
+    @property
+    def present(self) -> bool:
+        """Whether there is one now."""
+
+    def enrol(self, address: CaAddress, wanted: Wanted) -> None:
+        """Have ``wanted`` certified for a new key, and written to its directory.
+
+        Raises:
+            EnrolmentRefused: the credential is missing or not good.
+            CertificateRejected: it is for other names.
+            CaUnavailable: no answer from a trusted authority; the credential stays good.
+        """

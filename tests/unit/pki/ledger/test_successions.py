@@ -1,0 +1,71 @@
+"""Who was attested under one name after whom."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sluice.pki.ledger import successions
+from sluice.pki.ledger.file import Ledger
+from sluice.pki.ledger.records import IssuanceKind, LedgerRecord
+from sluice.pki.ledger.successions import Successions
+from sluice.pki.x509.profiles import AuthorityKind
+
+INTERNAL, EDGE = AuthorityKind.INTERNAL, AuthorityKind.EDGE
+WORKER = "spiffe://td/taskmanager/tm-0"
+
+
+def enrolled(uid: str, identity: str = WORKER, kind: IssuanceKind = "enrolment") -> LedgerRecord:
+    """A record of a pod with this uid."""
+    return LedgerRecord(event="issued", kind=kind, identity=identity, serial="1", requester=f"pod:n/s/p/{uid}")
+
+
+def test_who_was_succeeded_stays_so_and_nobody_else_is() -> None:
+    known = Successions()
+    for uid in ("a", "a", "b"):
+        known.take(enrolled(uid))
+    assert [known.succeeded(INTERNAL, WORKER, uid) for uid in ("a", "b", "c")] == [True, False, False]
+    assert not known.succeeded(EDGE, WORKER, "a")
+    assert not known.succeeded(INTERNAL, "spiffe://td/taskmanager/tm-1", "a")
+
+
+def test_renewals_tokens_and_refusals_succeed_nobody() -> None:
+    known = Successions()
+    known.take(enrolled("a"))
+    known.take(LedgerRecord(event="issued", kind="renewal", identity=WORKER, serial="2", requester=WORKER))
+    known.take(LedgerRecord(event="issued", kind="enrolment", identity=WORKER, serial="3", requester="token:b"))
+    known.take(LedgerRecord(event="refused", kind="renewal", identity=WORKER, serial="1", requester="pod:n/s/p/b"))
+    assert not known.succeeded(INTERNAL, WORKER, "a")
+
+
+def test_public_certificates_are_a_line_of_their_own() -> None:
+    known = Successions()
+    known.take(enrolled("a", kind="edge-enrolment"))
+    known.take(enrolled("b", kind="edge-enrolment"))
+    assert known.succeeded(EDGE, WORKER, "a")
+    assert not known.succeeded(INTERNAL, WORKER, "a")
+
+
+def test_it_is_known_after_a_restart(tmp_path: Path) -> None:
+    def now() -> dt.datetime:
+        return dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+
+    path = tmp_path / "ca" / "ledger"
+    first = Ledger(path, clock=now)
+    for uid in ("a", "b"):
+        first.append(msgspec.structs.replace(enrolled(uid), not_after="2030-01-02T00:00:00Z"))
+    first.close()
+    again = Ledger(path, clock=now)
+    assert again.successions.succeeded(INTERNAL, WORKER, "a")
+    again.close()
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(successions, "MAX_REMEMBERED", 3)
+    known = Successions()
+    for uid in "abcdef":
+        known.take(enrolled(uid))
+    assert [known.succeeded(INTERNAL, WORKER, uid) for uid in "abcdef"] == [False, False, True, True, True, False]
