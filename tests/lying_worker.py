@@ -32,6 +32,8 @@ from sluice.runtime.shuffle.worker.storage.budget import Holding
 
 PIECES_PER_FRAME = 50
 HEAD_BYTES = 13
+OVERFLOWING = (1 << 32) // DATA_ENTRY.itemsize + 1
+"""So many rows of a table have few bytes, if these are counted in 32 bits."""
 MOST_HOARDED = 5000
 
 
@@ -56,6 +58,8 @@ class Liar:
         self.said: list[str] = []
         self.hoard: list[Piece] = []
         """What it has seen of all shuffles."""
+        self.miscount: int | None = None
+        """How many segments its next answer's last frame says it has, if not as many as there are."""
 
     def answer(self, pieces: list[Piece], *, ordered: bool) -> tuple[list[Piece], int, int]:
         """What is sent instead of ``pieces``, and what is said of its number and size."""
@@ -76,6 +80,10 @@ class Liar:
                     names.append(lie.__name__)
         self.said.append("+".join(names))
         count, size = len(sent), sum(len(each.data) for each in sent)
+        if wrong and sent and self.rng.random() < 0.25:
+            frame = (count - 1) % PIECES_PER_FRAME + 1
+            self.miscount = self.rng.choice([0, frame - 1, frame + 1, OVERFLOWING, 1 << 31, (1 << 32) - 1])
+            return sent, count, size
         if wrong and self.rng.random() < 0.5:
             return sent, max(0, count + self.rng.choice([-1, 1])) if count else 1, size
         return sent, count, size + 1 if wrong else size
@@ -275,7 +283,10 @@ class LyingFetchConnection(honest.FetchConnection):
                 for each in some
             ]
             payload = np.array(rows, DATA_ENTRY).tobytes() + b"".join(each.data for each in some)
-            self._session.send(_frame(header, FrameType.DATA, len(some), payload))
+            said = len(some)
+            if liar.miscount is not None and start + PIECES_PER_FRAME >= len(sent):
+                said, liar.miscount = liar.miscount, None
+            self._session.send(_frame(header, FrameType.DATA, said, payload))
         self._session.send(_frame(header, FrameType.END, count, b"", extra=size))
 
 

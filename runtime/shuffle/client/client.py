@@ -283,7 +283,7 @@ class ShuffleClient:
                     if place not in seen:
                         seen.add(place)
                         yield segment
-            except ELSEWHERE:
+            except (*ELSEWHERE, FrameRefused):
                 if position + 1 == len(where):
                     raise
             else:
@@ -357,11 +357,15 @@ class _Sealed:
         if blocks is None or not blocks.keys() >= set(maps):
             raise ShuffleError("a sealed shuffle is read without knowing what each map has written", "pass blocks")
         self._opener = SegmentOpener(keys, shuffle)
-        self._blocks = SealedBlocks({each: blocks[each] for each in maps}, partitions, ordered=ordered)
+        self._written = {each: blocks[each] for each in maps}
+        self._partitions = partitions
+        self._ordered = ordered
         self._had: set[tuple[int, int]] = set()
+        self._greatest = (-1, -1, -1)
 
     async def opened(self, found: AsyncIterator[Segment]) -> AsyncIterator[Segment]:
-        """What one worker gives: all that is missing of it, or an error."""
+        """What one worker gives and none before it: the worker has to give all that there is, or there is an error."""
+        blocks = SealedBlocks(self._written, self._partitions, ordered=self._ordered)
         here: set[tuple[int, int]] = set()
         async for segment in found:
             place = segment.map_id, segment.sequence
@@ -369,12 +373,21 @@ class _Sealed:
             if place in here:
                 raise SegmentCorrupt(f"segment {segment.sequence} of map {segment.map_id} came twice")
             here.add(place)
+            blocks.add(segment.partition, *place, last)
             if place not in self._had:
-                self._had.add(place)
-                self._blocks.add(segment.partition, *place, last)
+                self._take(segment)
                 if data or not last:
                     yield dataclasses.replace(segment, data=data)
-        self._blocks.finish()
+        blocks.finish()
+
+    def _take(self, segment: Segment) -> None:
+        """What an earlier worker has kept back may be too late now."""
+        place = segment.map_id, segment.sequence
+        self._had.add(place)
+        at = (segment.partition, *(place if self._ordered else (-1, -1)))
+        if at < self._greatest:
+            raise SegmentCorrupt(f"segment {segment.sequence} of map {segment.map_id} came out of order")
+        self._greatest = at
 
 
 def segments_of(header: Header, payload: bytes, checks: SegmentChecks) -> list[Segment]:

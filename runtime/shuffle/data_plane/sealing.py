@@ -117,7 +117,7 @@ class SegmentOpener:
 
 
 class SealedBlocks:
-    """Whether all came that there is, whichever workers give it.
+    """Whether one answer of a worker has all that there is.
 
     Args:
         blocks: which partitions of each map have a segment, by the word of whoever has it from the writers.

@@ -43,7 +43,7 @@ class Flavour:
     worker_options: Sequence[str] = ()
 
 
-FLAVOURS = (
+ALL_FLAVOURS = (
     Flavour("plain", {}),
     Flavour(
         "sealed-small-zstandard-pipelined",
@@ -63,6 +63,7 @@ FLAVOURS = (
     Flavour("sealed", {"spark.sluice.shuffle.seal": "true"}),
     Flavour("encrypted-by-spark", {"spark.io.encryption.enabled": "true"}, ("--engine", "standard")),
 )
+FLAVOURS = tuple(each for each in ALL_FLAVOURS if each.name.startswith(os.environ.get("SLUICE_CHAOS_FLAVOUR", "")))
 
 
 @dataclass

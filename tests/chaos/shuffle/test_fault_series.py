@@ -4,6 +4,7 @@ Everything about a run follows from the seed of the series and its number (but f
 
     SLUICE_CHAOS_SEED=7 SLUICE_CHAOS_RUNS=500 pytest tests/chaos/shuffle/test_fault_series.py
     SLUICE_CHAOS_SEED=7 pytest tests/chaos/shuffle/test_fault_series.py -k run-042
+    SLUICE_CHAOS_FLAVOUR=sealed pytest tests/chaos/shuffle/test_fault_series.py
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from sluice.runtime.shuffle.data_plane.errors import SegmentCorrupt, ShuffleErro
 from sluice.runtime.shuffle.data_plane.sealing import SealKeys
 from sluice.runtime.shuffle.worker.config import Layout, Policy
 from tests.integration.shuffle.conftest import JOB, KEY, Running, StartWorker
-from tests.lying_worker import Liar, lying
+from tests.lying_worker import Liar, Piece, lying
 
 SECRET = "5e" * 32
 MARK = b"four and twenty blackbirds"
@@ -72,6 +72,23 @@ def kept(worker: Running) -> bytes:
     return b"".join(
         path.read_bytes() for folder in worker.config.directories for path in folder.rglob("*") if path.is_file()
     )
+
+
+async def test_more_than_the_memory_is_spilled_merged_and_comes_back(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    worker = await start_worker(write_through_bytes=8 << 20, run_share=0.0)
+    async with sealing(identities, worker) as client:
+        written = Written(3)
+        for map_id in range(2):
+            await written.write(client, map_id, segments=30, largest=2 << 20)
+        assert await written.all(client) == written.segments
+    report = worker.worker.report()
+    assert sum(map(len, written.segments.values())) > report.memory_limit
+    assert report.spilled_bytes > 0
+    stored = kept(worker)
+    assert len(stored) > report.memory_limit
+    assert MARK not in stored
 
 
 @pytest.mark.parametrize("policy", [pytest.param(policy, id=policy) for policy in Policy])
@@ -149,24 +166,25 @@ async def test_the_reader_must_know_what_there_is(
             Producer(client, 3).writer(0, 7)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
 async def test_every_lie_of_a_worker_ends_the_read(
-    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+    start_worker: StartWorker, identities: dict[str, TlsIdentity], replicas: int
 ) -> None:
-    liar, rng = Liar(seed=1), random.Random(2)  # noqa: S311  # no secret
+    """With two replicas both lie: what one has said never mends what the other one says."""
+    liar, rng = Liar(seed=replicas), random.Random(2)  # noqa: S311  # no secret
+    reads = LIES // replicas**2
     with lying(liar):
-        worker = await start_worker()
-        async with sealing(identities, worker) as client:
+        workers = [await start_worker(f"w-{number + 1}") for number in range(replicas)]
+        async with sealing(identities, *workers, replicas=replicas) as client:
             shuffles = [Written(3), Written(4)]
             for written in shuffles:
                 for map_id in (0, 1, 2, 1 << 40):
                     await written.write(client, map_id, segments=12, largest=60)
                 assert await written.all(client) == written.segments
             liar.lying = True
-            for number in range(LIES):
+            for number in range(reads):
                 written = rng.choice(shuffles)
-                maps = sorted(rng.sample(sorted(written.blocks), rng.randint(1, 4)))
-                first = rng.randrange(PARTITIONS)
-                end = rng.randint(first + 1, PARTITIONS)
+                maps, first, end = some(rng, written)
                 try:
                     [each async for each in written.read(client, maps, first, end, ordered=rng.random() < 0.5)]
                 except ShuffleError:
@@ -175,6 +193,52 @@ async def test_every_lie_of_a_worker_ends_the_read(
             liar.lying = False
             for written in shuffles:
                 assert await written.all(client) == written.segments
-    assert len(liar.said) == LIES
+    assert len(liar.said) >= reads
     assert not any(MARK[:8] in piece.data for piece in liar.hoard)
-    assert MARK not in kept(worker)
+    assert not any(MARK in kept(worker) for worker in workers)
+
+
+class FirstLies(Liar):
+    """Of two workers that are asked one after the other, the first one."""
+
+    def answer(self, pieces: list[Piece], *, ordered: bool) -> tuple[list[Piece], int, int]:
+        self.lying = not self.lying
+        return super().answer(pieces, ordered=ordered)
+
+
+async def test_an_honest_replica_gives_what_is_right_after_any_lie(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    liar, rng = FirstLies(seed=3), random.Random(4)  # noqa: S311  # no secret
+    mended = 0
+    workers = [await start_worker(name) for name in ("w-1", "w-2")]
+    async with sealing(identities, *workers, replicas=2) as client:
+        written = Written(3)
+        for map_id in (0, 1, 2, 1 << 40):
+            await written.write(client, map_id, segments=12, largest=60)
+    with lying(liar):
+        async with sealing(identities, *workers, replicas=2) as client:
+            for _ in range(LIES // 10):
+                maps, first, end = some(rng, written)
+                ordered = rng.random() < 0.5
+                places = {(p, m, s): d for (p, m, s), d in written.segments.items() if m in maps and first <= p < end}
+                liar.lying = False
+                try:
+                    found = [each async for each in written.read(client, maps, first, end, ordered=ordered)]
+                except SegmentCorrupt as error:
+                    if "out of order" not in str(error):
+                        raise
+                    continue  # what comes second was kept back by the first
+                mended += 1
+                assert {(e.partition, e.map_id, e.sequence): e.data for e in found} == places
+                order = [(e.partition, e.map_id, e.sequence) for e in found]
+                assert len(order) == len(places)
+                assert not ordered or order == sorted(order)
+    assert mended > LIES // 20
+
+
+def some(rng: random.Random, written: Written) -> tuple[list[int], int, int]:
+    """Some maps and partitions of a shuffle."""
+    maps = sorted(rng.sample(sorted(written.blocks), rng.randint(1, 4)))
+    first = rng.randrange(PARTITIONS)
+    return maps, first, rng.randint(first + 1, PARTITIONS)

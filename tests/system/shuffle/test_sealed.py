@@ -30,6 +30,8 @@ CONF = {
 ROWS = 2000
 LIES = int(os.environ.get("SLUICE_LIES", "300"))
 """Reads that are lied to; most ask again, and are lied to again."""
+AT_ONCE = 100
+SEED = int(os.environ.get("SLUICE_LIES_SEED", "1"))
 
 
 @dataclass
@@ -58,6 +60,7 @@ async def liars(tmp_path_factory: pytest.TempPathFactory, pki: TestPki, spark: S
         flag = directory / "lies"
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("LYING_WORKER", str(flag))
+            patch.setenv("LYING_SEED", str(SEED))
             await workers.start(job.stack)
         job.job.shuffle = workers
         yield Liars(job, workers, flag)
@@ -73,16 +76,16 @@ async def test_worker_has_nothing_that_can_be_read(liars: Liars) -> None:
     assert not any(MARK.encode() in each for each in stored)
 
 
+@pytest.mark.timeout(400 + LIES)
 async def test_no_lie_is_believed(liars: Liars) -> None:
     before = len(liars.said())
     liars.flag.touch()
     try:
-        answer = await liars.job.run("sealed.believe", reads=LIES, seed=1)
+        for number in range(0, LIES, AT_ONCE):
+            answer = await liars.job.run("sealed.believe", reads=AT_ONCE, seed=SEED + number)
+            assert answer == {"believed": [], "errors": {"FetchFailedException": AT_ONCE}}
     finally:
         liars.flag.unlink()
-    assert answer["believed"] == []
-    assert answer["errors"] == {"FetchFailedException": LIES - answer["mended"]}
-    assert answer["mended"] < LIES / 4
     assert len(liars.said()) - before >= LIES
 
 

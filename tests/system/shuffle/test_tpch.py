@@ -1,4 +1,4 @@
-"""All queries of TPC-H: the same through the service as without it, and as another engine answers them.
+"""All queries of TPC-H: the same through the service, sealed, as without it, and as another engine answers them.
 
 ``SLUICE_TPCH_SCALE=1 pytest tests/system/shuffle/test_tpch.py`` (``make test-tpch``) takes the scale that TPC-H begins
 with.
@@ -31,6 +31,7 @@ CONF = {
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "1m",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
 }
+SEALED = {"spark.sluice.shuffle.seal": "true"}
 
 
 @dataclass
@@ -53,7 +54,7 @@ async def warehouse(
     async with AsyncExitStack() as stack:
         answers, ours, sparks = await asyncio.gather(
             asyncio.to_thread(generate, directory / "tables", SCALE),
-            stack.enter_async_context(cluster(directory / "ours", pki, spark, CONF)),
+            stack.enter_async_context(cluster(directory / "ours", pki, spark, {**CONF, **SEALED})),
             stack.enter_async_context(cluster(directory / "sparks", pki, spark, CONF, shuffle=False)),
         )
         assert len(list((directory / "tables").glob("*.parquet"))) == len(TABLES)

@@ -26,6 +26,7 @@ from sluice.runtime.shuffle.config import ShuffleConfig
 from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
 from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
 from sluice.runtime.shuffle.control_plane.messages import WorkerView
+from sluice.runtime.shuffle.data_plane.sealing import SealKeys
 from sluice.runtime.shuffle.manager_finder import shuffle_manager_finder
 from tests.hostile import TRUST_DOMAIN, TestPki
 
@@ -108,11 +109,11 @@ class ShuffleWorld:
         self.clusters.callback(renewing.cancel)
         return link
 
-    def client(self, job_id: str, allocation: ShuffleAllocation) -> ShuffleClient:
+    def client(self, job_id: str, allocation: ShuffleAllocation, seal: SealKeys | None = None) -> ShuffleClient:
         """An executor of the job."""
         identity = self.pki.identity(SpiffeId.executor(TRUST_DOMAIN, job_id, 1))
         key = allocation.integrity_key.hex()
-        return ShuffleClient(identity, allocation.workers, key, replicas=allocation.replicas)
+        return ShuffleClient(identity, allocation.workers, key, replicas=allocation.replicas, seal=seal)
 
     async def until(self, link: ShuffleManagerLink, name: str, state: str) -> WorkerView:
         """Wait until the manager sees worker ``name`` in ``state``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -10,12 +11,15 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.messages import OutputLocation
 from sluice.runtime.shuffle.client.connection import WorkerConnection
 from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
-from sluice.runtime.shuffle.data_plane.errors import FrameRefused, JobNotAllowed, ShuffleError
+from sluice.runtime.shuffle.data_plane.errors import FrameRefused, JobNotAllowed, ShuffleError, ShuffleUnavailable
+from sluice.runtime.shuffle.data_plane.sealing import SealKeys
 from tests.hostile import TRUST_DOMAIN
 from tests.system.shuffle_service.conftest import ShuffleWorld, eventually
 from tests.system.shuffle_service.test_shuffle_processes import DATA, JOB, OTHER, read, write
 
 NAMES = ("w-1", "w-2", "w-3")
+PARTITIONS = 5
+MARK = b"four and twenty blackbirds"
 
 
 async def started(world: ShuffleWorld, names: Sequence[str] = NAMES) -> ShuffleManagerLink:
@@ -71,6 +75,44 @@ async def test_what_a_drained_worker_kept_is_read_from_its_successor(world: Shuf
         return all(victim.name in path.parts for path in world.files())
 
     await eventually(gone, "nothing of the job is on disk of those that run")
+
+
+async def test_sealed_maps_go_on_as_they_are(world: ShuffleWorld) -> None:
+    """Those who hand over and take over have no key; the readers find all of it, and would miss what is not there."""
+    link = await started(world)
+    allocation = await link.allocate(JOB, 0, PARTITIONS)
+    number, rng = allocation.shuffle_number, random.Random(1)  # noqa: S311  # no secret
+    async with world.client(JOB, allocation, SealKeys("5e" * 32, JOB)) as client:
+        writers = {map_id: client.writer(number, map_id, map_index=0) for map_id in range(8)}
+        written = {}
+        for sequence in range(40):
+            for map_id, writer in writers.items():
+                partition, data = rng.randrange(PARTITIONS), MARK + rng.randbytes(rng.randrange(20_000))
+                await writer.write(partition, data)
+                written[partition, map_id, sequence] = data
+        late = writers[7]
+        await late.flush()
+        (victim,) = {where for map_id in range(7) for where in await writers[map_id].commit()}
+        await link.drain(victim.name)
+        await world.until(link, victim.name, "DRAINING")
+        assert await late.commit() == (victim,)
+        await world.until(link, victim.name, "DRAINED")
+        successor, _ = await link.locate(JOB, 0, [victim.name])
+        await world.kill(victim.name)
+        blocks = {map_id: writer.partitions for map_id, writer in writers.items()}
+        for ordered in (False, True):
+            found = [
+                each
+                async for each in client.read(
+                    number, [successor.address], list(writers), 0, PARTITIONS, ordered=ordered, blocks=blocks
+                )
+            ]
+            assert {(each.partition, each.map_id, each.sequence): each.data for each in found} == written
+            assert len(found) == len(written)
+        blocks[3] |= {PARTITIONS}
+        with pytest.raises(ShuffleUnavailable, match=f"partition {PARTITIONS} of map 3 are missing"):
+            [each async for each in client.read(number, [successor.address], [3], 0, PARTITIONS + 1, blocks=blocks)]
+    assert all(MARK not in path.read_bytes() for path in world.files())
 
 
 async def test_two_replicas_stay_on_two_workers(world: ShuffleWorld) -> None:

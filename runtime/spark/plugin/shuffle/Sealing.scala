@@ -196,16 +196,25 @@ private[sluice] object SegmentContent {
 
 /** Whether all came that the driver says there is: the blocks are its word, how many segments each has is the writer's.
   *
-  * Counts the partition that is being read, whichever workers give it. Not thread-safe.
+  * Counts the partition that is being read, anew in each worker's answer. Not thread-safe.
   */
 private[sluice] final class SealedBlocks(blocks: Array[java.util.BitSet], first: Int, maps: Array[Long], ordered: Boolean) {
   private val had = new Array[Int](maps.length)
   private val all = new Array[Int](maps.length)
   private var complete = 0
   private var greatest = -1L
+  private var greatestNew = -1L
 
-  /** A segment that was not there before. */
-  def add(partition: Int, map: Int, sequence: Int, lastCount: Int): Unit = {
+  /** Counts from nothing: another worker's answer begins with the partition at hand again. */
+  def recount(): Unit = {
+    java.util.Arrays.fill(had, 0)
+    java.util.Arrays.fill(all, 0)
+    complete = 0
+    greatest = -1L
+  }
+
+  /** A segment that was not in this answer before, and if `isNew`, in none. */
+  def add(partition: Int, map: Int, sequence: Int, lastCount: Int, isNew: Boolean): Unit = {
     if (!blocks(partition - first).get(map)) {
       throw new WorkerFailure(s"partition $partition of map ${maps(map)} is empty, and a segment came")
     }
@@ -216,9 +225,10 @@ private[sluice] final class SealedBlocks(blocks: Array[java.util.BitSet], first:
     if (had(map) == all(map)) complete += 1
     if (ordered) {
       val place = map.toLong << 32 | Integer.toUnsignedLong(sequence)
-      if (place < greatest) {
-        throw new OutOfOrder(s"partition $partition of map ${maps(map)} came out of order (segment $sequence)")
-      }
+      def text = s"partition $partition of map ${maps(map)} came out of order (segment $sequence)"
+      if (isNew && place < greatestNew) throw new OutOfOrder(text)
+      if (place < greatest) throw new WorkerFailure(text)
+      if (isNew) greatestNew = place
       greatest = place
     }
   }
@@ -237,10 +247,8 @@ private[sluice] final class SealedBlocks(blocks: Array[java.util.BitSet], first:
       }
       partition += 1
     }
-    java.util.Arrays.fill(had, 0)
-    java.util.Arrays.fill(all, 0)
-    complete = 0
-    greatest = -1L
+    recount()
+    greatestNew = -1L
   }
 
   private def wrong(partition: Int, map: Int): WorkerFailure =

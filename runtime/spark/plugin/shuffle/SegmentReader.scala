@@ -34,9 +34,9 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
   // When all have failed, the driver is asked whether they are elsewhere.
   private val tries = (outputs.holders.iterator ++ Iterator.single(()).flatMap(_ => outputs.moved().iterator))
     .flatMap(worker => Iterator.fill(TriesPerWorker)(worker))
-  /** Of the partition at hand, by number of the map and sequence: another worker's answer begins with it again. */
-  private val seen = mutable.HashSet.empty[Long]
-  private var mayRepeat = false // what was had of the partition before another worker was asked
+  /** What came of the partition at hand, by number of the map and sequence. Another worker's answer begins with it again. */
+  private val inThisAnswer = mutable.HashSet.empty[Long]
+  private val inEarlierAnswers = mutable.HashSet.empty[Long]
   private var request: FetchRequest = _
   private var atPartition = outputs.first
   private var frame: Frame = _
@@ -65,8 +65,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
       if (!tries.hasNext) throw outputs.anyFailure(failure)
       val worker = tries.next()
       try {
-        segments = 0
-        bytes = 0
+        beginAnswer()
         request = Workers.get
           .fetchFrom(worker)
           .fetch(outputs.allocation.shuffleNumber, atPartition, outputs.end, outputs.maps, ordered, credit)
@@ -76,6 +75,15 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
           failure = unreachable
       }
     }
+  }
+
+  /** Nothing that an earlier answer had counts for the next one: each has to be all of it. */
+  private def beginAnswer(): Unit = {
+    segments = 0
+    bytes = 0
+    inEarlierAnswers ++= inThisAnswer
+    inThisAnswer.clear()
+    if (blocks != null) blocks.recount()
   }
 
   override def next(): Segment = synchronized {
@@ -89,7 +97,6 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
       } catch {
         case failure: WorkerFailure =>
           dropRequest()
-          mayRepeat = true
           logWarning(s"partition $atPartition is asked for again: ${failure.getMessage}")
           if (!tries.hasNext) throw outputs.failure(outputs.maps.head, atPartition, failure)
           ask(failure)
@@ -109,7 +116,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
         frame = came
         row = 0
         dataAt = came.count * Wire.DataEntryBytes
-        if (came.count < 0 || dataAt > came.payload.readableBytes) throw new WorkerFailure("a table that is larger than its frame")
+        if (came.count < 0 || came.count > came.payload.readableBytes / Wire.DataEntryBytes) throw new WorkerFailure("a table that is larger than its frame")
       case Wire.Kind.End =>
         val (count, total) = (Integer.toUnsignedLong(came.count), came.extra)
         came.release()
@@ -153,13 +160,15 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
     if (partition != atPartition) {
       if (blocks != null) blocks.finish(atPartition, partition)
       atPartition = partition
-      mayRepeat = false
-      seen.clear()
+      inThisAnswer.clear()
+      inEarlierAnswers.clear()
     }
-    val isNew = seen.add(mapNumber.toLong << 32 | Integer.toUnsignedLong(sequence))
+    val place = mapNumber.toLong << 32 | Integer.toUnsignedLong(sequence)
+    val isFirst = inThisAnswer.add(place)
+    val isNew = isFirst && !inEarlierAnswers.contains(place)
     if (blocks != null) {
-      if (isNew) blocks.add(partition, mapNumber, sequence, opener.lastCount)
-      else if (!mayRepeat) throw new WorkerFailure(s"partition $partition of map $map came twice (segment $sequence)")
+      if (!isFirst) throw new WorkerFailure(s"partition $partition of map $map came twice (segment $sequence)")
+      blocks.add(partition, mapNumber, sequence, opener.lastCount, isNew)
     }
     row += 1
     dataAt += length
