@@ -136,3 +136,6 @@ class DriverAssignment(Message, frozen=True):
     token_files: TokenFiles = ()
     secrets: bool = False
     """Whether it is to ask for secrets before it starts anything of the job's."""
+
+    def __repr__(self) -> str:
+        return f"<DriverAssignment of a {self.kind} from {self.jobmanager}>"  # never the secret

@@ -42,6 +42,9 @@ class ExecutorLaunch(Message, frozen=True):
     token_files: TokenFiles = ()
     secrets: tuple[GivenSecret, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<ExecutorLaunch of executor {self.executor_id} of job {self.job_id}>"  # never the secret
+
 
 class ExecutorExit(Message, frozen=True):
     """How an executor ended. ``by_application`` tells Spark whether to count it against the job."""

@@ -58,6 +58,8 @@ SERIAL_GC_BELOW_MB = 1792
 
 
 AGENT_OPTION = "-javaagent:"
+SPARK_AUTH_SECRET = "_SPARK_AUTH_SECRET"  # noqa: S105  # its name
+"""Where Spark's executors look for the job's secret, and ``Agent.scala`` for drivers: it is on no disk."""
 
 
 class TlsEngine(enum.StrEnum):
@@ -212,7 +214,7 @@ def executor_command(
         "SPARK_EXECUTOR_DIRS": str(work_dir / "local"),
         "PYSPARK_PYTHON": launch.python,
         "OMP_NUM_THREADS": str(launch.cores),
-        "_SPARK_AUTH_SECRET": launch.spark_auth_secret,
+        SPARK_AUTH_SECRET: launch.spark_auth_secret,
     }
     return program.command(spark, env, work_dir / "executor.args")
 
@@ -238,12 +240,14 @@ def driver_jvm_command(
 
     Args:
         conf: the complete Spark configuration, with ``spark.authenticate.secret``; it goes into an argument
-            file that only the owner can read.
+            file that only the owner can read, but for the secret, which our agent finds in the environment.
         bridge: unix socket of the driver agent, see :mod:`sluice.runtime.spark.driver.bridge`.
         connection_info: where the gateway writes its port and token.
         allow_conf: settings that the operator allows the job's code in addition.
         ports: assigned to it, by :data:`DRIVER_LISTENS`; None: it listens where it wants.
     """
+    settings = dict(conf)
+    secret = settings.pop("spark.authenticate.secret", None)
     program = JvmProgram(
         jvm_options(
             spark,
@@ -256,10 +260,11 @@ def driver_jvm_command(
         ),
         "org.apache.spark.api.python.PythonGatewayServer",
         (),
-        {**rendered(allow_conf), **conf, **({} if ports is None else driver_port_conf(ports))},
+        {**rendered(allow_conf), **settings, **({} if ports is None else driver_port_conf(ports))},
     )
     env = {
         **jvm_environment(spark, work_dir, temp_dir, host),
+        **({} if secret is None else {SPARK_AUTH_SECRET: secret}),
         "SPARK_LOCAL_DIRS": str(work_dir / "local"),
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_info),
         "SPARK_SCALA_VERSION": SCALA_BINARY_VERSION,

@@ -81,6 +81,7 @@ object Agent {
   private var identity: Identity = _
 
   private def take(arguments: String, engines: Engines): Unit = {
+    takeSecret()
     settings = sparkProperties()
     identity = new Identity(Paths.get(arguments))
     val evidence = new Evidence(reports.getOrElse(Paths.get(arguments)))
@@ -88,6 +89,12 @@ object Agent {
     ShuffleTls.prepare(identity, engines, evidence)
     known = true
   }
+
+  /** Executors look for it in the environment themselves; of a driver Spark wants it as a setting. */
+  private def takeSecret(): Unit =
+    if (System.getProperty("spark.master") != null) {
+      Option(System.getenv("_SPARK_AUTH_SECRET")).foreach(System.setProperty("spark.authenticate.secret", _))
+    }
 
   private def begin(arguments: String): Unit = {
     SSLContext.getInstance(SluiceProvider.Algorithm).init(null, null, null)
