@@ -60,7 +60,9 @@ ALL_FLAVOURS = (
         {"spark.sluice.shuffle.seal": "true", "spark.shuffle.compress": "false", "spark.reducer.maxSizeInFlight": "1m"},
         ("--policy", "hybrid"),
     ),
-    Flavour("sealed", {"spark.sluice.shuffle.seal": "true"}),
+    Flavour(  # statuses of maps say of many partitions only which of them are empty
+        "sealed", {"spark.sluice.shuffle.seal": "true", "spark.shuffle.minNumPartitionsToHighlyCompress": "8"}
+    ),
     Flavour("encrypted-by-spark", {"spark.io.encryption.enabled": "true"}, ("--engine", "standard")),
 )
 FLAVOURS = tuple(each for each in ALL_FLAVOURS if each.name.startswith(os.environ.get("SLUICE_CHAOS_FLAVOUR", "")))
