@@ -169,6 +169,10 @@ def ledger_show(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) ->
                 f"{record.sequence:>6}  {record.time}  REFUSED    {record.identity}  showed the superseded certificate "
                 f"{record.serial} for {record.kind or 'a revocation'}"
             )
+        elif record.event == "restored":
+            typer.echo(
+                f"{record.sequence:>6}  {record.time}  RESTORED   from {record.requester}: older ones renew nothing"
+            )
         else:
             typer.echo(f"{record.sequence:>6}  {record.time}  recovered: {record.dropped_bytes} torn bytes dropped")
 

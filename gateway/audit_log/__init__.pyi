@@ -11,6 +11,7 @@ from .log import (
     audit_file as audit_file,
     record_act as record_act,
 )
+from .log_files import LogFile as LogFile, log_files as log_files
 from .log_reader import (
     Filter as Filter,
     LineReader as LineReader,

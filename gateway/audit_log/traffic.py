@@ -34,6 +34,12 @@ def traffic_file(directory: Path, number: int) -> Path:
     return directory / f"traffic-{number:09}.jsonl"
 
 
+def traffic_files(directory: Path) -> list[Path]:
+    """The files that are there, in their order, by the names that they have before they are compressed."""
+    numbers = {int(match[1]) for entry in directory.iterdir() if (match := _NAME.fullmatch(entry.name))}
+    return [traffic_file(directory, number) for number in sorted(numbers)]
+
+
 class TrafficWriter:
     """Writes the files and flushes them to disk; callers of :meth:`keep` hold the log's lock."""
 

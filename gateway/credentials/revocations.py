@@ -161,6 +161,27 @@ class Revocations:
         """Take back what :meth:`revoke` did to this id."""
         return self.revoke(key, until=self._clock(), by=by)
 
+    def merge(self, others: Iterable[Revocation]) -> int:
+        """Add what others have revoked, as of a copy that was kept elsewhere; it takes nothing back. Returns how many.
+
+        Raises :class:`RevocationError`, and then nothing was added.
+        """
+        make_private_directory(self._path.parent)
+        with locked(self._path.parent):
+            now = self._clock()
+            merged = {(each.kind, each.id): each for each in self.current().unexpired(now)}
+            before = dict(merged)
+            for each in others:
+                known = merged.get((each.kind, each.id))
+                if now < each.until and (known is None or known.until < each.until):
+                    merged[each.kind, each.id] = each
+            data = b"".join(msgspec.json.encode(each) + b"\n" for each in merged.values())
+            if len(merged) > MAX_REVOCATIONS or len(data) > MAX_FILE_BYTES:
+                raise RevocationError(f"{len(merged)} ids would be revoked, and at most {MAX_REVOCATIONS} can be")
+            if merged != before:
+                write_secret(self._path, data)
+            return len(merged) - len(before)
+
     async def changes(self, interval: float = POLL_SECONDS) -> AsyncIterator[RevocationSet]:
         """The set now, and again each time it changed, within ``interval`` seconds; runs until closed."""
         last: RevocationSet | None = None

@@ -230,9 +230,11 @@ class OnlineAuthority:
         self.take_notes()
         now, identity = self._clock(), certified_identity(shown)
         backdate = dt.timedelta(minutes=self._config.backdate_minutes)
-        since = self._ledger.generations.superseded_since(side, identity, shown, backdate)
+        generations = self._ledger.generations
+        since = generations.superseded_since(side, identity, shown, backdate)
+        lost_at = generations.lost_at(side, identity, shown)
         try:
-            check_newest(shown, since, now=now, overlap=self._overlap)
+            check_newest(shown, since, now=now, overlap=self._overlap, lost_at=lost_at)
         except CertificateSuperseded as error:
             REFUSED.labels(kind or "revocation").inc()
             self._remember_refusal(shown, identity, kind, side, now)

@@ -176,19 +176,31 @@ def grant_token(requester: SpiffeId, wanted: str, audience: Sequence[str], confi
 
 
 def check_newest(
-    shown: x509.Certificate, superseded_since: dt.datetime | None, *, now: dt.datetime, overlap: dt.timedelta
+    shown: x509.Certificate,
+    superseded_since: dt.datetime | None,
+    *,
+    now: dt.datetime,
+    overlap: dt.timedelta,
+    lost_at: dt.datetime | None = None,
 ) -> None:
-    """Refuse a certificate that was superseded longer ago than ``overlap``.
+    """Refuse a certificate that was superseded longer ago than ``overlap``, or of which nobody knows whether it was.
 
     Args:
         shown: whose holder asks.
         superseded_since: see :meth:`sluice.pki.ledger.generations.Generations.superseded_since`.
         now: with time zone, by the clock that ``superseded_since`` is of.
         overlap: as configured; see :func:`sluice.pki.ledger.generations.overlap_for`.
+        lost_at: see :meth:`sluice.pki.ledger.generations.Generations.lost_at`.
 
     Raises:
-        CertificateSuperseded: somebody has a newer one.
+        CertificateSuperseded: somebody has a newer one, or might have.
     """
+    if lost_at is not None:
+        raise CertificateSuperseded(
+            f"the certificate {shown.serial_number:x} of {certified_identity(shown)} is older than the restoration of "
+            f"the authority from a backup at {lost_at:%Y-%m-%d %H:%M:%S} UTC: whether it was superseded is not known",
+            "enrol the process again with a join token: see docs/howto/back-up-and-restore.md",
+        )
     if superseded_since is None or now - superseded_since <= overlap_for(shown, overlap):
         return
     raise CertificateSuperseded(

@@ -49,9 +49,13 @@ class Generations:
 
     def __init__(self) -> None:
         self._lines: dict[tuple[AuthorityKind, str], _Line] = {}
+        self._restored: dt.datetime | None = None
 
     def take(self, record: LedgerRecord) -> None:
-        """Note what a record says was issued."""
+        """Note what a record says was issued, or that the ledger was restored from a backup."""
+        if record.event == "restored":
+            self._restored = dt.datetime.fromisoformat(record.time)
+            self._lines.clear()
         side = side_of(record)
         if side is None or not _is_process(record.identity):
             return
@@ -88,6 +92,15 @@ class Generations:
         if shown.not_valid_before_utc + backdate + RECORD_PRECISION > line.issued:
             return None
         return line.first
+
+    def lost_at(self, side: AuthorityKind, identity: SpiffeId, shown: x509.Certificate) -> dt.datetime | None:
+        """When the ledger was restored from a backup, if ``shown`` is not known to have been issued since; else None.
+
+        Nobody knows any more whether one that was issued before had been superseded or revoked.
+        """
+        line = self._lines.get((side, str(identity)))
+        known = line is not None and shown.serial_number in {line.newest, *line.superseded}
+        return None if known else self._restored
 
     def newest(self, side: AuthorityKind, identity: SpiffeId) -> int | None:
         """The serial number of the newest certificate of ``identity``; None: the ledger has none."""

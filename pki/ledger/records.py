@@ -33,6 +33,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     ``event="recovered"``: what a crash had left half written was dropped. ``event="refused"``: this certificate was
     shown, by its holder, for something of ``kind`` (empty: to have another revoked), although there is a newer one.
+    ``event="restored"``: the home was restored from a backup; what was issued after that backup is not recorded.
 
     ``time`` and ``not_after`` are UTC in RFC 3339, ``serial`` is hexadecimal, ``certificate`` the SHA-256 of its DER,
     ``requester`` a SPIFFE ID, ``token:<id>``, ``pod:<namespace>/<service account>/<pod>/<uid>`` or ``uid:<user id>``,
@@ -40,7 +41,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     There is no secret in a record.
     """
 
-    event: Literal["issued", "recovered", "refused"]
+    event: Literal["issued", "recovered", "refused", "restored"]
     sequence: int = 0
     time: str = ""
     kind: IssuanceKind | NotedKind | Literal[""] = ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -296,6 +296,40 @@ class RevocationStore:
                     for entry in record.revoked
                 )
                 _write(directory, _Record(record.number, lifted))
+
+    def numbers(self, kind: AuthorityKind) -> dict[str, int]:
+        """The number of the last list of each generation of ``kind`` that counts, by key identifier."""
+        directories = {key_id(each): self._directory(each, kind) for _, each in self._sources(kind)}
+        return {key: self._read(directory).number for key, directory in directories.items()}
+
+    def continue_from(self, kind: AuthorityKind, known: Mapping[str, Sequence[Revocation]], *, above: int) -> int:
+        """Go on after a backup was restored: take in what else is revoked, and use no number up to ``above`` again.
+
+        The lists are signed anew where the key is here and has no passphrase. Returns how many revocations were added.
+
+        Args:
+            kind: whose lists.
+            known: what others know to be revoked, by the key identifier of the generation that did.
+            above: as large as every number that a lost list may have had.
+        """
+        count = 0
+        for store, certificate in self._sources(kind):
+            make_private_directory(self._root)
+            directory = make_private_directory(self._directory(certificate, kind))
+            with locked(directory):
+                record = self._read(directory)
+                merged = {entry.number: entry for entry in record.revoked}
+                for entry in known.get(key_id(certificate), ()):
+                    own = merged.setdefault(entry.number, entry)
+                    if entry.barred and not own.barred:
+                        merged[entry.number] = msgspec.structs.replace(own, identity=entry.identity, barred=True)
+                count += len(merged) - len(record.revoked)
+                drop_parts(directory)
+                continued = _Record(max(record.number, above), tuple(merged.values()))
+                _write(directory, continued)
+                if store.has_key(kind) and not store.is_encrypted(kind):
+                    self._sign(store.load(kind), directory, continued, self._clock())
+        return count
 
     def _sources(self, kind: AuthorityKind) -> list[tuple[AuthorityStore, x509.Certificate]]:
         """The generations of ``kind`` whose lists count, the one that signs first, and where their keys are."""

@@ -17,19 +17,20 @@ PROMPT = "-"
 Ask = Callable[[str], str]
 
 
-def read_passphrase(source: Path, ask: Ask, *, new: bool) -> bytes:
+def read_passphrase(source: Path, ask: Ask, *, new: bool, of: str = "the root's key") -> bytes:
     """The passphrase in the first line of ``source`` (mode 0600), or what ``ask`` returns when it is ``-``.
 
     Args:
         source: a file, or ``-``.
         ask: shows its argument, and returns what is typed, unseen.
         new: it will encrypt a new key: it must be long enough, and is asked for twice.
+        of: what it opens, for the question.
 
     Raises:
         StoreError: unreadable, readable by others, empty, too short or too long, or not typed the same twice.
     """
     if str(source) == PROMPT:
-        passphrase = ask("Passphrase of the root's key: ").encode()
+        passphrase = ask(f"Passphrase of {of}: ").encode()
         if new and ask("The same again: ").encode() != passphrase:
             raise StoreError("the two passphrases are not the same", "try again; nothing was changed")
     else:

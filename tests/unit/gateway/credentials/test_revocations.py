@@ -173,3 +173,29 @@ async def test_a_watcher_is_told_of_each_change(revocations: Revocations) -> Non
     changed = await asyncio.wait_for(following, 10)
     assert changed.is_revoked(("session", SessionId("s1")), now=NOW)
     await changes.aclose()  # type: ignore[attr-defined]
+
+
+def test_merging_a_copy_adds_and_takes_nothing_back(tmp_path: Path, revocations: Revocations, clock: Clock) -> None:
+    copy = Revocations(tmp_path / "copy.jsonl", clock)
+    one: RevocationKey = ("token", TokenId("1" * 12))
+    two: RevocationKey = ("token", TokenId("2" * 12))
+    three: RevocationKey = ("token", TokenId("3" * 12))
+    revocations.revoke(one, until=NOW + 100)
+    revocations.revoke(two, until=NOW + 100)
+    copy.restore(one)
+    copy.revoke(two, until=NOW + 500)
+    copy.revoke(three, until=NOW + 500)
+    assert revocations.merge(copy.current().entries.values()) == 1
+    assert all(revocations.is_revoked(each) for each in (one, two, three))
+    clock.now += 200
+    assert not revocations.is_revoked(one)
+    assert revocations.is_revoked(two)
+
+
+def test_merging_more_than_a_set_holds_adds_nothing(revocations: Revocations, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_REVOCATIONS", 1)
+    revocations.revoke(("user", "ada"))
+    other = RevocationSet.of([module.Revocation(kind="user", id="bob", until=FOREVER, at=1)])
+    with pytest.raises(RevocationError, match="at most 1"):
+        revocations.merge(other.entries.values())
+    assert not revocations.is_revoked(("user", "bob"))

@@ -363,3 +363,35 @@ def test_jobs_and_users_are_no_lines(tmp_path: Path) -> None:
     )
     with pytest.raises(IssuanceRefused, match="not renewed here"):
         world.authority.renew(certificate, new_csr(driver)[1])
+
+
+def test_after_a_restoration_nothing_that_was_issued_before_renews(world: World) -> None:
+    first = world.enrol()
+    by_hand = world.by_hand()
+    world.now += MINUTE
+    world.authority.take_notes()
+    world.authority._ledger.append(LedgerRecord(event="restored", requester="backup:1"))
+    for restarted in (False, True):
+        if restarted:
+            world.restart()
+        for certificate in (first, by_hand):
+            with pytest.raises(CertificateSuperseded, match="older than the restoration"):
+                world.renew(certificate)
+    world.now += MINUTE
+    joined = world.enrol()
+    world.now += MINUTE
+    newest = world.renew(joined)
+    world.renew(newest)
+    with pytest.raises(CertificateSuperseded):
+        world.renew(first)
+    refused = [each for each in read_ledger(ledger_path(world.home.pki)) if each.event == "refused"]
+    assert {int(each.serial, 16) for each in refused} == {first.serial_number, by_hand.serial_number}
+
+
+def test_overlap_does_not_count_across_a_restoration(world: World) -> None:
+    first = world.enrol()
+    second = world.renew(first)
+    world.authority._ledger.append(LedgerRecord(event="restored", requester="backup:1"))
+    for certificate in (first, second):
+        with pytest.raises(CertificateSuperseded):
+            world.renew(certificate)

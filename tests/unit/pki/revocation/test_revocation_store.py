@@ -14,7 +14,7 @@ from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_certificates
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.issuing.leaf import SignedChain
-from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.crl import Reason, Revocation
 from sluice.pki.revocation.crl_files import (
     CRL_FILE,
     identity_directories,
@@ -275,3 +275,36 @@ def test_bad_list_never_replaces_a_good_one_in_a_directory(world: World, tmp_pat
     assert not install_crls(tmp_path / "tm", good, world.now)
     (tmp_path / "tm" / CRL_FILE).write_bytes(b"garbage")
     assert install_crls(tmp_path / "tm", good, world.now), "what is damaged can be repaired"
+
+
+def test_a_restored_authority_goes_on_above_what_it_may_have_published(tmp_path: Path) -> None:
+    world = World(tmp_path / "home")
+    own, other = (world.issue(tmp_path / name) for name in ("one", "two"))
+    world.store.revoke(INTERNAL, [own], Reason.SUPERSEDED)
+    lost = Revocation(f"{other.serial:x}", START, Reason.KEY_COMPROMISE, str(TASKMANAGER), other.not_after, barred=True)
+    again = Revocation(f"{own.serial:x}", START, Reason.KEY_COMPROMISE, str(TASKMANAGER), own.not_after, barred=True)
+    assert world.store.continue_from(INTERNAL, {other.issuer: (lost, again), "0" * 40: (lost,)}, above=10**9) == 1
+    current = world.again.current(INTERNAL)
+    assert current is not None
+    assert current.number > 10**9
+    assert set(current.revoked) == {own.serial, other.serial}
+    assert world.again.barred(INTERNAL, TASKMANAGER) is not None
+    assert not world.again.refresh(INTERNAL)
+    # A lower floor takes no number back.
+    world.store.continue_from(INTERNAL, {}, above=5)
+    later = world.again.current(INTERNAL)
+    assert later is not None
+    assert later.number > current.number
+
+
+def test_a_restored_authority_whose_key_is_elsewhere_remembers_the_number(tmp_path: Path) -> None:
+    world = World(tmp_path / "home")
+    world.store.refresh(ROOT)
+    (world.home.pki / "authorities" / "root" / "key.pem").rename(tmp_path / "key.pem")
+    world.store.continue_from(ROOT, {}, above=10**9)
+    assert set(world.again.numbers(ROOT).values()) == {10**9}
+    (tmp_path / "key.pem").rename(world.home.pki / "authorities" / "root" / "key.pem")
+    assert world.again.refresh(ROOT)
+    current = world.again.current(ROOT)
+    assert current is not None
+    assert current.number > 10**9
