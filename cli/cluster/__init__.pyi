@@ -5,6 +5,7 @@ from .identities import (
 )
 from .launcher import Launcher as Launcher, run_until_signal as run_until_signal
 from .records import (
+    launcher_lock as launcher_lock,
     never as never,
     read_record as read_record,
     record_path as record_path,

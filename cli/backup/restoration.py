@@ -1,0 +1,248 @@
+"""``sluice backup restore``: a home as it was, and safe to go on with: what was revoked stays so, nothing is replayed.
+
+Everything is prepared in a directory beside the home, which then takes the home's place in one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.cli.audit_records import record
+from sluice.cli.backup.archive import Progress
+from sluice.cli.backup.checks import check_home
+from sluice.cli.backup.encryption import Keys
+from sluice.cli.backup.errors import BackupFailed, RestoreRefused
+from sluice.cli.backup.evidence import GATEWAY, Evidence, gather, uncovered
+from sluice.cli.backup.extraction import extract
+from sluice.cli.backup.manifest import Manifest
+from sluice.cli.cluster import launcher_lock
+from sluice.core import Clock, Home, exchange, make_private_directory, staged_name, sync_directory, write_secret
+from sluice.gateway.credentials import Revocations
+from sluice.pki import PkiConfig
+from sluice.pki.authorities import AuthorityStore
+from sluice.pki.ledger import IssuanceNotes, Ledger, LedgerRecord, ledger_path, unexpired_certificates
+from sluice.pki.revocation import RevocationStore
+from sluice.pki.x509 import AuthorityKind
+
+MARK = ".restoring"
+"""A file in a directory that is being prepared: without it nothing is ever removed."""
+
+Configure = Callable[[Home], PkiConfig]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for: which revocations to take in, and whether it is accepted that others may be lost."""
+
+    sources: tuple[Path, ...] = ()
+    accept_lost: bool = False
+    replace: bool = False
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was done.
+
+    Attributes:
+        manifest: of the backup.
+        added: revocations that were made after it, and are in the home.
+        uncertain: whose revocations after it may be lost.
+        until: when the last certificate expires that is known to have been valid; None: there is none.
+        aside: where the home is that was replaced.
+        problems: sources that could not be used.
+    """
+
+    manifest: Manifest
+    added: int
+    uncertain: tuple[str, ...]
+    until: dt.datetime | None
+    aside: Path | None
+    problems: tuple[str, ...]
+
+
+def restore(
+    backup: Path, keys: Keys, home: Home, wish: Wish, *, configure: Configure, clock: Clock, progress: Progress
+) -> Restored:
+    """Put what is in ``backup`` into ``home``: all of it, or nothing is changed.
+
+    Raises:
+        BackupDamaged: the backup is not good.
+        RestoreRefused: there is a home already, one is in use, or revocations would be lost.
+        BackupFailed: something could not be written.
+    """
+    with contextlib.ExitStack() as stack:
+        occupied = _is_occupied(home.root)
+        if occupied:
+            if not wish.replace:
+                raise RestoreRefused(f"{home.root} is not empty", "restore into another --home, or --replace this one")
+            stack.enter_context(_at_rest(home))
+        staged = stack.enter_context(_staged(home.root))
+        manifest = extract(backup, keys, staged.root, wanted=lambda _: True, progress=progress, sha256=wish.sha256)
+        checked = check_home(staged)
+        sources = (*wish.sources, home.root) if occupied else wish.sources
+        now = clock()
+        evidence = gather(staged, sources, now) if sources else Evidence()
+        uncertain, until = uncovered(staged, evidence), _last_expiry(staged, now)
+        _check_evidence(manifest, evidence, uncertain, until, accept=wish.accept_lost)
+        added = _settle(staged, manifest, evidence, configure(staged), clock)
+        record(
+            staged,
+            "backup.restored",
+            {
+                "backup": manifest.id,
+                "created": manifest.created.isoformat(timespec="seconds"),
+                "audit_log": "" if checked.audit is None else str(checked.audit.state),
+                "ledger": "" if checked.ledger is None else str(checked.ledger),
+                "revocations_added": added,
+                "revocations_uncertain": " ".join([*uncertain, *sorted(evidence.foreign)]),
+            },
+        )
+        aside = _take_place(staged.root, home.root, now, occupied=occupied)
+    return Restored(manifest, added, tuple(uncertain), until, aside, tuple(evidence.problems))
+
+
+def _is_occupied(root: Path) -> bool:
+    try:
+        return any(root.iterdir())
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise RestoreRefused(f"{root} cannot be restored into: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _at_rest(home: Home) -> Iterator[None]:
+    """Keep every process of ``home`` from beginning to write to it; refuse when one does."""
+    make_private_directory(home.run)
+    with launcher_lock(home), contextlib.ExitStack() as stack:
+        for path in (ledger_path(home.pki), home.root / "ha" / "leader.lock"):
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                stack.callback(os.close, descriptor)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise RestoreRefused(f"a process is running in {home.root}", "stop its cluster first") from error
+        yield
+
+
+@contextlib.contextmanager
+def _staged(root: Path) -> Iterator[Home]:
+    """A directory beside ``root``, which is gone at the end unless it has taken the home's place."""
+    make_private_directory(root.parent) if not root.parent.exists() else None
+    _remove_leftovers(root)
+    staged = root.with_name(staged_name(f"{root.name}.restore"))
+    try:
+        staged.mkdir(mode=0o700)
+        mark = os.open(staged / MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise BackupFailed(f"cannot write {staged}: {error.strerror}", "check space and permissions") from error
+    try:
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        yield Home.at(staged)
+    finally:
+        os.close(mark)
+        if (staged / MARK).exists():
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+def _remove_leftovers(root: Path) -> None:
+    """What a restore left that was killed. One that runs holds a lock; one without its mark may be somebody's home."""
+    for left in root.parent.glob(f".{root.name}.restore.*.tmp"):
+        with contextlib.suppress(OSError):
+            mark = os.open(left / MARK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(mark)
+
+
+def _last_expiry(home: Home, now: dt.datetime) -> dt.datetime | None:
+    return max(
+        (target.not_after for _, target in unexpired_certificates(home.pki, now) if target.not_after), default=None
+    )
+
+
+def _check_evidence(
+    manifest: Manifest, evidence: Evidence, uncertain: Sequence[str], until: dt.datetime | None, *, accept: bool
+) -> None:
+    if accept or not (uncertain or evidence.foreign):
+        return
+    made = f"{manifest.created:%Y-%m-%d %H:%M:%S} UTC"
+    if evidence.foreign:
+        raise RestoreRefused(
+            f"authorities were replaced after this backup of {made}: it does not have "
+            f"{'; '.join(sorted(evidence.foreign))[:500]}. Restored, the authorities before them are trusted again",
+            "restore a later backup; or, if nobody else has the old keys, --accept-lost-revocations, and rotate again",
+        )
+    what = [f"certificates of the {each} authority" for each in uncertain if each != GATEWAY]
+    if GATEWAY in uncertain:
+        what.append("API tokens, users and access that the gateway revoked")
+    end = "" if until is None else f" (the last one in the ledger on {until:%Y-%m-%d %H:%M} UTC)"
+    raise RestoreRefused(
+        f"what was revoked after this backup of {made} would count again: {', '.join(what)}",
+        "name what survives with --revocations: identity directories of other machines, CRLs, the gateway's "
+        "revocations.jsonl, or what is left of the home. If nothing does, or nothing was revoked: "
+        f"--accept-lost-revocations. Certificates that were revoked meanwhile are then accepted until they expire{end} "
+        "or the authorities are rotated, API tokens until they expire or are revoked again",
+    )
+
+
+def _settle(home: Home, manifest: Manifest, evidence: Evidence, config: PkiConfig, clock: Clock) -> int:
+    """Make the home safe to go on with; returns how many revocations were added."""
+    # 1. Nothing that was issued before renews: nobody knows what was superseded since.
+    if AuthorityStore(home.pki).exists(AuthorityKind.INTERNAL):
+        with contextlib.closing(Ledger(ledger_path(home.pki), clock=clock)) as ledger:
+            IssuanceNotes(home.pki).take_in(ledger)
+            ledger.append(LedgerRecord(event="restored", requester=f"backup:{manifest.id}"))
+    # 2. What is known to be revoked is, in lists with numbers above all that ever were: seconds since 1970 are more
+    #    than the lists that an authority can have signed.
+    now = clock()
+    revocations, added = RevocationStore(home.pki, config, clock=clock), 0
+    for kind in AuthorityKind:
+        if AuthorityStore(home.pki).exists(kind):
+            known = {key: tuple(entries.values()) for key, entries in evidence.revoked.items()}
+            above = max([int(now.timestamp()), *evidence.numbers.values()])
+            added += revocations.continue_from(kind, known, above=above)
+    for path in evidence.gateway:
+        added += Revocations.of(home).merge(Revocations(path).current().entries.values())
+    # 3. Leaders of before have lower epochs, whoever still follows them.
+    if (home.root / "ha").is_dir():
+        write_secret(home.root / "ha" / "epoch", b"%d" % int(now.timestamp()))
+    return added
+
+
+def _take_place(staged: Path, root: Path, now: dt.datetime, *, occupied: bool) -> Path | None:
+    """From here on it is the home; returns where the one before is."""
+    aside = root.with_name(f"{root.name}.replaced-{now:%Y%m%dT%H%M%SZ}")
+    try:
+        if occupied and aside.exists():
+            raise RestoreRefused(f"there is {aside}", "move it away")
+        sync_directory(staged)
+        (staged / MARK).unlink()
+        try:
+            if occupied:
+                exchange(staged, root)
+            else:
+                staged.rename(root)
+        except BaseException:
+            (staged / MARK).touch(mode=0o600)
+            raise
+        if occupied:
+            staged.rename(aside)
+        sync_directory(root.parent)
+    except OSError as error:
+        raise BackupFailed(
+            f"cannot put the home into its place {root}: {error.strerror or error}",
+            "it must not be a mount point: restore into a directory below it; nothing was changed",
+        ) from error
+    return aside if occupied else None

@@ -1,0 +1,155 @@
+"""Makes or restores a backup over and over, killed a step later each time, and says what is left; for its test.
+
+    python backup_crash.py DIRECTORY create|restore|replace EVERY
+
+A step is anything that the interpreter audits and that changes the disk; every EVERY-th one gets SIGKILL right before
+it, and so do the last ones, in which a home takes its place. Prints one JSON object per crash. DIRECTORY has a home,
+its ``backup`` and the key that opens it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from sluice.cli.backup.checks import check_home
+from sluice.cli.backup.creation import create
+from sluice.cli.backup.encryption import Keys, read_identities
+from sluice.cli.backup.extraction import extract
+from sluice.cli.backup.restoration import Wish, restore
+from sluice.core.clock import utc_now
+from sluice.core.home import Home
+from sluice.pki.config import PkiConfig
+
+STEPS = frozenset({"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.truncate", "pki.exchange"})
+WRITING = os.O_WRONLY | os.O_RDWR
+LAST = 8
+
+
+def quiet(_done: int, _total: int, _path: str) -> None:
+    """No progress."""
+
+
+def run_and_die(operation: Callable[[], object], fatal: int) -> bool:
+    """Run ``operation`` in a child that is killed before its ``fatal``-th step; whether it was killed."""
+    child = os.fork()
+    if child == 0:
+        steps = itertools.count(1)
+
+        def hook(event: str, arguments: tuple[object, ...]) -> None:
+            writes = event == "open" and isinstance(arguments[2], int) and bool(arguments[2] & WRITING)
+            if (writes or event in STEPS) and next(steps) == fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        try:
+            operation()
+        except BaseException as error:  # noqa: BLE001  the child must end here and not run the parent's code
+            sys.stderr.write(f"{error!r}\n")
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return True
+    if os.WEXITSTATUS(status) != 0:
+        raise SystemExit(f"the operation failed at step {fatal}")
+    return False
+
+
+def steps_of(operation: Callable[[], object]) -> int:
+    """How many steps it has."""
+    count = itertools.count()
+    seen = 0
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal seen
+        writes = event == "open" and isinstance(arguments[2], int) and bool(arguments[2] & WRITING)
+        if counting and (writes or event in STEPS):
+            seen = next(count) + 1
+
+    counting = True
+    sys.addaudithook(hook)
+    operation()
+    counting = False
+    return seen
+
+
+class Crashes:
+    """The three operations in one directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.home, self.target = root, Home.at(root / "home"), Home.at(root / "target")
+        self.keys = Keys(identities=read_identities(root / "key.txt"))
+
+    def create(self) -> None:
+        """To a file of its own."""
+        recipients = [each.to_public() for each in self.keys.identities]
+        create(
+            self.home, self.root / "made", "1", (), recipients=recipients, passphrase="", clock=utc_now, progress=quiet
+        )
+
+    def restore(self) -> None:
+        """Into a home that is not there, or in place of one."""
+        wish = Wish(accept_lost=True, replace=True)
+        restore(
+            self.root / "backup",
+            self.keys,
+            self.target,
+            wish,
+            configure=lambda _: PkiConfig(),
+            clock=utc_now,
+            progress=quiet,
+        )
+
+    def prepare(self, verb: str) -> None:
+        """As before each crash."""
+        (self.root / "made").unlink(missing_ok=True)
+        shutil.rmtree(self.target.root, ignore_errors=True)
+        for aside in self.root.glob("target.replaced-*"):
+            shutil.rmtree(aside)
+        if verb == "replace":
+            shutil.copytree(self.home.root, self.target.root, symlinks=True)
+            (self.target.root / "mine").touch()
+
+    def state(self) -> str:
+        """What somebody finds who looks now; fails when it is neither old nor new."""
+        if (self.root / "made").exists():
+            extract(self.root / "made", self.keys, self.root, wanted=lambda _: False, progress=quiet)
+            return "made"
+        if not self.target.root.exists():
+            return "absent"
+        check_home(self.target)
+        if (self.target.root / "mine").exists():
+            return "old"
+        assert not (self.target.root / ".restoring").exists()
+        return "new"
+
+
+def main(root: Path, verb: str, every: int) -> None:
+    """Crash at each step, and once more do it to the end."""
+    crashes = Crashes(root)
+    operation = crashes.create if verb == "create" else crashes.restore
+    crashes.prepare(verb)
+    whole = steps_of(operation)
+    for fatal in sorted({*range(1, whole, every), *range(max(1, whole - LAST), whole + 1)}):
+        crashes.prepare(verb)
+        if not run_and_die(operation, fatal):
+            continue  # names are random, and so is the number of steps by one or two
+        found = crashes.state()
+        kept = len(list(root.glob("**/mine")))
+        if found in {"absent", "old"}:
+            operation()
+        left = [path.name for path in root.rglob("*.tmp")]
+        sys.stdout.write(
+            json.dumps({"step": fatal, "found": found, "then": crashes.state(), "kept": kept, "left": left}) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
