@@ -1,7 +1,8 @@
 """What was revoked after a backup was made, as far as copies of it survive outside of the lost home.
 
 A restored home must not take back a revocation. Lists of an authority prove themselves by their signature. Records of a
-home (``revoked.json``, ``revocations.jsonl``) do not: so they are only ever added to what is revoked.
+home (``revoked.json``, ``revocations.jsonl``) do not: so they are only ever added to what is revoked, and say nothing
+about which lists there were.
 """
 
 from __future__ import annotations
@@ -36,18 +37,19 @@ from sluice.pki.x509 import ISSUING, AuthorityKind, key_id
 MAX_SOURCES = 100_000
 """Files that are looked at."""
 MAX_RECORD_BYTES = 64 << 20
+MAX_SERIAL_BITS = 160
 EXPIRED_TOO = dt.timedelta(days=36_500)
 """A list of a lost home may have expired: what it revokes is revoked."""
 GATEWAY = "gateway"
 
 _CRL, _RECORD, _GATEWAY = "crl.pem", "revoked.json", "revocations.jsonl"
 _GATEWAY_SUFFIX = ".jsonl"
+_OF_GATEWAY = ("tokens.json", "users.json", _GATEWAY)
 _DIRECTORY = re.compile(r"(root|internal|edge)-([0-9a-f]{16})")
 _REASONS = {str(each.flag.value): each for each in Reason}
 
 
 class _Record(msgspec.Struct, frozen=True):
-    number: int = 0
     revoked: tuple[Revocation, ...] = ()
 
 
@@ -123,8 +125,16 @@ def _take_record(found: Evidence, path: Path, anchors: Sequence[x509.Certificate
     if match is None or match[2] not in keys:
         return False
     record = msgspec.json.decode(read_bounded(path, MAX_RECORD_BYTES), type=_Record)
-    found.note(keys[match[2]], record.number, record.revoked)
+    if not all(_is_usable(entry) for entry in record.revoked):
+        raise RestoreRefused(f"{path} has an entry that no authority can have written", "use the CRL beside it")
+    found.note(keys[match[2]], 0, record.revoked)
     return True
+
+
+def _is_usable(entry: Revocation) -> bool:
+    """Whether a list with this entry can be signed."""
+    times = (entry.revoked_at, *([] if entry.not_after is None else [entry.not_after]))
+    return 0 < entry.number < 1 << MAX_SERIAL_BITS and all(each.tzinfo is not None for each in times)
 
 
 def _take_lists(
@@ -212,6 +222,6 @@ def uncovered(home: Home, evidence: Evidence) -> list[str]:
             continue
         if any(evidence.numbers.get(own, 0) < max(number, 1) for own, number in store.numbers(kind).items()):
             missing.append(str(kind))
-    if not evidence.gateway_known and (home.gateway / "audit").is_dir():
+    if not evidence.gateway_known and any((home.gateway / name).exists() for name in _OF_GATEWAY):
         missing.append(GATEWAY)
     return missing

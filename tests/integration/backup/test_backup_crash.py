@@ -26,13 +26,14 @@ def crashed(root: Path, verb: str, every: int) -> list[dict[str, Any]]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert run.returncode == 0, run.stderr
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
+@pytest.mark.timeout(300)
 def test_killed_creation_leaves_no_backup_or_a_whole_one(lived_in: LivedIn) -> None:
     found = crashed(lived_in.root, "create", EVERY["create"])
     assert len(found) > 5
@@ -42,6 +43,7 @@ def test_killed_creation_leaves_no_backup_or_a_whole_one(lived_in: LivedIn) -> N
     assert all(name.startswith(".made.") for each in found for name in each["left"])
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("verb", "before"), [("restore", "absent"), ("replace", "old")])
 def test_killed_restoration_leaves_the_old_home_or_the_new_one(lived_in: LivedIn, verb: str, before: str) -> None:
     lived_in.back_up()
@@ -91,6 +93,6 @@ def limited(size: int, *arguments: str | Path) -> subprocess.CompletedProcess[st
         preexec_fn=limit,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=False,
     )

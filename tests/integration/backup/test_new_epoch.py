@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import shutil
 from pathlib import Path
 
@@ -206,6 +207,52 @@ def test_list_that_is_forged_or_of_others_revokes_nothing(
     forged = lived_in.root / "forged.pem"
     forged.write_bytes(x509.load_der_x509_crl(bytes(crl)).public_bytes(Encoding.PEM))
     assert "not signed by its issuer" in refused(lived_in, backup, "--revocations", forged)
+
+
+def test_record_without_a_signature_only_adds(lived_in: LivedIn) -> None:
+    """A machine that somebody has taken over may give us a forged one: it hides nothing, and no number is used up."""
+    backup = lived_in.back_up()
+    (own,) = lived_in.home.pki.glob("revocation/internal-*")
+    copy = lived_in.root / "copy" / own.name
+    copy.mkdir(parents=True)
+    entry = {"serial": "abc", "revoked_at": "2026-01-01T00:00:00Z", "reason": "superseded"}
+    (copy / "revoked.json").write_text(json.dumps({"number": 1 << 200, "revoked": [entry]}))
+    told = refused(lived_in, backup, "--revocations", copy.parent)
+    assert "certificates of the internal authority" in told
+    home = lived_in.restore(backup, ACCEPT, "--revocations", copy.parent)
+    current = revocations(home).current(INTERNAL)
+    assert current is not None
+    assert current.number < 1 << 40
+    assert {0xABC, lived_in.revoked.serial_number} <= set(current.revoked)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"serial": "-1", "revoked_at": "2026-01-01T00:00:00Z", "reason": "superseded"},
+        {"serial": "f" * 41, "revoked_at": "2026-01-01T00:00:00Z", "reason": "superseded"},
+        {"serial": "1", "revoked_at": "2026-01-01T00:00:00", "reason": "superseded"},
+        {"serial": "x", "revoked_at": "2026-01-01T00:00:00Z", "reason": "superseded"},
+        {"serial": "1", "revoked_at": "2026-01-01T00:00:00Z", "reason": "because"},
+    ],
+)
+def test_record_that_no_list_can_be_signed_from_is_refused(lived_in: LivedIn, entry: dict[str, str]) -> None:
+    (own,) = lived_in.home.pki.glob("revocation/internal-*")
+    copy = lived_in.root / "copy" / own.name
+    copy.mkdir(parents=True)
+    (copy / "revoked.json").write_text(json.dumps({"number": 5, "revoked": [entry]}))
+    assert "has no revocations of this cluster" in refused(
+        lived_in, lived_in.back_up(), ACCEPT, "--revocations", copy.parent
+    )
+
+
+def test_machine_of_the_root_alone_asks_for_no_evidence_of_a_gateway(lived_in: LivedIn) -> None:
+    home = Home.at(lived_in.root / "root-only")
+    shutil.copytree(lived_in.home.pki / "authorities" / "root", home.pki / "authorities" / "root")
+    made = lived_in.root / "root-backup"
+    done = sluice("backup", "create", made, "--home", home.root, "--recipient", lived_in.recipient)
+    assert done.returncode == 0, done.stderr
+    assert (lived_in.restore(made).pki / "authorities" / "root" / "key.pem").exists()
 
 
 def test_expired_list_of_a_lost_home_still_revokes(lived_in: LivedIn) -> None:

@@ -75,7 +75,7 @@ class Writers:
                         and all(self._counts[name] >= wanted.get(name, 1) for name in self._counts)
                     )
                 ),
-                timeout=60,
+                timeout=110,
             )
         assert done
         assert not self._failures
@@ -139,7 +139,7 @@ class Writers:
                     await jobs.forget(job_id)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_each_backup_is_a_home_as_it_was(lived_in: LivedIn) -> None:
     writers = Writers(lived_in.home, lived_in.root / "pipeline.py")
     backups = []
