@@ -117,6 +117,7 @@ bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.control_plane
 	$(PY) -m benchmarks.shuffle_worker
 	$(PY) -m benchmarks.sealed_shuffle
+	$(PY) -m benchmarks.real_time
 	scripts/get-load-programs
 	$(PY) -m benchmarks.gateway
 	$(PY) -m benchmarks.egress

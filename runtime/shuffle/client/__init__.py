@@ -1,4 +1,4 @@
-"""The data plane's client in Python: pushes map outputs, reads them, and follows shuffles while they are written."""
+"""The data plane's client in Python: pushes map outputs, and reads them."""
 
 import lazy_loader
 

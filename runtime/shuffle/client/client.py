@@ -27,7 +27,6 @@ import numpy as np
 from sluice.pki.tls import TlsIdentity
 from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.shuffle.client.connection import Answers, WorkerConnection
-from sluice.runtime.shuffle.client.successors import Locate, Successors
 from sluice.runtime.shuffle.data_plane import (
     DATA_ENTRY,
     FLAG_ORDERED,
@@ -101,7 +100,6 @@ class MapWriter:
         self._segments = 0
         self._size = 0
         self._pushing: dict[WorkerAddress, _Pushing] = {}
-        self._announced_as: int | None = None
         self._sealer = None if client.seal is None else MapSealer(client.seal, shuffle, map_id)
         self._partitions: set[int] = set()
 
@@ -184,7 +182,7 @@ class MapWriter:
     async def _commit(self, worker: WorkerAddress) -> None:
         connection = await self._client.connection(worker, "push")
         try:
-            await connection.commit(self._shuffle, self._map_id, self._segments, self._size, self._announced_as)
+            await connection.commit(self._shuffle, self._map_id, self._segments, self._size)
         except ShuffleError:
             if worker in self._pushing:
                 self._pushing[worker].check()  # why a segment was refused says more
@@ -204,7 +202,6 @@ class ShuffleClient:
         workers: the live workers of the shuffle, in the order of its allocation.
         integrity_key: the job's, 16 hexadecimal digits.
         replicas: to how many workers each map's output goes.
-        locate: asked who has taken over from a worker that is gone, for shuffles that are read while they are written.
         seal: seals what is written, and takes nothing else when it reads; None: nothing is sealed.
     """
 
@@ -215,7 +212,6 @@ class ShuffleClient:
         integrity_key: str,
         *,
         replicas: int = 1,
-        locate: Locate | None = None,
         seal: SealKeys | None = None,
     ) -> None:
         if not 1 <= replicas <= len(workers):
@@ -229,8 +225,6 @@ class ShuffleClient:
         self.integrity_key = bytes.fromhex(integrity_key)
         self._connections: dict[tuple[str, str], WorkerConnection] = {}
         self._opening: dict[tuple[str, str], asyncio.Lock] = {}
-        self._locate = locate
-        self._successors: dict[int, Successors] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -319,15 +313,6 @@ class ShuffleClient:
                     yield segment
         if answer.kind is not FrameType.END or (answer.count, answer.extra) != (segments & 0xFFFFFFFF, size):
             raise ShuffleUnavailable(f"shuffle worker {worker.name} ended a fetch before all was sent")
-
-    def placement(self, map_index: int) -> tuple[WorkerAddress, ...]:
-        """Where an announced map goes, whichever attempt of it: so that one worker can tell which attempt counts."""
-        count = len(self.workers)
-        return tuple(self.workers[(map_index + i) % count] for i in range(self._replicas))
-
-    def successors(self, shuffle: int) -> Successors:
-        """Who has taken over what of a shuffle, as far as is known here."""
-        return self._successors.setdefault(shuffle, Successors(shuffle, self._locate))
 
     async def connection(self, worker: WorkerAddress, direction: Literal["push", "fetch"]) -> WorkerConnection:
         """The one connection to ``worker`` in this direction, opened when there is none that works."""

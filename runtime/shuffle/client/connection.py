@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncGenerator, Iterator
-from typing import Literal, NoReturn
+from typing import Literal
 
 import msgspec
 
@@ -20,7 +20,6 @@ from sluice.runtime.shuffle.data_plane import (
     FrameRefused,
     FrameType,
     Header,
-    Produced,
     ShuffleError,
     ShuffleUnavailable,
     error_of,
@@ -102,12 +101,8 @@ class WorkerConnection:
             self._sent += header.length
         await self.send(header.pack(), payload)
 
-    async def commit(self, shuffle: int, map_id: int, segments: int, size: int, map_index: int | None = None) -> None:
-        """Make a map readable, and when ``map_index`` is given, announce it to readers that follow.
-
-        Raises:
-            ShuffleError: the worker does not have all of it, or another attempt of that map counts.
-        """
+    async def commit(self, shuffle: int, map_id: int, segments: int, size: int) -> None:
+        """Make a map readable; raises :class:`ShuffleError` when the worker does not have all of it."""
         with self.request() as (number, queue):
             header = Header(
                 FrameType.COMMIT,
@@ -115,40 +110,13 @@ class WorkerConnection:
                 map_id=map_id,
                 request=number,
                 count=segments,
-                aux=0 if map_index is None else map_index + 1,
                 extra=size,
             )
             await self.send(header.pack())
             await answer_of(queue, self.address.name)
 
-    async def begin_map(self, shuffle: int, map_id: int) -> None:
-        """An attempt that is to be announced begins; raises :class:`Moved` when it is to be written elsewhere."""
-        with self.request() as (number, queue):
-            header = Header(FrameType.BEGIN, shuffle=shuffle, map_id=map_id, request=number)
-            await self.send(header.pack())
-            await answer_of(queue, self.address.name)
-
-    async def live(self, shuffle: int, interval: float) -> NoReturn:
-        """Say again and again that the producer of a shuffle goes on, until the worker answers with an error."""
-        with self.request() as (number, queue):
-            header = Header(FrameType.PRODUCE, shuffle=shuffle, request=number, aux=Produced.ALIVE)
-            while True:
-                await self.send(header.pack())
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(interval):
-                        await answer_of(queue, self.address.name)
-
-    async def produced(self, shuffle: int, what: Produced, payload: bytes = b"", maps: int = 0) -> None:
-        """Say how the producer of a shuffle ended; raises :class:`ShuffleError` when the worker does not take it."""
-        with self.request() as (number, queue):
-            header = Header(
-                FrameType.PRODUCE, shuffle=shuffle, request=number, length=len(payload), count=maps, aux=what
-            )
-            await self.send(header.pack(), payload)
-            await answer_of(queue, self.address.name)
-
     async def stream(self, header: Header, payload: bytes) -> AsyncGenerator[tuple[Header, bytes], None]:
-        """Send a FETCH or FOLLOW; yields its answers, the last of which is END.
+        """Send a FETCH; yields its answers, the last of which is END.
 
         Each DATA is credited once the caller asks for the next answer. Close the iterator to cancel the request.
 

@@ -149,7 +149,7 @@ class WorkerReport(Message, frozen=True):
         waits, waiting_seconds: how often and how long in all writers were held back.
         draining: it takes nothing new.
         policy: when it answers commits.
-        followed: shuffles that somebody follows here, or produces to be followed.
+        followed: shuffles that are read here while they are written.
     """
 
     memory_used: int = 0

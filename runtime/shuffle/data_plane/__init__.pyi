@@ -1,13 +1,11 @@
 from .check_values import KEY_BYTES as KEY_BYTES, SegmentChecks as SegmentChecks
 from .errors import (
-    AttemptLost as AttemptLost,
     AttemptSuperseded as AttemptSuperseded,
     DiskFailed as DiskFailed,
     Draining as Draining,
     FrameRefused as FrameRefused,
     JobNotAllowed as JobNotAllowed,
     MapUnknown as MapUnknown,
-    Moved as Moved,
     ProducerAborted as ProducerAborted,
     ProducerSilent as ProducerSilent,
     QuotaExceeded as QuotaExceeded,

@@ -6,7 +6,6 @@ import enum
 from typing import Self
 
 from sluice.core import SluiceError
-from sluice.runtime.messages import WorkerAddress
 
 
 class ErrorCode(enum.IntEnum):
@@ -32,14 +31,10 @@ class ErrorCode(enum.IntEnum):
     """The producer of the shuffle gave it up."""
     SILENT = 10
     """The producer of the shuffle has given no sign of life for too long."""
-    LOST = 11
-    """An attempt that was given to the reader does not count any more."""
-    MOVED = 12
-    """Another worker has taken over the shuffle: the payload says which one."""
 
 
 BY_CODE: dict[int, type[ShuffleError]] = {}
-"""The error that each code of an ERROR frame stands for; :class:`Moved` has a payload of its own."""
+"""The error that each code of an ERROR frame stands for."""
 
 
 class ShuffleError(SluiceError):
@@ -106,22 +101,8 @@ class ProducerAborted(ShuffleError, code=ErrorCode.ABORTED):
 
 
 class ProducerSilent(ShuffleError, code=ErrorCode.SILENT):
-    """Nobody has written to the shuffle, or said that it goes on, for too long."""
-
-
-class AttemptLost(ShuffleError, code=ErrorCode.LOST):
-    """An attempt that the reader has read does not count any more: what it read is not the shuffle's content."""
+    """Nobody has written to the shuffle for too long."""
 
 
 class ShuffleUnavailable(ShuffleError):
     """A worker could not be reached, refused us, or broke off."""
-
-
-class Moved(ShuffleUnavailable):
-    """Who follows or announces maps of the shuffle does it at another worker now, :attr:`to`."""
-
-    code = ErrorCode.MOVED
-
-    def __init__(self, what: str, remedy: str = "", *, to: WorkerAddress, partition: int = 0, map_id: int = 0) -> None:
-        super().__init__(what, remedy, partition=partition, map_id=map_id)
-        self.to = to

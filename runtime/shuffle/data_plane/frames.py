@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Collection
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from sluice.runtime.messages import WorkerAddress
-from sluice.runtime.shuffle.data_plane.errors import BY_CODE, ErrorCode, FrameRefused, Moved, ShuffleError
+from sluice.runtime.shuffle.data_plane.errors import BY_CODE, ErrorCode, FrameRefused, ShuffleError
 
 MAGIC = 0x31434C53
 """``SLC1`` as it stands on the wire."""
@@ -44,8 +42,6 @@ MAX_PARTITION = 1 << 24
 
 MAX_MAPS_PER_BATCH = 4 << 10
 """Most maps that one MAPS frame announces."""
-MAX_NAME_LENGTH = 255
-"""Longest name, and longest host, of a worker."""
 
 FLAG_ORDERED = 0x01
 """FETCH: each partition's segments by (map, sequence)."""
@@ -77,7 +73,6 @@ class FrameType(enum.IntEnum):
     CANCEL = 7
     PRODUCE = 8
     FOLLOW = 9
-    BEGIN = 10
     HELLO_OK = 17
     PUSH_OK = 18
     COMMIT_OK = 19
@@ -86,30 +81,27 @@ class FrameType(enum.IntEnum):
     END = 22
     MAPS = 23
     MAPS_SENT = 24
-    BEGIN_OK = 25
     ERROR = 31
 
 
 class Produced(enum.IntEnum):
     """What a PRODUCE frame says, in ``aux``."""
 
-    ALIVE = 0
-    """It goes on; not answered."""
     COMPLETE = 1
-    """The maps named are all of a share that this worker has to have, and no other attempt ever counts."""
+    """The share has so many maps, which this worker has to have, and no more come."""
     ABORTED = 2
     """Nothing of the shuffle counts; the payload says why."""
+    FORGET = 3
+    """All readers have had the first so many maps of the share."""
 
 
 FROM_CLIENT = frozenset(kind for kind in FrameType if kind < FrameType.HELLO_OK)
 _MAX_LENGTH = {
     FrameType.PUSH: MAX_PUSH_PAYLOAD_BYTES,
     FrameType.FETCH: MAX_FETCH_PAYLOAD_BYTES,
-    FrameType.FOLLOW: MAX_FETCH_PAYLOAD_BYTES,
-    FrameType.PRODUCE: MAX_FETCH_PAYLOAD_BYTES,
     FrameType.DATA: MAX_SEGMENT_BYTES + MAX_SEGMENTS_PER_DATA * DATA_ENTRY.itemsize,
 }
-_EMPTY = frozenset({FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameType.CANCEL, FrameType.BEGIN})
+_EMPTY = frozenset({FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameType.CANCEL})
 """Frames without payload."""
 
 
@@ -154,10 +146,6 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=False, omit_defau
 
 
 _HELLO_DECODER = msgspec.msgpack.Decoder(Hello)
-_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
-_Port = Annotated[int, msgspec.Meta(gt=0, lt=1 << 16)]
-_MOVED_DECODER = msgspec.msgpack.Decoder(tuple[_Name, _Name, _Port])
-"""The payload of an ERROR that says MOVED: name, host and port of the worker to go to."""
 
 
 def parse_header(data: bytes | bytearray | memoryview, *, from_client: bool) -> Header:
@@ -258,50 +246,38 @@ def parse_map_ids(header: Header, payload: bytes | bytearray | memoryview) -> np
 
 
 class Share(NamedTuple):
-    """Which maps a reader follows at a worker: those whose index has this remainder."""
+    """The maps of one writer: those whose index has this remainder."""
 
     modulus: int
     remainder: int
 
-    def has(self, index: int) -> bool:
-        """Whether the map with this index is one of them."""
-        return index % self.modulus == self.remainder
 
-    def covers(self, other: Share) -> bool:
-        """Whether all of ``other`` are among them."""
-        return other.modulus % self.modulus == 0 and self.has(other.remainder)
+def pack_share(share: Share) -> bytes:
+    """The payload of FOLLOW, and of a PRODUCE that says COMPLETE or FORGET."""
+    return _SHARE.pack(*share)
 
 
-def pack_share(share: Share, maps: Collection[int]) -> bytes:
-    """The payload of FOLLOW, with the maps that the reader has whole, and that of a PRODUCE which says COMPLETE."""
-    return _SHARE.pack(*share) + np.array(sorted(maps), "<i8").tobytes()
-
-
-def parse_follow(header: Header, payload: bytes | bytearray | memoryview) -> tuple[Share, npt.NDArray[np.int64]]:
-    """The payload of FOLLOW: the share, and what the reader has, each once.
-
-    Raises:
-        FrameRefused: not as long as the header says, a map twice, no share, or an impossible partition range.
-    """
+def parse_follow(header: Header, payload: bytes | bytearray | memoryview) -> Share:
+    """The payload of FOLLOW; raises :class:`FrameRefused` for no share, or an impossible partition range."""
     _check_range(header)
     return _parse_share(header, payload)
 
 
-def _parse_share(header: Header, payload: bytes | bytearray | memoryview) -> tuple[Share, npt.NDArray[np.int64]]:
-    if header.length != _SHARE.size + 8 * header.count:
-        raise FrameRefused(f"a {header.kind.name} without {header.count} maps in {header.length} bytes")
+def _parse_share(header: Header, payload: bytes | bytearray | memoryview) -> Share:
+    if header.length != _SHARE.size:
+        raise FrameRefused(f"a {header.kind.name} with {header.length} bytes")
     share = Share(*_SHARE.unpack_from(payload))
     if not share.remainder < share.modulus:
         raise FrameRefused(f"a {header.kind.name} of maps {share.remainder} modulo {share.modulus}")
-    return share, _distinct(np.frombuffer(payload, "<i8", header.count, _SHARE.size))
+    return share
 
 
 class Production(NamedTuple):
-    """What a PRODUCE says: the share and its maps of ``COMPLETE``, the reason of ``ABORTED``."""
+    """What a PRODUCE says: the reason of ``ABORTED``; of the others a share, and how many of its maps."""
 
     what: Produced
     share: Share
-    maps: list[int]
+    maps: int
     reason: str
 
 
@@ -315,12 +291,11 @@ def parse_produced(header: Header, payload: bytes | bytearray | memoryview) -> P
         what = Produced(header.aux)
     except ValueError:
         raise FrameRefused(f"a PRODUCE that says {header.aux}") from None
-    if what is Produced.COMPLETE:
-        share, maps = _parse_share(header, payload)
-        return Production(what, share, maps.tolist(), "")
-    if header.count or header.length > (MAX_ERROR_TEXT_BYTES if what is Produced.ABORTED else 0):
+    if what is not Produced.ABORTED:
+        return Production(what, _parse_share(header, payload), header.count, "")
+    if header.count or header.length > MAX_ERROR_TEXT_BYTES:
         raise FrameRefused(f"a PRODUCE that says {what.name} with {header.length} bytes")
-    return Production(what, Share(1, 0), [], printable(bytes(payload[: header.length])))
+    return Production(what, Share(1, 0), 0, printable(bytes(payload[: header.length])))
 
 
 def parse_maps(header: Header, payload: bytes | bytearray | memoryview) -> list[tuple[int, int]]:
@@ -351,10 +326,7 @@ def printable(text: bytes) -> str:
 
 def pack_error(error: ShuffleError, *, shuffle: int = 0, request: int = 0) -> bytes:
     """The ERROR frame that tells a client of ``error``."""
-    if isinstance(error, Moved):
-        text = msgspec.msgpack.encode(msgspec.structs.astuple(error.to))
-    else:
-        text = str(error).encode()[:MAX_ERROR_TEXT_BYTES].decode(errors="ignore").encode()
+    text = str(error).encode()[:MAX_ERROR_TEXT_BYTES].decode(errors="ignore").encode()
     header = Header(
         FrameType.ERROR,
         shuffle=shuffle,
@@ -369,17 +341,7 @@ def pack_error(error: ShuffleError, *, shuffle: int = 0, request: int = 0) -> by
 
 def error_of(header: Header, payload: bytes | bytearray | memoryview) -> ShuffleError:
     """The error that an ERROR frame tells of."""
-    if header.aux == ErrorCode.MOVED:
-        return _moved(header, payload)
     known = BY_CODE.get(header.aux, ShuffleError)
     text = printable(bytes(payload[:MAX_ERROR_TEXT_BYTES]))
     name = ErrorCode(header.aux).name if header.aux in BY_CODE else f"code {header.aux}"
     return known(text or name, partition=header.partition, map_id=header.map_id)
-
-
-def _moved(header: Header, payload: bytes | bytearray | memoryview) -> ShuffleError:
-    try:
-        to = WorkerAddress(*_MOVED_DECODER.decode(payload))
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return FrameRefused("a worker says that a shuffle has moved, and not where to")
-    return Moved(f"shuffle {header.shuffle} has moved to {printable(to.name.encode())}", to=to, map_id=header.map_id)

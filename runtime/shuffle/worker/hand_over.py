@@ -4,8 +4,8 @@ It dials a successor's data channel as what it is, a shuffle worker, and pushes 
 same segments, sequence numbers and check values. The successor lets it in for the jobs that the manager told it to
 expect from this worker, and for no other. What is here stays here until the job or the shuffle is released.
 
-Maps that were announced are announced there. When all of them are, this worker has nothing more to decide about them:
-it sends readers and writers there, and announces there what was begun here and commits later.
+A shuffle that is read while it is written is not given away but given up: with replicas its writers and readers go on
+at the other worker, and otherwise it begins anew elsewhere.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ import asyncio
 import contextlib
 import logging
 import struct
-import time
-from collections.abc import Callable
-from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,16 +24,12 @@ from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.shuffle.client import WorkerConnection
 from sluice.runtime.shuffle.data_plane import (
     MAX_PARTITION,
-    AttemptSuperseded,
     FrameType,
     Header,
     MapUnknown,
-    Produced,
     SegmentChecks,
     SegmentCorrupt,
     ShuffleError,
-    ShuffleUnavailable,
-    pack_share,
 )
 from sluice.runtime.shuffle.worker.storage import Committed, Located, ShuffleData, ShuffleStore
 
@@ -45,17 +38,6 @@ _LOG = logging.getLogger(__name__)
 FRAME_BYTES = 1 << 20
 """About so much data goes into one frame."""
 FRAME_SEGMENTS = 1024
-HOLD_SECONDS = 10.0
-"""How long commits that have begun may take before the hand-over is put off."""
-HELD_SECONDS = 0.5
-"""For about so long who commits waits at first, while what was committed meanwhile is given."""
-HELD_FACTOR = 1.25
-"""So much longer each time, until the hand-over has caught up."""
-LONGEST_HELD_SECONDS = 30.0
-FREE_SECONDS = 0.05
-"""For so long they may go on in between."""
-FORWARD_SECONDS = 100.0
-"""How long a commit waits until it is announced elsewhere; less than its writer waits."""
 _ROW = struct.Struct("<IIII")
 
 
@@ -69,11 +51,6 @@ class _Shuffle:
     checks: SegmentChecks
     to: WorkerAddress
     given: set[int] = field(default_factory=set)
-    superseded: set[int] = field(default_factory=set)
-    giving: asyncio.Lock = field(default_factory=asyncio.Lock)
-    settled: bool = False
-    """Whether ``to``, or whoever had it before and is there, decides about it now."""
-    announcing: set[asyncio.Task[None]] = field(default_factory=set)
     task: asyncio.Task[None] | None = None
     failure: ShuffleError | None = None
 
@@ -96,8 +73,7 @@ class HandOvers:
         self._shuffles: dict[tuple[str, int], _Shuffle] = {}
 
     def hand_over(self, job_id: str, number: int, to: WorkerAddress) -> int:
-        """Go on handing a shuffle over, in the background; returns how much is left: maps, not committed ones included,
-        and peers that are not told yet that it goes on elsewhere.
+        """Go on handing a shuffle over, in the background; returns how many maps are left, not committed ones included.
 
         To be called again until nothing is left. What cannot be read here any more is left out: it would be lost for
         readers all the same.
@@ -111,6 +87,9 @@ class HandOvers:
         except MapUnknown:
             self._shuffles.pop((job_id, number), None)
             return 0
+        if data.announced.active:
+            data.give_up(f"{self._identity.spiffe_id.name} is drained")
+            return 0
         known = self._shuffles.get((job_id, number))
         if known is None or known.to != to:
             if known is not None and known.task is not None:
@@ -120,16 +99,14 @@ class HandOvers:
             failure, known.failure = known.failure, None
             raise failure
         left = len(known.left())
-        if (left or not known.settled) and known.task is None:
+        if left and known.task is None:
             known.task = asyncio.create_task(_run(self._identity, known))
-        rest = data.announced.parties(self._store.config.follow_seconds) if known.settled else 1
-        return left + data.open_maps() + rest
+        return left + data.open_maps()
 
     async def close(self) -> None:
         """End those that run."""
         running = [each.task for each in self._shuffles.values() if each.task is not None]
-        announcing = [task for each in self._shuffles.values() for task in each.announcing]
-        await end_tasks(*running, *announcing)
+        await end_tasks(*running)
 
 
 async def _run(identity: TlsIdentity, shuffle: _Shuffle) -> None:
@@ -140,8 +117,6 @@ async def _run(identity: TlsIdentity, shuffle: _Shuffle) -> None:
             before = len(shuffle.given)
             for each in shuffle.left():
                 await receiver.give(each)
-            if not shuffle.settled:
-                await _settle(identity, shuffle, receiver)
         if count := len(shuffle.given) - before:
             _LOG.info("%d maps of shuffle %s are with %s now", count, shuffle.data.name, shuffle.to.name)
     except ShuffleError as error:
@@ -149,80 +124,6 @@ async def _run(identity: TlsIdentity, shuffle: _Shuffle) -> None:
         shuffle.failure = error
     finally:
         shuffle.task = None
-
-
-async def _settle(identity: TlsIdentity, shuffle: _Shuffle, receiver: _Receiver) -> None:
-    """Let the successor decide about what is announced."""
-    pipeline = shuffle.data.announced
-    if pipeline.moved is None or not await _is_there(identity, pipeline.moved, shuffle.job_id):
-        held = HELD_SECONDS
-        while not (pipeline.over or await _move(identity, shuffle, receiver, held)):
-            held = min(held * HELD_FACTOR, LONGEST_HELD_SECONDS)
-            await asyncio.sleep(FREE_SECONDS)
-    # Else the one that has it already has decided since, and hands over itself.
-    shuffle.settled = True
-
-
-async def _move(identity: TlsIdentity, shuffle: _Shuffle, receiver: _Receiver, seconds: float) -> bool:
-    """Give the rest while nobody commits, and let the successor decide; False when ``seconds`` are too short."""
-    pipeline = shuffle.data.announced
-    try:
-        if not await asyncio.to_thread(pipeline.hold, HOLD_SECONDS):
-            raise ShuffleUnavailable(f"commits to shuffle {shuffle.data.name} do not end")
-        until = time.monotonic() + seconds
-        for each in shuffle.left():
-            if time.monotonic() > until:
-                return False
-            await receiver.give(each)
-        for share, maps in pipeline.complete_shares:
-            await receiver.complete(pack_share(share, maps), len(maps))
-        shuffle.data.forward = _forwarding(identity, shuffle)
-        pipeline.move(shuffle.to)
-    finally:
-        pipeline.let_go()
-    return True
-
-
-async def _is_there(identity: TlsIdentity, worker: WorkerAddress, job_id: str) -> bool:
-    """Whether a worker still expects us: it has not ended since."""
-    try:
-        connection = await WorkerConnection.open(identity, worker, "push", job_id)
-    except ShuffleError:
-        return False
-    await connection.close()
-    return True
-
-
-def _forwarding(identity: TlsIdentity, shuffle: _Shuffle) -> Callable[[int], None]:
-    """What announces a map at the successor that was committed here after the hand-over; for threads to call."""
-    loop = asyncio.get_running_loop()
-
-    async def announce(map_id: int) -> None:
-        receiver = _Receiver(identity, shuffle)
-        try:
-            for each in shuffle.data.committed():
-                if each.map_id == map_id:
-                    await receiver.give(each)
-        finally:
-            await receiver.close()
-        if map_id in shuffle.superseded:
-            raise AttemptSuperseded(f"attempt {map_id} of shuffle {shuffle.data.name} does not count", map_id=map_id)
-
-    async def noted(map_id: int) -> None:
-        task = asyncio.create_task(announce(map_id))
-        shuffle.announcing.add(task)
-        task.add_done_callback(shuffle.announcing.discard)
-        await task
-
-    def forward(map_id: int) -> None:
-        announced = asyncio.run_coroutine_threadsafe(noted(map_id), loop)
-        try:
-            announced.result(FORWARD_SECONDS)
-        except (CancelledError, TimeoutError) as error:
-            announced.cancel()
-            raise ShuffleUnavailable(f"map {map_id} cannot be announced at {shuffle.to.name}") from error
-
-    return forward
 
 
 class _Receiver:
@@ -239,23 +140,10 @@ class _Receiver:
             await self._connection.close()
 
     async def give(self, each: Committed) -> None:
-        """Have it there, once, if it can be read here."""
-        shuffle = self._shuffle
-        async with shuffle.giving:
-            if each.map_id in shuffle.given:
-                return
-            try:
-                await self._give(each)
-            except SegmentCorrupt:
-                pass
-            except AttemptSuperseded:
-                shuffle.superseded.add(each.map_id)
-            shuffle.given.add(each.map_id)
-
-    async def complete(self, payload: bytes, maps: int) -> None:
-        """Say that a share is complete; readers hear it there if it has not all of it."""
-        with contextlib.suppress(MapUnknown):
-            await (await self._connected()).produced(self._shuffle.number, Produced.COMPLETE, payload, maps)
+        """Have it there, if it can be read here."""
+        with contextlib.suppress(SegmentCorrupt):
+            await self._give(each)
+        self._shuffle.given.add(each.map_id)
 
     async def _connected(self) -> WorkerConnection:
         if self._connection is None:
@@ -280,8 +168,7 @@ class _Receiver:
                     )  # fmt: skip
                     await connection.push(header, payload)
                     row = end
-        index = shuffle.data.announced.indexes.get(each.map_id)
-        await connection.commit(shuffle.number, each.map_id, each.segments, each.size, index)
+        await connection.commit(shuffle.number, each.map_id, each.segments, each.size)
 
 
 def _plan(data: ShuffleData, map_id: int) -> list[Located]:

@@ -121,9 +121,5 @@ class ShuffleWorker:
             waiting_seconds=pool.waited_seconds,
             draining=store.draining,
             policy=store.config.policy.value,
-            followed=sum(
-                data.announced.parties(store.config.follow_seconds) > 0
-                for job in store.jobs()
-                for data in job.shuffles()
-            ),
+            followed=sum(data.announced.active for job in store.jobs() for data in job.shuffles()),
         )

@@ -19,7 +19,6 @@ from tests.integration.shuffle.raw_peer import commit_frame, fetch_frame
 
 SEGMENTS = 4096
 """In each frame of many."""
-MANY_MAPS = 100_000
 Frames = Iterator[bytes]
 
 
@@ -52,28 +51,24 @@ def scattered_sequence_numbers(key: bytes) -> Frames:
         yield _push(0, map_id, [(0, each, 0, checks.value(0, map_id, each)) for each in numbers])
 
 
-def live_shuffles(_: bytes) -> Frames:
-    """A sign of life for shuffles that nobody has heard of."""
+def completed_shuffles(_: bytes) -> Frames:
+    """Shuffles that nobody has heard of, complete without a map."""
+    nothing = pack_share(Share(1, 0))
     for shuffle in range(8_000):
-        yield Header(FrameType.PRODUCE, shuffle=shuffle, request=1, aux=Produced.ALIVE).pack()
-
-
-def begun_maps(_: bytes) -> Frames:
-    """Attempts that begin and are never committed."""
-    for map_id in range(50_000):
-        yield Header(FrameType.BEGIN, shuffle=0, map_id=map_id, request=1).pack()
+        header = Header(FrameType.PRODUCE, shuffle=shuffle, request=1, length=len(nothing), aux=Produced.COMPLETE)
+        yield header.pack() + nothing
 
 
 def empty_maps(_: bytes) -> Frames:
     """Commits of maps without output, announced."""
     for map_id in range(20_000):
-        yield Header(FrameType.COMMIT, shuffle=0, map_id=map_id, request=1, aux=map_id + 1).pack()
+        yield Header(FrameType.COMMIT, shuffle=0, map_id=map_id, request=1, partition=1, aux=map_id + 1).pack()
 
 
 def shares(_: bytes) -> Frames:
     """Shares of a shuffle that are complete without any map."""
     for number in range(20_000):
-        payload = pack_share(Share(1 << 20, number), ())
+        payload = pack_share(Share(1 << 20, number))
         yield Header(FrameType.PRODUCE, request=1, length=len(payload), aux=Produced.COMPLETE).pack() + payload
 
 
@@ -94,17 +89,17 @@ def partitions(key: bytes) -> Frames:
         yield commit_frame(0, map_id, SEGMENTS, SEGMENTS)
 
 
-def followers(_: bytes) -> Frames:
-    """Readers that have very many maps already."""
-    had = pack_share(Share(1, 0), range(1, MANY_MAPS + 1))
-    for request in range(16):
-        header = Header(FrameType.FOLLOW, request=request, aux=1, length=len(had), count=MANY_MAPS, extra=1)
-        yield header.pack() + had
+def followed_shares(_: bytes) -> Frames:
+    """Readers of many writers that nobody has heard of."""
+    for number in range(20_000):
+        payload = pack_share(Share(1 << 20, number))
+        header = Header(FrameType.FOLLOW, request=1, aux=1, length=len(payload), extra=1)
+        yield header.pack() + payload + Header(FrameType.CANCEL, request=1).pack()
 
 
 def followed_shuffles(_: bytes) -> Frames:
     """Readers of shuffles that nobody has heard of."""
-    nothing = pack_share(Share(1, 0), ())
+    nothing = pack_share(Share(1, 0))
     for shuffle in range(1000):
         header = Header(FrameType.FOLLOW, shuffle=shuffle, request=shuffle, aux=1, length=len(nothing), extra=1)
         yield header.pack() + nothing
@@ -120,11 +115,10 @@ PUSHES: tuple[Callable[[bytes], Frames], ...] = (
     zero_length_segments,
     high_sequence_numbers,
     scattered_sequence_numbers,
-    live_shuffles,
-    begun_maps,
+    completed_shuffles,
     empty_maps,
     shares,
     reasons,
     partitions,
 )
-FETCHES: tuple[Callable[[bytes], Frames], ...] = (followers, followed_shuffles, reads_without_credit)
+FETCHES: tuple[Callable[[bytes], Frames], ...] = (followed_shares, followed_shuffles, reads_without_credit)

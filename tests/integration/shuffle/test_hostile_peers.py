@@ -380,8 +380,8 @@ async def test_idle_connections_keep_no_executor_waiting(
             # Who is admitted gives way to nobody.
             idle += [socket.create_connection(where, TIMEOUT_SECONDS) for _ in range(24)]
             assert idle[24].recv(1) == b""
-            peer.send(header(FrameType.BEGIN, shuffle=SHUFFLE, map_id=MAP, request=1))
-            assert peer.answer().header.kind is FrameType.BEGIN_OK
+            peer.send(header(FrameType.COMMIT, shuffle=SHUFFLE, map_id=MAP, request=1))
+            assert peer.answer().header.kind is FrameType.COMMIT_OK
         for each in idle:
             each.close()
 

@@ -10,7 +10,6 @@ import pytest
 
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.shuffle.client.client import Segment, ShuffleClient, WorkerAddress
-from sluice.runtime.shuffle.client.pipelined import Producer, follow
 from sluice.runtime.shuffle.data_plane.errors import SegmentCorrupt, ShuffleError, ShuffleUnavailable
 from sluice.runtime.shuffle.data_plane.sealing import SealKeys
 from sluice.runtime.shuffle.worker.config import Layout, Policy
@@ -160,10 +159,6 @@ async def test_the_reader_must_know_what_there_is(
         written.blocks[0] = written.blocks[0] | {PARTITIONS}
         with pytest.raises(ShuffleUnavailable, match=f"partition {PARTITIONS} of map 0 are missing"):
             [each async for each in written.read(client, [0], 0, PARTITIONS + 1)]
-        with pytest.raises(ShuffleError, match="cannot be followed"):
-            await anext(follow(client, 3, 0, 1))
-        with pytest.raises(ShuffleError, match="cannot be followed"):
-            Producer(client, 3).writer(0, 7)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

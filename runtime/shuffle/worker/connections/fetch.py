@@ -26,9 +26,7 @@ from sluice.runtime.shuffle.worker.connections.following import FollowingFetch, 
 from sluice.runtime.shuffle.worker.connections.session import Session
 from sluice.runtime.shuffle.worker.storage import (
     CONNECTION_BYTES,
-    FOLLOWED_MAP_BYTES,
     REQUEST_BYTES,
-    WANTED_MAP_BYTES,
     Holding,
     Located,
     NoRoomYet,
@@ -117,7 +115,7 @@ class FetchConnection:
             case FrameType.CREDIT:
                 # A fetch that is not known has ended meanwhile.
                 if (fetch := self._fetches.get(header.request)) is not None:
-                    fetch.grant(header.extra)
+                    fetch.grant(header.extra, header.count)
             case FrameType.CANCEL:
                 self._forget(header.request)
             case _:
@@ -173,16 +171,15 @@ class FetchConnection:
             raise FrameRefused(f"more than {MAX_REQUESTS} fetches at the same time")
 
     def _follow(self, header: Header) -> None:
-        """A reader wants what the maps of its share have for it, as they are committed."""
+        """A reader wants what the maps of one writer have for it, as they are committed."""
         with contextlib.ExitStack() as stack:
             holding = stack.enter_context(Holding(self._job.connections))
-            kept = header.length // WANTED_MAP_BYTES * FOLLOWED_MAP_BYTES
-            share, had = parse_follow(header, self._payload(header, holding, kept))
+            share = parse_follow(header, self._payload(header, holding, 0))
             self._check_request(header)
             # Nobody may have written to it yet.
             data, checks = self._job.shuffle(header.shuffle, create=True)
-            patience, taken = self._store.config.follow_seconds, max(0, header.map_id)
-            follower = data.announced.follow(share, had.tolist(), patience, holding, taken)
+            partitions, patience = (header.partition, header.aux), self._store.config.follow_seconds
+            follower = data.announced.follow(share, partitions, patience, had=header.count, taken=max(0, header.map_id))
             stack.pop_all()
         fetch = FollowingFetch(
             header, data, checks, iter(()), header.extra, time.monotonic(), follower=follower, holding=holding

@@ -53,7 +53,7 @@ class Fetch:
                 return False
         return True
 
-    def grant(self, size: int) -> None:
+    def grant(self, size: int, _maps: int) -> None:
         """The reader has room for so many more bytes."""
         self.credit += size
 

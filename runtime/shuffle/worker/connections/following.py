@@ -37,10 +37,10 @@ class FollowingFetch(Fetch):
     _written: ReadPlan | None = None
     """Of the batch, if they are not."""
 
-    def grant(self, size: int) -> None:
-        """The reader has taken so many bytes, and has room for as many more."""
-        Fetch.grant(self, size)
-        self.follower.take(size)
+    def grant(self, size: int, maps: int) -> None:
+        """The reader has taken so many bytes, and has room for as many more. It has had so many maps."""
+        Fetch.grant(self, size, maps)
+        self.follower.take(size, maps)
 
     def close(self) -> None:
         """Give back what it is charged to, and what the reader will ask for again."""

@@ -15,7 +15,6 @@ from sluice.runtime.shuffle.data_plane import (
     Header,
     JobNotAllowed,
     MapUnknown,
-    Moved,
     Produced,
     PushEntry,
     SegmentChecks,
@@ -27,9 +26,7 @@ from sluice.runtime.shuffle.data_plane import (
 from sluice.runtime.shuffle.worker.connections.session import Session
 from sluice.runtime.shuffle.worker.storage import (
     CONNECTION_BYTES,
-    FOLLOWED_MAP_BYTES,
     PUSHED_ROW_BYTES,
-    WANTED_MAP_BYTES,
     Holding,
     Lease,
     ShuffleData,
@@ -72,8 +69,6 @@ class PushConnection:
             match header.kind:
                 case FrameType.PUSH:
                     self._push(header)
-                case FrameType.BEGIN:
-                    self._begin(header)
                 case FrameType.COMMIT:
                     self._commit(header)
                 case FrameType.ABORT:
@@ -166,21 +161,19 @@ class PushConnection:
         self._session.send(answer.pack())
 
     def _commit(self, header: Header) -> None:
+        if header.aux and (self._of_worker or not header.partition):
+            raise FrameRefused("a map is announced by one of the writers of its shuffle")
         start = time.monotonic()
         if self._acknowledged != self._consumed:
             self._acknowledge(header.request)
         try:
             # A map without output has pushed nothing: its commit is the first that is heard of it.
             data, _ = self._job.shuffle(header.shuffle, create=header.count == 0)
-            index = header.aux - 1 if header.aux else None
-            unread = data.commit(
-                header.map_id,
-                header.count,
-                header.extra,
-                index,
-                writers=header.partition,
-                handed_over=self._of_worker,
-            )
+            if header.aux:
+                unread = data.announce(header.map_id, header.count, header.extra, header.aux - 1, header.partition)
+            else:
+                data.commit(header.map_id, header.count, header.extra)
+                unread = 0
         except JobNotAllowed:
             raise
         except ShuffleError as error:
@@ -200,58 +193,32 @@ class PushConnection:
             return
         data.abort(header.map_id)
 
-    def _begin(self, header: Header) -> None:
-        """An attempt of a map that is to be announced begins: here, or where the shuffle is now."""
-        if self._of_worker:
-            raise FrameRefused("a shuffle worker begins no maps")
-        try:
-            data, _ = self._job.shuffle(header.shuffle, create=True)
-            data.begin(header.map_id)
-        except (FrameRefused, JobNotAllowed):
-            raise
-        except ShuffleError as error:
-            error.map_id = header.map_id
-            self._session.send_error(error, header)
-            return
-        answer = Header(FrameType.BEGIN_OK, shuffle=header.shuffle, map_id=header.map_id, request=header.request)
-        self._session.send(answer.pack())
-
     def _produce(self, header: Header) -> None:
-        """The producer of a shuffle says how far it is."""
-        with Holding(self._job.connections) as holding:
-            try:
-                holding.take(header.length + header.length // WANTED_MAP_BYTES * FOLLOWED_MAP_BYTES)
-            except ShuffleError as error:
-                self._session.skip(header.length)
-                self._session.send_error(error, header)
-            else:
-                self._produced(header)
-
-    def _produced(self, header: Header) -> None:
-        payload = memoryview(bytearray(header.length))
-        said = parse_produced(header, self._session.payload(header, payload))
-        if self._of_worker and said.what is not Produced.COMPLETE:
+        """A writer of a shuffle that is read meanwhile says how far it is."""
+        if self._of_worker:
             raise FrameRefused("a shuffle worker produces nothing")
+        said = parse_produced(header, self._session.payload(header))
+        progress = None
         try:
             data, _ = self._job.shuffle(header.shuffle, create=True)
             match said.what:
-                case Produced.ALIVE:
-                    data.announced.alive()
-                    return
                 case Produced.COMPLETE:
-                    data.announced.complete(said.share, said.maps)
+                    progress = data.announced.complete(said.share, said.maps)
                 case Produced.ABORTED:
-                    data.announced.check_given_up()
                     data.give_up(said.reason)
+                case Produced.FORGET:
+                    progress = data.forget(said.share, said.maps)
         except JobNotAllowed:
             raise
-        except Moved as moved:
-            self._session.send_error(moved, header)
-            return
         except ShuffleError as error:
             self._session.refuse(error, header, f"{said.what.name} of shuffle {header.shuffle}")
             return
-        self._session.send(Header(FrameType.PRODUCE_OK, shuffle=header.shuffle, request=header.request).pack())
+        unread, partitions, maps = progress or (0, 0, 0)
+        answer = Header(
+            FrameType.PRODUCE_OK, shuffle=header.shuffle, request=header.request, count=partitions, aux=maps,
+            extra=unread,
+        )  # fmt: skip
+        self._session.send(answer.pack())
 
 
 def _verify(map_id: int, table: list[PushEntry], lease: Lease, view: memoryview, checks: SegmentChecks) -> None:

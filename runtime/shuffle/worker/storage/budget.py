@@ -25,10 +25,10 @@ SHUFFLE_BYTES = 8 << 10
 SHUFFLE_FILES = 2
 MAP_BYTES = 512
 """An attempt of a map."""
-ANNOUNCED_BYTES = 512
+ANNOUNCED_BYTES = 64
 """That a map is announced, beside :data:`MAP_BYTES`."""
 SHARE_BYTES = 1 << 10
-"""That a share of a shuffle is complete, or why it never will be."""
+"""A share of a shuffle: how far it is, or why it never will be complete."""
 FRAME_BYTES = 1 << 10
 """A frame without its data and its table, and a run that has nothing else."""
 ROW_BYTES = 16
@@ -43,8 +43,6 @@ REQUEST_BYTES = 4 << 10
 """A request for data."""
 WANTED_MAP_BYTES = 8
 """A map in a request."""
-FOLLOWED_MAP_BYTES = 160
-"""A map that who follows has, or that a producer names."""
 PLANNED_ROW_BYTES = 96
 """A segment of the part of a read that is being planned or sent."""
 LOCATED_ROW_BYTES = 256

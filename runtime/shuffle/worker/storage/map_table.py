@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from sluice.runtime.shuffle.data_plane import FrameRefused, MapUnknown
 from sluice.runtime.shuffle.worker.storage.attempts import MapAttempt
@@ -112,6 +112,16 @@ class MapTable:
     def fail_all(self) -> None:
         """No attempt counts any more."""
         self.fail(self._maps)
+
+    def forget(self, maps: Collection[int]) -> None:
+        """Nobody reads these committed attempts any more."""
+        for map_id in maps:
+            del self._maps[map_id]
+        self._holding.charge(-MAP_BYTES * len(maps))
+
+    def has_any(self, maps: Iterable[int]) -> bool:
+        """Whether one of ``maps`` is known."""
+        return any(map_id in self._maps for map_id in maps)
 
     def check_committed(self, maps: Iterable[int]) -> None:
         """Raises :class:`MapUnknown` for the first of ``maps`` that is not committed."""

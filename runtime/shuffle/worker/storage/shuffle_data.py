@@ -17,12 +17,12 @@ from sluice.runtime.shuffle.data_plane import (
     DiskFailed,
     Draining,
     MapUnknown,
-    Moved,
     ProducerAborted,
+    Share,
     ShuffleError,
 )
 from sluice.runtime.shuffle.worker.config import Layout, Policy
-from sluice.runtime.shuffle.worker.storage.announced_maps import AnnouncedMaps, Clock
+from sluice.runtime.shuffle.worker.storage.announced_maps import AnnouncedMaps, Clock, Progress
 from sluice.runtime.shuffle.worker.storage.at_rest import SegmentCipher
 from sluice.runtime.shuffle.worker.storage.attempts import Frame
 from sluice.runtime.shuffle.worker.storage.budget import Holding, unlimited
@@ -97,8 +97,6 @@ class ShuffleData:
         """Its announced maps and their followers."""
         self._followed = False
         """Whether its writers count on followers: maps are then kept in memory, whatever the policy."""
-        self.forward: Callable[[int], None] | None = None
-        """Announces an attempt that was committed here at the worker to which the shuffle has moved."""
 
     @property
     def memory_bytes(self) -> int:
@@ -117,16 +115,6 @@ class ShuffleData:
         with self._lock:
             if draining and map_id not in self._maps:
                 raise Draining("this worker takes no new maps", "choose another", map_id=map_id)
-            self._maps.opened(map_id)
-
-    def begin(self, map_id: int) -> None:
-        """Begin an attempt that will be announced; it may end here even if the shuffle moves meanwhile.
-
-        Raises:
-            Moved: the shuffle has moved already.
-        """
-        self.announced.check_here()
-        with self._lock:
             self._maps.opened(map_id)
 
     def add(self, map_id: int, sequences: list[int], table: bytes, lease: Lease, *, write_through: bool) -> None:
@@ -162,43 +150,56 @@ class ShuffleData:
             self._pool.release_data(lease)
             self._on_written(lease.size)
 
-    def commit(
-        self, map_id: int, segments: int, size: int, index: int | None = None, *, writers: int = 0,
-        handed_over: bool = False,
-    ) -> int:  # fmt: skip
+    def commit(self, map_id: int, segments: int, size: int) -> None:
         """Make a map readable; under :attr:`Policy.BLOCKING` once all of it is on disk. Repeating it is harmless.
-
-        ``index`` announces it to followers: it is then the only attempt of its map that counts. If the shuffle has
-        moved, it is announced at the successor, unless it was ``handed_over`` itself. With ``writers``, each of whom
-        has a share of the maps, it is readable at once; returns how much followers have not taken of its share.
 
         Raises:
             MapUnknown: not all of its segments are here.
             DiskFailed: no disk accepts it.
-            AttemptSuperseded: another attempt of that map counts; this one is dropped.
-            Moved: the shuffle has moved, and the map was handed over.
         """
-        if index is None:
-            self._commit(map_id, segments, size)
-            return 0
-        self._followed |= writers > 0
+        self._commit(map_id, segments, size)
+
+    def announce(self, map_id: int, segments: int, size: int, index: int, writers: int) -> int:
+        """Commit a map, at once, for readers that follow: the next one of its writer. Repeating it is harmless.
+
+        Returns how many bytes of this writer's maps they have not taken.
+
+        Raises:
+            MapUnknown: not all of its segments are here, or not all of this writer's maps before it.
+            AttemptSuperseded: another attempt of that map counts; this one is dropped.
+            ShuffleError: the shuffle was given up, or the job has too many maps.
+        """
+        share = Share(writers, index % writers)
+        self._followed = True
         try:
-            self.announced.claim(index, map_id)
-        except Moved:
-            if handed_over or self.forward is None:
-                raise
-            self._commit(map_id, segments, size)
-            self.forward(map_id)
-            return 0
+            self.announced.claim(share, index, map_id)
         except ShuffleError:
             self.abort(map_id)
             raise
         try:
             self._commit(map_id, segments, size)
-            return self.announced.commit(index, map_id, size, writers)
+            return self.announced.commit(share, map_id, size)
         except BaseException:
-            self.announced.disclaim(index, map_id)
+            self.announced.disclaim(share, map_id)
             raise
+
+    def forget(self, share: Share, maps: int) -> Progress:
+        """All readers have had the first so many maps of a writer: they can be read no more, and their memory is freed.
+
+        What of them is on disk stays there until the shuffle is removed.
+        """
+        with self._writing:
+            forgotten, progress = self.announced.forget(share, maps)
+            with self._lock:
+                dropped = [frame for map_id in forgotten for frame in self._frames.take(map_id)]
+                self._frames.discharge(dropped)
+                self._maps.forget(forgotten)
+                self._unwritten = [each for each in self._unwritten if each.map_id in self._maps]
+                before, self._runs = self._runs, [each for each in self._runs if self._maps.has_any(each[1].maps)]
+                self._holding.charge(sum(size_of_run(run) for _, run in self._runs))
+                self._holding.charge(-sum(size_of_run(run) for _, run in before))
+            self._frames.release(dropped)
+        return progress
 
     def _commit(self, map_id: int, segments: int, size: int) -> None:
         with self._lock:
@@ -282,7 +283,6 @@ class ShuffleData:
             return
         with self._lock:
             self._maps.fail(maps)
-        self.announced.lose(maps)
 
     def spill(self) -> int:
         """Write all frames in memory, committed or not; returns the bytes written."""
@@ -341,6 +341,8 @@ class ShuffleData:
         of moves for :meth:`copy`; None unless all of these maps are in memory.
         """
         with self._lock:
+            if not all(map_id in self._maps for map_id in maps):
+                return None
             frames, moves = self._frames.in_memory(maps), self._frames.moves
             missing = sum(self._maps[map_id].segments for map_id in maps)
         missing -= sum(len(frame.table) for frame in frames) // SEGMENT_ENTRY.itemsize

@@ -53,9 +53,9 @@ private[sluice] final class FetchConnection(worker: WorkerAddress) extends Conne
     if (isOpen) send(Wire.bare(allocator, Wire.Kind.Cancel, request = request))
   }
 
-  /** The worker may send `bytes` more for a request. */
-  def grant(request: Int, bytes: Long): Unit =
-    send(Wire.bare(allocator, Wire.Kind.Credit, request = request, extra = bytes))
+  /** The worker may send `bytes` more for a request; who follows has had `maps` now. */
+  def grant(request: Int, bytes: Long, maps: Int = 0): Unit =
+    send(Wire.bare(allocator, Wire.Kind.Credit, request = request, count = maps, extra = bytes))
 
   override protected def answered(frame: Frame): Unit = frame.kind match {
     case Wire.Kind.Data | Wire.Kind.End | Wire.Kind.Maps | Wire.Kind.MapsSent | Wire.Kind.Error =>

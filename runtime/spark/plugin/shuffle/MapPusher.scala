@@ -192,8 +192,8 @@ private[sluice] final class MapPusher(
     private var failure: WorkerFailure = _
     connection.listen(request, this)
 
-    override def accepted(left: Long): Unit = synchronized {
-      unread = left
+    override def accepted(progress: Progress): Unit = synchronized {
+      unread = progress.unread
       isCommitted = true
       notifyAll()
     }

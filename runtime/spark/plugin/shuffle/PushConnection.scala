@@ -4,10 +4,18 @@ import java.util.concurrent.ConcurrentHashMap
 
 import io.netty.buffer.ByteBuf
 
+/** How far the readers are that follow one writer at one worker.
+  *
+  * @param unread bytes that they have not taken
+  * @param partitions how many partitions they read; of answers to PRODUCE only, as the last
+  * @param maps so many of the first maps each of them has had
+  */
+private[sluice] final case class Progress(unread: Long, partitions: Long, maps: Long)
+
 /** What a map attempt hears of the worker it pushes to. On the event loop: must not block. */
 private[sluice] trait PushListener {
-  /** A commit or a PRODUCE was accepted; `unread` bytes of what was announced so far have not been taken by its readers. */
-  def accepted(unread: Long): Unit
+  /** A commit or a PRODUCE was accepted. */
+  def accepted(progress: Progress): Unit
   def refused(failure: WorkerFailure): Unit
 
   /** Throws when the task has been told to stop. */
@@ -59,7 +67,8 @@ private[sluice] final class PushConnection(worker: WorkerAddress, stallMillis: L
   override protected def answered(frame: Frame): Unit = try frame.kind match {
     case Wire.Kind.PushOk => granted(frame.extra, Integer.toUnsignedLong(frame.aux))
     case Wire.Kind.CommitOk | Wire.Kind.ProduceOk =>
-      Option(listeners.get(frame.request)).foreach(_.accepted(frame.extra))
+      val progress = Progress(frame.extra, Integer.toUnsignedLong(frame.count), Integer.toUnsignedLong(frame.aux))
+      Option(listeners.get(frame.request)).foreach(_.accepted(progress))
     case Wire.Kind.Error =>
       val failure = new WorkerFailure(s"${worker.name}: ${frame.text}")
       if (frame.aux == Wire.Code.Draining) Workers.avoid(worker)

@@ -39,6 +39,7 @@ private[sluice] final class FollowedShare(
   private var firstMap = -1L
   private var maps = 0
   private var batch = 0
+  private var saidMaps = 0
   private val seen = mutable.HashSet.empty[(Long, Int)] // segments of maps that have not come to their end
   private var place = (-1, 0L, 0) // of the segment before, in this batch
   private val segmentsOf = new Array[Long](end - first)
@@ -93,17 +94,14 @@ private[sluice] final class FollowedShare(
     }
   }
 
-  /** FOLLOW: the maps of one share, but for those that were read. */
+  /** FOLLOW: the maps of one share after those that were read. */
   private def encode(number: Int): ByteBuf = {
-    val length = ShareBytes + maps * 8
-    val frame = connection.allocator.directBuffer(Wire.HeaderBytes + length)
+    val frame = connection.allocator.directBuffer(Wire.HeaderBytes + ShareBytes)
     Wire.putHeader(
       frame, 0, Wire.Kind.Follow, shuffle = allocation.shuffleNumber, partition = first, map = read, request = number,
-      length = length, count = maps, aux = end, extra = credit)
+      length = ShareBytes, count = maps, aux = end, extra = credit)
     frame.writerIndex(Wire.HeaderBytes)
     frame.writeIntLE(handle.writers).writeIntLE(writer)
-    (0 until maps).foreach(n => frame.writeLongLE(firstMap + n))
-    frame
   }
 
   /** Takes in what has arrived; whether there are segments to be had by [[nextSegment]]. */
@@ -168,6 +166,14 @@ private[sluice] final class FollowedShare(
     batch = 0
     seen.clear()
     tries = 0
+    if (maps - saidMaps >= SayMaps) grant()
+  }
+
+  /** Says what was read, for which the worker may send as much again. */
+  private def grant(): Unit = {
+    connection.grant(request, consumed, maps)
+    consumed = 0
+    saidMaps = maps
   }
 
   private def complete(came: Frame): Unit = {
@@ -259,10 +265,7 @@ private[sluice] final class FollowedShare(
     frame.release()
     frame = null
     heardAt = System.nanoTime()
-    if (consumed >= lump) {
-      connection.grant(request, consumed)
-      consumed = 0
-    }
+    if (consumed >= lump) grant()
   }
 
   /** Nothing has come from this writer for so long that its worker must have been cut off from it. */
@@ -285,6 +288,7 @@ private[sluice] final class FollowedShare(
     before = 0
     bytesBefore = 0
     consumed = 0
+    saidMaps = maps
   }
 
   def close(): Unit = drop()
@@ -294,6 +298,9 @@ private object FollowedShare {
   private val TriesPerWorker = 2
   private val LeastCredit = 64L << 10
   private val LumpsOfCredit = 4
+
+  /** So often the worker hears how many maps were read. */
+  private val SayMaps = 16
   private val ShareBytes = 8
   private val MapEntryBytes = 12
 }

@@ -17,10 +17,13 @@ private[sluice] final class WrittenShare(
   import WrittenShare._
 
   private val firstMap = context.taskAttemptId() << MapBits
+  private val partitions = handle.dependency.partitioner.numPartitions.toLong
   private var holders = handle.workersOf(writer)
   private var maps = 0
   private var left = 0L
   private var last: MapPusher = _
+  private var had = 0L // so many maps every reader has had
+  private var askedAt = 0
 
   /** Bytes that were committed, and not read yet. */
   def unread: Long = left
@@ -42,26 +45,38 @@ private[sluice] final class WrittenShare(
     left = pusher.unread
     last = pusher
     maps += 1
+    if (maps - askedAt >= ForgetMaps) forget()
+  }
+
+  /** Has the workers forget what all readers have had, and hears how far these are. */
+  private def forget(): Unit = {
+    val found = all("a writer goes on without this worker")(say(_, _, Forget, had.toInt))
+    // Who has gone to another worker counts at both until both know it, and as far as it was at the first.
+    if (found.map(_.partitions).sum == partitions) had = math.max(had, found.map(_.maps).min)
+    left = found.map(_.unread).min
+    askedAt = maps
   }
 
   /** Asks how much is unread: by the last commit again, which changes nothing. */
   def ask(): Unit =
-    left = all("a writer goes on without this worker")((connection, request) => last.commitFrame(connection.allocator, request)).min
+    left = all("a writer goes on without this worker")((connection, request) =>
+      last.commitFrame(connection.allocator, request)).map(_.unread).min
 
   /** Says that these are all maps; returns when a worker knows it. */
-  def complete(): Unit = all("a writer ended without this worker")(produce(_, _, Complete, maps) { payload =>
-    payload.writeIntLE(handle.writers).writeIntLE(writer)
-    (0 until maps).foreach(n => payload.writeLongLE(firstMap + n))
-  })
+  def complete(): Unit = all("a writer ended without this worker")(say(_, _, Complete, maps))
+
+  /** Something of this writer's share, and of the first `count` of its maps. */
+  private def say(connection: PushConnection, request: Int, what: Int, count: Int): ByteBuf =
+    produce(connection, request, what, count)(_.writeIntLE(handle.writers).writeIntLE(writer))
 
   /** Says something to all workers that have the share; what those answer that do, which are one at least. */
-  private def all(reason: String)(frame: (PushConnection, Int) => ByteBuf): Seq[Long] = {
+  private def all(reason: String)(frame: (PushConnection, Int) => ByteBuf): Seq[Progress] = {
     val asked = holders.map(worker => worker -> tryTo(worker)(new Saying(Workers.get.pushTo(worker), frame)))
     val answered = asked.collect { case (worker, Right(saying)) => worker -> tryTo(worker)(saying.await()) }
     val failures = (asked ++ answered).collect { case (worker, Left(failure)) => worker -> failure }
     if (failures.size == holders.size) throw failures.head._2
     leaveOut(failures.map(_._1), reason)
-    answered.collect { case (_, Right(unread)) => unread }
+    answered.collect { case (_, Right(progress)) => progress }
   }
 
   /** Tells readers that this writer has failed. */
@@ -100,30 +115,28 @@ private[sluice] final class WrittenShare(
   /** A frame on its way that is answered. */
   private final class Saying(connection: PushConnection, frame: (PushConnection, Int) => ByteBuf) extends PushListener {
     private val request = Connection.nextRequest()
-    private var isAccepted = false
-    private var unread = 0L
+    private var progress: Progress = _
     private var failure: WorkerFailure = _
     connection.listen(request, this)
     connection.send(frame(connection, request))
 
-    /** What the answer says is unread. */
-    def await(): Long = {
+    /** What the answer says. */
+    def await(): Progress = {
       val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Workers.get.timeoutMillis)
       try synchronized {
-        while (!isAccepted) {
+        while (progress == null) {
           check()
           if (System.nanoTime() > deadline) throw new WorkerFailure(s"${connection.worker.name} has not answered in time")
           wait(PushConnection.PollMillis)
         }
-        unread
+        progress
       } finally forget()
     }
 
     def forget(): Unit = connection.forget(request)
 
-    override def accepted(left: Long): Unit = synchronized {
-      unread = left
-      isAccepted = true
+    override def accepted(found: Progress): Unit = synchronized {
+      progress = found
       notifyAll()
     }
 
@@ -143,6 +156,10 @@ private object WrittenShare {
   /** What PRODUCE says. */
   private val Complete = 1
   private val Aborted = 2
+  private val Forget = 3
+
+  /** So often a writer has workers forget what was read; a map takes about 2 KB of a worker until then. */
+  private val ForgetMaps = 64
 
   /** Characters, and less than the protocol's limit in bytes. */
   private val MostReason = 300

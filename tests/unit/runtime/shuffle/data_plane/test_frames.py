@@ -42,7 +42,7 @@ from sluice.runtime.shuffle.data_plane.frames import (
 
 U32 = st.integers(0, 2**32 - 1)
 PLAIN = sorted(set(FrameType) - {FrameType.PUSH, FrameType.DATA})
-EMPTY = {FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameType.CANCEL, FrameType.BEGIN}
+EMPTY = {FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameType.CANCEL}
 
 
 def test_the_header_is_what_the_protocol_says() -> None:

@@ -12,7 +12,6 @@ import pytest
 from sluice.runtime.shuffle.data_plane.check_values import SegmentChecks
 from sluice.runtime.shuffle.data_plane.errors import (
     AttemptSuperseded,
-    DiskFailed,
     MapUnknown,
     ProducerAborted,
 )
@@ -26,7 +25,7 @@ PARTITIONS = 3
 
 def fetch(store: Store, first: int = 0, end: int = PARTITIONS) -> FollowingFetch:
     header = Header(FrameType.FOLLOW, shuffle=3, partition=first, aux=end, request=1)
-    follower = store.data.announced.follow(Share(1, 0), (), 60.0)
+    follower = store.data.announced.follow(Share(1, 0), (first, end), 60.0)
     return FollowingFetch(header, store.data, SegmentChecks(bytes(8), 3), iter(()), 1 << 30, 0.0, follower=follower)
 
 
@@ -34,7 +33,7 @@ def write(store: Store, map_id: int, segments: int = 7) -> None:
     source = random.Random(map_id)  # noqa: S311  data for a test
     store.push(map_id, [(each % PARTITIONS, each, source.randbytes(each * 100)) for each in range(segments)])
     mine = [data for (_, each, _), data in store.written.items() if each == map_id]
-    store.data.commit(map_id, len(mine), sum(map(len, mine)), map_id)
+    store.data.announce(map_id, len(mine), sum(map(len, mine)), map_id - 1, 1)
 
 
 def take(reading: FollowingFetch, before_each: Callable[[int], None] = lambda _: None) -> list[tuple[Entry, bytes]]:
@@ -81,7 +80,7 @@ def test_what_is_written_out_in_the_middle_of_a_batch_goes_on_from_disk(
 
 def test_large_frames_stay_in_memory_too(store: Store, tmp_path: Path) -> None:
     store.push(1, [(0, 0, bytes(100_000))], write_through=True)
-    store.data.commit(1, 1, 100_000, 0)
+    store.data.announce(1, 1, 100_000, 0, 1)
     assert dict(take(fetch(store))) == store.written
     assert not (tmp_path / "disk" / NAME / "data").exists()
 
@@ -90,12 +89,12 @@ def test_a_map_that_is_partly_on_disk_is_read_from_there(store: Store) -> None:
     store.push(1, [(0, 0, b"before")])
     store.data.spill()
     store.push(1, [(0, 1, b"after"), (1, 2, b"other")])
-    store.data.commit(1, 3, 16, 0)
+    store.data.announce(1, 3, 16, 0, 1)
     assert dict(take(fetch(store, 0, 1))) == {(0, 1, 0): b"before", (0, 1, 1): b"after"}
 
 
 def test_maps_without_output_for_the_reader_make_an_empty_batch(store: Store) -> None:
-    store.data.commit(1, 0, 0, 0)
+    store.data.announce(1, 0, 0, 0, 1)
     write(store, 2, segments=1)
     assert take(fetch(store, 2, 3)) == []
 
@@ -126,22 +125,20 @@ def test_a_shuffle_that_was_given_up_is_read_by_nobody_and_holds_no_memory(store
 def test_a_superseded_attempt_leaves_nothing_in_memory(store: Store) -> None:
     store.push(1, [(0, 0, b"first")])
     store.push(2, [(0, 0, b"other")])
-    store.data.commit(1, 1, 5, 0)
+    store.data.announce(1, 1, 5, 0, 1)
     with pytest.raises(AttemptSuperseded):
-        store.data.commit(2, 1, 5, 0)
+        store.data.announce(2, 1, 5, 0, 1)
     assert store.data.memory_bytes == 5
     with pytest.raises(MapUnknown):
         store.data.commit(2, 1, 5)
 
 
-def test_an_attempt_that_no_disk_takes_leaves_its_place(tmp_path: Path) -> None:
-    store = Store([tmp_path / "disk"], free={tmp_path / "disk": 10})
+def test_an_attempt_of_which_not_all_is_here_leaves_its_place(store: Store) -> None:
     store.push(1, [(0, 0, b"first")])
-    with pytest.raises(DiskFailed):
-        store.data.commit(1, 1, 5, 0)
-    store.free.clear()
+    with pytest.raises(MapUnknown):
+        store.data.announce(1, 2, 10, 0, 1)
     store.push(2, [(0, 0, b"other")])
-    store.data.commit(2, 1, 5, 0)
+    store.data.announce(2, 1, 5, 0, 1)
     assert dict(take(fetch(store))) == {(0, 2, 0): b"other"}
 
 
@@ -150,7 +147,7 @@ def test_maps_of_writers_that_count_on_followers_stay_in_memory_with_every_polic
     for map_id in range(3):
         data = b"x" * 50
         store.push(map_id, [(0, 0, data)])
-        assert store.data.commit(map_id, 1, len(data), map_id, writers=1) == 50 * (map_id + 1)
+        assert store.data.announce(map_id, 1, len(data), map_id, 1) == 50 * (map_id + 1)
     assert store.data.memory_bytes == 150
     assert not (tmp_path / "disk" / NAME / "data").exists()
     assert [entry for entry, _ in take(fetch(store))] == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
@@ -162,9 +159,51 @@ def test_maps_of_writers_that_count_on_followers_stay_in_memory_with_every_polic
 def test_a_reader_that_goes_gives_back_what_it_took(tmp_path: Path) -> None:
     store = Store([tmp_path / "disk"])
     store.push(1, [(0, 0, b"first")])
-    store.data.commit(1, 1, 5, 0, writers=1)
+    store.data.announce(1, 1, 5, 0, 1)
     reading = fetch(store)
-    reading.grant(5)
-    assert store.data.commit(1, 1, 5, 0, writers=1) == 0
+    reading.grant(5, 0)
+    assert store.data.announce(1, 1, 5, 0, 1) == 0
     reading.close()
-    assert store.data.commit(1, 1, 5, 0, writers=1) == 5
+    assert store.data.announce(1, 1, 5, 0, 1) == 5
+
+
+def test_what_all_readers_have_had_is_freed_and_read_by_nobody_more(store: Store) -> None:
+    for map_id in (1, 2, 3):
+        write(store, map_id)
+    reading, late = fetch(store), fetch(store)
+    late.begin(late.follower.next())
+    assert dict(take(reading)) == store.written
+    before = store.data.memory_bytes
+    store.data.forget(Share(1, 0), 2)
+    assert 0 < store.data.memory_bytes < before
+    assert [each.map_id for each in store.data.committed()] == [3]
+    late.advance()
+    assert late.at is not None
+    with pytest.raises(MapUnknown):
+        late.read(late.at, 0, 1, memoryview(bytearray(late.at.lengths[0])))
+    write(store, 4)
+    assert {entry[1] for entry, _ in take(reading)} == {4}
+    store.data.spill()
+    store.data.forget(Share(1, 0), 3)
+    assert [each.map_id for each in store.data.committed()] == [4]
+    assert dict(take(fetch_after(store, 3))) == {entry: data for entry, data in store.written.items() if entry[1] == 4}
+
+
+def test_the_index_of_a_run_goes_with_the_last_of_its_maps(store: Store) -> None:
+    write(store, 1)
+    write(store, 2)
+    store.data.spill()
+    write(store, 3)
+    assert len(store.data._runs) == 1
+    store.data.forget(Share(1, 0), 1)
+    assert len(store.data._runs) == 1
+    store.data.forget(Share(1, 0), 2)
+    assert not store.data._runs
+    assert {entry[1] for entry, _ in take(fetch_after(store, 2))} == {3}
+
+
+def fetch_after(store: Store, had: int) -> FollowingFetch:
+    """A reader that has had so many maps."""
+    header = Header(FrameType.FOLLOW, shuffle=3, partition=0, aux=PARTITIONS, request=2, count=had)
+    follower = store.data.announced.follow(Share(1, 0), (0, PARTITIONS), 60.0, had=had)
+    return FollowingFetch(header, store.data, SegmentChecks(bytes(8), 3), iter(()), 1 << 30, 0.0, follower=follower)

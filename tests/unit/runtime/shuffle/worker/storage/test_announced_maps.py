@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given, strategies as st
 
 from sluice.runtime.shuffle.data_plane.errors import (
-    AttemptLost,
     AttemptSuperseded,
     MapUnknown,
     ProducerAborted,
     ProducerSilent,
+    QuotaExceeded,
 )
 from sluice.runtime.shuffle.data_plane.frames import MAX_MAPS_PER_BATCH, Share
-from sluice.runtime.shuffle.worker.storage.announced_maps import AnnouncedMaps, ShareCursor
+from sluice.runtime.shuffle.worker.storage.announced_maps import (
+    MAX_GONE_READERS,
+    NO_LIMIT,
+    AnnouncedMaps,
+    Progress,
+    ShareCursor,
+)
+from sluice.runtime.shuffle.worker.storage.budget import ANNOUNCED_BYTES, SHARE_BYTES, Account, Budget
 
-ALL = Share(1, 0)
+ONE = Share(1, 0)
+WRITERS = 2
+FIRST, SECOND = Share(WRITERS, 0), Share(WRITERS, 1)
 PATIENCE = 60.0
 
 
@@ -38,279 +45,309 @@ def pipeline(clock: Clock) -> AnnouncedMaps:
     return AnnouncedMaps("job/3", clock)
 
 
-def write(pipeline: AnnouncedMaps, index: int, map_id: int) -> None:
-    pipeline.claim(index, map_id)
-    pipeline.commit(index, map_id)
+def write(pipeline: AnnouncedMaps, index: int, map_id: int, size: int = 0, writers: int = 1) -> int:
+    """Announce a map; what its readers have not taken of its writer's."""
+    share = Share(writers, index % writers)
+    pipeline.claim(share, index, map_id)
+    return pipeline.commit(share, map_id, size)
 
 
-def follow(pipeline: AnnouncedMaps, share: Share = ALL, had: tuple[int, ...] = ()) -> ShareCursor:
-    return pipeline.follow(share, had, PATIENCE)
+def follow(
+    pipeline: AnnouncedMaps, share: Share = ONE, partitions: tuple[int, int] = (0, 1), had: int = 0, taken: int = 0
+) -> ShareCursor:
+    return pipeline.follow(share, partitions, PATIENCE, had=had, taken=taken)
 
 
 def test_a_reader_is_given_each_map_once_as_it_is_committed(pipeline: AnnouncedMaps) -> None:
     reader = follow(pipeline)
     assert reader.next() == []
-    write(pipeline, 1, 11)
-    pipeline.claim(2, 12)
-    assert reader.next() == [(11, 1)]
+    write(pipeline, 0, 70)
+    pipeline.claim(ONE, 1, 71)
+    assert reader.next() == [(70, 0)]
     assert reader.next() == []
-    pipeline.commit(2, 12)
-    write(pipeline, 0, 10)
-    assert reader.next() == [(12, 2), (10, 0)]
-    pipeline.complete(ALL, [10, 11, 12])
-    assert not reader.complete
+    pipeline.commit(ONE, 71, 0)
+    write(pipeline, 2, 72)
+    assert reader.next() == [(71, 1), (72, 2)]
+    pipeline.complete(ONE, 3)
     assert reader.next() == []
     assert reader.complete
 
 
-def test_a_late_reader_is_given_all_and_then_the_end(pipeline: AnnouncedMaps) -> None:
-    for index in range(MAX_MAPS_PER_BATCH + 1):
-        write(pipeline, index, 7 + index)
-    pipeline.complete(ALL, range(7, 8 + MAX_MAPS_PER_BATCH))
+def test_a_late_reader_is_given_all_in_batches_and_then_the_end(pipeline: AnnouncedMaps) -> None:
+    for index in range(MAX_MAPS_PER_BATCH + 2):
+        write(pipeline, index, index)
+    pipeline.complete(ONE, MAX_MAPS_PER_BATCH + 2)
     reader = follow(pipeline)
     assert len(reader.next()) == MAX_MAPS_PER_BATCH
-    assert not reader.complete
-    assert reader.next() == [(7 + MAX_MAPS_PER_BATCH, MAX_MAPS_PER_BATCH)]
+    assert [index for _, index in reader.next()] == [MAX_MAPS_PER_BATCH, MAX_MAPS_PER_BATCH + 1]
     assert reader.next() == []
     assert reader.complete
 
 
-def test_a_reader_is_given_its_share_without_what_it_has_had(pipeline: AnnouncedMaps) -> None:
-    for index in range(6):
-        write(pipeline, index, 10 + index)
-    reader = follow(pipeline, Share(3, 1), had=(11,))
-    assert reader.next() == [(14, 4)]
-    pipeline.complete(ALL, range(10, 16))
-    assert reader.next() == []
-    assert reader.complete
+def test_a_reader_is_given_the_maps_of_its_writer_without_what_it_has_had(pipeline: AnnouncedMaps) -> None:
+    for index in (0, 1, 2, 4, 3):
+        write(pipeline, index, 10 + index, writers=WRITERS)
+    assert follow(pipeline, FIRST).next() == [(10, 0), (12, 2), (14, 4)]
+    assert follow(pipeline, SECOND, had=1).next() == [(13, 3)]
+    ahead = follow(pipeline, FIRST, had=4)  # by another worker, which was told before this one
+    assert ahead.next() == []
+    write(pipeline, 6, 16, writers=WRITERS)
+    assert ahead.next() == []
+    write(pipeline, 8, 18, writers=WRITERS)
+    assert ahead.next() == [(18, 8)]
 
 
-def test_the_first_attempt_that_commits_counts_and_no_other_ever(pipeline: AnnouncedMaps) -> None:
-    reader = follow(pipeline)
-    write(pipeline, 0, 10)
-    with pytest.raises(AttemptSuperseded, match="attempt 20 of map 0"):
-        pipeline.claim(0, 20)
-    write(pipeline, 0, 10)  # again is harmless
-    assert reader.next() == [(10, 0)]
-    assert reader.next() == []
-    pipeline.complete(ALL, [10])
+def test_one_attempt_of_a_map_counts_and_no_other_ever(pipeline: AnnouncedMaps) -> None:
+    pipeline.claim(ONE, 0, 1)
     with pytest.raises(AttemptSuperseded):
-        pipeline.claim(1, 30)
-
-
-def test_an_attempt_counts_for_one_map(pipeline: AnnouncedMaps) -> None:
-    write(pipeline, 0, 10)
+        pipeline.claim(ONE, 0, 2)
+    pipeline.commit(ONE, 1, 0)
+    pipeline.claim(ONE, 0, 1)
     with pytest.raises(AttemptSuperseded):
-        pipeline.claim(1, 10)
-    write(pipeline, 1, 11)
+        pipeline.claim(ONE, 0, 2)
+    pipeline.complete(ONE, 1)
+    with pytest.raises(AttemptSuperseded):
+        pipeline.claim(ONE, 1, 3)
 
 
 def test_an_attempt_that_could_not_be_committed_leaves_its_place_to_another(pipeline: AnnouncedMaps) -> None:
-    pipeline.claim(0, 10)
-    with pytest.raises(AttemptSuperseded):
-        pipeline.claim(0, 20)
-    pipeline.disclaim(0, 10)
-    write(pipeline, 0, 20)
-    pipeline.disclaim(0, 20)
-    assert follow(pipeline).next() == [(20, 0)]
+    pipeline.claim(ONE, 0, 1)
+    pipeline.disclaim(ONE, 1)
+    write(pipeline, 0, 2)
+    pipeline.disclaim(ONE, 2)
+    assert follow(pipeline).next() == [(2, 0)]
 
 
-def test_who_has_read_an_attempt_that_is_lost_is_told_and_others_get_the_next(pipeline: AnnouncedMaps) -> None:
-    reader, resumed = follow(pipeline), follow(pipeline, had=(10,))
-    write(pipeline, 0, 10)
-    assert reader.next() == [(10, 0)]
-    pipeline.lose([10, 99])
-    late = follow(pipeline)
-    assert late.next() == []
-    write(pipeline, 0, 20)
-    assert late.next() == [(20, 0)]
-    for each in (reader, resumed):
-        with pytest.raises(AttemptLost, match="attempt 10"):
-            each.next()
+def test_a_worker_that_missed_a_map_takes_none_after_it(pipeline: AnnouncedMaps) -> None:
+    write(pipeline, 0, 1)
+    with pytest.raises(MapUnknown, match="came before others"):
+        pipeline.claim(ONE, 2, 3)
 
 
-def test_who_has_read_what_is_not_in_the_complete_shuffle_is_told(pipeline: AnnouncedMaps) -> None:
-    reader, elsewhere = follow(pipeline), follow(pipeline, had=(77,))
-    write(pipeline, 0, 10)
-    write(pipeline, 1, 11)
-    assert len(reader.next()) == 2
-    assert len(elsewhere.next()) == 2
-    pipeline.complete(ALL, [11])
-    with pytest.raises(AttemptLost):
-        reader.next()
-    with pytest.raises(AttemptLost):
-        elsewhere.next()
-    late = follow(pipeline)
-    assert late.next() == [(11, 1)]
-
-
-def test_a_worker_that_does_not_have_all_says_so_to_producer_and_readers(pipeline: AnnouncedMaps) -> None:
-    reader = follow(pipeline)
-    write(pipeline, 0, 10)
-    with pytest.raises(MapUnknown, match="1 of 2 maps not here"):
-        pipeline.complete(ALL, [10, 11])
-    with pytest.raises(MapUnknown):
-        reader.next()
+def test_a_worker_that_does_not_have_all_says_so_to_writer_and_readers(pipeline: AnnouncedMaps) -> None:
+    write(pipeline, 0, 1, writers=WRITERS)
+    write(pipeline, 1, 2, writers=WRITERS)
+    for _ in range(2):
+        with pytest.raises(MapUnknown, match="1 of 2 maps"):
+            pipeline.complete(FIRST, 2)
+        with pytest.raises(MapUnknown, match="1 of 2 maps"):
+            follow(pipeline, FIRST).next()
+    assert follow(pipeline, SECOND).next() == [(2, 1)]
 
 
 def test_complete_is_said_once(pipeline: AnnouncedMaps) -> None:
-    write(pipeline, 0, 10)
-    pipeline.complete(ALL, [10])
-    pipeline.complete(ALL, [10])
-    with pytest.raises(MapUnknown, match="complete with other maps"):
-        pipeline.complete(ALL, [])
+    write(pipeline, 0, 1)
+    pipeline.complete(ONE, 1)
+    pipeline.complete(ONE, 1)
+    with pytest.raises(MapUnknown):
+        pipeline.complete(ONE, 2)
     reader = follow(pipeline)
-    assert reader.next() == [(10, 0)]
+    assert reader.next() == [(1, 0)]
     assert reader.next() == []
     assert reader.complete
+    with pytest.raises(MapUnknown):
+        follow(pipeline, had=2).next()
 
 
 def test_an_aborted_shuffle_ends_for_everybody(pipeline: AnnouncedMaps) -> None:
+    assert not pipeline.active
     reader = follow(pipeline)
-    write(pipeline, 0, 10)
-    pipeline.abort(ProducerAborted("enough"))
-    pipeline.abort(MapUnknown("released"))
-    doings: list[Callable[[], object]] = [
-        reader.next, follow(pipeline).next, pipeline.check_open, lambda: pipeline.claim(1, 11),
-        lambda: pipeline.complete(ALL, [10]),
-    ]  # fmt: skip
-    for doing in doings:
-        with pytest.raises(ProducerAborted, match="enough"):
-            doing()
+    assert pipeline.active
+    reader.close()
+    assert not pipeline.active
+    write(pipeline, 0, 1)
+    reader = follow(pipeline)
+    assert pipeline.active
+    pipeline.abort(ProducerAborted("broken"))
+    pipeline.abort(ProducerAborted("again"))
+    assert not pipeline.active
+    for act in (
+        reader.next,
+        follow(pipeline, had=1).next,
+        lambda: pipeline.claim(ONE, 1, 2),
+        lambda: pipeline.complete(ONE, 1),
+        lambda: pipeline.forget(ONE, 1),
+    ):
+        with pytest.raises(ProducerAborted, match="broken"):
+            act()
 
 
-def test_a_producer_without_a_sign_of_life_is_taken_for_gone(pipeline: AnnouncedMaps, clock: Clock) -> None:
-    clock.now += 10 * PATIENCE
+def test_a_writer_without_a_sign_of_life_is_taken_for_gone(pipeline: AnnouncedMaps, clock: Clock) -> None:
     reader = follow(pipeline)
     clock.now += PATIENCE
     assert reader.next() == []
     pipeline.touch()
     clock.now += PATIENCE
     assert reader.next() == []
-    write(pipeline, 0, 10)
-    clock.now += PATIENCE + 1
-    assert reader.next() == [(10, 0)]
-    with pytest.raises(ProducerSilent, match="60 s"):
+    clock.now += 1
+    with pytest.raises(ProducerSilent):
         reader.next()
+    assert follow(pipeline).next() == []
 
 
 def test_a_complete_shuffle_needs_no_sign_of_life(pipeline: AnnouncedMaps, clock: Clock) -> None:
-    pipeline.complete(ALL, [])
-    clock.now += 10 * PATIENCE
+    write(pipeline, 0, 1)
+    pipeline.complete(ONE, 1)
+    clock.now += 2 * PATIENCE
     reader = follow(pipeline)
-    clock.now += 10 * PATIENCE
+    clock.now += 2 * PATIENCE
+    assert reader.next() == [(1, 0)]
     assert reader.next() == []
     assert reader.complete
 
 
 def test_whoever_listens_is_woken_by_what_matters_to_readers(pipeline: AnnouncedMaps) -> None:
-    woken: list[int] = []
+    woken: list[str] = []
 
     def wake() -> None:
-        woken.append(1)
+        woken.append("")
 
     pipeline.listen(wake)
-    pipeline.touch()
-    pipeline.claim(0, 10)
+    pipeline.claim(ONE, 0, 1)
     assert not woken
-    pipeline.commit(0, 10)
+    pipeline.commit(ONE, 1, 0)
+    pipeline.commit(ONE, 1, 0)
     assert len(woken) == 1
-    pipeline.lose([10])
-    pipeline.complete(ALL, [])
-    pipeline.abort(ProducerAborted("late"))
-    assert len(woken) == 4
+    pipeline.complete(ONE, 1)
+    pipeline.abort(ProducerAborted("over"))
+    assert len(woken) == 3
     pipeline.unlisten(wake)
-    write_again = AnnouncedMaps("job/4")
-    write_again.listen(wake)
-    assert len(woken) == 4
+    assert len(woken) == 3
+
+
+def test_a_writer_hears_how_far_its_own_readers_are(pipeline: AnnouncedMaps) -> None:
+    assert write(pipeline, 0, 10, 100, WRITERS) == 100
+    assert write(pipeline, 1, 11, 7, WRITERS) == 7
+    readers = [follow(pipeline, FIRST, (n, n + 1)) for n in range(2)]
+    readers[0].take(60)
+    assert write(pipeline, 2, 12, 5, WRITERS) == 45
+    readers[1].take(45)
+    assert write(pipeline, 4, 14, 0, WRITERS) == 0
+    assert write(pipeline, 3, 13, 1, WRITERS) == 8
+    assert write(pipeline, 4, 14, 0, WRITERS) == 0, "a commit that is repeated only asks"
+
+
+def test_what_a_lost_reader_took_is_unread_until_it_comes_back_and_says_so(pipeline: AnnouncedMaps) -> None:
+    write(pipeline, 0, 10, 100)
+    reader = follow(pipeline)
+    reader.take(80)
+    reader.close()
+    reader.close()
+    assert write(pipeline, 1, 11) == 100
+    follow(pipeline, had=1, taken=80)
+    assert write(pipeline, 2, 12) == 20
+
+
+def test_a_reader_that_claims_too_much_holds_nobody_up(pipeline: AnnouncedMaps) -> None:
+    reader = follow(pipeline)
+    reader.take(1 << 60, 1 << 30)
+    assert write(pipeline, 0, 1, 100) == 0
+    assert pipeline.forget(ONE, 0)[1] == Progress(0, 1, 0)
+
+
+def test_what_all_readers_have_had_is_forgotten_but_for_the_last_map(pipeline: AnnouncedMaps) -> None:
+    readers = [follow(pipeline, ONE, partitions) for partitions in ((0, 2), (2, 3))]
+    for index in range(4):
+        write(pipeline, index, 10 + index)
+    for had, reader in zip((3, 4), readers, strict=True):
+        reader.next()
+        reader.take(0, had)
+    assert pipeline.forget(ONE, 0) == ([], Progress(0, 3, 3))
+    assert pipeline.forget(ONE, 3) == ([10, 11, 12], Progress(0, 3, 3))
+    assert pipeline.forget(ONE, 9)[0] == []
+    assert write(pipeline, 3, 13) == 0
+    with pytest.raises(AttemptSuperseded):
+        pipeline.claim(ONE, 2, 12)
+    with pytest.raises(MapUnknown, match="after 2 maps"):
+        follow(pipeline, had=2).next()
+    assert follow(pipeline, had=3).next() == [(13, 3)]
+    write(pipeline, 4, 14)
+    assert [reader.next() for reader in readers] == [[(14, 4)]] * 2
+    pipeline.complete(ONE, 5)
+    assert [reader.next() for reader in readers] == [[], []]
+    assert all(reader.complete for reader in readers)
+
+
+def test_a_reader_that_left_before_the_end_lacks_what_it_lacked_until_it_is_back(pipeline: AnnouncedMaps) -> None:
+    stays, goes = (follow(pipeline, ONE, partitions) for partitions in ((0, 1), (1, 2)))
+    for index in range(5):
+        write(pipeline, index, index)
+    for reader, had in ((stays, 5), (goes, 2)):
+        reader.next()
+        reader.take(0, had)
+    goes.close()
+    assert pipeline.forget(ONE, 0)[1] == Progress(0, 1, 2)
+    back = follow(pipeline, ONE, (1, 2), had=4)
+    assert pipeline.forget(ONE, 0)[1] == Progress(0, 2, 4)
+    back.next()
+    pipeline.complete(ONE, 5)
+    assert back.next() == []
+    back.close()
+    assert pipeline.forget(ONE, 0)[1] == Progress(0, 1, 5)
+
+
+def test_without_readers_nobody_lacks_anything_here(pipeline: AnnouncedMaps) -> None:
+    write(pipeline, 0, 1)
+    assert pipeline.forget(ONE, 0)[1] == Progress(0, 0, NO_LIMIT)
+
+
+def test_of_too_many_readers_that_left_it_is_only_known_that_they_may_lack_all(pipeline: AnnouncedMaps) -> None:
+    for number in range(2 * MAX_GONE_READERS):
+        follow(pipeline, ONE, (number, number + 1), had=7).close()
+    assert pipeline.forget(ONE, 0)[1].maps == 0
+    assert len(pipeline._shares[ONE].gone) == MAX_GONE_READERS + 1
+
+
+def test_what_is_known_of_maps_and_shares_is_charged_until_it_is_forgotten() -> None:
+    account = Account(Budget("memory", 1 << 20))
+    pipeline = AnnouncedMaps("job/3", Clock(), account.holding())
+    for index in range(10):
+        write(pipeline, index, index)
+        write(pipeline, index, index)
+    assert account.used == SHARE_BYTES + 10 * ANNOUNCED_BYTES
+    pipeline.forget(ONE, 6)
+    assert account.used == SHARE_BYTES + 4 * ANNOUNCED_BYTES
+    pipeline.claim(ONE, 10, 10)
+    pipeline.disclaim(ONE, 10)
+    pipeline.disclaim(ONE, 10)
+    assert account.used == SHARE_BYTES + 4 * ANNOUNCED_BYTES
+    full = AnnouncedMaps("job/4", Clock(), Account(Budget("memory", SHARE_BYTES)).holding())
+    with pytest.raises(QuotaExceeded):
+        follow(full)
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["write", "lose", "read", "open"]), st.integers(0, 3), st.integers(0, 30)), max_size=40
+    st.tuples(st.sampled_from(["write", "read", "say", "leave", "forget"]), st.integers(0, 2)), max_size=80
 )
 
 
 @given(steps=STEPS)
-def test_no_reader_ever_has_two_attempts_of_a_map(steps: list[tuple[str, int, int]]) -> None:
+def test_readers_that_come_and_go_have_every_map_once_in_order_whatever_is_forgotten(
+    steps: list[tuple[str, int]],
+) -> None:
     pipeline = AnnouncedMaps("job/3", Clock())
-    readers: list[tuple[ShareCursor, list[tuple[int, int]]]] = []
-    counting: dict[int, int] = {}
-    lost: set[int] = set()
-    for what, index, map_id in steps:
+    readers = [follow(pipeline, ONE, (n, n + 1)) for n in range(3)]
+    had: list[list[int]] = [[], [], []]
+    count = 0
+    for what, number in steps:
+        reader = readers[number]
         match what:
             case "write":
-                try:
-                    write(pipeline, index, map_id)
-                except AttemptSuperseded:
-                    assert index in counting or map_id in counting.values() or map_id in lost
-                else:
-                    assert counting.setdefault(index, map_id) == map_id
-            case "lose":
-                pipeline.lose([map_id])
-                lost |= {map_id} & set(counting.values())
-                counting = {key: value for key, value in counting.items() if value != map_id}
-            case "open":
-                readers.append((follow(pipeline), []))
+                write(pipeline, count, count)
+                count += 1
             case "read":
-                for reader, had in list(readers):
-                    try:
-                        had.extend(reader.next())
-                    except AttemptLost:
-                        readers.remove((reader, had))
-                        assert not {each for each, _ in had} <= set(counting.values())
-    pipeline.complete(ALL, list(counting.values()))
-    for reader, had in readers:
-        try:
-            had.extend(reader.next())
-            assert reader.next() == []
-        except AttemptLost:
-            continue
-        assert reader.complete
-        assert sorted((index, each) for each, index in had) == sorted(counting.items())
-
-
-WRITERS = 2
-
-
-def write_for(pipeline: AnnouncedMaps, index: int, size: int) -> int:
-    """Announce a map of one of two writers; what its readers have not taken."""
-    pipeline.claim(index, 10 + index)
-    return pipeline.commit(index, 10 + index, size, WRITERS)
-
-
-def test_a_writer_hears_how_far_its_own_readers_are(pipeline: AnnouncedMaps) -> None:
-    assert write_for(pipeline, 0, 100) == 100
-    assert write_for(pipeline, 1, 7) == 7
-    readers = [follow(pipeline, Share(WRITERS, 0)) for _ in range(2)]
-    readers[0].take(60)
-    assert write_for(pipeline, 2, 5) == 45
-    readers[1].take(45)
-    assert write_for(pipeline, 4, 0) == 0
-    assert write_for(pipeline, 3, 1) == 8
-
-
-def test_a_repeated_commit_only_asks_again(pipeline: AnnouncedMaps) -> None:
-    assert write_for(pipeline, 0, 100) == 100
-    follow(pipeline, Share(WRITERS, 0)).take(30)
-    assert write_for(pipeline, 0, 100) == 70
-
-
-def test_what_a_lost_reader_took_is_unread_until_it_comes_back_and_says_so(pipeline: AnnouncedMaps) -> None:
-    write_for(pipeline, 0, 100)
-    share = Share(WRITERS, 0)
-    reader = follow(pipeline, share)
-    reader.take(80)
-    reader.close()
-    assert write_for(pipeline, 2, 0) == 100
-    pipeline.follow(share, (10,), PATIENCE, taken=80)
-    assert write_for(pipeline, 4, 0) == 20
-
-
-def test_commits_without_writers_are_not_measured(pipeline: AnnouncedMaps) -> None:
-    pipeline.claim(0, 10)
-    assert pipeline.commit(0, 10, 100) == 0
-
-
-def test_a_reader_that_claims_too_much_holds_nobody_up(pipeline: AnnouncedMaps) -> None:
-    follow(pipeline, Share(WRITERS, 0)).take(1 << 60)
-    assert write_for(pipeline, 0, 100) == 0
+                had[number] += [map_id for map_id, _ in reader.next()]
+            case "say":
+                reader.take(0, len(had[number]))
+            case "leave":
+                reader.close()
+                readers[number] = follow(pipeline, ONE, reader.partitions, had=len(had[number]))
+            case _:
+                _, progress = pipeline.forget(ONE, 0)
+                assert progress.partitions == 3
+                pipeline.forget(ONE, progress.maps)
+    pipeline.complete(ONE, count)
+    for number, reader in enumerate(readers):
+        while not reader.complete:
+            had[number] += [map_id for map_id, _ in reader.next()]
+        assert had[number] == list(range(count))
