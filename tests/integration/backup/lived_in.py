@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import datetime as dt
 import hashlib
 import json
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
 from cryptography import x509
 
-from sluice.cli.backup.encryption import Keys, read_identities
 from sluice.core.clock import utc_now
 from sluice.core.home import Home
 from sluice.gateway.audit_log.log import AuditLog, audit_file
@@ -116,10 +117,12 @@ class LivedIn:
         made = sluice("backup", "key", "--output", self.key, "--json")
         self.recipient = json.loads(made.stdout)["recipient"]
 
-    @property
-    def keys(self) -> Keys:
-        """What opens the backups."""
-        return Keys(identities=read_identities(self.key))
+    def copied(self, root: Path) -> LivedIn:
+        """The same in another directory."""
+        shutil.copytree(self.root, root, dirs_exist_ok=True)
+        other = copy.copy(self)
+        other.root, other.home, other.key = root, Home.at(root / "home"), root / "key.txt"
+        return other
 
     def refresh(self) -> None:
         """Sign the lists that are due, as `sluice up` does."""
