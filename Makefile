@@ -86,8 +86,9 @@ test-export: $(VENV) java ## exported configurations with real Flink, Spark, ngi
 	.venv/bin/pytest tests/programs
 
 .PHONY: test-kubernetes
-test-kubernetes: $(VENV) ## elections, attestation and submissions against a Kubernetes API server (built once from Debian's packages, ten minutes)
+test-kubernetes: $(VENV) ## elections, attestation, submissions and the chart with a Kubernetes API server (built once from Debian's packages, ten minutes)
 	@scripts/get-kubernetes
+	@scripts/get-helm
 	.venv/bin/pytest tests/kubernetes
 
 .PHONY: compose-image compose-up compose-down compose-demo test-compose

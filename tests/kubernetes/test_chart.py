@@ -1,0 +1,396 @@
+"""The Helm chart: rendered by helm, checked against schemas, and installed into a real API server."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT7
+
+from sluice.cli.options import load_configuration
+from tests.kubernetes.api_server import ADMINISTRATOR, ApiServer, api_server
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy" / "helm" / "sluice"
+NAMESPACE = "pipelines"
+SCHEMAS = ("1.25.0", "1.30.0", "1.37.0")
+ALTERNATIVES = {
+    "defaults": [],
+    "restricted": ["--set=isolation.level=none"],
+    "no shuffle service": ["--set=shuffle.enabled=false", "--set=jobmanager.replicas=1"],
+    "object store": ["--set=ha.url=s3://bucket/sluice", "--set=podDisruptionBudgets=false"],
+    "monitored": [
+        "--set=serviceMonitor.enabled=true",
+        "--set=serviceMonitor.tokenSecret=token",
+        "--set=serviceMonitor.caConfigMap=edge",
+    ],
+    "bounded": [
+        '--set-json=gateway.from=[{"ipBlock":{"cidr":"10.0.0.0/8"}}]',
+        "--set=networkPolicy.apiServer.cidr=10.1.0.1/32",
+    ],
+}
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Helm:
+    """The program, and the schemas of Kubernetes beside it."""
+
+    program: Path
+
+    def run(self, *arguments: str) -> str:
+        """Standard output of a run that succeeded."""
+        done = subprocess.run([self.program, *arguments], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @functools.cache  # noqa: B019  one for all tests
+    def render(self, *values: str, version: str = "1.37.0") -> list[Object]:
+        """All objects of the chart for a cluster of this version."""
+        text = self.run(
+            "template", "sluice", str(CHART), f"--namespace={NAMESPACE}", f"--kube-version={version}", *values
+        )
+        return [each for each in yaml.safe_load_all(text) if each]
+
+    def validator(self, version: str, kind: Object) -> jsonschema.Draft7Validator:
+        """For objects of a kind, which may have no field that the version does not know."""
+        schemas = self.program.parents[1] / "python" / "kubernetes_validate" / "kubernetes-json-schema"
+        group, _, api = kind["apiVersion"].rpartition("/")
+        name = "-".join(part for part in (kind["kind"].lower(), group.partition(".")[0], api) if part)
+        file = schemas / f"v{version}-local-strict" / f"{name}.json"
+
+        def retrieve(uri: str) -> Resource[Any]:
+            return DRAFT7.create_resource(json.loads((file.parent / uri.rpartition("/")[2]).read_text()))
+
+        return jsonschema.Draft7Validator(json.loads(file.read_text()), registry=Registry(retrieve=retrieve))  # type: ignore[call-arg]  # Registry is an attrs class
+
+
+@pytest.fixture(scope="session")
+def helm() -> Helm:
+    found = Path(os.environ.get("SLUICE_HELM") or ROOT / "build" / "helm") / "bin" / "helm"
+    if not found.is_file():
+        pytest.fail(f"there is no {found}: make test-kubernetes fetches it", pytrace=False)
+    return Helm(found)
+
+
+def of(objects: list[Object], kind: str) -> dict[str, Object]:
+    """Objects of a kind by name."""
+    return {each["metadata"]["name"]: each for each in objects if each["kind"] == kind}
+
+
+def pods(objects: list[Object]) -> dict[str, Object]:
+    """Specifications of pods by component."""
+    return {
+        name.removeprefix("sluice-"): each["spec"]["template"]["spec"]
+        for name, each in of(objects, "StatefulSet").items()
+    }
+
+
+def containers(pod: Object) -> list[Object]:
+    """Of a pod, those that prepare it too."""
+    return [*pod.get("initContainers", ()), *pod["containers"]]
+
+
+@pytest.mark.parametrize("values", ALTERNATIVES.values(), ids=ALTERNATIVES)
+def test_helm_finds_nothing_wrong(values: list[str], helm: Helm) -> None:
+    helm.run("lint", "--strict", str(CHART), *values)
+
+
+@pytest.mark.parametrize("version", SCHEMAS)
+@pytest.mark.parametrize("values", ALTERNATIVES.values(), ids=ALTERNATIVES)
+def test_every_object_is_one_of_kubernetes(values: list[str], version: str, helm: Helm) -> None:
+    for each in helm.render(*values, version=version):
+        if each["kind"] != "ServiceMonitor":
+            helm.validator(version, each).validate(each)
+
+
+@pytest.mark.parametrize("values", ALTERNATIVES.values(), ids=ALTERNATIVES)
+def test_the_settings_are_settings_of_sluice(values: list[str], helm: Helm, tmp_path: Path) -> None:
+    objects = helm.render(*values)
+    text = of(objects, "ConfigMap")["sluice-settings"]["data"]["sluice.toml"]
+    file = tmp_path / "sluice.toml"
+    file.write_text(text)
+    _, configuration = load_configuration(tmp_path / "home", file)
+    attested = configuration.ca.kubernetes
+    assert attested is not None
+    given = {(rule.service_account, rule.role, rule.edge_server) for rule in attested.identities}
+    accounts = {pod["serviceAccountName"] for pod in pods(objects).values()}
+    assert {account for account, *_ in given} >= accounts - {"sluice-ca"}
+    assert all(
+        rule.namespace == NAMESPACE and rule.role in {rule.service_account[7:], "gateway"}
+        for rule in attested.identities
+    )
+    assert set(configuration.ha.jobmanagers) == {
+        f"sluice-jobmanager-{number}"
+        for number in range(of(objects, "StatefulSet")["sluice-jobmanager"]["spec"]["replicas"])
+    }
+    assert tomllib.loads(text)["ha"]["mode"] == "kubernetes"
+
+
+@pytest.mark.parametrize("values", ALTERNATIVES.values(), ids=ALTERNATIVES)
+def test_processes_ask_for_the_names_that_their_rules_give(values: list[str], helm: Helm) -> None:
+    objects = helm.render(*values)
+    settings = tomllib.loads(of(objects, "ConfigMap")["sluice-settings"]["data"]["sluice.toml"])
+    for component, pod in pods(objects).items():
+        if component == "ca":
+            continue
+        account = pod["serviceAccountName"]
+        rules = [each for each in settings["ca"]["kubernetes"]["identities"] if each["service_account"] == account]
+        (arguments,) = (each["args"] for each in pod["containers"] if "run" in each.get("args", ())[:1])
+        asked = {each.removeprefix("--dns=") for each in arguments if each.startswith("--dns=")}
+        given = {name for rule in rules for name in rule.get("dns", ())}
+        instance = f"{account}-0"
+        assert {name.replace("$(POD_NAME)", instance) for name in asked} == {
+            name.replace("{pod}", instance) for name in given
+        }, component
+        named = [each.removeprefix("--name=") for each in arguments if each.startswith("--name=")]
+        assert [each.replace("$(POD_NAME)", "{pod}") for each in named] in (
+            [[rule.get("name", "{pod}")] for rule in rules] if named else [[]]
+        )
+
+
+@pytest.mark.parametrize("values", ALTERNATIVES.values(), ids=ALTERNATIVES)
+def test_no_key_is_in_an_object_and_those_of_processes_are_in_memory(values: list[str], helm: Helm) -> None:
+    objects = helm.render(*values)
+    assert not of(objects, "Secret")
+    assert "PRIVATE KEY" not in json.dumps(objects)
+    for component, pod in pods(objects).items():
+        volumes = {each["name"]: each for each in pod["volumes"]}
+        assert not any("secret" in each for each in volumes.values()), component
+        if component == "ca":
+            continue
+        assert volumes["keys"]["emptyDir"]["medium"] == "Memory"
+        (source,) = volumes["token"]["projected"]["sources"]
+        assert source["serviceAccountToken"]["audience"] == "spiffe://sluice.local/ca"
+        assert "ln -sfn /run/sluice/keys/pki" in pod["initContainers"][0]["command"][2]
+
+
+@pytest.mark.parametrize("values", ALTERNATIVES.values(), ids=ALTERNATIVES)
+def test_pods_are_restricted_but_for_what_a_sandbox_needs(values: list[str], helm: Helm) -> None:
+    """As Pod Security's level "restricted" demands it (https://kubernetes.io/docs/concepts/security/pod-security-standards/)."""
+    for component, pod in pods(helm.render(*values)).items():
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        allowed = {"configMap", "emptyDir", "projected", "persistentVolumeClaim", "name"}
+        assert all(set(each) <= allowed for each in pod["volumes"])
+        for container in containers(pod):
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["runAsNonRoot"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert not {"privileged", "runAsUser"} & set(context)
+            boxes = container["name"] == "taskmanager" and "--set=isolation.level=none" not in values
+            assert context["seccompProfile"]["type"] == ("Localhost" if boxes else "RuntimeDefault")
+            assert ("procMount" in context) is boxes, component
+            assert {"requests", "limits"} <= set(container["resources"])
+
+
+def test_only_those_that_ask_the_api_server_have_a_token_for_it(helm: Helm) -> None:
+    asking = {name for name, pod in pods(helm.render()).items() if pod["automountServiceAccountToken"]}
+    assert asking == {"ca", "jobmanager", "shuffle-manager"}
+
+
+def connections(objects: list[Object]) -> tuple[set[tuple[str, str, int]], set[tuple[str, str, int]]]:
+    """Who may connect to whom on which port, by the rules for what comes in, and by those for what goes out."""
+    inward: set[tuple[str, str, int]] = set()
+    outward: set[tuple[str, str, int]] = set()
+    for policy in of(objects, "NetworkPolicy").values():
+        spec = policy["spec"]
+        own = spec["podSelector"]["matchLabels"].get("app.kubernetes.io/component")
+        for direction, key, found in (("ingress", "from", inward), ("egress", "to", outward)):
+            for rule in spec.get(direction) or ():
+                for peer in rule.get(key) or ():
+                    labels = peer.get("podSelector", {}).get("matchLabels", {})
+                    if "app.kubernetes.io/component" not in labels:
+                        continue
+                    assert labels["app.kubernetes.io/instance"] == "sluice"
+                    other = labels["app.kubernetes.io/component"]
+                    pair = (other, own) if key == "from" else (own, other)
+                    found |= {(*pair, port.get("port", 0)) for port in rule["ports"]}
+    return inward, outward
+
+
+def test_network_policies_say_the_channel_table_in_both_directions(helm: Helm) -> None:
+    """edges.yaml is compared with the table itself in tests/unit/deploy."""
+    inward, outward = connections(helm.render())
+    table = yaml.safe_load((CHART / "edges.yaml").read_text())
+    wanted = {(one, each["to"], each["port"]) for each in table["edges"] for one in each["from"]}
+    assert inward == wanted
+    assert outward == wanted
+
+
+def test_all_else_is_denied(helm: Helm) -> None:
+    objects = helm.render()
+    policies = of(objects, "NetworkPolicy")
+    deny = policies["sluice-default-deny"]["spec"]
+    assert deny["policyTypes"] == ["Ingress", "Egress"]
+    assert not {"ingress", "egress"} & set(deny)
+    for name, policy in policies.items():
+        for rule in policy["spec"].get("egress") or ():
+            assert rule["ports"], name
+            assert rule["to"], name
+        for rule in policy["spec"].get("ingress") or ():
+            assert rule["ports"], name
+            assert rule.get("from") or (name, rule["ports"][0]["port"]) == ("sluice-gateway", 8443)
+    for component, pod in pods(objects).items():
+        labels = of(objects, "StatefulSet")[f"sluice-{component}"]["spec"]["template"]["metadata"]["labels"]
+        assert deny["podSelector"]["matchLabels"].items() <= labels.items()
+        listens = {each["containerPort"] for container in pod["containers"] for each in container.get("ports", ())}
+        named = {port for _, to, port in connections(objects)[0] if to == component and port}
+        assert listens == named | ({8443} if component == "gateway" else set())
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """Against one API server, as its administrator."""
+
+    program: Path
+    server: ApiServer
+
+    def run(self, *arguments: str, content: str = "") -> subprocess.CompletedProcess[str]:
+        """One command."""
+        return subprocess.run(
+            [
+                self.program, f"--server={self.server.url}", f"--certificate-authority={self.server.ca_file}",
+                f"--token={ADMINISTRATOR}", f"--namespace={NAMESPACE}", *arguments,
+            ],
+            input=content, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    def may(self, account: str, verb: str, resource: str, name: str = "", *, everywhere: bool = False) -> bool:
+        """Whether a service account of the release may do that."""
+        target = f"{resource}/{name}" if name else resource
+        scope = ["--all-namespaces"] if everywhere else []
+        done = self.run(
+            "auth", "can-i", verb, target, f"--as=system:serviceaccount:{NAMESPACE}:sluice-{account}", *scope
+        )
+        assert done.stdout.strip().splitlines()[-1] in {"yes", "no"}, done
+        return done.stdout.strip().splitlines()[-1] == "yes"
+
+
+@pytest.fixture(scope="module")
+def kubectl(programs: Path, tmp_path_factory: pytest.TempPathFactory, helm: Helm) -> Iterator[Kubectl]:
+    """With the release in it: first asked whether it would take it, then applied."""
+    with api_server(programs, tmp_path_factory.mktemp("chart")) as server:
+        found = Kubectl(programs / "kubectl", server)
+        status, _ = server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        assert status == 201
+        objects = yaml.safe_dump_all(helm.render(version="1.20.2"))
+        for options in (["--dry-run=server"], []):
+            done = found.run("apply", *options, "-f", "-", content=objects)
+            assert done.returncode == 0, done.stderr
+            assert not re.search(r"(?i)warning|unknown field", done.stderr.replace("is deprecated", "")), done.stderr
+        yield found
+
+
+def test_the_api_server_takes_every_object_and_says_the_same_again(kubectl: Kubectl, helm: Helm) -> None:
+    objects = helm.render(version="1.20.2")
+    again = kubectl.run("apply", "-f", "-", content=yaml.safe_dump_all(objects))
+    assert again.returncode == 0, again.stderr
+    lines = again.stdout.splitlines()
+    assert len(lines) == len(objects)
+    # Templates of claims get defaults from the server, by which kubectl always sees a change.
+    claims = {
+        f"statefulset.apps/{name}"
+        for name, each in of(objects, "StatefulSet").items()
+        if "volumeClaimTemplates" in each["spec"]
+    }
+    changed = {line.partition(" ")[0] for line in lines if not line.endswith("unchanged")}
+    assert changed <= claims
+
+
+@pytest.mark.parametrize("values", [each for name, each in ALTERNATIVES.items() if name != "monitored"])
+def test_the_api_server_would_take_the_other_forms(values: list[str], kubectl: Kubectl, helm: Helm) -> None:
+    done = kubectl.run(
+        "apply", "--dry-run=server", "-f", "-", content=yaml.safe_dump_all(helm.render(*values, version="1.20.2"))
+    )
+    assert done.returncode == 0, done.stderr
+
+
+CALLS = [
+    ("ca", "create", "tokenreviews.authentication.k8s.io", ""),
+    ("ca", "get", "configmaps", "sluice-trust"),
+    ("ca", "update", "configmaps", "sluice-trust"),
+    *(
+        (account, verb, resource, name)
+        for account, lease in (("jobmanager", "sluice-default"), ("shuffle-manager", "sluice-default-shuffle"))
+        for verb, resource, name in (
+            ("create", "leases.coordination.k8s.io", ""),
+            ("get", "leases.coordination.k8s.io", lease),
+            ("update", "leases.coordination.k8s.io", lease),
+            ("create", "configmaps", ""),
+            ("get", "configmaps", f"{lease}-pointers"),
+            ("update", "configmaps", f"{lease}-pointers"),
+        )
+    ),
+]
+"""Every call that our processes make of the API server."""
+
+
+@pytest.mark.parametrize(("account", "verb", "resource", "name"), CALLS)
+def test_each_call_that_our_processes_make_is_allowed(
+    account: str, verb: str, resource: str, name: str, kubectl: Kubectl
+) -> None:
+    everywhere = resource.startswith("tokenreviews")
+    assert kubectl.may(account, verb, resource, name, everywhere=everywhere)
+
+
+def permitted(server: ApiServer, account: str, verb: str, resource: str, name: str) -> bool:
+    """What `kubectl auth can-i` asks, for another one."""
+    kind, _, group = resource.partition(".")
+    kind, _, part = kind.partition("/")
+    attributes = {"verb": verb, "resource": kind, "subresource": part, "group": group, "name": name}
+    if kind != "tokenreviews":
+        attributes["namespace"] = NAMESPACE
+    user = f"system:serviceaccount:{NAMESPACE}:{account}"
+    review = {"spec": {"user": user, "groups": ["system:authenticated"], "resourceAttributes": attributes}}
+    status, answer = server.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    assert status == 201, answer
+    return bool(answer["status"]["allowed"])
+
+
+def test_nothing_else_is_allowed(kubectl: Kubectl) -> None:
+    """Of what is near, or worth having."""
+    accounts = ("ca", "auth", "gateway", "jobmanager", "shuffle-manager", "shuffle-worker", "taskmanager", "")
+    for account in accounts:
+        user = f"sluice-{account}" if account else "default"
+        for verb, resource, name in (
+            ("get", "secrets", ""),
+            ("list", "secrets", ""),
+            ("create", "pods", ""),
+            ("create", "serviceaccounts/token", ""),
+            ("list", "configmaps", ""),
+            ("delete", "configmaps", "sluice-trust"),
+            ("update", "configmaps", "sluice-settings"),
+            ("patch", "configmaps", "sluice-default-pointers"),
+            ("delete", "leases.coordination.k8s.io", "sluice-default"),
+            ("watch", "leases.coordination.k8s.io", ""),
+            ("impersonate", "serviceaccounts", "sluice-ca"),
+            ("bind", "roles.rbac.authorization.k8s.io", "sluice-ca"),
+        ):
+            assert not permitted(kubectl.server, user, verb, resource, name), (account, verb, resource)
+        for verb, resource, name in (
+            ("create", "tokenreviews.authentication.k8s.io", ""),
+            ("get", "configmaps", "sluice-trust"),
+            ("update", "configmaps", "sluice-trust"),
+            ("create", "configmaps", ""),
+            ("update", "configmaps", "sluice-default-pointers"),
+            ("update", "configmaps", "sluice-default-shuffle-pointers"),
+            ("update", "leases.coordination.k8s.io", "sluice-default"),
+            ("update", "leases.coordination.k8s.io", "sluice-default-shuffle"),
+        ):
+            allowed = permitted(kubectl.server, user, verb, resource, name)
+            assert allowed is ((account, verb, resource, name) in CALLS), (account, verb, resource, name)
