@@ -30,8 +30,6 @@ class ReviewingApiServer:
     fate: str = "ok"
     """``ok``, ``silent``, ``huge``, ``redirect``, ``garbage``, or a status."""
     asked: list[dict[str, Any]] = field(default_factory=list)
-    busy: int = 0
-    busiest: int = 0
     config_map: dict[str, Any] | None = None
     url: str = ""
     _runner: web.AppRunner | None = None
@@ -86,16 +84,10 @@ class ReviewingApiServer:
     async def _review(self, request: web.Request) -> web.Response:
         if request.headers.get("authorization") != f"Bearer {ACCOUNT_TOKEN}":
             return web.json_response({"kind": "Status", "code": 401}, status=401)
-        self.busy += 1
-        self.busiest = max(self.busy, self.busiest)
-        try:
-            body = await request.json()
-            self.asked.append(body)
-            if self.fate == "silent":
-                await asyncio.sleep(600)
-            await asyncio.sleep(0)
-        finally:
-            self.busy -= 1
+        body = await request.json()
+        self.asked.append(body)
+        if self.fate == "silent":
+            await asyncio.sleep(600)
         match self.fate:
             case "huge":
                 return web.Response(status=201, body=b" " * (4 << 20))

@@ -165,7 +165,8 @@ async def test_a_silent_api_server_holds_up_no_more_than_some_and_not_for_long(a
         return_exceptions=True,
     )
     assert {type(each) for each in results} == {AttestationUnavailable}
-    assert api.busiest <= REVIEWS_AT_A_TIME
+    # Those of the first round, and those that took their places; the others have given up before it was their turn.
+    assert len(api.asked) <= 2 * REVIEWS_AT_A_TIME
     await attestor.close()
 
 
