@@ -116,7 +116,9 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
         frame = came
         row = 0
         dataAt = came.count * Wire.DataEntryBytes
-        if (came.count < 0 || came.count > came.payload.readableBytes / Wire.DataEntryBytes) throw new WorkerFailure("a table that is larger than its frame")
+        if (came.count < 0 || came.count > came.payload.readableBytes / Wire.DataEntryBytes) {
+          throw new WorkerFailure("a table that is larger than its frame")
+        }
       case Wire.Kind.End =>
         val (count, total) = (Integer.toUnsignedLong(came.count), came.extra)
         came.release()

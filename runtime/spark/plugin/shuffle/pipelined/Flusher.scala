@@ -160,7 +160,7 @@ private[sluice] final class Flusher(
       }
       if (last) for (partition <- 0 until partitions) {
         pusher.segment(partition, Segments.HeadBytes + EndMarkBytes, last = true) { out =>
-          out.writeByte(Segments.EndMark).writeIntLE(EndMarkBytes).writeLongLE(segmentsOf(partition))
+          out.writeByte(Segments.EndMark).writeIntLE(EndMarkBytes).writeLongLE(segmentsOf(partition)).writeIntLE(writer)
         }
       }
     }
@@ -168,8 +168,8 @@ private[sluice] final class Flusher(
 }
 
 private[sluice] object Flusher {
-  /** What follows the head of an end mark. */
-  val EndMarkBytes = 8
+  /** What follows the head of an end mark: how many segments came before it, and from which writer. */
+  val EndMarkBytes = 12
 
   /** So often a writer without rows says that it is there. */
   private val SignOfLifeNanos = 10L * 1000 * 1000 * 1000

@@ -125,7 +125,9 @@ private[sluice] final class FollowedShare(
       frame = came
       row = 0
       dataAt = came.count * Wire.DataEntryBytes
-      if (came.count < 0 || dataAt > came.payload.readableBytes) throw new WorkerFailure("a table that is larger than its frame")
+      if (came.count < 0 || came.count > came.payload.readableBytes / Wire.DataEntryBytes) {
+        throw new WorkerFailure("a table that is larger than its frame")
+      }
       true
     } else try {
       came.kind match {
@@ -254,6 +256,7 @@ private[sluice] final class FollowedShare(
       if (mark.remaining() != Flusher.EndMarkBytes || mark.getLong() != segmentsOf(partition - first)) {
         throw new WorkerFailure(s"not all segments of partition $partition came before its end")
       }
+      if (mark.getInt() != writer) throw new WorkerFailure(s"partition $partition came from another writer than $writer")
       ended.set(partition - first)
       null
     }
