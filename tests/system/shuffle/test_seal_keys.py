@@ -27,8 +27,8 @@ replicas = 2
 seal = true
 encrypt_at_rest = false
 """
-SHUFFLES, MAPS = range(1 << 20, (1 << 20) + 4), range(32)
-"""Of the job's first attempt; among them are all that the pipeline has."""
+SHUFFLES, MAPS = range(1 << 20, (1 << 20) + 2), range(6)
+"""The first ones of the job's first attempt."""
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def secrets_of(cluster: LocalCluster, job_id: str) -> tuple[str, set[psutil.Proc
 
 
 def keys_of(secret: str, job_id: str) -> list[bytes]:
-    """The secret as it is written and as bytes, and all keys of the job's maps."""
+    """The secret as it is written and as bytes, and keys of the job's maps."""
     keys = [
         HKDF(SHA256(), 32, LABEL, shuffle.to_bytes(4, "little") + map_id.to_bytes(8, "little") + job_id.encode())
         for shuffle in SHUFFLES
@@ -89,7 +89,7 @@ def test_keys_are_with_the_job_alone(sealing: LocalCluster) -> None:
     eventually((folder / "first").exists, "the first shuffle was read", 150)
     secret, holders = secrets_of(sealing, job_id)
     keys = keys_of(secret, job_id)
-    assert holders
+    assert any(keys[0] in part for process in holders for part in memory_of(process)), "it would not be found"
     assert not any(secret in " ".join(process.cmdline()) for process in sealing.processes())
 
     workers = [each for each in sealing.processes() if {"run", "shuffle-worker"} <= set(each.cmdline())]
