@@ -126,6 +126,13 @@ bench: $(VENV) java ## the measurements, each beside a named peer
 reference: $(VENV) ## write the pages of docs/reference that come from the code
 	@scripts/make-reference
 
+.PHONY: sbom test-deploy
+sbom: ## what the wheel needs at run time, as a CycloneDX document (build/sluice.cdx.json)
+	@scripts/make-sbom
+
+test-deploy: $(VENV) ## alert rules by promtool, units by systemd-analyze, the document of `make sbom`
+	.venv/bin/pytest tests/system/deploy tests/unit/deploy
+
 lock: ## renew requirements/ with the newest versions that fit pyproject.toml (LOCK=--keep: only what does not fit)
 	python=$$(scripts/find-python) && rm -rf build/lock && "$$python" -m venv build/lock && \
 	build/lock/bin/pip install --quiet --disable-pip-version-check --requirement requirements/lock.txt && \

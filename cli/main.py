@@ -48,6 +48,7 @@ VERBS = {
     "run": "sluice.cli.run.commands:app",
     "compose": "sluice.cli.compose.commands:app",
     "config": "sluice.cli.settings:app",
+    "completion": "sluice.cli.completion:completion",
 }
 """Where each verb is, in the order of the help."""
 

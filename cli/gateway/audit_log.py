@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from sluice.cli.errors import UsageError
+from sluice.cli.errors import EXIT_NO, CommandError, UsageError
 from sluice.cli.gateway.times import moment
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.core import Home
@@ -30,7 +30,6 @@ from sluice.gateway.audit_log import (
     verify_log,
     witness_at,
 )
-from sluice.gateway.errors import AuditLogError
 
 FOLLOW_SECONDS = 0.2
 DEFAULT_LINES = 20
@@ -160,7 +159,7 @@ def checkpoint(
     earlier = witness.read()
     proved = verify_log(place, checkpoints=() if earlier is None else (earlier,))
     if proved.checkpoint is None:
-        raise AuditLogError(f"the audit log in {place} has no checkpoint yet")
+        raise CommandError(f"the audit log in {place} has no checkpoint yet", exit_code=EXIT_NO)
     witness.write((place / CHECKPOINT).read_bytes())
     typer.echo(f"kept a checkpoint of {proved.checkpoint.sequence} lines at {to}", err=True)
 
@@ -168,7 +167,7 @@ def checkpoint(
 def _kept(place: str, ca: Path | None, token_file: Path | None) -> bytes:
     found = witness_at(place, ca_file=ca, token_file=token_file).read()
     if found is None:
-        raise AuditLogError(f"there is no checkpoint at {place}")
+        raise CommandError(f"there is no checkpoint at {place}", exit_code=EXIT_NO)
     return found
 
 
