@@ -103,6 +103,8 @@ class RpcConnection:
         self._asked_for_life = False
         self._watch = self._loop.call_later(timeouts.hello, self._check_hello)
         self.ready: asyncio.Future[None] = self._loop.create_future()
+        self.version = 0
+        """Of the wire format on this connection: the lower one of both ends; 0 until the peer has said hello."""
         self.end_reason: RpcError | None = None
         self._ended = asyncio.Event()
         stream.attach(self)
@@ -186,7 +188,7 @@ class RpcConnection:
                     self._handle_own(each)
         except ProtocolViolation as violation:
             _LOG.warning("rpc peer %s broke the protocol: %s", self.peer, violation.what)
-            self.end(ProtocolViolation(f"{self.peer} broke the protocol: {violation.what}"))
+            self.end(ProtocolViolation(f"{self.peer} broke the protocol: {violation.what}", violation.remedy))
 
     def stream_ended(self, reason: str) -> None:
         """The transport is gone, or the peer ended its direction."""
@@ -203,15 +205,19 @@ class RpcConnection:
         if not self._greeted:
             if not isinstance(each, wire.Hello):
                 raise ProtocolViolation("it did not say hello first")
-            if each.version != wire.PROTOCOL_VERSION:
-                raise ProtocolViolation(f"it speaks version {each.version}, this is {wire.PROTOCOL_VERSION}")
-            self._begin()
+            self._begin(each.version)
         elif isinstance(each, wire.Ping):
             self._send_urgent(wire.Pong())
         elif isinstance(each, wire.Hello):
             raise ProtocolViolation("a second hello")
 
-    def _begin(self) -> None:
+    def _begin(self, newest: int) -> None:
+        if newest < wire.OLDEST_VERSION:
+            raise ProtocolViolation(
+                f"it speaks RPC version {newest} at most, and this process none below {wire.OLDEST_VERSION}",
+                "upgrade by one release at a time, JobManagers first",
+            )
+        self.version = min(newest, wire.PROTOCOL_VERSION)
         self._greeted = True
         self._watch.cancel()
         self._watch = self._loop.call_later(self._timeouts.ping_interval, self._check_silence)

@@ -23,6 +23,10 @@ DEFAULT_TIMEOUT_SECONDS = 10.0
 """How long an ask waits for its answer unless the method says otherwise."""
 
 _ATTRIBUTE = "__sluice_rpc__"
+_FIXARRAY = 0x90
+"""The first byte of a short msgpack array, to which its length is added."""
+_MAX_PARAMETERS = 16
+"""A longer array is encoded otherwise."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 _ENCODER = msgspec.msgpack.Encoder()
 _UNDECLARED = (types.AnyType, types.RawType, types.CustomType, types.ExtType)
@@ -82,7 +86,8 @@ class Method:
     rules: Rules
     parameters: tuple[str, ...]
     defaults: Mapping[str, Any]
-    _arguments: msgspec.msgpack.Decoder[tuple[Any, ...]] = field(repr=False)
+    _arguments: Mapping[int, msgspec.msgpack.Decoder[tuple[Any, ...]]] = field(repr=False)
+    """By the number of arguments: a peer of an earlier release does not send those that were added since."""
     _result: msgspec.msgpack.Decoder[Any] = field(repr=False)
 
     def bind(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -102,7 +107,9 @@ class Method:
         return tuple(values.get(name, self.defaults.get(name)) for name in self.parameters)
 
     def encode_arguments(self, arguments: tuple[Any, ...]) -> bytes:
-        """Arguments as msgpack."""
+        """Arguments as msgpack. Those at the end that are ``UNSET`` are left out: earlier releases do not know them."""
+        while arguments and arguments[-1] is msgspec.UNSET:
+            arguments = arguments[:-1]
         try:
             return _ENCODER.encode(arguments)
         except (TypeError, ValueError, OverflowError) as error:
@@ -110,10 +117,14 @@ class Method:
 
     def decode_arguments(self, data: bytes) -> tuple[Any, ...]:
         """Arguments of the declared types; raises :class:`InvalidArguments`, which repeats no values."""
+        count = len(self.parameters)
+        if data and (sent := data[0] - _FIXARRAY) in self._arguments:
+            count = sent
         try:
-            return self._arguments.decode(data)
+            values = self._arguments[count].decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidArguments(f"the arguments of {self.name} are not of the declared types: {error}") from None
+        return (*values, *(self.defaults[name] for name in self.parameters[count:]))
 
     def encode_result(self, result: Any) -> bytes:  # noqa: ANN401  # any declared type
         """The result as msgpack."""
@@ -178,15 +189,24 @@ def _read(label: str, name: str, function: Callable[..., Any], rules: Rules) -> 
     declared = [hints[parameter.name] for parameter in parameters]
     for hint in (*declared, hints["return"]):
         _check_declared(label, hint)
-    arguments_type: Any = tuple[tuple(declared)] if declared else tuple[()]  # type: ignore[misc]  # built at run time
+    defaults = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
+    if len(declared) >= _MAX_PARAMETERS:
+        raise ContractError(f"{label} has {len(declared)} parameters", "put them into one Struct")
     return Method(
         name=name,
         rules=rules,
         parameters=tuple(parameter.name for parameter in parameters),
-        defaults={each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty},
-        _arguments=msgspec.msgpack.Decoder(arguments_type),
+        defaults=defaults,
+        _arguments={
+            count: msgspec.msgpack.Decoder(_tuple_of(declared[:count]))
+            for count in range(len(declared) - len(defaults), len(declared) + 1)
+        },
         _result=msgspec.msgpack.Decoder(hints["return"]),
     )
+
+
+def _tuple_of(declared: Sequence[Any]) -> Any:  # noqa: ANN401  # a type expression
+    return tuple[tuple(declared)] if declared else tuple[()]  # type: ignore[misc]  # built at run time
 
 
 def _check_declared(label: str, hint: Any) -> None:  # noqa: ANN401  # a type expression

@@ -20,7 +20,10 @@ from sluice.runtime.rpc.errors import (
 )
 
 PROTOCOL_VERSION = 4
-"""Version of this wire format; peers of another version are turned away."""
+"""Version of this wire format. Two peers speak the lower of their versions (ADR 126)."""
+
+OLDEST_VERSION = 4
+"""The oldest version that this release still speaks; older peers are turned away."""
 
 MAX_ENVELOPE_BYTES = 4 << 20
 """Largest encoded envelope, in bytes."""
@@ -52,7 +55,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=0):
-    """The first envelope of each direction of a stream, with the version of this wire format."""
+    """The first envelope of each direction of a stream, with the newest version that its sender speaks."""
 
     version: Count
 

@@ -37,6 +37,11 @@ def remotable(error_class: _E) -> _E:
     return error_class
 
 
+def remotable_names() -> frozenset[str]:
+    """The names of the errors that arrive as themselves; other releases know them by these names."""
+    return frozenset(_REMOTABLE)
+
+
 class RpcError(SluiceError):
     """Base of the errors of package ``sluice.runtime.rpc``."""
 

@@ -122,7 +122,7 @@ async def test_a_malformed_message_ends_that_stream_and_no_other(pair: Pair, dat
     [
         pytest.param(call(1, "add", b"\x92\x01\x02"), id="call-before-hello"),
         pytest.param(wire.Ping(), id="ping-before-hello"),
-        pytest.param(wire.Hello(wire.PROTOCOL_VERSION + 1), id="another-version"),
+        pytest.param(wire.Hello(wire.OLDEST_VERSION - 1), id="too-old"),
     ],
 )
 async def test_who_does_not_say_a_proper_hello_is_turned_away(pair: Pair, first: wire.Envelope) -> None:

@@ -219,6 +219,29 @@ def test_arguments_survive_the_round_trip(x: int, steps: int, name: str) -> None
     assert MOVE.decode_arguments(MOVE.encode_arguments(arguments)) == arguments
 
 
+class Later(Protocol):
+    """The same method in a later release."""
+
+    @rpc(allow=TASKMANAGERS)
+    async def move(
+        self, point: Point, steps: int = 2, name: str = "", colour: str | msgspec.UnsetType = msgspec.UNSET
+    ) -> Point: ...
+
+
+def test_arguments_that_an_earlier_release_does_not_send_have_their_defaults() -> None:
+    later = gateway_of(Later).methods["move"]
+    assert later.decode_arguments(MOVE.encode_arguments((Point(1, 2), 3, "n"))) == (Point(1, 2), 3, "n", msgspec.UNSET)
+    assert later.decode_arguments(msgspec.msgpack.encode([{"x": 1, "y": 2}])) == (Point(1, 2), 2, "", msgspec.UNSET)
+
+
+def test_an_earlier_release_takes_a_call_that_uses_nothing_new_and_refuses_others() -> None:
+    later = gateway_of(Later).methods["move"]
+    unset = later.encode_arguments(later.bind((Point(1, 2), 3, "n"), {}))
+    assert MOVE.decode_arguments(unset) == (Point(1, 2), 3, "n")
+    with pytest.raises(InvalidArguments):
+        MOVE.decode_arguments(later.encode_arguments((Point(1, 2), 3, "n", "red")))
+
+
 @settings(deadline=None)  # the machine may be busy
 @given(st.binary())
 def test_any_bytes_decode_to_the_declared_types_or_are_refused(data: bytes) -> None:

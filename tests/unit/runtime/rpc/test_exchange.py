@@ -11,6 +11,7 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.rpc import (
     MailboxFull,
     PeerUnreachable,
+    ProtocolViolation,
     RpcTimeout,
     StreamTimeouts,
     envelope as wire,
@@ -276,6 +277,24 @@ async def test_ready_waits_for_hello_and_survives_being_cancelled() -> None:
     fixture.receive(wire.Hello(wire.PROTOCOL_VERSION))
     await fixture.exchange.ready()
     fixture.exchange.connection.end(PeerUnreachable("done"))
+
+
+@pytest.mark.parametrize("newest", [wire.OLDEST_VERSION, wire.PROTOCOL_VERSION, wire.PROTOCOL_VERSION + 7])
+async def test_two_peers_speak_the_lower_of_their_versions(newest: int) -> None:
+    fixture = Fixture(greeted=False)
+    assert fixture.exchange.connection.version == 0
+    fixture.receive(wire.Hello(newest))
+    await fixture.exchange.ready()
+    assert fixture.exchange.connection.version == min(newest, wire.PROTOCOL_VERSION)
+    fixture.exchange.connection.end(PeerUnreachable("done"))
+
+
+async def test_who_speaks_only_older_versions_is_turned_away() -> None:
+    fixture = Fixture(greeted=False)
+    fixture.receive(wire.Hello(wire.OLDEST_VERSION - 1))
+    with pytest.raises(ProtocolViolation, match=r"speaks RPC version \d+ at most") as caught:
+        await fixture.exchange.ready()
+    assert "JobManagers first" in caught.value.remedy
 
 
 async def test_goodbye_ends_the_stream_with_its_reason() -> None:
