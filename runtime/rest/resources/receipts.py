@@ -25,7 +25,7 @@ async def issue_receipt(cluster: Cluster, call: Call[NoQuery], body: ReceiptOrde
     """
     job_id = await require_visible(cluster, call)
     if cluster.receipts is None:
-        raise ReceiptNotRecorded("this JobManager has no gateway that would record receipts", "run an auth service")
+        raise ReceiptUnavailable("this JobManager has no gateway that would record receipts", "run an auth service")
     record = await cluster.dispatcher.job_record(job_id)
     if body.disclose_parameters and call.who.name != record.detail.owner:
         raise NotYours(f"job {job_id} belongs to {record.detail.owner}", "only its owner discloses its parameters")

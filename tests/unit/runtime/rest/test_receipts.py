@@ -116,7 +116,7 @@ async def test_a_running_job_has_none(rest: Rest) -> None:
 async def test_without_a_gateway_that_records_there_is_none(rest: Rest) -> None:
     rest.cluster.receipts = None
     status, problem = await rest.ask()
-    assert (status, problem["type"]) == (503, "urn:sluice:problem:ReceiptNotRecorded")
+    assert (status, problem["type"]) == (409, "urn:sluice:problem:ReceiptUnavailable")
 
 
 def test_a_submission_keeps_how_it_was_admitted() -> None:
