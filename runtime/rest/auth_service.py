@@ -25,7 +25,7 @@ class AuthService:
         """The body of the answer; raises :class:`~sluice.core.errors.AssertionRefused` unless that has status 200."""
         policy = server_policy(Channel.AUTH, self.identity.spiffe_id.trust_domain, role=Role.AUTH)
         context = self.identity.client_context(policy, alpn=("http/1.1",))
-        connector = tcp_connector(ssl=context, force_close=True)
+        connector = tcp_connector(ssl=context)  # it closes its one connection with the session, and waits for that
         url = f"https://{host_port(self.host, self.port)}{path}"
         try:
             async with (

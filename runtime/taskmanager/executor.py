@@ -138,7 +138,11 @@ class ExecutorProcess:
         if child is None:
             raise ExecutorNotStarted(f"executor {self.launch.executor_id} has no process")
         self._child = child
-        await asyncio.to_thread(self._place_reports, child.pid)
+        try:
+            await asyncio.to_thread(self._place_reports, child.pid)
+        except BaseException:  # nobody gets to know of the child who could end it
+            await asyncio.shield(child.stop(0))
+            raise
         if self._unwanted:  # asked to end while it was being started
             await child.stop(KILL_GRACE_SECONDS)
         return child

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ PYTHON_ENVIRONMENT = {
 JVM_ENVIRONMENT = {
     *("HOME", "LANG", "PATH", "TMPDIR", "SPARK_HOME", "SPARK_LOCAL_IP", "SPARK_CONF_DIR", "PYSPARK_PYTHON"),
     *("SLUICE_BRIDGE", "SLUICE_JOB_ID", "SLUICE_ATTEMPT", "SPIFFE_ENDPOINT_SOCKET"),
-    *("SPARK_LOCAL_DIRS", "SPARK_SCALA_VERSION", "_PYSPARK_DRIVER_CONN_INFO_PATH"),
+    *("SPARK_LOCAL_DIRS", "SPARK_SCALA_VERSION", "_PYSPARK_DRIVER_CONN_INFO_PATH", "_SPARK_AUTH_SECRET"),
 }
 
 
@@ -49,13 +50,18 @@ def seen(cluster: LocalCluster, running_job: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("where", ["driver", "udf"])
-def test_python_sees_nothing_but_its_own(seen: dict[str, Any], where: str) -> None:
+def test_python_sees_nothing_but_its_own(cluster: LocalCluster, seen: dict[str, Any], where: str) -> None:
+    parents = (REPOSITORY, sys.prefix, cluster.home, tempfile.gettempdir())  # of what is shown in the box
     python = seen[where]
     assert python["reached"] == []
     assert python["uid"] not in {0, os.geteuid() or 0}
     assert (int(python["capabilities"], 16), python["no_new_privileges"]) == (0, "1")
     assert python["writable"] == []
-    shown = {Path(place).resolve().parts[2] for place in (REPOSITORY, sys.prefix) if Path(place).parts[1] == "tmp"}
+    shown = {
+        Path(place).resolve().parts[2]
+        for place in parents
+        if len(Path(place).parts) > 2 and Path(place).parts[1] == "tmp"
+    }
     assert [name for name in python["temporary"] if not name.startswith("sluice-jvm-") and name not in shown] == []
     known = {"bwrap", "java", "python", Path(sys.executable).name}
     assert {name.rstrip("0123456789.") for name in python["processes"]} <= known

@@ -310,4 +310,6 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     await cluster.start_jobmanager()
     yield cluster
     await cluster.close()
-    assert set(psutil.Process().children(recursive=True)) <= before, "processes are left over"
+    left = set(psutil.Process().children(recursive=True)) - before
+    _, alive = await asyncio.to_thread(psutil.wait_procs, left, timeout=DEADLINE_SECONDS)  # what was killed ends soon
+    assert not alive, "processes are left over"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from typing import Any
 
@@ -83,7 +84,8 @@ async def test_a_job_whose_checkpoint_is_lost_fails_before_its_driver_starts(clu
     shutil.rmtree(cluster.home.root / "checkpoints" / job_id)
     await cluster.start_jobmanager()
     job = await cluster.until(job_id, "FAILED")
-    assert "batch 1 of query rows was committed, and nothing of it is there" in job["failure"]["error"]
+    # Batch 1 was told and may not have been recorded yet.
+    assert re.search("batch [01] of query rows was committed, and nothing of it is there", job["failure"]["error"])
     assert not cluster.driver_directory(job_id, 2).exists()
 
 

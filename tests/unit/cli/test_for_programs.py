@@ -14,7 +14,7 @@ from sluice.cli.main import app
 
 PROSE = {"demo"}
 """Shows somebody what happens."""
-FILES = {"audit-log checkpoint", "config reference", "gateway render", "jobs receipt"}
+FILES = {"audit-log checkpoint", "completion", "config reference", "gateway render", "jobs receipt"}
 """What they print is a document in a form of its own."""
 
 
