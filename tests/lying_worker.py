@@ -1,7 +1,8 @@
 """A shuffle worker that lies: it answers fetches with what it likes, with check values that fit.
 
 ``LYING_WORKER=FILE python -m tests.lying_worker …`` is ``python -m sluice.runtime.shuffle.worker …``; it lies as long
-as there is FILE, and writes what it has said, a line each, to ``FILE.said``. It keeps what it has sent.
+as there is FILE, and writes what it has said, a line each, to ``FILE.said``. It keeps what it has sent. When FILE
+contains "flood", it sends :data:`FLOOD_BYTES`, whatever its credit, and writes how many have left.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ HEAD_BYTES = 13
 OVERFLOWING = (1 << 32) // DATA_ENTRY.itemsize + 1
 """So many rows of a table have few bytes, if these are counted in 32 bits."""
 MOST_HOARDED = 5000
+FLOOD_BYTES = 512 << 20
+FLOOD_FRAME = 1 << 20
 
 
 class Piece(NamedTuple):
@@ -253,7 +256,22 @@ class LyingFetchConnection(honest.FetchConnection):
     liar: Liar
     flag: Path | None = None
 
+    def _flood(self, header: Header, said: Path) -> None:
+        rows = np.zeros(1, DATA_ENTRY)
+        rows["partition"], rows["length"] = header.partition, FLOOD_FRAME
+        sent = 0
+        try:
+            while sent < FLOOD_BYTES:
+                self._session.send(_frame(header, FrameType.DATA, 1, rows.tobytes() + bytes(FLOOD_FRAME)))
+                sent += FLOOD_FRAME
+        finally:
+            said.write_text(str(sent))
+
     def _fetch(self, header: Header) -> None:
+        if self.flag is not None and self.flag.exists() and self.flag.read_text() == "flood":
+            self._payload(header, Holding(self._job.connections), header.length)
+            self._flood(header, self.flag.with_suffix(".flood"))
+            return
         with Holding(self._job.connections) as holding:
             maps = parse_map_ids(header, self._payload(header, holding, header.length))
             data, checks = self._job.shuffle(header.shuffle, create=False)

@@ -44,6 +44,7 @@ class WorkerConnection:
         self._reader = reader
         self._writer = writer
         self._answers: dict[int, Answers] = {}
+        self._granted: dict[int, int] = {}
         self._requests = 0
         self._room = asyncio.Condition()
         self._credit = 0
@@ -125,6 +126,7 @@ class WorkerConnection:
         """
         with self.request() as (number, queue):
             request = msgspec.structs.replace(header, request=number, length=len(payload))
+            self._granted[number] = header.extra
             await self.send(request.pack(), payload)
             ended = False
             try:
@@ -134,6 +136,7 @@ class WorkerConnection:
                     yield answer, data
                     if answer.kind is FrameType.DATA:
                         taken = len(data) - answer.count * DATA_ENTRY.itemsize
+                        self._granted[number] += max(1, taken)
                         await self.send(Header(FrameType.CREDIT, request=number, extra=taken).pack())
             finally:
                 if not ended and self.usable:
@@ -170,6 +173,7 @@ class WorkerConnection:
     def end_request(self, number: int) -> None:
         """What is answered to it from now on is of no interest."""
         self._answers.pop(number, None)
+        self._granted.pop(number, None)
 
     async def close(self) -> None:
         """End it, whatever is on its way."""
@@ -201,12 +205,25 @@ class WorkerConnection:
                     continue
                 queue = self._answers.get(header.request)
                 if queue is not None:
+                    self._charge(header)
                     answer = error_of(header, payload) if header.kind is FrameType.ERROR else (header, payload)
                     queue.put_nowait(answer)
         except (OSError, EOFError, ShuffleError) as error:
             self._fail(error)
             async with self._room:
                 self._room.notify_all()
+
+    def _charge(self, header: Header) -> None:
+        """Take a DATA frame off what its request was granted: a worker goes beyond that by one frame at most.
+
+        Segments may be empty, frames cost something all the same.
+        """
+        if header.kind is not FrameType.DATA:
+            return
+        size = header.length - header.count * DATA_ENTRY.itemsize
+        if size < 0 or self._granted.get(header.request, 0) <= 0:
+            raise FrameRefused(f"shuffle worker {self.address.name} sends more than it was given credit for")
+        self._granted[header.request] -= max(1, size)
 
     def _fail(self, error: Exception) -> ShuffleError:
         if self._broken is None:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.shuffle.client.client import Segment, ShuffleClient, WorkerAddress
 from sluice.runtime.shuffle.data_plane.errors import SegmentCorrupt, ShuffleError, ShuffleUnavailable
+from sluice.runtime.shuffle.data_plane.frames import FrameType, Header
 from sluice.runtime.shuffle.data_plane.sealing import SealKeys
 from sluice.runtime.shuffle.worker.config import Layout, Policy
 from tests.integration.shuffle.conftest import JOB, KEY, Running, StartWorker
 from tests.lying_worker import Liar, Piece, lying
+from tests.waiting import until
 
 SECRET = "5e" * 32
 MARK = b"four and twenty blackbirds"
 LIES = 10_000
 PARTITIONS = 6
+CREDIT = 4 << 20
+IN_SOCKETS = 64 << 20
+"""More than what kernels and TLS keep of one connection."""
 
 
 def sealing(
@@ -191,6 +198,25 @@ async def test_every_lie_of_a_worker_ends_the_read(
     assert len(liar.said) >= reads
     assert not any(MARK[:8] in piece.data for piece in liar.hoard)
     assert not any(MARK in kept(worker) for worker in workers)
+
+
+async def test_worker_that_sends_more_than_its_credit_is_cut_off(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity], tmp_path: Path
+) -> None:
+    flag = tmp_path / "flag"
+    with lying(Liar(seed=1), flag):
+        worker = await start_worker()
+        async with sealing(identities, worker) as client:
+            await Written(3).write(client, 0, segments=12, largest=60)
+            flag.write_text("flood")
+            connection = await client.connection(worker.address, "fetch")
+            asked = Header(FrameType.FETCH, shuffle=3, count=1, aux=PARTITIONS, extra=CREDIT)
+            async with contextlib.aclosing(connection.stream(asked, (0).to_bytes(8, "little"))) as answers:
+                await anext(answers)
+                await until(lambda: not connection.usable, "the reader takes all that comes")
+    sent = flag.with_suffix(".flood")
+    await until(lambda: sent.exists() and sent.read_text(), "the worker goes on")
+    assert int(sent.read_text()) < CREDIT + IN_SOCKETS
 
 
 class FirstLies(Liar):

@@ -17,6 +17,7 @@ from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.system.shuffle.cluster import Cluster, cluster
 from tests.system.shuffle.pipelines.sealed import MARK
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(400)]
 
@@ -31,6 +32,9 @@ ROWS = 2000
 LIES = int(os.environ.get("SLUICE_LIES", "300"))
 """Reads that are lied to; most ask again, and are lied to again."""
 AT_ONCE = 100
+CREDIT = 4 << 20
+IN_SOCKETS = 64 << 20
+"""More than what kernels and TLS keep of one connection."""
 SEED = int(os.environ.get("SLUICE_LIES_SEED", "1"))
 
 
@@ -87,6 +91,17 @@ async def test_no_lie_is_believed(liars: Liars) -> None:
     finally:
         liars.flag.unlink()
     assert len(liars.said()) - before >= LIES
+
+
+async def test_worker_that_sends_more_than_its_credit_is_cut_off(liars: Liars) -> None:
+    liars.flag.write_text("flood")
+    try:
+        assert not await liars.job.run("sealed.flooded", credit=CREDIT)
+    finally:
+        liars.flag.unlink()
+    sent = liars.flag.with_suffix(".flood")
+    await until(lambda: sent.exists() and sent.read_text(), "the worker goes on")
+    assert int(sent.read_text()) < CREDIT + IN_SOCKETS
 
 
 async def test_lies_fail_the_job_and_the_truth_is_right_again(liars: Liars) -> None:

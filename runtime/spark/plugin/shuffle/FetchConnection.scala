@@ -6,6 +6,8 @@ import io.netty.buffer.ByteBuf
 
 /** Whom the answers to one request are for. On the event loop: must not block. */
 private[sluice] trait Answered {
+  def room: Room
+
   /** Owns `frame`. */
   def offer(frame: Frame): Unit
   def fail(cause: WorkerFailure): Unit
@@ -54,13 +56,20 @@ private[sluice] final class FetchConnection(worker: WorkerAddress) extends Conne
   }
 
   /** The worker may send `bytes` more for a request; who follows has had `maps` now. */
-  def grant(request: Int, bytes: Long, maps: Int = 0): Unit =
+  def grant(request: Int, bytes: Long, maps: Int = 0): Unit = {
+    Option(open.get(request)).foreach(_.room.grant(bytes))
     send(Wire.bare(allocator, Wire.Kind.Credit, request = request, count = maps, extra = bytes))
+  }
 
   override protected def answered(frame: Frame): Unit = frame.kind match {
     case Wire.Kind.Data | Wire.Kind.End | Wire.Kind.Maps | Wire.Kind.MapsSent | Wire.Kind.Error =>
       val request = open.get(frame.request)
-      if (request == null) frame.release() else request.offer(frame) // null: the reader has gone away
+      if (request == null) frame.release() // the reader has gone away
+      else if (request.room.admits(frame)) request.offer(frame)
+      else {
+        frame.release()
+        ended(new WorkerFailure(s"${worker.name} sends more than it was given credit for"))
+      }
     case other =>
       frame.release()
       ended(new WorkerFailure(s"${worker.name} sent an unexpected frame of kind $other"))
@@ -69,9 +78,10 @@ private[sluice] final class FetchConnection(worker: WorkerAddress) extends Conne
   override protected def lost(cause: WorkerFailure): Unit = open.values().forEach(_.fail(cause))
 }
 
-/** One FETCH and what has come for it; used by one task. The worker sends no more than it has credit for. */
+/** One FETCH and what has come for it; used by one task. */
 private[sluice] final class FetchRequest(connection: FetchConnection, val number: Int, credit: Long)
     extends Answered {
+  override val room = new Room(credit)
   private val arrived = new LinkedBlockingQueue[Either[WorkerFailure, Frame]]()
   private var consumed = 0L
   @volatile private var over = false
@@ -102,7 +112,9 @@ private[sluice] final class FetchRequest(connection: FetchConnection, val number
         }
       }
     }
-    found.fold(throw _, identity)
+    val frame = found.fold(throw _, identity)
+    room.taken(frame)
+    frame
   }
 
   /** Gives the worker room again for what was taken in; in lumps, a frame each. */

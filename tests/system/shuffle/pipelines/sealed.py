@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import collections
 import random
+import time
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # has no types
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession, functions as f
 
 PARTITIONS = 5
 MAPS = 4
+FLOOD_SECONDS = 60.0
 MARK = "four and twenty blackbirds"
 
 _kept: dict[str, Any] = {}
@@ -86,6 +88,21 @@ def believe(spark: SparkSession, reads: int, seed: int) -> Any:
             if found is not None:
                 believed.append([name, first, end, found])
     return {"believed": believed, "errors": dict(errors)}
+
+
+def flooded(spark: SparkSession, credit: int) -> Any:
+    """Ask a worker, and take nothing of what it sends; whether the connection stands."""
+    jvm: Any = spark.sparkContext._jvm
+    sluice = jvm.org.apache.spark.shuffle.sluice
+    outputs = sluice.MapOutputs.of(_kept["rows"], 0, MAPS, 0, PARTITIONS).head()
+    connection = sluice.Workers.get().fetchFrom(outputs.holders().head())
+    number = outputs.allocation().shuffleNumber()
+    request = connection.fetch(number, 0, PARTITIONS, outputs.maps(), True, credit)
+    until = time.monotonic() + FLOOD_SECONDS
+    while connection.isOpen() and time.monotonic() < until:
+        time.sleep(0.05)
+    request.close(False)
+    return connection.isOpen()
 
 
 def open_segment(spark: SparkSession, sealed: str, shuffle: int, place: list[int]) -> Any:

@@ -33,6 +33,7 @@ private[sluice] final class FollowedShare(
   private var tries = 0
   private var connection: FetchConnection = _
   private var request = 0
+  private var room: Room = _
   private var heardAt = System.nanoTime()
 
   // How far it is: `maps` are read, and the batch of `batch` more is coming.
@@ -82,7 +83,10 @@ private[sluice] final class FollowedShare(
         val number = Connection.nextRequest()
         request = number
         heardAt = System.nanoTime()
+        val limits = new Room(credit)
+        room = limits
         connection.ask(number, new Answered {
+          override val room: Room = limits
           override def offer(frame: Frame): Unit = arrived.add(new Arrival(writer, number, Right(frame)))
           override def fail(cause: WorkerFailure): Unit = arrived.add(new Arrival(writer, number, Left(cause)))
         })(encode(number))
@@ -112,7 +116,9 @@ private[sluice] final class FollowedShare(
     } else {
       try arrival.what match {
         case Left(failure) => throw failure
-        case Right(came)   => answered(came)
+        case Right(came) =>
+          room.taken(came)
+          answered(came)
       } catch {
         case failure: WorkerFailure =>
           again(failure)
