@@ -9,8 +9,7 @@ from typing import cast
 
 import msgspec
 
-from sluice.core.egress import EgressMode
-from sluice.core.egress_evidence import EgressJob, EgressRow, EgressVerdict
+from sluice.core.egress_evidence import EgressRow, EgressVerdict
 from sluice.core.home import Home
 from sluice.pki.assertions.open_streams import OpenStreams
 from sluice.pki.tls.connections import PeerCertificate
@@ -29,18 +28,12 @@ from sluice.runtime.jobmanager.errors import (
 )
 from sluice.runtime.jobmanager.exceptions import with_outcomes
 from sluice.runtime.jobmanager.gateways import (
-    Box,
     ConnectAddress,
-    DriverLogRequest,
     EgressConnections,
     EgressInternalGateway,
-    ExecutorLogRequest,
-    JobOrigin,
     ServiceCounts,
-    SlotRequirement,
 )
 from sluice.runtime.jobmanager.secrets import SecretStore
-from sluice.runtime.jobmanager.store.job_history import JobHistory
 from sluice.runtime.jobmanager.views import (
     AttemptView,
     ExceptionEntry,
@@ -62,14 +55,10 @@ from sluice.runtime.messages import (
     JobState,
     JobSubmission,
     LogChunk,
-    RegistrationAccepted,
-    SlotProfile,
-    SlotReport,
     SlotState,
     StageReport,
     StageState,
     StageTable,
-    TaskManagerRegistration,
     UiPage,
     UiRequest,
 )
@@ -91,6 +80,7 @@ from sluice.runtime.shuffle.control_plane.messages import (
     WorkerState,
     WorkerView,
 )
+from tests.partial_gateways import PartialDispatcher, PartialResourceManager
 
 TRUST_DOMAIN = "gateway.test"
 SUITE = "TLS_AES_256_GCM_SHA384"
@@ -303,7 +293,7 @@ RECORDED = JobSubmission(
 )
 
 
-class SimulatedDispatcher:
+class SimulatedDispatcher(PartialDispatcher):
     """Knows ``ended`` jobs that are over, and ``running`` ones that are not."""
 
     def __init__(self, running: int, ended: int, *, now: float | None = None) -> None:
@@ -332,10 +322,6 @@ class SimulatedDispatcher:
         if job_id not in self.details:
             raise JobNotFound(f"there is no job {job_id}")
         return self.details[job_id]
-
-    async def job_origin(self, job_id: str) -> JobOrigin:
-        found = await self.job(job_id)
-        return JobOrigin(job=EgressJob(id=found.id, name=found.name, owner=found.owner))
 
     async def cancel_job(self, job_id: str) -> None:
         found = await self.job(job_id)
@@ -381,28 +367,7 @@ class SimulatedDispatcher:
         entries.append(evidence("data", two, one, "dialed", fresh, self.now - 12))
         return Evidence(tuple(entries))
 
-    async def job_updated(self, detail: JobDetail) -> None:
-        raise NotImplementedError
-
-    async def job_ended(self, record: JobRecord) -> None:
-        raise NotImplementedError
-
-    async def job_released(self, job_id: str) -> None:
-        raise NotImplementedError
-
     async def blobs(self) -> tuple[JobBlob, ...]:
-        raise NotImplementedError
-
-    async def job_history(self, job_id: str, history: JobHistory) -> None:
-        raise NotImplementedError
-
-    async def driver_placed(self, job_id: str, taskmanager: str) -> None:
-        raise NotImplementedError
-
-    async def attempt_failed(self, job_id: str) -> float | None:
-        raise NotImplementedError
-
-    async def job_restarting(self, record: JobRecord, delay: float) -> None:
         raise NotImplementedError
 
     def _checkpoints(self, found: JobDetail) -> CheckpointsView:
@@ -527,7 +492,7 @@ class SimulatedShuffle:
         )
 
 
-class SimulatedResourceManager:
+class SimulatedResourceManager(PartialResourceManager):
     """Knows ``count`` TaskManagers with ``slots`` each, and what they are connected to."""
 
     def __init__(
@@ -542,10 +507,6 @@ class SimulatedResourceManager:
         self.now = time.time() if now is None else now
         self.count, self.slots, self.busy = count, slots, tuple(busy)
         self.without_isolation = without_isolation
-
-    async def box_of(self, taskmanager: str) -> Box:
-        assert taskmanager
-        return Box(isolation=IsolationLevel.NONE, egress=EgressMode.OFF)
 
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         return tuple(self._view(number) for number in range(1, self.count + 1))
@@ -585,44 +546,11 @@ class SimulatedResourceManager:
                 entries.append(evidence("blob", jobmanager, taskmanager, "accepted", theirs, self.now - 200 + number))
         return Evidence(tuple(entries))
 
-    async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
-        raise NotImplementedError
-
-    async def heartbeat(self, report: SlotReport) -> None:
-        raise NotImplementedError
-
-    async def expect(self, job_ids: tuple[str, ...]) -> None:
-        raise NotImplementedError
-
-    async def settled(self, job_id: str) -> None:
-        raise NotImplementedError
-
-    async def require_slots(self, requirement: SlotRequirement) -> str:
-        raise NotImplementedError
-
-    async def release_slot(self, allocation_id: str) -> None:
-        raise NotImplementedError
-
-    async def release_job(self, job_id: str) -> None:
-        raise NotImplementedError
-
     async def drain_taskmanager(self, name: str, draining: bool) -> None:
-        raise NotImplementedError
-
-    async def too_large(self, size: SlotProfile) -> str:
         raise NotImplementedError
 
     async def service_counts(self) -> ServiceCounts:
         return ServiceCounts(self.count)
-
-    async def driver_logs(self, taskmanager: str, job_id: str, attempt: int) -> tuple[str, ...]:
-        raise NotImplementedError
-
-    async def read_driver_log(self, request: DriverLogRequest) -> LogChunk:
-        raise NotImplementedError
-
-    async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
-        raise NotImplementedError
 
 
 def evidence(  # noqa: PLR0917  a row of a table

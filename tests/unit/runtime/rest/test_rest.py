@@ -16,8 +16,6 @@ import aiohttp
 import msgspec
 import pytest
 
-from sluice.core.egress import EgressMode
-from sluice.core.egress_evidence import EgressJob
 from sluice.core.home import Home
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
 from sluice.pki.assertions.open_streams import OpenStreams
@@ -40,15 +38,9 @@ from sluice.runtime.jobmanager.errors import (
     TaskManagerNotFound,
 )
 from sluice.runtime.jobmanager.gateways import (
-    Box,
     ConnectAddress,
-    DriverLogRequest,
-    ExecutorLogRequest,
-    JobOrigin,
     ServiceCounts,
-    SlotRequirement,
 )
-from sluice.runtime.jobmanager.store.job_history import JobHistory
 from sluice.runtime.jobmanager.views import (
     ExceptionEntry,
     ExecutorView,
@@ -70,14 +62,10 @@ from sluice.runtime.messages import (
     JobState,
     JobSubmission,
     LogChunk,
-    RegistrationAccepted,
-    SlotProfile,
-    SlotReport,
     SlotState,
     StageReport,
     StageState,
     StageTable,
-    TaskManagerRegistration,
     UiPage,
     UiRequest,
 )
@@ -88,8 +76,8 @@ from sluice.runtime.rest.stream_validity import check_nothing
 from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest_server.routes import ROUTES, published_routes
 from sluice.runtime.rest_server.server import RestServer, make_application
-from sluice.runtime.sandbox import IsolationLevel
 from tests.assertions import AssertingGateway, operation_of
+from tests.partial_gateways import PartialDispatcher, PartialResourceManager
 from tests.unit.runtime.jobmanager.secrets.worlds import SecretWorld
 
 JOB = "0123456789abcdef" * 2
@@ -164,7 +152,7 @@ SAVEPOINT = Savepoint(
 
 
 @dataclass
-class FakeDispatcher:
+class FakeDispatcher(PartialDispatcher):
     """Knows one job, and the sessions of Spark Connect that were submitted."""
 
     submitted: dict[str, JobSubmission] = field(default_factory=dict)
@@ -194,10 +182,6 @@ class FakeDispatcher:
             raise JobNotFound(f"there is no job {job_id}")
         return DETAIL
 
-    async def job_origin(self, job_id: str) -> JobOrigin:
-        found = await self.job(job_id)
-        return JobOrigin(job=EgressJob(id=found.id, name=found.name, owner=found.owner))
-
     async def cancel_job(self, job_id: str) -> None:
         if self.terminal:
             raise JobAlreadyTerminal(f"job {job_id} is FINISHED")
@@ -224,33 +208,12 @@ class FakeDispatcher:
         assert job_id == JOB
         return Evidence((EVIDENCE,), dropped=3)
 
-    async def job_updated(self, detail: JobDetail) -> None:
-        raise NotImplementedError
-
-    async def job_ended(self, record: JobRecord) -> None:
-        raise NotImplementedError
-
-    async def job_released(self, job_id: str) -> None:
-        raise NotImplementedError
-
     async def blobs(self) -> tuple[JobBlob, ...]:
         return (
             JobBlob(owner="alice", name="p.py", sha256="1" * 64, size=10, job_id=JOB, submitted_at=1),
             JobBlob(owner="alice", name="q.py", sha256="1" * 64, size=10, job_id=JOB, submitted_at=1),
             JobBlob(owner="bob", name="x.csv", sha256="2" * 64, size=20, job_id="b" * 32, submitted_at=2),
         )
-
-    async def job_history(self, job_id: str, history: JobHistory) -> None:
-        raise NotImplementedError
-
-    async def driver_placed(self, job_id: str, taskmanager: str) -> None:
-        raise NotImplementedError
-
-    async def attempt_failed(self, job_id: str) -> float | None:
-        raise NotImplementedError
-
-    async def job_restarting(self, record: JobRecord, delay: float) -> None:
-        raise NotImplementedError
 
     async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
         if not stop:
@@ -282,15 +245,11 @@ class FakeDispatcher:
         )
 
 
-class FakeResourceManager:
+class FakeResourceManager(PartialResourceManager):
     """Knows one TaskManager."""
 
     def __init__(self) -> None:
         self.leaving = False
-
-    async def box_of(self, taskmanager: str) -> Box:
-        assert taskmanager
-        return Box(isolation=IsolationLevel.NONE, egress=EgressMode.OFF)
 
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         slot = SlotView(slot=0, state=SlotState.ACTIVE, job_id=JOB)
@@ -310,9 +269,6 @@ class FakeResourceManager:
     async def connections(self) -> Evidence:
         return Evidence((EVIDENCE,), dropped=3)
 
-    async def too_large(self, size: SlotProfile) -> str:
-        raise NotImplementedError
-
     async def service_counts(self) -> ServiceCounts:
         return ServiceCounts(taskmanagers=1)
 
@@ -322,36 +278,6 @@ class FakeResourceManager:
         if self.leaving and not draining:
             raise TaskManagerLeaves(f"TaskManager {name} is empty and leaves")
         self.leaving = draining
-
-    async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
-        raise NotImplementedError
-
-    async def heartbeat(self, report: SlotReport) -> None:
-        raise NotImplementedError
-
-    async def expect(self, job_ids: tuple[str, ...]) -> None:
-        raise NotImplementedError
-
-    async def settled(self, job_id: str) -> None:
-        raise NotImplementedError
-
-    async def require_slots(self, requirement: SlotRequirement) -> str:
-        raise NotImplementedError
-
-    async def release_slot(self, allocation_id: str) -> None:
-        raise NotImplementedError
-
-    async def release_job(self, job_id: str) -> None:
-        raise NotImplementedError
-
-    async def driver_logs(self, taskmanager: str, job_id: str, attempt: int) -> tuple[str, ...]:
-        raise NotImplementedError
-
-    async def read_driver_log(self, request: DriverLogRequest) -> LogChunk:
-        raise NotImplementedError
-
-    async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
-        raise NotImplementedError
 
 
 @dataclass
