@@ -1,4 +1,4 @@
-"""A file system that kills its process at a chosen step, for the logs that must survive that."""
+"""Processes killed at a chosen step of what they write, for files that must survive that."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ from sluice.core.append_log import Disk
 
 ROOT = Path(__file__).parent.parent
 WHEN = ("before", "torn", "after")
+STEPS = frozenset(
+    {
+        *("os.mkdir", "os.rename", "os.chmod", "os.remove", "os.rmdir", "os.link", "os.truncate"),
+        *("shutil.rmtree", "pki.exchange"),
+    }
+)
+"""What the interpreter audits, or we do, right before something changes on disk; so is opening a file to write."""
+WRITING = os.O_WRONLY | os.O_RDWR
 
 
 class DeadlyDisk(Disk):
@@ -62,35 +70,62 @@ class DeadlyDisk(Disk):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def is_step(event: str, arguments: tuple[object, ...]) -> bool:
+    """Whether this audit event comes right before a change on disk."""
+    return event in STEPS or (event == "open" and isinstance(arguments[2], int) and bool(arguments[2] & WRITING))
+
+
+def die_before(fatal: int) -> None:
+    """Kill this process (SIGKILL) right before its ``fatal``-th step from now on."""
+    steps = itertools.count(1)
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if is_step(event, arguments) and next(steps) == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def killed_before(fatal: int, operation: Callable[[], object]) -> bool:
+    """Run ``operation`` in a child that is killed before its ``fatal``-th step; whether it was killed."""
+
+    def run(_: int) -> None:
+        die_before(fatal)
+        operation()
+
+    return killed(run)[0]
+
+
 def killed(write_and_die: Callable[[int], None]) -> tuple[bool, list[str]]:
-    """Run ``write_and_die`` in a child; whether it was killed, and the words that it wrote to its pipe by then."""
+    """Run ``write_and_die`` in a child; whether it was killed, and the lines that it wrote to its pipe by then."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             write_and_die(writing)
-        except BaseException:  # noqa: BLE001  the child must end here and not run the parent's code
+        except BaseException as error:  # noqa: BLE001  the child must end here and not run the parent's code
+            sys.stderr.write(f"{error!r}\n")
             os._exit(1)
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        told = pipe.read().split()
+        told = pipe.read().splitlines()
     _, status = os.waitpid(child, 0)
     if not os.WIFSIGNALED(status) and os.WEXITSTATUS(status) != 0:
         raise SystemExit("the writer failed")
     return os.WIFSIGNALED(status), told
 
 
-def crash_reports(script: Path, directory: Path) -> list[Any]:
+def crash_reports(script: Path, directory: Path, *arguments: str, seconds: float = 100) -> list[Any]:
     """The reports of a script that kills its children, one JSON object a line."""
     done = subprocess.run(
-        [sys.executable, str(script), str(directory)],
+        [sys.executable, str(script), str(directory), *arguments],
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=seconds,
     )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

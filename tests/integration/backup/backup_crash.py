@@ -2,18 +2,16 @@
 
     python backup_crash.py DIRECTORY create|restore|replace EVERY
 
-A step is anything that the interpreter audits and that changes the disk; every EVERY-th one gets SIGKILL right before
-it, and so do the last ones, in which a home takes its place. Prints one JSON object per crash. DIRECTORY has a home,
-its ``backup`` and the key that opens it.
+Of the steps (:data:`tests.deadly_disk.STEPS`) every EVERY-th one gets SIGKILL right before it, and so do the last
+ones, in which a home takes its place. Prints one JSON object per crash. DIRECTORY has a home, its ``backup`` and the
+key that opens it.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,9 +24,8 @@ from sluice.cli.backup.restoration import Wish, restore
 from sluice.core.clock import utc_now
 from sluice.core.home import Home
 from sluice.pki.config import PkiConfig
+from tests.deadly_disk import is_step, killed_before
 
-STEPS = frozenset({"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.truncate", "pki.exchange"})
-WRITING = os.O_WRONLY | os.O_RDWR
 LAST = 8
 
 
@@ -36,48 +33,18 @@ def quiet(_done: int, _total: int, _path: str) -> None:
     """No progress."""
 
 
-def run_and_die(operation: Callable[[], object], fatal: int) -> bool:
-    """Run ``operation`` in a child that is killed before its ``fatal``-th step; whether it was killed."""
-    child = os.fork()
-    if child == 0:
-        steps = itertools.count(1)
-
-        def hook(event: str, arguments: tuple[object, ...]) -> None:
-            writes = event == "open" and isinstance(arguments[2], int) and bool(arguments[2] & WRITING)
-            if (writes or event in STEPS) and next(steps) == fatal:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(hook)
-        try:
-            operation()
-        except BaseException as error:  # noqa: BLE001  the child must end here and not run the parent's code
-            sys.stderr.write(f"{error!r}\n")
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return True
-    if os.WEXITSTATUS(status) != 0:
-        raise SystemExit(f"the operation failed at step {fatal}")
-    return False
-
-
 def steps_of(operation: Callable[[], object]) -> int:
     """How many steps it has."""
-    count = itertools.count()
-    seen = 0
+    counting, seen = True, itertools.count()
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal seen
-        writes = event == "open" and isinstance(arguments[2], int) and bool(arguments[2] & WRITING)
-        if counting and (writes or event in STEPS):
-            seen = next(count) + 1
+        if counting and is_step(event, arguments):
+            next(seen)
 
-    counting = True
     sys.addaudithook(hook)
     operation()
     counting = False
-    return seen
+    return next(seen)
 
 
 class Crashes:
@@ -139,7 +106,7 @@ def main(root: Path, verb: str, every: int) -> None:
     whole = steps_of(operation)
     for fatal in sorted({*range(1, whole, every), *range(max(1, whole - LAST), whole + 1)}):
         crashes.prepare(verb)
-        if not run_and_die(operation, fatal):
+        if not killed_before(fatal, operation):
             continue  # names are random, and so is the number of steps by one or two
         found = crashes.state()
         kept = len(list(root.glob("**/mine")))

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.command import sluice
+from tests.deadly_disk import crash_reports
 from tests.integration.backup.lived_in import LivedIn
 
 ROOT = Path(__file__).parents[3]
-EVERY = {"create": 2, "restore": 9, "replace": 9}
+SCRIPT = Path(__file__).with_name("backup_crash.py")
+EVERY = {"create": "2", "restore": "9", "replace": "9"}
 """Besides the last steps: all of them take a minute."""
-
-
-def crashed(root: Path, verb: str, every: int) -> list[dict[str, Any]]:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.integration.backup.backup_crash", root, verb, str(every)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return [json.loads(line) for line in run.stdout.splitlines()]
 
 
 @pytest.mark.timeout(300)
 def test_killed_creation_leaves_no_backup_or_a_whole_one(lived_in: LivedIn) -> None:
-    found = crashed(lived_in.root, "create", EVERY["create"])
+    found = crash_reports(SCRIPT, lived_in.root, "create", EVERY["create"], seconds=280)
     assert len(found) > 5
     assert {each["found"] for each in found} <= {"absent", "made"}
     assert {each["then"] for each in found} == {"made"}
@@ -47,7 +34,7 @@ def test_killed_creation_leaves_no_backup_or_a_whole_one(lived_in: LivedIn) -> N
 @pytest.mark.parametrize(("verb", "before"), [("restore", "absent"), ("replace", "old")])
 def test_killed_restoration_leaves_the_old_home_or_the_new_one(lived_in: LivedIn, verb: str, before: str) -> None:
     lived_in.back_up()
-    found = crashed(lived_in.root, verb, EVERY[verb])
+    found = crash_reports(SCRIPT, lived_in.root, verb, EVERY[verb], seconds=280)
     assert len(found) > 5
     assert {each["found"] for each in found} <= {before, "new"}
     assert {each["then"] for each in found} == {"new"}

@@ -2,7 +2,7 @@
 
     python store_crash.py DIRECTORY
 
-A step is anything that the interpreter audits (open, rename, unlink …): the process gets SIGKILL right before it.
+The process gets SIGKILL right before a step (:data:`tests.deadly_disk.STEPS`).
 Prints one JSON object per crash: what the store had confirmed by then, and what the next leader finds.
 """
 
@@ -12,8 +12,8 @@ import asyncio
 import itertools
 import json
 import os
-import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -25,8 +25,8 @@ from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail
 from sluice.runtime.jobmanager.store.job_store import JobStore
 from sluice.runtime.jobmanager.views import JobRecord
 from sluice.runtime.messages import JobState, JobSubmission
+from tests.deadly_disk import die_before, killed
 
-STEPS = frozenset({"open", "os.mkdir", "os.rename", "os.chmod", "os.remove", "os.rmdir", "os.link", "shutil.rmtree"})
 JOB = "0123456789abcdef" * 2
 CONTENT = b"print(1)"
 
@@ -64,30 +64,10 @@ async def live(directory: Path, confirm: int) -> None:
     os.write(confirm, b"forgotten\n")
 
 
-def live_and_die(directory: Path, step: int) -> tuple[bool, list[str]]:
-    """Run :func:`live` in a child that is killed before its ``step``-th step; whether it was, and what it confirmed."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        steps = itertools.count(1)
-
-        def hook(event: str, _arguments: tuple[object, ...]) -> None:
-            if event in STEPS and next(steps) == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(hook)
-        try:
-            asyncio.run(live(directory, writing))
-        except BaseException:  # noqa: BLE001  the child must end here and not run the parent's code
-            os._exit(1)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as confirmed:
-        stages = confirmed.read().split("\n")[:-1]
-    _, status = os.waitpid(child, 0)
-    if not os.WIFSIGNALED(status) and os.WEXITSTATUS(status) != 0:
-        raise SystemExit(f"the operation failed at step {step}")
-    return os.WIFSIGNALED(status), stages
+def live_and_die(directory: Path, step: int, confirm: int) -> None:
+    """The same, killed before its ``step``-th step."""
+    die_before(step)
+    asyncio.run(live(directory, confirm))
 
 
 async def look(directory: Path) -> dict[str, object]:
@@ -123,10 +103,10 @@ def main(directory: Path) -> None:
     for step in itertools.count(1):
         place = directory / str(step)
         place.mkdir()
-        killed, confirmed = live_and_die(place, step)
-        report = {"step": step, "killed": killed, "confirmed": confirmed, **asyncio.run(look(place))}
+        died, confirmed = killed(partial(live_and_die, place, step))
+        report = {"step": step, "killed": died, "confirmed": confirmed, **asyncio.run(look(place))}
         sys.stdout.write(json.dumps(report) + "\n")
-        if not killed:
+        if not died:
             return
 
 

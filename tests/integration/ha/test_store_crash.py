@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.deadly_disk import crash_reports
 
 SCRIPT = Path(__file__).with_name("store_crash.py")
 
@@ -16,16 +15,7 @@ SCRIPT = Path(__file__).with_name("store_crash.py")
 @pytest.fixture(scope="module")
 def crashes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """One report per step of a job's life at which its leader was killed; the last one was not."""
-    done = subprocess.run(
-        [sys.executable, SCRIPT, tmp_path_factory.mktemp("crash")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-        env={"PYTHONPATH": str(SCRIPT.parents[3]), "PATH": "/usr/bin:/bin"},
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return crash_reports(SCRIPT, tmp_path_factory.mktemp("crash"))
 
 
 def test_every_stage_was_hit(crashes: list[dict[str, Any]]) -> None:

@@ -2,8 +2,8 @@
 
     python crash.py DIRECTORY init|issue
 
-A step is anything that the interpreter audits (open, mkdir, rename, chmod, unlink): the process gets SIGKILL right
-before it. Prints one JSON object per crash: what a reader finds then, and after the operation is done once more.
+The process gets SIGKILL right before a step (:data:`tests.deadly_disk.STEPS`). Prints one JSON object per crash: what
+a reader finds then, and after the operation is done once more.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
-import os
 import shutil
-import signal
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from sluice.core.errors import StoreError
@@ -25,33 +23,9 @@ from sluice.pki.identities.directory import read_identity
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
+from tests.deadly_disk import killed_before
 
-STEPS = frozenset({"open", "os.mkdir", "os.rename", "os.chmod", "os.remove", "os.rmdir"})
 IDENTITY = SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm-1")
-
-
-def run_and_die(operation: Callable[[], object], step: int) -> bool:
-    """Run ``operation`` in a child that is killed before its ``step``-th step; whether it was killed."""
-    child = os.fork()
-    if child == 0:
-        steps = itertools.count(1)
-
-        def hook(event: str, _arguments: tuple[object, ...]) -> None:
-            if event in STEPS and next(steps) == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(hook)
-        try:
-            operation()
-        except BaseException:  # noqa: BLE001  the child must end here and not run the parent's code
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return True
-    if os.WEXITSTATUS(status) != 0:
-        raise SystemExit(f"the operation failed at step {step}")
-    return False
 
 
 def leftovers(directory: Path) -> list[str]:
@@ -65,7 +39,7 @@ def crash_init(directory: Path) -> None:
         pki = directory / str(step)
         store = AuthorityStore(pki)
         issuer = LocalIssuer(pki, PkiConfig())
-        killed = run_and_die(issuer.ensure_authorities, step)
+        killed = killed_before(step, issuer.ensure_authorities)
         found = {kind: store.load(kind).certificate.serial_number for kind in AuthorityKind if store.exists(kind)}
         made = store.ensure(PkiConfig(), dt.datetime.now(dt.UTC)).made
         kept = all(store.load(kind).certificate.serial_number == serial for kind, serial in found.items())
@@ -85,7 +59,7 @@ def crash_issue(directory: Path) -> None:
         shutil.rmtree(identity, ignore_errors=True)
         issuer.issue_to(identity, IDENTITY)
         before = read_identity(identity)[0].leaf
-        killed = run_and_die(lambda: issuer.issue_to(identity, IDENTITY), step)
+        killed = killed_before(step, partial(issuer.issue_to, identity, IDENTITY))
         try:
             found = "old" if read_identity(identity)[0].leaf == before else "new"
         except StoreError as error:

@@ -2,20 +2,17 @@
 
     python rotation_crash.py DIRECTORY prepare|activate|finish|abort
 
-A step is anything that the interpreter audits (open for writing, mkdir, rename, unlink) and the exchange of
-generations: the process gets SIGKILL right before it. Prints one JSON object per crash: the phase that was left, what
-a reader finds then, and whether the verb could be repeated and the rotation be brought to its end.
+The process gets SIGKILL right before a step (:data:`tests.deadly_disk.STEPS`). Prints one JSON object per crash: the
+phase that was left, what a reader finds then, and whether the verb could be repeated and the rotation be brought to
+its end.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
-import signal
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -33,45 +30,11 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.trust.anchor_files import push_trust
 from sluice.pki.x509.key_identifiers import issuer_id, key_id
 from sluice.pki.x509.profiles import ISSUING, AuthorityKind
+from tests.deadly_disk import killed_before
 
-STEPS = frozenset({"os.mkdir", "os.rename", "os.remove", "os.rmdir", "pki.exchange"})
-WRITING = os.O_WRONLY | os.O_RDWR
 CONFIG = PkiConfig()
 WORKER = SpiffeId.process(CONFIG.trust_domain, Role.TASKMANAGER, "tm-1")
 INTERNAL, ROOT = AuthorityKind.INTERNAL, AuthorityKind.ROOT
-
-
-def is_step(event: str, arguments: tuple[object, ...]) -> bool:
-    """Whether something is about to change on disk."""
-    if event == "open":
-        flags = arguments[2]
-        return isinstance(flags, int) and bool(flags & WRITING)
-    return event in STEPS
-
-
-def run_and_die(operation: Callable[[], object], fatal: int) -> bool:
-    """Run ``operation`` in a child that is killed before its ``fatal``-th step; whether it was killed."""
-    child = os.fork()
-    if child == 0:
-        steps = itertools.count(1)
-
-        def hook(event: str, arguments: tuple[object, ...]) -> None:
-            if is_step(event, arguments) and next(steps) == fatal:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(hook)
-        try:
-            operation()
-        except BaseException as error:  # noqa: BLE001  the child must end here and not run the parent's code
-            sys.stderr.write(f"{error}\n")
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return True
-    if os.WEXITSTATUS(status) != 0:
-        raise SystemExit(f"the operation failed at step {fatal}")
-    return False
 
 
 class Place:
@@ -145,7 +108,7 @@ def main(directory: Path, name: str) -> None:
         copy = directory / str(step)
         shutil.copytree(template.home.root, copy, symlinks=True)
         place = Place(copy, SUBJECT[name])
-        killed = run_and_die(partial(place.verb, name), step)
+        killed = killed_before(step, partial(place.verb, name))
         report: dict[str, object] = {"step": step, **place.look()}
         report["repeated"] = place.repeat(name)
         for rest in REST[name]:

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.deadly_disk import crash_reports
 
 SCRIPT = Path(__file__).with_name("crash.py")
 ROOT = Path(__file__).parents[3]
 
 
-def crashes(directory: Path, operation: str) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(directory), operation],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 def test_authorities_are_whole_or_absent_after_a_crash_and_never_lost(tmp_path: Path) -> None:
-    reports = crashes(tmp_path, "init")
+    reports = crash_reports(SCRIPT, tmp_path, "init")
     assert len(reports) > 15, "the crashes did not hit the steps"
     for report in reports:
         assert report["found"] + report["made"] == 3
@@ -40,7 +26,7 @@ def test_authorities_are_whole_or_absent_after_a_crash_and_never_lost(tmp_path: 
 
 def test_identity_is_old_or_new_or_refused_after_a_crash_and_renewable(tmp_path: Path) -> None:
     """Between the renames of key and chain the set is mixed: it is refused, never used."""
-    reports = crashes(tmp_path, "issue")
+    reports = crash_reports(SCRIPT, tmp_path, "issue")
     assert len(reports) > 10, "the crashes did not hit the steps"
     for report in reports:
         assert report["found"] in {"old", "new"} or "is not the key of" in report["found"]

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.deadly_disk import crash_reports
+
 SCRIPT = Path(__file__).with_name("rotation_crash.py")
-ROOT = Path(__file__).parents[3]
-
-
-def crashes(directory: Path, verb: str) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(directory), verb],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +23,7 @@ def crashes(directory: Path, verb: str) -> list[dict[str, Any]]:
 def test_every_crash_leaves_a_working_phase_and_the_verb_can_be_repeated(
     verb: str, steps: int, phases: set[str], refusal: str, tmp_path: Path
 ) -> None:
-    reports = crashes(tmp_path, verb)
+    reports = crash_reports(SCRIPT, tmp_path, verb)
     assert len(reports) > steps, "the crashes did not hit the steps"
     assert {report["phase"] for report in reports} == phases, "every phase in between was seen"
     for report in reports:
