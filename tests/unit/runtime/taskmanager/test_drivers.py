@@ -27,22 +27,9 @@ from sluice.runtime.taskmanager.waiting_place import WaitingPlace
 from sluice.runtime.taskmanager.warm_processes import WarmProcesses
 from sluice.runtime.warm import WarmConfig, WarmKind
 from tests.hostile import TRUST_DOMAIN, TestPki
+from tests.unit.runtime.taskmanager.launches import LAUNCH, ending
 
 T = TypeVar("T")
-LAUNCH = DriverLaunch(
-    job_id="0" * 32,
-    attempt=1,
-    allocation_id="allocation",
-    name="job",
-    executors=1,
-    executor_cores=1,
-    executor_memory_mb=512,
-    driver_memory_mb=512,
-    stop_grace=1.0,
-    start_timeout=60.0,
-    lease=0.0,
-    may_have_waited=True,
-)
 PROFILE = SlotProfile(cores=1, memory_mb=512)
 SLOT = TaskSlot(
     index=0,
@@ -106,13 +93,7 @@ class Agent(WaitingDriverAgent):
 
     async def become(self, spec: Path, logs: Path) -> ChildProcess:
         assert spec.parent == logs
-        return await ChildProcess.start(
-            (sys.executable, "-c", f"raise SystemExit({self.code})"),
-            env={},
-            cwd=logs,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        return await ending(self.code, logs)
 
 
 class Warm(WarmProcesses):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from sluice.pki.issuing import SignedChain
-from sluice.runtime.messages import DriverCsr, DriverLaunch
+from sluice.runtime.messages import DriverCsr
 from sluice.runtime.node import ChildProcess, Exit, LeaderPlace
 from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.spark.driver import EXIT_WAITED_IN_VAIN
@@ -19,6 +18,8 @@ from sluice.runtime.taskmanager.driver import DriverHome, HostedDriver
 from sluice.runtime.taskmanager.errors import DriverNotStarted
 from sluice.runtime.taskmanager.waiting_driver import WaitingDriverAgent
 from sluice.runtime.taskmanager.waiting_place import WaitingPlace
+from tests.unit.runtime.taskmanager.launches import LAUNCH, ending
+from tests.waiting import until
 
 AGENT = """
 import os, sys
@@ -29,19 +30,6 @@ if sys.stdin.readline():
     open("told", "w").close()
 """
 """Notes in its directory that it runs, and that it was told to begin."""
-LAUNCH = DriverLaunch(
-    job_id="0" * 32,
-    attempt=1,
-    allocation_id="slot",
-    name="job",
-    executors=1,
-    executor_cores=1,
-    executor_memory_mb=512,
-    driver_memory_mb=512,
-    stop_grace=1.0,
-    start_timeout=60.0,
-    lease=0.0,
-)
 
 
 class SignatureRefused(Exception):
@@ -51,12 +39,6 @@ class SignatureRefused(Exception):
 def home_of(tmp_path: Path) -> DriverHome:
     argv = (sys.executable, "-c", AGENT)
     return DriverHome(tmp_path, "127.0.0.1", "sluice.local", LeaderPlace(), IsolationConfig(), argv=argv)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110  # another process brings it about
-            await asyncio.sleep(0.01)
 
 
 async def test_without_a_signature_nothing_is_left_of_the_agent(tmp_path: Path) -> None:
@@ -113,13 +95,7 @@ class InVain(WaitingDriverAgent):
 
     async def become(self, spec: Path, logs: Path) -> ChildProcess:
         assert spec.parent == logs
-        self.child = await ChildProcess.start(
-            (sys.executable, "-c", f"raise SystemExit({EXIT_WAITED_IN_VAIN})"),
-            env={},
-            cwd=logs,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        self.child = await ending(EXIT_WAITED_IN_VAIN, logs)
         return self.child
 
 

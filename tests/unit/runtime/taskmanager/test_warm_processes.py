@@ -8,26 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from sluice.runtime.messages import DriverLaunch, WarmJvms
+from sluice.runtime.messages import WarmJvms
 from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
 from sluice.runtime.taskmanager import WarmProcesses, objection
 from sluice.runtime.warm import WarmConfig
+from tests.unit.runtime.taskmanager.launches import LAUNCH
 
-DRIVER = DriverLaunch(
-    job_id="0" * 32,
-    attempt=1,
-    allocation_id="slot",
-    name="job",
-    executors=1,
-    executor_cores=1,
-    executor_memory_mb=512,
-    driver_memory_mb=640,
-    stop_grace=1.0,
-    start_timeout=60.0,
-    lease=0.0,
-    checkpoints="file:///checkpoints/" + "0" * 32,
-    may_have_waited=True,
-)
+DRIVER = msgspec.structs.replace(LAUNCH, driver_memory_mb=640, checkpoints="file:///checkpoints/" + "0" * 32)
 NOTHING: Any = None
 """Networks and launcher: nothing is started here."""
 
