@@ -10,7 +10,6 @@ from .egress import (
     egress_address as egress_address,
     egress_endpoint as egress_endpoint,
     egress_mode as egress_mode,
-    split_address as split_address,
 )
 from .egress_evidence import (
     ANY_PORT as ANY_PORT,

@@ -5,7 +5,5 @@ from .config import (
     ENVOY_NAME as ENVOY_NAME,
     GatewayConfig as GatewayConfig,
 )
-from .decision import CheckRequest as CheckRequest
-from .errors import AuditLogError as AuditLogError
 from .job_tokens import job_tokens_in as job_tokens_in
 from .principal import AccessRole as AccessRole, is_group as is_group, is_name as is_name

@@ -6,12 +6,11 @@ from .checkpoint_file import CheckpointFile as CheckpointFile
 from .keys import VERIFICATION_KEY as VERIFICATION_KEY, VerificationKey as VerificationKey
 from .log import (
     AuditLog as AuditLog,
-    SignedRecord as SignedRecord,
     audit_directory as audit_directory,
     audit_file as audit_file,
     record_act as record_act,
 )
-from .log_files import LogFile as LogFile, log_files as log_files
+from .log_files import log_files as log_files
 from .log_reader import (
     Filter as Filter,
     LineReader as LineReader,

@@ -147,11 +147,6 @@ def verify_log(
     )
 
 
-def verify_file(path: Path) -> ChainState:
-    """Check the log whose current segment is ``path``; raises as :func:`verify_log`."""
-    return verify_log(path.parent).state
-
-
 def read_records(directory: Path, *, last: int | None = None) -> Iterator[AuditRecord]:
     """The records of a log from its beginning, each checked against the chain but for signatures.
 

@@ -1,8 +1,6 @@
-from .address_blocks import Address as Address, Network as Network
+from .address_blocks import Address as Address
 from .audiences import (
     TOKEN_OPERATION as TOKEN_OPERATION,
-    AudiencePolicy as AudiencePolicy,
-    AudienceRuling as AudienceRuling,
 )
 from .destinations import (
     Destination as Destination,
@@ -12,12 +10,9 @@ from .destinations import (
 )
 from .egress import (
     EGRESS_OPERATION as EGRESS_OPERATION,
-    EgressPolicy as EgressPolicy,
-    EgressRule as EgressRule,
     EgressRuling as EgressRuling,
     EgressSubject as EgressSubject,
 )
-from .grantees import Grantees as Grantees, is_job_pattern as is_job_pattern
 from .operations import (
     OWNED_OPERATIONS as OWNED_OPERATIONS,
     is_pattern as is_pattern,

@@ -8,8 +8,6 @@ from .edge import (
 from .egress import (
     EGRESS as EGRESS,
     INTERNAL_LISTENER_HEADER as INTERNAL_LISTENER_HEADER,
-    egress_clusters as egress_clusters,
-    egress_listeners as egress_listeners,
     is_on as is_on,
 )
 from .headers import (

@@ -4,7 +4,6 @@ from .grpc_authz import GrpcAuthorization as GrpcAuthorization
 from .processes import (
     auth_announcement as auth_announcement,
     edge_directory as edge_directory,
-    ext_authz_announcement as ext_authz_announcement,
     run_auth as run_auth,
     run_envoy as run_envoy,
 )

@@ -8,12 +8,11 @@ from .audit_proof import (
     check_proof as check_proof,
     make_proof as make_proof,
 )
-from .certificates import AttestationRejected as AttestationRejected, Signer as Signer
+from .certificates import AttestationRejected as AttestationRejected
 from .dsse import (
     IN_TOTO as IN_TOTO,
     MAX_ENVELOPE_BYTES as MAX_ENVELOPE_BYTES,
     Envelope as Envelope,
-    Opened as Opened,
     canonical as canonical,
     decode_canonical as decode_canonical,
     open_envelope as open_envelope,

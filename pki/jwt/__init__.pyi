@@ -2,7 +2,6 @@ from .authority import JwtAuthority as JwtAuthority, LocalJwtAuthority as LocalJ
 from .svid import (
     MAX_AUDIENCE_BYTES as MAX_AUDIENCE_BYTES,
     MAX_AUDIENCES as MAX_AUDIENCES,
-    MAX_TOKEN_BYTES as MAX_TOKEN_BYTES,
     PublicKey as PublicKey,
     TokenRejected as TokenRejected,
     algorithm_of as algorithm_of,

@@ -5,7 +5,6 @@ from .reports import (
     DIRECTORY as DIRECTORY,
     PLACED_REPORT as PLACED_REPORT,
     Alive as Alive,
-    ReportPlace as ReportPlace,
     TrustReport as TrustReport,
     is_running as is_running,
     place_reports as place_reports,

@@ -1,3 +1,3 @@
 from .errors import RelayFailed as RelayFailed
-from .preamble import RelayRoute as RelayRoute, preamble as preamble
+from .preamble import RelayRoute as RelayRoute
 from .relay import EgressRelay as EgressRelay

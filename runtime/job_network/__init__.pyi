@@ -8,7 +8,6 @@ from .attachments import (
 from .egress_rules import EgressRules as EgressRules, WouldRefuse as WouldRefuse
 from .job_network import JobNetwork as JobNetwork
 from .known_listeners import AskHosts as AskHosts, KnownListeners as KnownListeners
-from .relay_rules import RelayRules as RelayRules
 from .relayed_egress import RelayedEgress as RelayedEgress
 from .reserved_ports import PortsNotReserved as PortsNotReserved, ReservedPorts as ReservedPorts
 from .rules import JobRules as JobRules

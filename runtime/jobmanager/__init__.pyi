@@ -26,7 +26,6 @@ from .views import (
     JobRecord as JobRecord,
     JobSummary as JobSummary,
     Overview as Overview,
-    ProcessIdentity as ProcessIdentity,
     SavepointRequest as SavepointRequest,
     TaskManagerView as TaskManagerView,
 )

@@ -1,2 +1,2 @@
-from .forms import MIN_MASKED_BYTES as MIN_MASKED_BYTES, is_maskable as is_maskable
-from .masker import Masker as Masker, MaskingStream as MaskingStream
+from .forms import is_maskable as is_maskable
+from .masker import Masker as Masker

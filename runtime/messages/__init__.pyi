@@ -1,7 +1,6 @@
 from .base import Message as Message
 from .drivers import (
     DRIVER_LOGS as DRIVER_LOGS,
-    MAX_CSR_BYTES as MAX_CSR_BYTES,
     MAX_DRIVER_END_CHARACTERS as MAX_DRIVER_END_CHARACTERS,
     MAX_KNOWN_SHUFFLES as MAX_KNOWN_SHUFFLES,
     DriverAssignment as DriverAssignment,
@@ -35,8 +34,6 @@ from .jobs import (
     SecretReference as SecretReference,
 )
 from .progress import (
-    MAX_STAGES as MAX_STAGES,
-    MAX_STREAMING_QUERIES as MAX_STREAMING_QUERIES,
     JobProgress as JobProgress,
     StageReport as StageReport,
     StageState as StageState,
@@ -62,7 +59,6 @@ from .slots import (
     MAX_SLOTS_PER_TASKMANAGER as MAX_SLOTS_PER_TASKMANAGER,
     NO_RESOURCES as NO_RESOURCES,
     AssignedPorts as AssignedPorts,
-    Port as Port,
     PortOrAny as PortOrAny,
     RegistrationAccepted as RegistrationAccepted,
     RunningExecutor as RunningExecutor,

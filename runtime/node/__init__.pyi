@@ -46,7 +46,7 @@ from .leader_finder import (
     LeaderPlace as LeaderPlace,
 )
 from .leader_link import Leader as Leader, LeaderLink as LeaderLink
-from .left_over_processes import OrphansRemain as OrphansRemain, kill_below as kill_below
+from .left_over_processes import kill_below as kill_below
 from .log_files import (
     MAX_CHUNK_BYTES as MAX_CHUNK_BYTES,
     LogUnreadable as LogUnreadable,
@@ -57,7 +57,5 @@ from .log_files import (
 from .log_tail import kept as kept
 from .priority import (
     can_return as can_return,
-    in_background as in_background,
     to_background as to_background,
-    to_foreground as to_foreground,
 )

@@ -1,9 +1,3 @@
-from .document import (
-    PREDICATE_TYPE as PREDICATE_TYPE,
-    STATEMENT_TYPE as STATEMENT_TYPE,
-    Statement as Statement,
-    commitment as commitment,
-)
 from .errors import ReceiptNotRecorded as ReceiptNotRecorded, ReceiptUnavailable as ReceiptUnavailable
 from .issuing import Prove as Prove, ReceiptIssuer as ReceiptIssuer
 from .verification import (

@@ -17,7 +17,6 @@ from .openapi import describe as describe
 from .problems import (
     EVERYWHERE as EVERYWHERE,
     TYPE_PREFIX as TYPE_PREFIX,
-    NotYours as NotYours,
     problem_of as problem_of,
     status_of as status_of,
 )

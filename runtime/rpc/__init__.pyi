@@ -25,4 +25,3 @@ from .fenced_endpoint import (
 )
 from .heartbeat import HeartbeatMonitor as HeartbeatMonitor
 from .service import RpcService as RpcService
-from .stats import EndpointStats as EndpointStats

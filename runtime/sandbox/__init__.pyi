@@ -9,4 +9,4 @@ from .sandbox import Sandbox as Sandbox
 from .system_view import java_paths as java_paths
 from .trial import Trial as Trial
 from .uids import is_job_uid as is_job_uid, write_for as write_for
-from .view import SECRETS_DIRECTORY as SECRETS_DIRECTORY, SecretFile as SecretFile, View as View
+from .view import SecretFile as SecretFile, View as View

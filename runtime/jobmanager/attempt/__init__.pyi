@@ -1,4 +1,3 @@
-from .driver import DriverLauncher as DriverLauncher
 from .executor_pool import ExecutorState as ExecutorState
 from .history_log import MAX_EXECUTORS_KEPT as MAX_EXECUTORS_KEPT, HistoryLog as HistoryLog
 from .job_identities import JobIdentities as JobIdentities

@@ -13,10 +13,9 @@ from .records import (
     ChosenSecret as ChosenSecret,
     Grant as Grant,
     GranteeKind as GranteeKind,
-    SecretVersion as SecretVersion,
     SecretView as SecretView,
     Subject as Subject,
 )
-from .references import MAX_SECRETS_OF_A_JOB as MAX_SECRETS_OF_A_JOB, check_secret_references as check_secret_references
+from .references import check_secret_references as check_secret_references
 from .rotation import KeyRotation as KeyRotation
 from .store import SecretStore as SecretStore, given as given

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.core.files import write_secret
 from sluice.gateway.audit_log.log import audit_file
-from sluice.gateway.audit_log.verification import verify_file
+from sluice.gateway.audit_log.verification import verify_log
 from sluice.gateway.credentials.token_file import TokenStore, token_file
 from sluice.gateway.principal import AccessRole
 from sluice.gateway.service.processes import route_file
@@ -198,7 +198,7 @@ def test_every_decision_is_in_the_audit_log_without_any_secret(gateway: Gateway)
     assert first["address"] == "127.0.0.1"
     assert first["path"] == "/v1/jobs"
     assert token.split("_")[2].encode() not in log.read_bytes()
-    assert verify_file(log).count == len(log.read_bytes().splitlines())
+    assert verify_log(log.parent).state.count == len(log.read_bytes().splitlines())
     assert log.stat().st_mode & 0o777 == 0o600
 
 

@@ -1,9 +1,8 @@
-from .announced_maps import Progress as Progress, ShareCursor as ShareCursor
+from .announced_maps import ShareCursor as ShareCursor
 from .budget import (
     CONNECTION_BYTES as CONNECTION_BYTES,
     PUSHED_ROW_BYTES as PUSHED_ROW_BYTES,
     REQUEST_BYTES as REQUEST_BYTES,
-    WANTED_MAP_BYTES as WANTED_MAP_BYTES,
     Holding as Holding,
     NoRoomYet as NoRoomYet,
     unlimited as unlimited,

@@ -41,8 +41,6 @@ PUSHED_ROW_BYTES = 256
 """A row of the table of a frame that is being received."""
 REQUEST_BYTES = 4 << 10
 """A request for data."""
-WANTED_MAP_BYTES = 8
-"""A map in a request."""
 PLANNED_ROW_BYTES = 96
 """A segment of the part of a read that is being planned or sent."""
 LOCATED_ROW_BYTES = 256

@@ -17,7 +17,7 @@ from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AccessPosition, Audit
 from sluice.gateway.audit_log.keys import SIGNING_KEY, VERIFICATION_KEY
 from sluice.gateway.audit_log.log import AuditLog, AuditLogLimits
 from sluice.gateway.audit_log.segments import CHECKPOINT, segments
-from sluice.gateway.audit_log.verification import read_records, verify_file, verify_log
+from sluice.gateway.audit_log.verification import read_records, verify_log
 from sluice.gateway.errors import AuditLogError
 
 
@@ -332,7 +332,7 @@ def test_record_that_is_too_large_is_refused_and_the_chain_goes_on(path: Path) -
     log.append(decision())
     log.close()
     assert max(map(len, path.read_bytes().splitlines())) <= MAX_LINE_BYTES
-    verify_file(path)
+    verify_log(path.parent)
 
 
 @pytest.mark.parametrize("room", [0, 40])
