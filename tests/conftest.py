@@ -12,8 +12,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from xdist.remote import Producer  # type: ignore[import-untyped]  # has no types
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # has no types
+
+# The same examples each time, and none fails because the machine is busy; `--hypothesis-profile=default` tries others.
+settings.load_profile("ci")
 
 TESTS = Path(__file__).parent
 INTEGRATION = TESTS / "integration"

@@ -155,7 +155,6 @@ def test_no_server_error_and_answers_as_described(
 
     @settings(
         max_examples=EXAMPLES,
-        deadline=None,
         derandomize=True,
         database=None,
         suppress_health_check=list(HealthCheck),

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.core.append_log import ChainState
 from sluice.gateway.audit_log.access_lines import (
@@ -102,7 +102,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(list(LINE)), JSON))
 def test_whatever_a_line_says_its_record_fits(fields: dict[str, Any]) -> None:
     """A line that could not be recorded would hold up all that come after it."""

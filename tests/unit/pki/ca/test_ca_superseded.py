@@ -133,7 +133,7 @@ def test_thief_and_owner_do_not_renew_side_by_side(world: World, apart: dt.timed
     assert {record.identity for record in world.refused()} == {str(WORKER)}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=st.lists(st.tuples(st.booleans(), st.integers(16, 11 * 60)), min_size=12, max_size=16))
 def test_two_who_wait_longer_than_the_overlap_never_both_go_on(
     steps: list[tuple[bool, int]], tmp_path_factory: pytest.TempPathFactory

@@ -136,7 +136,7 @@ def test_directory_without_anything(tmp_path: Path) -> None:
         inspect_path(tmp_path / "missing.pem", now())
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=200)
 @given(position=st.integers(0, 2000), noise=st.binary(min_size=1, max_size=8))
 def test_damaged_files_are_clear_errors(directory: Path, position: int, noise: bytes) -> None:
     for name in ("chain.pem", "key.pem"):

@@ -127,7 +127,7 @@ def test_two_processes_cannot_write_one_ledger(tmp_path: Path) -> None:
     ledger.close()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40)
 @given(cut=st.integers(0, 10_000), junk=st.binary(max_size=30).filter(lambda b: b"\n" not in b))
 def test_torn_tail_is_dropped_and_said_so_at_any_cut(cut: int, junk: bytes, tmp_path: Path) -> None:
     path = tmp_path / "ledger"

@@ -91,7 +91,7 @@ def test_reasons_that_are_missing_on_purpose() -> None:
     assert {reason for reason in Reason if not reason.bars} == {Reason.SUPERSEDED}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.dictionaries(
         st.integers(1, 2**159 - 1),
@@ -120,7 +120,7 @@ def armoured(der: bytes | bytearray) -> bytes:
     return b"-----BEGIN X509 CRL-----\n" + base64.encodebytes(der) + b"-----END X509 CRL-----\n"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, len(WHOLE) * 8 - 1))
 def test_a_list_with_any_bit_changed_is_refused(bit: int) -> None:
     damaged = bytearray(WHOLE)

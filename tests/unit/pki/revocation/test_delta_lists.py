@@ -91,7 +91,7 @@ def only(known: Known) -> RevocationList:
 SERIALS = st.sets(st.integers(1, 2**64), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SERIALS, SERIALS, SERIALS, st.tuples(st.integers(0, 50), st.integers(1, 50)), st.sampled_from(Reason))
 def test_complete_list_and_delta_are_the_new_complete_list(
     first: set[int], more: set[int], later: set[int], numbers: tuple[int, int], reason: Reason
@@ -114,7 +114,7 @@ def test_complete_list_and_delta_are_the_new_complete_list(
             assert only(read(new.pem, known)[0]) == new
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 12), SERIALS), max_size=8))
 def test_whatever_is_offered_numbers_never_go_back_and_nothing_comes_back(
     offers: list[tuple[bool, int, int, set[int]]],

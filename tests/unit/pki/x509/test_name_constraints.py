@@ -346,7 +346,7 @@ LABEL = st.text("abcdefghij", min_size=1, max_size=4)
 HOSTS = st.lists(LABEL, min_size=1, max_size=4).map(".".join)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(HOSTS, HOSTS)
 def test_a_name_is_within_a_domain_exactly_when_its_last_labels_are_the_domain(host: str, domain: str) -> None:
     labels, wanted = host.split("."), domain.split(".")

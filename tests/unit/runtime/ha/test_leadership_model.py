@@ -294,4 +294,4 @@ UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 """Shrinking a failure would take longer than a test may."""
 
 TestLeadership = Leadership.TestCase
-TestLeadership.settings = settings(max_examples=60, stateful_step_count=8, deadline=None, phases=UNSHRUNK)
+TestLeadership.settings = settings(max_examples=60, stateful_step_count=8, phases=UNSHRUNK)

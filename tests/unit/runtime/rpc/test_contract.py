@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.pki.spiffe_id import Role
 from sluice.runtime import gateways
@@ -212,7 +212,6 @@ def test_binding_refuses_what_python_refuses(arguments: tuple[Any, ...], named: 
         MOVE.bind(arguments, named)
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 100), st.text())
 def test_arguments_survive_the_round_trip(x: int, steps: int, name: str) -> None:
     arguments = (Point(x, 0), steps, name)
@@ -242,7 +241,6 @@ def test_an_earlier_release_takes_a_call_that_uses_nothing_new_and_refuses_other
         MOVE.decode_arguments(later.encode_arguments((Point(1, 2), 3, "n", "red")))
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(st.binary())
 def test_any_bytes_decode_to_the_declared_types_or_are_refused(data: bytes) -> None:
     try:

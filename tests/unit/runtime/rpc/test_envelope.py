@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from sluice.runtime.rpc import MessageTooLarge, ProtocolViolation, envelope as wire
 from sluice.runtime.rpc.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS
@@ -28,13 +28,11 @@ envelopes: st.SearchStrategy[wire.Envelope] = st.one_of(
 )
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(st.lists(envelopes, max_size=20))
 def test_a_batch_survives_the_round_trip(batch: list[wire.Envelope]) -> None:
     assert wire.decode_batch(wire.join_batch([wire.encode_envelope(each) for each in batch])) == batch
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(st.binary(max_size=2000))
 def test_any_bytes_are_a_batch_or_a_violation(data: bytes) -> None:
     try:
@@ -44,7 +42,6 @@ def test_any_bytes_are_a_batch_or_a_violation(data: bytes) -> None:
     assert all(isinstance(each, msgspec.Struct) for each in decoded)
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(st.lists(envelopes, min_size=1, max_size=5), st.data())
 def test_a_truncated_or_flipped_batch_is_never_another_error(batch: list[wire.Envelope], data: st.DataObject) -> None:
     whole = bytearray(wire.join_batch([wire.encode_envelope(each) for each in batch]))

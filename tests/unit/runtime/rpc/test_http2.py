@@ -113,7 +113,7 @@ def test_h2_as_the_server_is_understood_and_understands() -> None:
     assert heard.ends == ["the peer ended the stream"]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.binary(max_size=3000), max_size=20), st.integers(1, 400))
 def test_content_arrives_whole_in_whatever_chunks(messages: list[bytes], chunk: int) -> None:
     sender, _ = client()
@@ -273,7 +273,7 @@ def test_a_server_that_answers_before_it_is_asked_breaks_the_rules() -> None:
         ours.receive(SETTINGS + frame(1, 0x4, 1, b"\x88"))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.binary(max_size=400))
 def test_garbage_is_refused_or_waited_out_and_never_anything_else(garbage: bytes) -> None:
     for start in (b"", PREFACE + SETTINGS, PREFACE + SETTINGS + OPEN):

@@ -93,5 +93,5 @@ class WindowMachine(RuleBasedStateMachine):
             assert has_room(len(under_way) - 1, sum(under_way) - max(under_way))
 
 
-WindowMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+WindowMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=40)
 TestWindow = WindowMachine.TestCase

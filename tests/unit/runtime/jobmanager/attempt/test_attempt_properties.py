@@ -396,4 +396,4 @@ def _savepoint(action: actions.TakeSavepoint) -> Savepoint:
 
 
 TestAttempts = Attempts.TestCase
-TestAttempts.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestAttempts.settings = settings(max_examples=150, stateful_step_count=60)

@@ -297,4 +297,4 @@ class Leaders(RuleBasedStateMachine):
 
 
 TestLeaders = Leaders.TestCase
-TestLeaders.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestLeaders.settings = settings(max_examples=150, stateful_step_count=50)

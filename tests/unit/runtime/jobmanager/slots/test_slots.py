@@ -707,7 +707,7 @@ def free_of(taskmanager: TaskManagerSlots) -> SlotProfile:
     return free
 
 
-SlotModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+SlotModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestSlotModel = SlotModel.TestCase
 
 

@@ -382,7 +382,7 @@ class LivesOfJobs(RuleBasedStateMachine):
         assert {name: count for name, count in self.table.assigned.items() if count} == dict(assigned)
 
 
-LivesOfJobs.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+LivesOfJobs.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
 TestLivesOfJobs = LivesOfJobs.TestCase
 
 

@@ -39,7 +39,7 @@ FRAMES = st.lists(
 
 
 @given(FRAMES)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_leases_never_overlap_and_all_comes_back(frames: list[tuple[list[int], int]]) -> None:
     memory = pool()
     held: list[Lease] = []

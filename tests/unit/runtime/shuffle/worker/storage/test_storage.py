@@ -145,7 +145,7 @@ MAPS = st.lists(
     policy=st.sampled_from(sorted(Policy)),
     data=st.data(),
 )
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_what_is_committed_is_read_before_and_after_a_restart(
     tmp_path_factory: pytest.TempPathFactory,
     maps: list[tuple[list[tuple[int, bytes]], bool]],
@@ -252,7 +252,7 @@ def test_a_changed_index_counts_up_to_the_change(store: Store, tmp_path: Path) -
 
 
 @given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), wanted=st.sets(st.integers(1, 3), min_size=1))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_who_reads_an_index_that_has_changed_gets_all_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, at: float, bit: int, wanted: set[int]
 ) -> None:
