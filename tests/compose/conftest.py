@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.compose.engine import ENVOY_IMAGE, IMAGE, Stack, free_port, run, sluice
+from tests.compose.engine import ENVOY_IMAGE, IMAGE, Stack, run, sluice
+from tests.free_ports import free_port
 
 
 @pytest.fixture(scope="session")

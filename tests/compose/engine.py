@@ -53,13 +53,6 @@ def eventually(check: Callable[[], Any], what: str, seconds: float = HEALTHY_SEC
     return wait_until(check, f"waited in vain until {what}", seconds, pause=0.3)
 
 
-def free_port() -> int:
-    """A port that is free on loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def sluice(*arguments: str | Path, check: bool = True, timeout: float = COMMAND_SECONDS) -> Any:
     """The command, on the host."""
     return run(sys.executable, "-m", "sluice.cli.main", *arguments, check=check, timeout=timeout)

@@ -18,7 +18,7 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.integration.programs.ports import free_ports
+from tests.free_ports import free_ports
 from tests.outside import OutsideAuthority
 
 START_SECONDS = 90.0

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from sluice.cli.main import app
 from sluice.runtime.spark.java import find_java
-from tests.integration.programs.ports import exchange, free_ports, running, tail, until
+from tests.free_ports import free_ports
+from tests.integration.programs.ports import exchange, running, tail, until
 from tests.programs.conftest import program
 from tests.programs.test_flink import INTERNAL, SETTINGS, START_SECONDS
 

@@ -19,8 +19,9 @@ from sluice.core.clock import utc_now
 from sluice.pki.export.programs.catalogue import Program, export_for
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.spark.java import find_java
+from tests.free_ports import free_ports
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
-from tests.integration.programs.ports import client_context, exchange, free_ports, let_in, refuses, running, tail, until
+from tests.integration.programs.ports import client_context, exchange, let_in, refuses, running, tail, until
 from tests.programs.conftest import program
 
 pytestmark = pytest.mark.timeout(900)

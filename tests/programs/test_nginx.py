@@ -17,8 +17,9 @@ from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.store import RevocationStore, RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
+from tests.free_ports import free_ports
 from tests.hostile import HOSTILE_CLIENTS, TRUST_DOMAIN, Hostile, TestPki
-from tests.integration.programs.ports import client_context, exchange, free_ports, is_open, running, tail, until
+from tests.integration.programs.ports import client_context, exchange, is_open, running, tail, until
 from tests.programs.conftest import program
 
 GATEWAY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "nginx")

@@ -27,9 +27,10 @@ from sluice.audit.model import (
 from sluice.audit.runner import examine
 from sluice.audit.subject import Options, Subject
 from sluice.pki.spiffe_id import Role
+from tests.free_ports import free_ports
 from tests.hostile import TestPki
 from tests.integration.cluster.conftest import LocalCluster, start_cluster
-from tests.integration.programs.ports import free_ports, is_open, running, tail, until
+from tests.integration.programs.ports import is_open, running, tail, until
 from tests.programs.conftest import program
 from tests.system.audit.libssl import cache_no_sessions
 from tests.weak_servers import http_answer, server_context, serving

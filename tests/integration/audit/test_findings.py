@@ -21,6 +21,7 @@ from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.channels import Channel
 from sluice.pki.x509.keys import signature_hash
 from sluice.pki.x509.profiles import AuthorityKind
+from tests.free_ports import free_port
 from tests.hostile import TestPki
 from tests.integration.audit.conftest import OPTIONS, QUICK, audited, found, listener_at, only
 from tests.weak_servers import drain, http_answer, server_context, serving, speak
@@ -83,9 +84,7 @@ def test_a_listener_that_never_answers_a_handshake_does_not_pass() -> None:
 
 
 def test_a_declared_listener_that_is_not_there_is_a_finding_and_nothing_passes() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = taken.getsockname()[:2]
-    report = audited(listener_at(address))
+    report = audited(listener_at(("127.0.0.1", free_port())))
     assert found(report) == {"LSN-03"}
     assert not passed(report)
     assert {result.seen for result in report.results if result.check == "TLS-01"} == {"unreachable: Connection refused"}

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from sluice.audit.model import Kind, Listener, Severity
 from sluice.cli.main import app
+from tests.free_ports import free_ports
 from tests.integration.audit.conftest import OPTIONS, audited, found, only
-from tests.integration.programs.ports import free_ports, running, until
+from tests.integration.programs.ports import running, until
 from tests.weak_servers import Handler, drain, http_answer, serving
 
 QUICKLY = ("--handshake-limit", "0.5", "--json")

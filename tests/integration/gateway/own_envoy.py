@@ -19,6 +19,7 @@ from sluice.core.home import Home
 from sluice.gateway.config import ExtAuthzConfig
 from sluice.gateway.service.processes import ext_authz_announcement, route_file, run_auth
 from sluice.pki.spiffe_id import Role, SpiffeId
+from tests.free_ports import free_port
 from tests.integration.gateway.conftest import (
     ROUTES,
     TRUST_DOMAIN,
@@ -104,9 +105,7 @@ class OwnEnvoy(NetworkGateway):
 
     def start_envoy(self, *changes: tuple[str, str]) -> int:
         """Start an Envoy with the guide's configuration, changed as said; its port, once it serves."""
-        with contextlib.closing(socket.socket()) as probe:
-            probe.bind((LOOPBACK, 0))
-            port: int = probe.getsockname()[1]
+        port = free_port()
         assert self.rest.address is not None
         text = replaced(
             guide_configuration(),

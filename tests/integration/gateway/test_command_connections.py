@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import sluice
+from tests.free_ports import free_port
 from tests.hostile import TestPki
 from tests.outside import OutsideAuthority
 from tests.weak_servers import http, serving
@@ -71,13 +72,6 @@ def test_credential_does_not_follow_a_redirect(pki: TestPki, tmp_path: Path) -> 
         assert (done.returncode, elsewhere) == (4, [])
         assert "leads elsewhere" in done.stderr
         assert TOKEN not in done.stderr
-
-
-def free_port() -> int:
-    """A port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize("verb", [("jobs", "list"), ("whoami",), ("drain", "tm-1")])

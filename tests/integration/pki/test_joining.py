@@ -34,6 +34,7 @@ from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 NAME = "cluster.example.org"
+ANYWHERE = {"PYTHONPATH": str(ROOT), "SLUICE__GATEWAY__PORT": "0"}
 
 Run = Callable[..., subprocess.Popen[bytes]]
 
@@ -61,7 +62,7 @@ def run(ca: CaAddress, home: Home, tmp_path: Path) -> Iterator[Run]:
             process = subprocess.Popen(
                 [sys.executable, "-m", "sluice.cli.main", "run", *arguments, "--home", str(home.root), "--ca", where],
                 cwd=ROOT,
-                env={key: os.environ[key] for key in ("PATH", "TMPDIR")} | {"PYTHONPATH": str(ROOT)} | environment,
+                env={key: os.environ[key] for key in ("PATH", "TMPDIR")} | ANYWHERE | environment,
                 stdout=log,
                 stderr=log,
             )
@@ -141,7 +142,6 @@ async def test_envoy_joins_with_an_identity_for_each_side(pki: TestPki, home: Ho
     outside = token_file(pki, tmp_path / "outside", Role.GATEWAY, "edge", NAME, edge_server=True)
     process = run(
         *("envoy", "--join-token-file", str(inside), "--edge-token-file", str(outside), "--dns", NAME),
-        SLUICE__GATEWAY__PORT="0",
     )
     published = home.run / "endpoints" / "envoy.json"
     await until(lambda: published.exists() or process.poll() is not None, "Envoy does not start")

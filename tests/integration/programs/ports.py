@@ -19,15 +19,6 @@ SILENCE_SECONDS = 5.0
 """Who is expected to be let in, and was not refused by then, was. Whom a test wants refused gets more time."""
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-
-
 @contextlib.contextmanager
 def running(
     argv: Sequence[str | Path], log: Path, environment: Mapping[str, str] | None = None

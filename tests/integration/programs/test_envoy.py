@@ -20,8 +20,9 @@ from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.store import RevocationStore, RevocationTarget
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
+from tests.free_ports import free_ports
 from tests.hostile import HOSTILE_CLIENTS, TRUST_DOMAIN, Hostile, TestPki
-from tests.integration.programs.ports import Listener, client_context, exchange, free_ports, until
+from tests.integration.programs.ports import Listener, client_context, exchange, until
 
 GATEWAY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy")
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")

@@ -11,6 +11,7 @@ from sluice.pki.channels import Channel, server_policy
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.rpc import PeerUnreachable
 from sluice.runtime.rpc.transport import ALPN
+from tests.free_ports import free_port
 from tests.hostile import HOSTILE_CLIENTS, HOSTILE_SERVERS, TRUST_DOMAIN, Hostile, answer_of, assert_refused
 from tests.integration.rpc.world import JOB, Pair, World, jobmanager, taskmanager
 
@@ -83,7 +84,6 @@ async def test_a_server_of_another_role_or_name_is_refused(pair: Pair) -> None:
 
 async def test_nobody_listening_is_said_plainly(world: World) -> None:
     service = world.service(taskmanager())
-    async with await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0) as server:
-        host, port = server.sockets[0].getsockname()
+    host, port = "127.0.0.1", free_port()
     with pytest.raises(PeerUnreachable, match=f"{host}:{port}"):
         await service.connect(host, port)

@@ -9,7 +9,8 @@ from sluice.audit.catalogue import by_id
 from sluice.audit.model import Kind, Listener, Outcome
 from sluice.audit.runner import examine
 from sluice.audit.subject import Options, Subject
-from tests.integration.programs.ports import exchange, free_ports, is_open, running, tail, until
+from tests.free_ports import free_ports
+from tests.integration.programs.ports import exchange, is_open, running, tail, until
 from tests.outside import OutsideAuthority
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from sluice.core.files import write_secret
 from sluice.core.home import Home
 from sluice.gateway.config import GatewayConfig, OidcConfig
 from sluice.pki.spiffe_id import Role
+from tests.free_ports import free_port
 from tests.identity_provider import CLIENT_ID, IdentityProvider, identity_provider, provider_tls
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, Gateway
 
@@ -38,14 +38,6 @@ class Scene:
     provider: IdentityProvider
     tab: Tab
     url: str
-
-
-def free_port() -> int:
-    """A port that nobody has now: the redirect URI names it before Envoy listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture

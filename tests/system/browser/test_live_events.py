@@ -23,6 +23,7 @@ from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.credentials.users import UserStore
 from sluice.gateway.principal import AccessRole
 from sluice.pki.assertions.open_streams import CheckHolders, Holders
+from tests.free_ports import free_port
 from tests.identity_provider import CLIENT_ID, identity_provider, provider_tls
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority
 from tests.integration.runtime.conftest import eventually
@@ -30,7 +31,7 @@ from tests.simulated_cluster import SimulatedDispatcher, SimulatedResourceManage
 from tests.system.dashboard.conftest import CompleteGateway
 
 from .chromium import DEADLINE_SECONDS, chromium, pin
-from .conftest import Scene, free_port
+from .conftest import Scene
 
 pytestmark = pytest.mark.timeout(2 * DEADLINE_SECONDS)
 """What a browser is waited for in vain is named by then."""

@@ -24,18 +24,13 @@ from sluice.pki.channels import Channel, client_policy, server_policy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
 from tests.chaos.processes.victims import has_words, patiently
+from tests.free_ports import free_port
 from tests.hostile import assert_refused
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
 
 CLIENT = Path(__file__).with_name("client.py")
 SESSION_ID = "0aada0aa-1111-2222-3333-444444444444"
 START_SECONDS = 400
-
-
-def free_port() -> int:
-    """A port that Envoy can have again after it was killed."""
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        return int(reserved.getsockname()[1])
 
 
 @dataclass

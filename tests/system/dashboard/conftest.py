@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import json
 import shutil
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -29,6 +28,7 @@ from sluice.runtime.rest.stream_validity import check_nothing
 from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest_server.routes import published_routes
 from sluice.runtime.rest_server.server import RestServer, make_application
+from tests.free_ports import free_port
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, Gateway
 from tests.simulated_cluster import SimulatedDispatcher, SimulatedResourceManager, simulated
 from tests.system.browser.chromium import Tab, chromium, pin
@@ -88,14 +88,6 @@ class _Rest:
         finally:
             await end_tasks(watching)
             await server.close()
-
-
-def free_port() -> int:
-    """A port that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.asynccontextmanager

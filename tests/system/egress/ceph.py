@@ -16,6 +16,7 @@ from typing import Any
 
 import trustme
 
+from tests.free_ports import free_port
 from tests.integration.cluster.conftest import eventually
 from tests.system.egress.outside import (
     ADDRESS,
@@ -23,7 +24,6 @@ from tests.system.egress.outside import (
     UNPACKED,
     Certificate,
     accepts,
-    free_port,
     libraries,
     program,
     server,

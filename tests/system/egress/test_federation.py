@@ -21,9 +21,10 @@ from sluice.client.access import resolve_access
 from sluice.client.spark_connect import local_roots
 from sluice.core.home import Home
 from sluice.gateway.authz import DEFAULT_POLICY
+from tests.free_ports import free_port
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
 from tests.system.egress.ceph import Ceph, ceph
-from tests.system.egress.outside import CLIENTS, fetched, free_port, name_service
+from tests.system.egress.outside import CLIENTS, fetched, name_service
 from tests.system.egress.verifier import verifying_service
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(900)]

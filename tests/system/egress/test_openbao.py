@@ -24,9 +24,10 @@ from sluice.gateway.service.discovery import documents_of
 from sluice.pki.ca import TokenKeysAnswer
 from sluice.pki.jwt import LocalJwtAuthority
 from sluice.pki.spiffe_id import SpiffeId
+from tests.free_ports import free_port
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
 from tests.system.egress.openbao import OpenBao, openbao
-from tests.system.egress.outside import fetched, free_port, name_service
+from tests.system.egress.outside import fetched, name_service
 from tests.system.egress.test_federation import published
 
 pytestmark = pytest.mark.timeout(600)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,21 +18,12 @@ from sluice.gateway.config import GatewayConfig
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.principal import AccessRole
 from sluice.pki.assertions.principal import Jti
+from tests.free_ports import free_port
 from tests.integration.gateway.conftest import DEADLINE_SECONDS, BackgroundLoop, EdgeAuthority, Gateway
 from tests.integration.gateway.test_passes_at_the_door import pass_of
 from tests.system.gateway.http3_client import Http3, http3
 
 LIMITED_PER_SECOND = 5.0
-
-
-def free_port() -> int:
-    """Free on loopback for TCP and for UDP."""
-    while True:
-        with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagram:
-            stream.bind(("127.0.0.1", 0))
-            with contextlib.suppress(OSError):
-                datagram.bind(stream.getsockname())
-                return int(stream.getsockname()[1])
 
 
 @contextlib.contextmanager

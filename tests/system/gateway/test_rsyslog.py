@@ -20,6 +20,7 @@ from sluice.gateway.audit_log.chain import AuditRecord, verify
 from sluice.gateway.audit_log.keys import VERIFICATION_KEY, VerificationKey
 from sluice.gateway.audit_log.log import AuditLog
 from sluice.gateway.config import AuditExportConfig
+from tests.free_ports import free_port
 from tests.outside import OutsideAuthority
 from tests.waiting import until
 
@@ -72,8 +73,7 @@ async def test_rsyslog_has_every_line_of_the_chain_across_a_restart(
 ) -> None:
     authority = OutsideAuthority(tmp_path / "authority")
     identity = authority.issue("localhost")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    port = free_port()
     to = AuditExportConfig(name="siem", kind="syslog", url=f"tls://localhost:{port}", ca_file=str(authority.ca_file))
     log_file = tmp_path / "audit" / "current.jsonl"
     exporter = Exporter("siem", log_file.parent, CursorFile(tmp_path / "export" / "siem.json"), sender_of(to))

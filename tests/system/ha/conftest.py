@@ -12,8 +12,8 @@ from sluice.core.home import Home
 from sluice.runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
 from sluice.runtime.ha.config import HaConfig
 from sluice.runtime.sandbox import IsolationConfig
+from tests.free_ports import free_ports
 from tests.hostile import TRUST_DOMAIN, TestPki
-from tests.integration.programs.ports import free_ports
 from tests.shared_folder import shared_folder
 from tests.system.ha.ensemble import Ensemble
 from tests.system.ha.world import World

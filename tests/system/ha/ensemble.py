@@ -10,8 +10,9 @@ from pathlib import Path
 from sluice.core.clock import utc_now
 from sluice.pki.export.programs.catalogue import Program, export_for
 from sluice.pki.spiffe_id import Role, SpiffeId
+from tests.free_ports import free_ports
 from tests.hostile import TRUST_DOMAIN, TestPki
-from tests.integration.programs.ports import client_context, exchange, free_ports, tail, until
+from tests.integration.programs.ports import client_context, exchange, tail, until
 from tests.integration.programs.zookeeper import command
 
 SERVERS = 3

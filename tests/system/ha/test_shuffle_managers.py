@@ -24,8 +24,8 @@ from sluice.runtime.shuffle.config import ShuffleConfig
 from sluice.runtime.shuffle.control_plane.errors import ShuffleMisconfigured
 from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
 from sluice.runtime.shuffle.manager_finder import shuffle_manager_finder
+from tests.free_ports import free_ports
 from tests.hostile import TRUST_DOMAIN
-from tests.integration.programs.ports import free_ports
 from tests.system.ha.ensemble import Ensemble
 from tests.system.ha.world import eventually
 

@@ -25,6 +25,7 @@ from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
 from sluice.gateway.proxy.nginx import CONFIGURATION, NginxPaths, render_nginx
 from sluice.gateway.service.processes import route_file
 from sluice.pki.spiffe_id import Role
+from tests.free_ports import free_port
 from tests.integration.gateway.conftest import (
     ROUTES,
     BackgroundLoop,
@@ -52,13 +53,6 @@ def binary() -> Path:
 def superuser() -> str:
     """The user that nginx's workers must run as when these tests are root's."""
     return pwd.getpwuid(0).pw_name if os.geteuid() == 0 else ""
-
-
-def free_port() -> int:
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Nginx:

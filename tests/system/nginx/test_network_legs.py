@@ -30,6 +30,7 @@ from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_identity, write_identity
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
+from tests.free_ports import free_port
 from tests.integration.gateway.conftest import (
     ROUTES,
     TRUST_DOMAIN,
@@ -40,7 +41,7 @@ from tests.integration.gateway.conftest import (
 )
 from tests.integration.gateway.network import LOOPBACK, Rest
 from tests.outside import OutsideAuthority
-from tests.system.nginx.conftest import Nginx, free_port, superuser
+from tests.system.nginx.conftest import Nginx, superuser
 
 HOST = "localhost"
 GATEWAY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, ENVOY_NAME)

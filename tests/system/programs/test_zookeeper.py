@@ -18,12 +18,12 @@ from sluice.pki.export.programs.catalogue import Program, export_for
 from sluice.pki.export.programs.sources import KEY_STORE
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.spiffe_id import Role, SpiffeId
+from tests.free_ports import free_ports
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 from tests.integration.programs.ports import (
     Listener,
     client_context,
     exchange,
-    free_ports,
     is_open,
     presented,
     refuses,
