@@ -23,6 +23,7 @@ from sluice.pki import PkiConfig
 from sluice.pki.ca import CaConfig
 from sluice.runtime import (
     ConnectConfig,
+    HistoryConfig,
     JobManagerConfig,
     JobsConfig,
     LimitsConfig,
@@ -63,6 +64,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "egress": EgressConfig,
     "secrets": SecretsConfig,
     "warm": WarmConfig,
+    "history": HistoryConfig,
     "log": LogConfig,
     "tracing": TracingConfig,
     "kubernetes": KubernetesConfig,
@@ -100,6 +102,7 @@ class Configuration:
     egress: EgressConfig
     secrets: SecretsConfig
     warm: WarmConfig
+    history: HistoryConfig
     gateway: GatewayConfig
     log: LogConfig
     tracing: TracingConfig
@@ -133,6 +136,7 @@ class Configuration:
             egress=self.egress,
             secrets=self.secrets,
             warm=self.warm,
+            history=self.history,
         )
 
     def embedded(self) -> Configuration:
@@ -218,6 +222,7 @@ def load(
         egress=_checked(check_egress, _convert("egress", merged, origins, EgressConfig)),
         secrets=_convert("secrets", merged, origins, SecretsConfig),
         warm=_convert("warm", merged, origins, WarmConfig),
+        history=_convert("history", merged, origins, HistoryConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         log=_convert("log", merged, origins, LogConfig),
         tracing=_convert("tracing", merged, origins, TracingConfig),

@@ -17,6 +17,7 @@ from .errors import (
 )
 from .job_logs import LOG_CHUNK_BYTES as LOG_CHUNK_BYTES, JobLog as JobLog
 from .jobs import (
+    HISTORY as HISTORY,
     POLL_SECONDS as POLL_SECONDS,
     TERMINAL as TERMINAL,
     ChangeReader as ChangeReader,

@@ -14,6 +14,13 @@ MAX_CANDIDATES = 10
 MAX_PAGE = 1000
 """Jobs in one answer."""
 MAX_PAGES = 100
+LISTED = "/v1/jobs"
+"""Jobs that run, and the latest that have ended."""
+HISTORY = "/v1/history"
+"""Ended jobs that are kept."""
+MAX_HISTORY_PAGE = 100
+MAX_HISTORY_PAGES = 200
+"""As many as there can be."""
 POLL_SECONDS = 0.4
 WAIT_SECONDS = 1.0
 """How long one request waits for a job to change; its log is looked at in between."""
@@ -45,21 +52,24 @@ class ChangeReader(Reader, Protocol):
         """
 
 
-async def job_pages(client: Reader, **query: str | int) -> AsyncIterator[dict[str, Any]]:
-    """``GET /v1/jobs`` page by page, the latest jobs first."""
-    for _ in range(MAX_PAGES):
-        page = await client.get("/v1/jobs", **query)
+async def job_pages(client: Reader, path: str = LISTED, **query: str | int) -> AsyncIterator[dict[str, Any]]:
+    """``GET`` :data:`LISTED` or :data:`HISTORY` page by page, the latest jobs first."""
+    for _ in range(MAX_PAGES if path == LISTED else MAX_HISTORY_PAGES):
+        page = await client.get(path, **query)
         yield page
         if not page.get("next"):
             return
         query["after"] = page["next"]
 
 
-async def latest_jobs(client: Reader, states: Collection[str], owner: str, limit: int) -> list[dict[str, Any]]:
-    """The latest ``limit`` jobs in one of ``states`` (empty: any), of ``owner`` (empty: anybody)."""
+async def latest_jobs(
+    client: Reader, states: Collection[str], owner: str, limit: int, path: str = LISTED
+) -> list[dict[str, Any]]:
+    """The latest ``limit`` jobs in one of ``states`` (empty: any), of ``owner`` (empty: anybody), as in `job_pages`."""
     found: list[dict[str, Any]] = []
-    size = MAX_PAGE if states or owner else min(limit, MAX_PAGE)
-    async for page in job_pages(client, limit=size):
+    most = MAX_PAGE if path == LISTED else MAX_HISTORY_PAGE
+    size = most if states or owner else min(limit, most)
+    async for page in job_pages(client, path, limit=size):
         found += [job for job in page["jobs"] if (not states or job["state"] in states) and owner in {"", job["owner"]}]
         if len(found) >= limit:
             break
@@ -78,6 +88,10 @@ async def whole_id(client: Reader, typed: str) -> str:
     if len(typed) == ID_CHARACTERS:
         return typed
     found = [job async for page in job_pages(client) for job in page["jobs"] if job["id"].startswith(typed)]
+    if not found:
+        found = [
+            job async for page in job_pages(client, HISTORY) for job in page["jobs"] if job["id"].startswith(typed)
+        ]
     if not found:
         raise RefusedError(f"there is no job {typed!r}", "see `sluice jobs list`")
     if len(found) > 1:

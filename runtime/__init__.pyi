@@ -1,5 +1,6 @@
 from .config import (
     ConnectConfig as ConnectConfig,
+    HistoryConfig as HistoryConfig,
     JobManagerConfig as JobManagerConfig,
     JobsConfig as JobsConfig,
     LimitsConfig as LimitsConfig,

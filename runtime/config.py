@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Annotated
 
 import msgspec
 
@@ -152,6 +153,17 @@ class LimitsConfig(_Section, frozen=True):
     """Bytes of all files of one user's unfinished jobs."""
 
 
+class HistoryConfig(_Section, frozen=True):
+    """Ended jobs with their logs in the HA storage: they stay when they have left the list of jobs."""
+
+    days: Annotated[float, msgspec.Meta(ge=0, le=3650)] = 30.0
+    """How long after its end a job is kept; 0: no job is, and those that are there are removed."""
+    max_bytes: Annotated[int, msgspec.Meta(ge=0)] = 2 << 30
+    """Bytes of all jobs together; the oldest ones go first."""
+    max_job_bytes: Annotated[int, msgspec.Meta(ge=0)] = 64 << 20
+    """Bytes of the logs of one job, compressed; what does not fit is not kept."""
+
+
 class SecretsConfig(_Section, frozen=True):
     """Secrets of jobs."""
 
@@ -179,6 +191,7 @@ class RuntimeConfig(_Section, frozen=True):
     egress: EgressConfig = EgressConfig()
     secrets: SecretsConfig = SecretsConfig()
     warm: WarmConfig = WarmConfig()
+    history: HistoryConfig = HistoryConfig()
 
     @property
     def fence_after(self) -> float:

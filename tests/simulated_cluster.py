@@ -31,6 +31,7 @@ from sluice.runtime.jobmanager.gateways import (
     ConnectAddress,
     EgressConnections,
     EgressInternalGateway,
+    HistoryPage,
     ServiceCounts,
 )
 from sluice.runtime.jobmanager.secrets import SecretStore
@@ -317,6 +318,11 @@ class SimulatedDispatcher(PartialDispatcher):
 
     async def jobs(self) -> tuple[JobSummary, ...]:
         return tuple(each.summary() for each in self.details.values())
+
+    async def history(self, before: tuple[int, str] | None, limit: int) -> HistoryPage:
+        assert limit
+        ended = [each for each in await self.jobs() if each.end_time is not None]
+        return HistoryPage(jobs=() if before else tuple(ended))
 
     async def job(self, job_id: str) -> JobDetail:
         if job_id not in self.details:

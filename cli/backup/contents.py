@@ -36,6 +36,7 @@ MADE_ANEW = (
     r"pki/(ca/tokens|authorities|identities|revocation|rotation)/.*",
     r"gateway/(sessions\.json|assertion-keys\.json|pass-keys/.*|envoy/.*|nginx/.*)",
     r"gateway/audit/(lock|checkpoint\.lock)",
+    r"ha/storage/history/.*",
     r"ha/(leader\.lock|leader\.json|epoch|origin|standbys/.*)",
     r"(run|log|work|access|blobs|shuffle|shuffle-ha|audit|zookeeper)/.*",
     r"(checkpoints|savepoints)/.*",

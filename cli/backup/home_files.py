@@ -190,6 +190,11 @@ def _settled(home: Home, scratch: Path) -> list[Content]:
     raise BackupFailed("jobs changed all the time while they were read", "try again when fewer are submitted")
 
 
+def _tops(storage: Path) -> list[Path]:
+    """What the storage has but the history: no other file needs it, and it may be larger than all of them."""
+    return sorted(path for path in storage.iterdir() if path.name != "history") if storage.is_dir() else []
+
+
 def _pointers(home: Home) -> dict[str, bytes]:
     return {each.path: each.data for each in _small(home, "ha/pointers") if isinstance(each, InMemory)}
 
@@ -197,7 +202,7 @@ def _pointers(home: Home) -> dict[str, bytes]:
 def _keep(storage: Path, scratch: Path) -> None:
     """A second name for each entry that has none yet; entries are never changed, only removed."""
     count = 0
-    for path in _walk(storage):
+    for path in (file for top in _tops(storage) for file in _walk(top)):
         count += 1
         if count > MAX_FILES:
             raise BackupFailed(f"the HA storage has more than {MAX_FILES} entries")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import json
 from collections.abc import Callable
 from functools import partial
@@ -18,12 +17,12 @@ from sluice.cli.errors import UsageError
 from sluice.cli.gateway_options import GatewayOptions, through_gateway
 from sluice.cli.jobs.connections import connections
 from sluice.cli.jobs.follow import Follower, report_verdict
+from sluice.cli.jobs.job_table import print_jobs
 from sluice.cli.jobs.other_targets import TargetOptions, submit_to_target
 from sluice.cli.jobs.restart_options import SettingsOption, StrategyOption, restart_wish
 from sluice.cli.jobs.state_option import wanted_states
 from sluice.cli.jobs.submit_target import SubmitTarget
 from sluice.cli.options import ConfigOption, JobArgument, JsonOption
-from sluice.cli.tables import print_table
 from sluice.client import GatewayClient, JobLog, Submission, build_submission, latest_jobs, whole_id
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")
@@ -226,12 +225,7 @@ def list_jobs(
     if as_json:
         print(json.dumps({"jobs": jobs}))
         return
-    rows = []
-    for job in jobs:
-        started = dt.datetime.fromtimestamp(job["start_time"] / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-        seconds = f"{job['duration_ms'] / 1000:.1f}"
-        rows.append((job["id"], job["name"], job["owner"], job["state"], started, seconds))
-    print_table(("JOB", "NAME", "OWNER", "STATE", "STARTED", "SECONDS"), rows, right=("SECONDS",))
+    print_jobs(jobs)
 
 
 @app.command()

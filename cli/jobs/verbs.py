@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from sluice.cli.jobs.commands import app
 from sluice.cli.jobs.exceptions import exceptions
+from sluice.cli.jobs.job_table import history
 from sluice.cli.jobs.receipts import receipt, verify_receipt
 from sluice.cli.jobs.savepoints import checkpoints, savepoint
 
 __all__ = ["app"]
 
+app.command(epilog="Example: sluice jobs history --state FAILED --owner ada")(history)
 app.command()(exceptions)
 app.command()(checkpoints)
 app.command()(savepoint)

@@ -88,6 +88,13 @@ class ConnectAddress(Message, frozen=True):
     port: int
 
 
+class HistoryPage(Message, frozen=True):
+    """Jobs of the history, those that ended last first; ``following`` is where the next page begins, None: nowhere."""
+
+    jobs: tuple[JobSummary, ...]
+    following: tuple[int, str] | None = None
+
+
 class ServiceCounts(Message, frozen=True):
     """How many TaskManagers are registered, how many of them drain, and how many besides those should be in service.
 
@@ -272,14 +279,19 @@ class DispatcherGateway(Protocol):
         """Running and archived jobs, the latest first."""
         ...
 
+    @rpc(local=True, timeout=30.0)
+    async def history(self, before: tuple[int, str] | None, limit: int) -> HistoryPage:
+        """Ended jobs that are kept, those that ended last first: ``before`` a time (epoch milliseconds) and an id."""
+        ...
+
     @rpc(local=True)
     async def blobs(self) -> tuple[JobBlob, ...]:
         """The files of all jobs that have not ended."""
         ...
 
-    @rpc(local=True)
+    @rpc(local=True, timeout=30.0)
     async def job(self, job_id: str) -> JobDetail:
-        """One job; raises ``JobNotFound``."""
+        """One job, also from the history; raises ``JobNotFound``."""
         ...
 
     @rpc(local=True)
@@ -292,7 +304,7 @@ class DispatcherGateway(Protocol):
         """Cancel a job; raises ``JobNotFound`` or ``JobAlreadyTerminal``."""
         ...
 
-    @rpc(local=True)
+    @rpc(local=True, timeout=30.0)
     async def job_logs(self, job_id: str) -> tuple[str, ...]:
         """Names of the logs of a job."""
         ...
@@ -307,7 +319,7 @@ class DispatcherGateway(Protocol):
         """Evidence of the job's mutual TLS connections, also after its end."""
         ...
 
-    @rpc(local=True)
+    @rpc(local=True, timeout=30.0)
     async def job_record(self, job_id: str) -> JobRecord:
         """All that is known of a job now, or was at its end; connections of the present attempt are asked for apart.
 

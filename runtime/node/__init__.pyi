@@ -50,6 +50,7 @@ from .left_over_processes import kill_below as kill_below
 from .log_files import (
     MAX_CHUNK_BYTES as MAX_CHUNK_BYTES,
     LogUnreadable as LogUnreadable,
+    log_chunk as log_chunk,
     open_log as open_log,
     read_log as read_log,
     shorten_log as shorten_log,

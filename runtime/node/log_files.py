@@ -54,6 +54,11 @@ def read_log(path: Path, offset: int, limit: int) -> LogChunk:
         raise LogUnreadable(
             f"{path.name} is no log file any more: the job has replaced it", "nothing of it is shown"
         ) from error
+    return log_chunk(data, offset, size)
+
+
+def log_chunk(data: bytes, offset: int, size: int) -> LogChunk:
+    """A piece that was read at ``offset`` of a log of ``size`` bytes, without a character that its end cuts."""
     if offset + len(data) < size:
         data = _whole_characters(data)
     return LogChunk(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from sluice.runtime.jobmanager.egress import (
     Exchange,
     without_gateway,
 )
+from sluice.runtime.jobmanager.history import JobArchive
 from sluice.runtime.jobmanager.secrets import KeyRing, SecretStore
 from sluice.runtime.jobmanager.slots import ProvisionLimits, ResourceManager
 from sluice.runtime.jobmanager.store import CheckpointStore, HistoryStore, JobStore
@@ -113,6 +115,7 @@ async def leading(process: ProcessServices, leadership: Leadership) -> AsyncIter
         dispatcher = Dispatcher(
             store=JobStore(leadership.pointers, process.storage, epoch=leadership.epoch, origin=process.origin),
             history=HistoryStore(leadership.pointers, process.storage),
+            archive=JobArchive(process.storage, process.config.history, leadership.check, time.time),
             term=leadership,
             blobs=process.blobs,
             resource_manager=slots,

@@ -42,14 +42,20 @@ def paginate(
     """
     placed = sorted(((position(item), item) for item in items), key=lambda pair: pair[0], reverse=latest_first)
     if query.after:
-        last = _parse(query.after)
+        last = position_of(query.after)
         placed = [pair for pair in placed if (pair[0] < last if latest_first else pair[0] > last)]
     page = placed[: query.limit]
     more = len(placed) > len(page)
-    return tuple(item for _, item in page), "{}-{}".format(*page[-1][0]) if more else None
+    return tuple(item for _, item in page), cursor_at(page[-1][0]) if more else None
 
 
-def _parse(cursor: str) -> Position:
+def cursor_at(position: Position) -> str:
+    """The cursor of the page after the item at ``position``."""
+    return "{}-{}".format(*position)
+
+
+def position_of(cursor: str) -> Position:
+    """Where the page before ended; raises :class:`BadRequest` for what is no cursor of ours."""
     match = _CURSOR.fullmatch(cursor)
     if match is None:
         raise BadRequest(f"{cursor[:40]!r} is no cursor", "give `next` of the answer before")

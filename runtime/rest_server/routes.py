@@ -14,6 +14,7 @@ from sluice.runtime.rest.resources import (
     blobs,
     connect,
     events,
+    history,
     jobs,
     leader,
     logs,
@@ -44,6 +45,7 @@ async def get_description(cluster: Cluster, call: Call[NoQuery]) -> dict[str, An
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES,
     *jobs.ROUTES,
+    *history.ROUTES,
     *blobs.ROUTES,
     *uploads.ROUTES,
     *stages.ROUTES,

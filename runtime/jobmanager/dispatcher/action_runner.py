@@ -16,6 +16,7 @@ from sluice.runtime.ha import EntryMissing, Leadership, LeadershipLost, OutcomeU
 from sluice.runtime.jobmanager.attempt import JobMaster, JobServices, Resumption
 from sluice.runtime.jobmanager.dispatcher import actions
 from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently, unwritten
+from sluice.runtime.jobmanager.dispatcher.job_archiving import JobArchiver
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
 from sluice.runtime.jobmanager.dispatcher.orphaned_drivers import seconds_until_gone
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJobs
@@ -46,6 +47,7 @@ class ActionRunner:
         machine: decides; it is told the outcomes.
         store: where jobs are written down.
         keeper: writes their past down.
+        archiver: puts ended jobs into the history.
         blobs: whose job folders are removed when a job is over.
         resource_manager: knows which executors are too large.
         lease: of drivers, in seconds (see :mod:`sluice.runtime.jobmanager.dispatcher.orphaned_drivers`).
@@ -61,6 +63,7 @@ class ActionRunner:
         *,
         store: JobStore,
         keeper: HistoryKeeper,
+        archiver: JobArchiver,
         term: Leadership,
         blobs: BlobStore,
         resource_manager: ResourceManagerInternalGateway,
@@ -76,6 +79,7 @@ class ActionRunner:
         self._keeper = keeper
         self._term = term
         self._blobs = blobs
+        self._archiver = archiver
         self._resource_manager = resource_manager
         self._services = services
         self._lease = lease
@@ -389,11 +393,13 @@ class ActionRunner:
 
     async def _remove_master(self, job_id: str) -> None:
         await self._stop_master(job_id)
+        await self._archiver.keep(job_id)
         await self._clean(job_id)
 
     async def _clean_up(self, job_id: str) -> None:
         if self._services.shuffle is not None:
             await self._services.shuffle.release_job(job_id)
+        await self._archiver.keep(job_id, recovered=True)
         await self._clean(job_id)
 
     async def _clean(self, job_id: str) -> None:

@@ -22,7 +22,9 @@ from sluice.runtime.ha import Leadership, LeadershipLost
 from sluice.runtime.jobmanager.attempt import JobServices
 from sluice.runtime.jobmanager.dispatcher.action_runner import ActionRunner
 from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently
+from sluice.runtime.jobmanager.dispatcher.job_archiving import JobArchiver
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
+from sluice.runtime.jobmanager.dispatcher.job_logs import JobLogs
 from sluice.runtime.jobmanager.dispatcher.job_queries import JobQueries
 from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits
 from sluice.runtime.jobmanager.dispatcher.job_records import (
@@ -35,13 +37,16 @@ from sluice.runtime.jobmanager.dispatcher.orphaned_drivers import may_run
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJob, RegisteredJobs
 from sluice.runtime.jobmanager.dispatcher.state_machine import DispatcherStateMachine
 from sluice.runtime.jobmanager.dispatcher.submission_checks import check_submission
+from sluice.runtime.jobmanager.errors import JobAlreadyTerminal
 from sluice.runtime.jobmanager.gateways import (
     DISPATCHER,
     ConnectAddress,
     DispatcherGateway,
+    HistoryPage,
     JobOrigin,
     ResourceManagerInternalGateway,
 )
+from sluice.runtime.jobmanager.history import JobArchive
 from sluice.runtime.jobmanager.restart_strategies import NoRestart, RestartBackoff, restart_backoff
 from sluice.runtime.jobmanager.store import AcceptedJob, HistoryKeeper, HistoryStore, JobHistory, JobStore
 from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary
@@ -51,13 +56,17 @@ from sluice.runtime.rpc import RpcEndpoint
 
 _LOG = logging.getLogger(__name__)
 
+TRIM_SECONDS = 3600.0
+"""Between two looks for jobs of the history that are too old."""
+
 
 class Dispatcher(RpcEndpoint):
     """The endpoint to which jobs are submitted. It exists while its process leads.
 
     Args:
         store: where jobs are written down.
-        history: where their past is.
+        history: where the past of unfinished jobs is.
+        archive: where ended jobs are kept.
         blobs: whose job folders are removed when a job is over.
         resource_manager: for the logs of drivers and executors.
         services: what JobMasters get; ``services.dispatcher`` must be a proxy of this endpoint.
@@ -76,6 +85,7 @@ class Dispatcher(RpcEndpoint):
         *,
         store: JobStore,
         history: HistoryStore,
+        archive: JobArchive,
         term: Leadership,
         blobs: BlobStore,
         resource_manager: ResourceManagerInternalGateway,
@@ -104,11 +114,15 @@ class Dispatcher(RpcEndpoint):
         self._blobs = blobs
         self._clock = clock
         self._resource_manager = resource_manager
+        self._archive = archive
+        logs = JobLogs(resource_manager)
+        self._archiver = JobArchiver(archive, self._jobs, logs, time.monotonic)
         self._queries = JobQueries(
             self,
             self._jobs,
             pending_reason=self._machine.pending_reason,
-            resource_manager=resource_manager,
+            logs=logs,
+            archive=archive,
             savepoints=lambda: services.places.savepoints,
             clock=clock,
         )
@@ -118,6 +132,7 @@ class Dispatcher(RpcEndpoint):
             self._jobs,
             store=self._store,
             keeper=self._keeper,
+            archiver=self._archiver,
             term=self._term,
             blobs=self._blobs,
             resource_manager=resource_manager,
@@ -129,6 +144,7 @@ class Dispatcher(RpcEndpoint):
 
     async def on_start(self) -> None:
         """Read what there is; unfinished jobs of an earlier leader go on, or start again when nothing of them runs."""
+        await self._archive.load()
         recovered = await self._store.recover()
         histories = {each.job_id: await self._histories.get(each.job_id) for each in recovered.accepted}
         for ended in recovered.ended:
@@ -141,6 +157,15 @@ class Dispatcher(RpcEndpoint):
         self._runner.run_actions()
         self._machine.trim()
         self._runner.run_actions()
+        self._trim_history()
+
+    def _trim_history(self) -> None:
+        self.hand_off(self._archiver.trim(), failed=self._history_not_trimmed)
+        self.call_later(TRIM_SECONDS, self._trim_history)
+
+    def _history_not_trimmed(self, error: BaseException) -> None:
+        if not isinstance(error, LeadershipLost):
+            self.note_failure(error)
 
     async def _recover(self, jobs: Sequence[AcceptedJob], histories: Mapping[str, JobHistory]) -> None:
         """Jobs fetch their files anew. Those whose drivers may run come first: they have their turn already."""
@@ -209,6 +234,8 @@ class Dispatcher(RpcEndpoint):
 
     async def cancel_job(self, job_id: str) -> None:
         """End a job; that is durable when this returns. Raises ``JobNotFound`` or ``JobAlreadyTerminal``."""
+        if job_id in self._archive and job_id not in self._jobs:
+            raise JobAlreadyTerminal(f"job {job_id} has ended")
         job = self._jobs[job_id]
         self._machine.check_cancellable(job_id, job.record.detail.state)
         return self.deferred(self._cancel(job_id, job))
@@ -232,9 +259,15 @@ class Dispatcher(RpcEndpoint):
         """The files of all unfinished jobs."""
         return self._queries.blobs()
 
+    async def history(self, before: tuple[int, str] | None, limit: int) -> HistoryPage:
+        """Ended jobs that are kept."""
+        return self.deferred(self._queries.history(before, limit))
+
     async def job(self, job_id: str) -> JobDetail:
-        """One job as it is now."""
-        return self._queries.detail(job_id)
+        """One job as it is now, or was at its end."""
+        if job_id in self._jobs:
+            return self._queries.detail(job_id)
+        return self.deferred(self._queries.archived(job_id))
 
     async def job_origin(self, job_id: str) -> JobOrigin:
         """The owner of a job."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -11,24 +10,22 @@ import msgspec
 
 from sluice.core import EgressJob
 from sluice.runtime.checkpoint import Savepoint, SavepointFailed, Savepoints, new_savepoint_id
+from sluice.runtime.jobmanager.dispatcher.job_logs import JobLogs
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJob, RegisteredJobs
 from sluice.runtime.jobmanager.errors import LogNotFound, UiNotFound
 from sluice.runtime.jobmanager.exceptions import with_outcomes
 from sluice.runtime.jobmanager.gateways import (
     ConnectAddress,
-    DriverLogRequest,
-    ExecutorLogRequest,
+    HistoryPage,
     JobMasterInternalGateway,
     JobOrigin,
-    ResourceManagerInternalGateway,
 )
+from sluice.runtime.jobmanager.history import JobArchive
 from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary
-from sluice.runtime.messages import DRIVER_LOGS, Evidence, LogChunk, UiPage, UiRequest
+from sluice.runtime.messages import Evidence, LogChunk, UiPage, UiRequest
 from sluice.runtime.rpc import EndpointNotFound, EndpointStopped, RpcEndpoint
 
 _T = TypeVar("_T")
-_EARLIER_LOG = re.compile(r"attempt-([1-9][0-9]{0,5})\.(driver\.[a-z]+)")
-_EXECUTOR_LOG = re.compile(r"executor-([1-9][0-9]{0,8})\.(stdout|stderr)")
 
 
 class JobQueries:
@@ -36,7 +33,8 @@ class JobQueries:
 
     Args:
         pending_reason: why a job waits for its turn; empty when it does not.
-        resource_manager: reads logs of drivers and executors where they ran.
+        logs: reads logs of drivers and executors where they ran.
+        archive: has the jobs that are not known any more.
         savepoints: those that exist; asked for when they are needed.
         clock: epoch seconds.
     """
@@ -47,14 +45,16 @@ class JobQueries:
         jobs: RegisteredJobs,
         *,
         pending_reason: Callable[[str], str],
-        resource_manager: ResourceManagerInternalGateway,
+        logs: JobLogs,
+        archive: JobArchive,
         savepoints: Callable[[], Savepoints],
         clock: Callable[[], float],
     ) -> None:
         self._endpoint = endpoint
         self._jobs = jobs
         self._pending_reason = pending_reason
-        self._resource_manager = resource_manager
+        self._logs = logs
+        self._archive = archive
         self._savepoints = savepoints
         self._clock = clock
 
@@ -80,6 +80,16 @@ class JobQueries:
     def detail(self, job_id: str) -> JobDetail:
         """One job as it is now."""
         return self._shown(self._jobs[job_id])
+
+    async def archived(self, job_id: str) -> JobDetail:
+        """A job of the history, as it was at its end."""
+        return (await self._archive.record(job_id)).detail
+
+    async def history(self, before: tuple[int, str] | None, limit: int) -> HistoryPage:
+        """Jobs of the history, those that ended last first."""
+        jobs, more = self._archive.page(before, limit)
+        following = (jobs[-1].ended_at, jobs[-1].job_id) if more else None
+        return HistoryPage(jobs=await self._archive.summaries(jobs), following=following)
 
     def origin(self, job_id: str) -> JobOrigin:
         """The owner of a job."""
@@ -107,51 +117,25 @@ class JobQueries:
 
     async def logs(self, job_id: str) -> tuple[str, ...]:
         """The names of the job's logs."""
-        detail = self._jobs[job_id].record.detail
-        executors = [each.id for each in detail.executors if each.state != "LAUNCHING"]
-        earlier = [each.number for each in detail.attempts if each.number != detail.attempt]
-        latest, *others = await asyncio.gather(
-            self._driver_logs(detail, detail.attempt), *(self._driver_logs(detail, number) for number in earlier)
-        )
-        return (
-            *latest,
-            *(f"executor-{each}.{stream}" for each in executors for stream in ("stdout", "stderr")),
-            *(f"attempt-{number}.{name}" for number, names in zip(earlier, others, strict=True) for name in names),
-        )
-
-    async def _driver_logs(self, detail: JobDetail, attempt: int) -> tuple[str, ...]:
-        taskmanager = _driver_on(detail, attempt)
-        return await self._resource_manager.driver_logs(taskmanager, detail.id, attempt) if taskmanager else ()
+        job = self._jobs.get(job_id)
+        return await self._archive.logs(job_id) if job is None else await self._logs.names(job.record.detail)
 
     async def read_log(self, job_id: str, source: str, offset: int, limit: int) -> LogChunk:
         """A piece of one of :meth:`logs`; raises ``LogNotFound``."""
-        detail = self._jobs[job_id].record.detail
-        earlier = _EARLIER_LOG.fullmatch(source)
-        attempt, name = (int(earlier[1]), earlier[2]) if earlier else (detail.attempt, source)
-        if name in DRIVER_LOGS:
-            taskmanager = _driver_on(detail, attempt)
-            if not taskmanager:  # it waits for a slot, or never had one: nothing was written yet
-                return LogChunk(data="", offset=offset, next_offset=offset, end=True)
-            wanted = DriverLogRequest(
-                taskmanager=taskmanager, job_id=job_id, attempt=attempt, name=name, offset=offset, limit=limit
-            )
-            return await self._resource_manager.read_driver_log(wanted)
-        match = _EXECUTOR_LOG.fullmatch(source)
-        executor = next((each for each in detail.executors if match and each.id == int(match[1])), None)
-        if match is None or executor is None:
-            raise LogNotFound(f"job {job_id} has no log {source[:80]!r}", "see the list of logs")
-        request = ExecutorLogRequest(
-            taskmanager=executor.taskmanager,
-            job_id=job_id,
-            executor_id=executor.id,
-            stream=match[2],
-            offset=offset,
-            limit=limit,
-        )
-        return await self._resource_manager.read_executor_log(request)
+        job = self._jobs.get(job_id)
+        if job is None:
+            return await self._archive.read_log(job_id, source, offset, limit)
+        try:
+            return await self._logs.read(job.record.detail, source, offset, limit)
+        except LogNotFound:
+            if job_id not in self._archive:
+                raise
+        return await self._archive.read_log(job_id, source, offset, limit)
 
     async def connections(self, job_id: str) -> Evidence:
         """Mutual TLS connections of the job's driver and executors."""
+        if job_id not in self._jobs:
+            return (await self._archive.record(job_id)).evidence
         job, master = self._running(job_id)
         if master is None:
             return job.record.evidence
@@ -159,6 +143,8 @@ class JobQueries:
 
     async def ui(self, job_id: str, request: UiRequest) -> UiPage:
         """A page of Spark's UI; raises ``UiNotFound`` for a job that does not run."""
+        if job_id in self._archive and job_id not in self._jobs:
+            raise UiNotFound(f"job {job_id} has ended", "its UI was there while it ran")
         _, master = self._running(job_id)
         if master is not None:
             try:
@@ -175,8 +161,11 @@ class JobQueries:
 
     async def record(self, job_id: str) -> JobRecord:
         """All that is known of a job now, or was at its end."""
-        job, master = self._running(job_id)
-        record = job.record if master is None else await answer_or_record(master.record(), lambda: job.record)
+        if job_id in self._jobs:
+            job, master = self._running(job_id)
+            record = job.record if master is None else await answer_or_record(master.record(), lambda: job.record)
+        else:
+            record = await self._archive.record(job_id)
         exceptions = with_outcomes(record.exceptions, record.detail.attempts, record.detail.state)
         return msgspec.structs.replace(record, exceptions=exceptions)
 
@@ -216,11 +205,6 @@ class JobQueries:
         """A job and its JobMaster, None when that does not run."""
         job = self._jobs[job_id]
         return job, None if job.terminal else job.master_gateway(self._endpoint.service)
-
-
-def _driver_on(detail: JobDetail, attempt: int) -> str:
-    """The TaskManager on which the driver of an attempt ran; empty when it never had a slot, or nobody knows."""
-    return next((each.taskmanager for each in detail.attempts if each.number == attempt), "")
 
 
 async def answer_or_record(question: Awaitable[_T], otherwise: Callable[[], _T]) -> _T:

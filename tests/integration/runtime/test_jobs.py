@@ -245,7 +245,9 @@ async def test_a_submission_with_a_forbidden_setting_is_refused_by_name(cluster:
     assert list(cluster.home.blobs.iterdir()) == []
 
 
-async def test_the_archive_is_bounded(cluster: Cluster) -> None:
+async def test_a_job_that_has_left_the_list_is_in_the_history_with_its_log_also_for_the_next_leader(
+    cluster: Cluster,
+) -> None:
     jobs = []
     for _ in range(4):
         jobs.append(await cluster.submit(end="fail", executors=0))
@@ -254,7 +256,27 @@ async def test_the_archive_is_bounded(cluster: Cluster) -> None:
     async def trimmed() -> bool:
         return [each["id"] for each in (await cluster.get("/v1/jobs"))["jobs"]] == jobs[:0:-1]
 
-    await eventually(trimmed, "the oldest job is forgotten")
+    async def all_kept() -> bool:
+        return [each["id"] for each in (await cluster.get("/v1/history"))["jobs"]] == jobs[::-1]
+
+    await eventually(trimmed, "the oldest job is not in the list any more")
+    await eventually(all_kept, "all are in the history")
+    job_id, path = jobs[0], f"/v1/jobs/{jobs[0]}"
+    shown = [await cluster.get(path + each) for each in ("", "/logs", "/stages", "/exceptions", "/connections")]
+    log = await cluster.get(f"{path}/logs?source=driver.stdout")
+    assert "args" in log["data"]
+    assert shown[0]["failure"] is not None
+    assert (await cluster.call("PATCH", f"{path}?mode=cancel"))[0] == 409
+
+    await cluster.master.aclose()
+    await cluster.stop_taskmanager("tm-drivers")  # and all that it had of their logs
+    cluster.master = AsyncExitStack()
+    await cluster.start_jobmanager()
+    assert await cluster.get(path) == shown[0]
+    assert (await cluster.get(f"{path}/stages"), await cluster.get(f"{path}/exceptions")) == (shown[2], shown[3])
+    for each in (job_id, jobs[3]):  # of the history alone, and of the list
+        assert "args" in (await cluster.get(f"/v1/jobs/{each}/logs?source=driver.stdout"))["data"]
+    assert await all_kept()
 
 
 @pytest.mark.parametrize(

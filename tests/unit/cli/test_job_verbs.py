@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from sluice.cli.errors import EXIT_USAGE, RefusedError, UsageError, exit_code_of
 from sluice.cli.jobs.state_option import wanted_states
 from sluice.client.job_logs import TAIL_BLOCK_BYTES, JobLog
-from sluice.client.jobs import latest_jobs, whole_id
+from sluice.client.jobs import HISTORY, latest_jobs, whole_id
 from sluice.runtime.node.log_files import _whole_characters
 
 JOB = "a" * 32
@@ -29,8 +29,12 @@ class Jobs:
     jobs: list[dict[str, Any]]
     page: int = 2
     asked: list[dict[str, str | int]] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
 
     async def get(self, path: str, **query: str | int) -> Any:
+        if path == "/v1/history":
+            assert int(query.get("limit", 0)) <= 100
+            return {"jobs": self.history, "next": None}
         assert path == "/v1/jobs"
         self.asked.append(query)
         start = int(query.get("after", 0))
@@ -48,6 +52,13 @@ async def test_whole_id_is_taken_as_it_is() -> None:
 async def test_beginning_that_one_job_has_means_that_job(typed: str) -> None:
     jobs = [job("a1"), job("b2"), job("c3"), job("a9"), job("3f9c")]
     assert await whole_id(Jobs(jobs), typed) == "3f9c".ljust(32, "0")
+
+
+async def test_beginning_that_only_a_job_of_the_history_has_means_that_job() -> None:
+    kept = [job("3f9c", "FAILED"), job("a9", "FINISHED")]
+    assert await whole_id(Jobs([job("a1")], history=kept), "3f") == "3f9c".ljust(32, "0")
+    assert await whole_id(Jobs([job("a1")], history=kept), "a") == "a1".ljust(32, "0")
+    assert await latest_jobs(Jobs([], history=kept), {"FAILED"}, "", 500, HISTORY) == kept[:1]
 
 
 async def test_ambiguous_beginning_names_the_candidates() -> None:

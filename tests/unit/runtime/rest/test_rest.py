@@ -39,6 +39,7 @@ from sluice.runtime.jobmanager.errors import (
 )
 from sluice.runtime.jobmanager.gateways import (
     ConnectAddress,
+    HistoryPage,
     ServiceCounts,
 )
 from sluice.runtime.jobmanager.views import (
@@ -162,6 +163,7 @@ class FakeDispatcher(PartialDispatcher):
     crash: bool = False
     feed: JobFeed = field(default_factory=JobFeed)
     asked: list[UiRequest] = field(default_factory=list)
+    asked_history: list[tuple[tuple[int, str] | None, int]] = field(default_factory=list)
     page: UiPage = field(default_factory=lambda: UiPage(status=200, media="text/html", body=b"<p>"))
 
     async def submit_job(self, job_id: str, submission: JobSubmission) -> None:
@@ -172,6 +174,11 @@ class FakeDispatcher(PartialDispatcher):
             raise ZeroDivisionError("the secret of the inside")
         sessions = [each for each, submission in self.submitted.items() if submission.kind is JobKind.CONNECT]
         return (DETAIL.summary(), *[(await self.job(each)).summary() for each in sessions])
+
+    async def history(self, before: tuple[int, str] | None, limit: int) -> HistoryPage:
+        self.asked_history.append((before, limit))
+        ended = [msgspec.structs.replace(DETAIL.summary(), owner=owner) for owner in (DETAIL.owner, "somebody")]
+        return HistoryPage(jobs=tuple(ended), following=None if before else (77, JOB))
 
     async def job(self, job_id: str) -> JobDetail:
         submission = self.submitted.get(job_id)
@@ -488,6 +495,23 @@ async def test_list_of_jobs_has_those_that_one_may_see(rest: Rest) -> None:
         headers = {HEADER: text}
         async with rest.session.get("http://rest/v1/jobs", headers=headers) as response:
             assert len((await response.json())["jobs"]) == count
+
+
+async def test_the_history_has_those_that_one_may_see_and_a_cursor(rest: Rest) -> None:
+    async def history(name: str, query: str) -> Any:
+        principal, target = Principal(name, ("tenant",), "token", Credential("token", "id-1")), f"/v1/history{query}"
+        text = rest.gateway.signer.sign(principal, method="GET", target=target, operation="jobs.list", request_id="r")
+        async with rest.session.get(f"http://rest{target}", headers={HEADER: text}) as response:
+            return response.status, await response.json()
+
+    status, first = await history("alice", "")
+    assert (status, [job["owner"] for job in first["jobs"]], first["next"]) == (200, ["alice"], f"77-{JOB}")
+    status, second = await history("somebody", f"?limit=7&after={first['next']}")
+    assert (status, [job["owner"] for job in second["jobs"]], second["next"]) == (200, ["somebody"], None)
+    assert (await history("eve", ""))[1]["jobs"] == []
+    assert rest.dispatcher.asked_history == [(None, 100), ((77, JOB), 7), (None, 100)]
+    for wrong in ("?limit=101", "?after=x", "?owner=alice"):
+        assert (await history("alice", wrong))[0] == 400
 
 
 UI = f"/v1/jobs/{JOB}/ui"

@@ -57,6 +57,16 @@ class Histories:
         return JobHistory()
 
 
+class NoHistory:
+    """Nothing is in it."""
+
+    async def load(self) -> None:
+        """Nothing."""
+
+    async def trim(self) -> None:
+        """Nothing."""
+
+
 class Term:
     """It leads."""
 
@@ -90,7 +100,7 @@ async def test_what_a_recovered_job_has_fetched_stays(tmp_path: Path) -> None:
             writer.commit()
     blobs.events.clear()
     dispatcher = Dispatcher(
-        store=_any(Store()), history=_any(Histories()), term=_any(Term()), blobs=blobs,
+        store=_any(Store()), history=_any(Histories()), archive=_any(NoHistory()), term=_any(Term()), blobs=blobs,
         resource_manager=nothing, services=_any(SimpleNamespace(drivers=None)),
         finished_jobs_kept=3, lease=0.0, restart=RestartConfig(),
     )  # fmt: skip

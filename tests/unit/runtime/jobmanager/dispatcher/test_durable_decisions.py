@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest_asyncio
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.config import HistoryConfig
 from sluice.runtime.ha.errors import (
     EntryDamaged,
     HaError,
@@ -34,6 +36,7 @@ from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail
 from sluice.runtime.jobmanager.dispatcher.submitting import submit_with_blobs
 from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway
+from sluice.runtime.jobmanager.history.archive import JobArchive
 from sluice.runtime.jobmanager.store.job_history import HistoryStore, JobHistory
 from sluice.runtime.jobmanager.store.job_store import JobStore
 from sluice.runtime.jobmanager.views import JobRecord
@@ -138,6 +141,7 @@ class World:
         self.dispatcher = Dispatcher(
             store=self.store,
             history=HistoryStore(self.pointers, self.storage),
+            archive=JobArchive(self.storage, HistoryConfig(), Term().check, time.time),
             term=_any(Term()),
             blobs=self.blobs,
             resource_manager=_any(Roomy()),

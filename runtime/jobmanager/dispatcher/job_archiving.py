@@ -1,0 +1,90 @@
+"""Puts ended jobs into the history, with their logs. What cannot be kept is told, and holds nothing up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from sluice.core import SluiceError
+from sluice.runtime.ha import LeadershipLost
+from sluice.runtime.jobmanager.dispatcher.job_logs import JobLogs
+from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJobs
+from sluice.runtime.jobmanager.errors import LogNotFound
+from sluice.runtime.jobmanager.history import JobArchive
+from sluice.runtime.jobmanager.views import JobDetail
+from sluice.runtime.messages import LogChunk
+
+_LOG = logging.getLogger(__name__)
+
+RETURN_SECONDS = 10.0
+"""How long the TaskManagers of a job of an earlier leader get to come to this one with their logs."""
+RETRY_SECONDS = 0.5
+
+
+class JobArchiver:
+    """Between the jobs of the Dispatcher and the history.
+
+    Args:
+        monotonic: seconds of a clock that only goes forward.
+    """
+
+    def __init__(
+        self, archive: JobArchive, jobs: RegisteredJobs, logs: JobLogs, monotonic: Callable[[], float]
+    ) -> None:
+        self._archive = archive
+        self._jobs = jobs
+        self._logs = logs
+        self._monotonic = monotonic
+
+    async def keep(self, job_id: str, *, recovered: bool = False) -> None:
+        """Put an ended job into the history, and remove from it what is superfluous; raises ``LeadershipLost``.
+
+        Args:
+            recovered: whether it ended under an earlier leader: its TaskManagers may not have come to this one yet.
+        """
+        job = self._jobs.get(job_id)
+        if job is None:
+            return
+        patience = RETURN_SECONDS if recovered else 0.0
+        logs = _LogsOf(job.record.detail, self._logs, self._monotonic() + patience, self._monotonic)
+        try:
+            await self._archive.put(job.record, logs)
+        except LeadershipLost:
+            raise
+        except SluiceError as error:
+            _LOG.error("job %s is not in the history: %s", job_id, error)
+        await self.trim()
+
+    async def trim(self) -> None:
+        """Remove what is too old or too much; tried again with the next job, or in an hour."""
+        try:
+            await self._archive.trim()
+        except LeadershipLost:
+            raise
+        except SluiceError as error:
+            _LOG.warning("the history is not shortened now: %s", error)
+
+
+class _LogsOf:
+    """The logs of one job. Until the time ``until`` a TaskManager that is not there may still come."""
+
+    def __init__(self, detail: JobDetail, logs: JobLogs, until: float, monotonic: Callable[[], float]) -> None:
+        self._detail = detail
+        self._logs = logs
+        self._until = until
+        self._monotonic = monotonic
+
+    async def names(self) -> Sequence[str]:
+        """Of the latest driver, of executors, of earlier drivers."""
+        return await self._logs.names(self._detail)
+
+    async def read(self, name: str, offset: int, limit: int) -> LogChunk:
+        """A piece of one."""
+        while True:
+            try:
+                return await self._logs.read(self._detail, name, offset, limit)
+            except LogNotFound:
+                if self._monotonic() >= self._until:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,3 @@
+from .archive import JobArchive as JobArchive
+from .entries import ArchivedJob as ArchivedJob
+from .log_blocks import LogSource as LogSource

@@ -1,0 +1,280 @@
+"""The history of ended jobs in the HA storage: written once for each job, read when it is asked for, removed in time.
+
+``history/jobs/<job>/<folder>/`` has the files of a job, and ``history/index/`` one entry for each job that is complete:
+it is written last, after the files that it names with their sizes and digests, and removed last. Its own digest is in
+its name. Nothing in memory grows with what is in the history but the list of these names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import zlib
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import TypeVar
+
+import msgspec
+
+from sluice.core import SluiceError
+from sluice.runtime.config import HistoryConfig
+from sluice.runtime.ha import EntryDamaged, EntryMissing, HaStorage, StoredEntry
+from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
+from sluice.runtime.jobmanager.history.entries import ArchivedJob, superfluous
+from sluice.runtime.jobmanager.history.log_blocks import (
+    MAX_BLOCK_BYTES,
+    ArchivedLog,
+    LogPacker,
+    LogSource,
+    unpacked,
+)
+from sluice.runtime.jobmanager.views import JobRecord, JobSummary
+from sluice.runtime.messages import LogChunk
+from sluice.runtime.node import MAX_CHUNK_BYTES, log_chunk
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+INDEX = "history/index"
+JOBS = "history/jobs"
+COLLECT_SECONDS = 30.0
+"""How long the logs of one job may take: an ended job waits for them until it is cleaned up."""
+MAX_RECORD_BYTES = 64 << 20
+CACHED_BLOCKS = 2
+CACHED_RECORDS = 4
+
+
+class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The entry of a job: ``record`` and ``blocks`` are files, ``logs`` are in the blocks."""
+
+    summary: JobSummary
+    record: StoredEntry
+    blocks: tuple[StoredEntry, ...] = ()
+    logs: tuple[ArchivedLog, ...] = ()
+
+
+class JobArchive:
+    """The history, as the leader keeps it.
+
+    Args:
+        check: raises ``LeadershipLost``; asked before a job is entered and before one is removed.
+        clock: epoch seconds.
+    """
+
+    def __init__(
+        self, storage: HaStorage, settings: HistoryConfig, check: Callable[[], None], clock: Callable[[], float]
+    ) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._check = check
+        self._clock = clock
+        self._jobs: dict[str, ArchivedJob] = {}
+        self._records: dict[str, JobRecord] = {}
+        self._blocks: dict[str, bytes] = {}
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._jobs
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Look which jobs there are; for a new leader, before it is asked for any."""
+        names = await asyncio.to_thread(self._storage.names, INDEX)
+        found = sorted((job for name in names if (job := ArchivedJob.parse(name))), key=lambda job: job.job_id)
+        for job_id, jobs in groupby(found, key=lambda job: job.job_id):
+            self._jobs[job_id] = await self._whole(list(jobs))
+
+    async def _whole(self, jobs: list[ArchivedJob]) -> ArchivedJob:
+        """Of several entries of one job that whose files are there: a leader that had lost its lead wrote another."""
+        if len(jobs) == 1:
+            return jobs[0]
+        folders = await asyncio.to_thread(self._storage.names, f"{JOBS}/{jobs[0].job_id}")
+        return max(jobs, key=lambda job: (job.folder in folders, job))
+
+    async def put(self, record: JobRecord, logs: LogSource) -> None:
+        """Keep an ended job; nothing of it is there unless this returns. One that is there already stays as it is.
+
+        Raises:
+            LeadershipLost: somebody else leads.
+            StorageUnavailable: it cannot be written.
+        """
+        job_id, ended_at = record.detail.id, record.detail.end_time
+        if job_id in self or self._settings.days == 0 or ended_at is None:
+            return
+        folder = f"{JOBS}/{job_id}/{secrets.token_hex(8)}"
+        try:
+            manifest = await self._write_files(folder, record, logs)
+            content = msgspec.json.encode(manifest)
+            files = (manifest.record, *manifest.blocks)
+            job = ArchivedJob(
+                ended_at=ended_at,
+                job_id=job_id,
+                folder=folder.rpartition("/")[2],
+                digest=_digest(content),
+                size=len(content) + sum(file.size for file in files),
+            )
+            self._check()
+            await asyncio.to_thread(self._storage.write, f"{INDEX}/{job.name}", content)
+        except SluiceError:
+            await self._remove(folder)
+            raise
+        self._jobs[job_id] = job
+        for name in await asyncio.to_thread(self._storage.names, f"{JOBS}/{job_id}"):
+            if name != job.folder:  # of a try that was interrupted
+                await self._remove(f"{JOBS}/{job_id}/{name}")
+
+    async def _write_files(self, folder: str, record: JobRecord, logs: LogSource) -> _Manifest:
+        packed = await asyncio.to_thread(lambda: zlib.compress(msgspec.json.encode(record)))
+        of_record = await self._write(f"{folder}/record.json.z", packed)
+        packer = LogPacker(
+            lambda block: self._write(f"{folder}/logs-{secrets.token_hex(4)}.z", block), self._settings.max_job_bytes
+        )
+        try:
+            async with asyncio.timeout(COLLECT_SECONDS):
+                await packer.pack(logs)
+        except TimeoutError:
+            _LOG.warning("the logs of job %s are not kept to their end: a TaskManager is slow", record.detail.id)
+        taken = await packer.close()
+        return _Manifest(summary=record.detail.summary(), record=of_record, blocks=tuple(packer.blocks), logs=taken)
+
+    async def _write(self, name: str, data: bytes) -> StoredEntry:
+        await asyncio.to_thread(self._storage.write, name, data)
+        return StoredEntry.of(name, data)
+
+    async def _remove(self, name: str) -> None:
+        try:
+            await asyncio.to_thread(self._storage.remove, name)
+        except SluiceError as error:
+            _LOG.warning("something of the history could not be removed: %s", error)
+
+    async def trim(self) -> None:
+        """Remove what is too old or too much.
+
+        Raises:
+            LeadershipLost: somebody else leads.
+            StorageUnavailable: it cannot be removed now.
+        """
+        for job in superfluous(self._jobs.values(), self._settings, int(self._clock() * 1000)):
+            self._check()
+            await asyncio.to_thread(self._storage.remove, f"{JOBS}/{job.job_id}")
+            await asyncio.to_thread(self._storage.remove, f"{INDEX}/{job.name}")
+            self._jobs.pop(job.job_id, None)
+            self._records.pop(job.job_id, None)
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def page(self, before: tuple[int, str] | None, limit: int) -> tuple[tuple[ArchivedJob, ...], bool]:
+        """At most ``limit`` jobs, those that ended last first, and whether there are more.
+
+        Args:
+            before: only those that ended before this time, or then and have a smaller id.
+        """
+        ordered = sorted(self._jobs.values(), reverse=True)
+        wanted = [job for job in ordered if before is None or (job.ended_at, job.job_id) < before]
+        return tuple(wanted[:limit]), len(wanted) > limit
+
+    async def summaries(self, jobs: Iterable[ArchivedJob]) -> tuple[JobSummary, ...]:
+        """These jobs as in a list, without those that cannot be read."""
+        found = []
+        for job in jobs:
+            try:
+                found.append((await self._manifest(job)).summary)
+            except (EntryDamaged, EntryMissing) as error:
+                _LOG.error("job %s of the history cannot be read: %s", job.job_id, error)
+        return tuple(found)
+
+    async def record(self, job_id: str) -> JobRecord:
+        """All that was known of a job at its end; raises ``JobNotFound``."""
+        job = self._found(job_id)
+        record = self._records.get(job_id)
+        if record is None:
+            try:
+                entry = (await self._manifest(job)).record
+                content = unpacked(await self._read(entry), MAX_RECORD_BYTES, entry.name)
+                record = await asyncio.to_thread(_decode, entry.name, content, JobRecord)
+            except (EntryDamaged, EntryMissing) as error:
+                raise _unreadable(job_id, error) from error
+            if job_id in self._jobs:  # else it was removed meanwhile
+                _remember(self._records, job_id, record, CACHED_RECORDS)
+        return record
+
+    async def logs(self, job_id: str) -> tuple[str, ...]:
+        """The names of the logs of a job that were kept; raises ``JobNotFound``."""
+        return tuple(log.name for log in (await self._readable(job_id)).logs)
+
+    async def read_log(self, job_id: str, name: str, offset: int, limit: int) -> LogChunk:
+        """A piece of one of :meth:`logs`; raises ``JobNotFound`` or ``LogNotFound``."""
+        manifest = await self._readable(job_id)
+        log = next((log for log in manifest.logs if log.name == name), None)
+        if log is None:
+            raise LogNotFound(f"of job {job_id} no log {name[:80]!r} was kept", "see the list of logs")
+        limit, data, position = max(1, min(limit, MAX_CHUNK_BYTES)), bytearray(), 0
+        try:
+            for segment in log.segments:
+                first = max(offset + len(data) - position, 0)
+                if first < segment.size and len(data) < limit:
+                    block = await self._block(manifest.blocks[segment.block])
+                    last = min(segment.size, first + limit - len(data))
+                    data += block[segment.start + first : segment.start + last]
+                position += segment.size
+        except (EntryDamaged, EntryMissing, IndexError) as error:
+            raise LogNotFound(f"the log {name} of job {job_id} cannot be read any more", "restore it") from error
+        return log_chunk(bytes(data), offset, log.size)
+
+    def _found(self, job_id: str) -> ArchivedJob:
+        try:
+            return self._jobs[job_id]
+        except KeyError:
+            raise JobNotFound(f"there is no job {job_id[:64]!r}", "see the list of jobs") from None
+
+    async def _readable(self, job_id: str) -> _Manifest:
+        try:
+            return await self._manifest(self._found(job_id))
+        except (EntryDamaged, EntryMissing) as error:
+            raise _unreadable(job_id, error) from error
+
+    async def _manifest(self, job: ArchivedJob) -> _Manifest:
+        name = f"{INDEX}/{job.name}"
+        content = await asyncio.to_thread(self._storage.read, name)
+        if _digest(content) != job.digest:
+            raise EntryDamaged(f"the entry {name} is not what was written")
+        return _decode(name, content, _Manifest)
+
+    async def _read(self, entry: StoredEntry) -> bytes:
+        return entry.check(await asyncio.to_thread(self._storage.read, entry.name))
+
+    async def _block(self, entry: StoredEntry) -> bytes:
+        block = self._blocks.get(entry.name)
+        if block is None:
+            data = await self._read(entry)
+            block = await asyncio.to_thread(unpacked, data, MAX_BLOCK_BYTES, entry.name)
+            _remember(self._blocks, entry.name, block, CACHED_BLOCKS)
+        return block
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _decode(name: str, content: bytes, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise EntryDamaged(f"the entry {name} cannot be read: {error}") from error
+
+
+def _unreadable(job_id: str, error: SluiceError) -> JobNotFound:
+    _LOG.error("job %s of the history cannot be read: %s", job_id, error)
+    return JobNotFound(f"what was kept of job {job_id} cannot be read any more", "restore the HA storage")
+
+
+_V = TypeVar("_V")
+
+
+def _remember(cache: dict[str, _V], key: str, value: _V, most: int) -> None:
+    """Keep the latest ``most`` values."""
+    cache[key] = value
+    while len(cache) > most:
+        cache.pop(next(iter(cache)))
