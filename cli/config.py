@@ -36,6 +36,7 @@ from sluice.runtime import (
 )
 from sluice.runtime.checkpoint import StreamingConfig
 from sluice.runtime.ha import HaConfig, check_ha
+from sluice.runtime.notify import NotifyConfig
 from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.shuffle import ShuffleConfig, check_shuffle
 from sluice.runtime.spark.jvm import check_allow_conf
@@ -65,6 +66,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "secrets": SecretsConfig,
     "warm": WarmConfig,
     "history": HistoryConfig,
+    "notify": NotifyConfig,
     "log": LogConfig,
     "tracing": TracingConfig,
     "kubernetes": KubernetesConfig,
@@ -103,6 +105,7 @@ class Configuration:
     secrets: SecretsConfig
     warm: WarmConfig
     history: HistoryConfig
+    notify: NotifyConfig
     gateway: GatewayConfig
     log: LogConfig
     tracing: TracingConfig
@@ -137,6 +140,7 @@ class Configuration:
             secrets=self.secrets,
             warm=self.warm,
             history=self.history,
+            notify=self.notify,
         )
 
     def embedded(self) -> Configuration:
@@ -223,6 +227,7 @@ def load(
         secrets=_convert("secrets", merged, origins, SecretsConfig),
         warm=_convert("warm", merged, origins, WarmConfig),
         history=_convert("history", merged, origins, HistoryConfig),
+        notify=_convert("notify", merged, origins, NotifyConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         log=_convert("log", merged, origins, LogConfig),
         tracing=_convert("tracing", merged, origins, TracingConfig),

@@ -39,6 +39,7 @@ VERBS = {
     "session": "sluice.cli.gateway.session:app",
     "policy": "sluice.cli.gateway.policy:app",
     "secret": "sluice.cli.secrets.commands:app",
+    "notify": "sluice.cli.notify:app",
     "backup": "sluice.cli.backup.commands:app",
     "login": "sluice.cli.gateway.login:login",
     "logout": "sluice.cli.gateway.login:logout",

@@ -85,6 +85,7 @@ from .metric_samples import MetricsRegistry as MetricsRegistry, Sample as Sample
 from .metrics import (
     CONTENT_TYPE as CONTENT_TYPE,
     IDENTITY_NOT_AFTER as IDENTITY_NOT_AFTER,
+    IDENTITY_NOT_BEFORE as IDENTITY_NOT_BEFORE,
     PROCESS as PROCESS,
     REGISTRY as REGISTRY,
     collecting as collecting,

@@ -38,6 +38,12 @@ IDENTITY_NOT_AFTER = Gauge(
     ["identity"],
     registry=REGISTRY,
 )
+IDENTITY_NOT_BEFORE = Gauge(
+    "sluice_identity_not_before_seconds",
+    "When this certificate begins, in seconds since the epoch.",
+    ["identity"],
+    registry=REGISTRY,
+)
 
 
 @dataclass(frozen=True, eq=False)

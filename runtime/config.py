@@ -11,6 +11,7 @@ from sluice.core import EgressConfig
 from sluice.runtime.checkpoint import StreamingConfig
 from sluice.runtime.ha import HaConfig
 from sluice.runtime.messages import SlotProfile
+from sluice.runtime.notify import NotifyConfig
 from sluice.runtime.placement import Placement
 from sluice.runtime.restart_config import RestartConfig
 from sluice.runtime.sandbox import IsolationConfig
@@ -192,6 +193,7 @@ class RuntimeConfig(_Section, frozen=True):
     secrets: SecretsConfig = SecretsConfig()
     warm: WarmConfig = WarmConfig()
     history: HistoryConfig = HistoryConfig()
+    notify: NotifyConfig = NotifyConfig()
 
     @property
     def fence_after(self) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 from cryptography.hazmat.primitives import hashes
 
-from sluice.core import IDENTITY_NOT_AFTER, StoreError, end_tasks, repeat
+from sluice.core import IDENTITY_NOT_AFTER, IDENTITY_NOT_BEFORE, StoreError, end_tasks, repeat
 from sluice.pki.identities import IdentityMaterial
 from sluice.pki.revocation import LOOK_SECONDS
 from sluice.pki.tls import TlsIdentity
@@ -93,7 +93,9 @@ async def reporting(identity: TlsIdentity, program: str, *, interval: float = LO
     def look() -> None:
         material = identity.material
         identity.revoked_peers.look()
-        IDENTITY_NOT_AFTER.labels(str(material.spiffe_id)).set(material.leaf.not_valid_after_utc.timestamp())
+        shown, leaf = str(material.spiffe_id), material.leaf
+        IDENTITY_NOT_BEFORE.labels(shown).set(leaf.not_valid_before_utc.timestamp())
+        IDENTITY_NOT_AFTER.labels(shown).set(leaf.not_valid_after_utc.timestamp())
         reporter.tell(material, identity.loaded_at, identity.revoked_peers.numbers())
 
     look()

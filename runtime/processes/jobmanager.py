@@ -51,6 +51,7 @@ from sluice.runtime.node import (
     withdraw_jobmanager,
 )
 from sluice.runtime.processes.jobmanager_term import Gateways, ProcessServices, leading
+from sluice.runtime.processes.notifications import ClusterEvents, notifying
 from sluice.runtime.receipts import Prove, ReceiptIssuer
 from sluice.runtime.rest import (
     ArtifactStores,
@@ -309,6 +310,15 @@ class JobManagerNode:
         stack.callback(withdraw_jobmanager, self.home, os.getpid())
         await leadership.publish(self._information(leadership))
         publish_jobmanager(self.home, self.address)
+        config = self.process.config
+        events = ClusterEvents(
+            home=self.home,
+            anchor=lambda: self.identity.material.anchors[0],
+            jobs=gateways.dispatcher.jobs,
+            metrics=self._diagnostics().metrics,
+            overview=None if gateways.shuffle is None else gateways.shuffle.overview,
+        )
+        await stack.enter_async_context(notifying(config.notify, config.trust_domain, events, leadership.pointers))
         rpc, blob = self.address.rpc, self.address.blob
         _LOG.info("JobManager %s is ready: rpc %s:%d, blob %s:%d", self.facts.jobmanager, *rpc, *blob)
         ready()
@@ -324,7 +334,7 @@ class JobManagerNode:
             default_executors=config.spark.executors,
             leader=Term(self.address.name, leadership.epoch, int(time.time() * 1000)),
             config=config,
-            diagnostics=ClusterDiagnostics(self.home, f"jobmanager/{self.address.name}", self.process.service.peers),
+            diagnostics=self._diagnostics(),
             artifacts=ArtifactStores(config.jobmanager.artifact_stores),
             feed=gateways.feed,
             streams=self.streams,
@@ -335,6 +345,9 @@ class JobManagerNode:
             trust=self._trust,
             standbys=self.standbys,
         )
+
+    def _diagnostics(self) -> ClusterDiagnostics:
+        return ClusterDiagnostics(self.home, f"jobmanager/{self.address.name}", self.process.service.peers)
 
     def _trust(self) -> TrustFacts:
         loaded = self.identity.material

@@ -1,0 +1,201 @@
+"""What happened, in words, and what to do about it. Values in, values out.
+
+Names of jobs and users come from tenants. What is shown of them is bounded, on one line, and no markup, mention or
+URL in mail and chat. Messages of a job's errors are not shown at all: they may contain its data.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from cryptography import x509
+from prometheus_client.parser import text_string_to_metric_families
+
+from sluice.core import rfc3339
+from sluice.pki.ca import Refusal
+from sluice.runtime.notify.kinds import Kind
+
+MAX_NAME_CHARACTERS = 80
+MAX_TEXT_CHARACTERS = 400
+RENEWAL_LATE = 0.25
+"""Share of its life left below which a certificate should have been renewed long ago: processes renew at half of it."""
+AUTHORITY_SOON = dt.timedelta(days=30)
+"""As in ``sluice pki doctor``; of short-lived authorities the last quarter."""
+NOT_AFTER, NOT_BEFORE = "sluice_identity_not_after_seconds", "sluice_identity_not_before_seconds"
+
+_NO_NAME = re.compile(r"[^\w .+:=,@()-]|(?<![A-Za-z0-9])@")
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that people should know.
+
+    Attributes:
+        kind: a :class:`Kind`, or ``test``.
+        key: the same for what is the same: it is not told of twice.
+        subject: what it is about: an id, an identity, a name.
+        what: a sentence.
+        action: what to do.
+        at: when, in seconds since the epoch.
+        once: it happened, and is not told of again; otherwise it is so as long as it is seen.
+    """
+
+    kind: str
+    key: str
+    subject: str
+    what: str
+    action: str
+    at: float
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The certificate that a process shows, as its metrics tell; ``not_before`` 0: they do not."""
+
+    identity: str
+    process: str
+    not_after: float
+    not_before: float = 0.0
+
+
+def job_failed(job_id: str, name: str, owner: str, ended: float) -> Event:
+    """A job has failed for good."""
+    return Event(
+        kind=Kind.JOB_FAILED,
+        key=_key(Kind.JOB_FAILED, job_id),
+        subject=job_id,
+        what=f'Job "{safe_name(name)}" of {safe_name(owner)} failed.',
+        action=f"See why: sluice jobs show {job_id}; sluice jobs logs {job_id}",
+        at=ended,
+        once=True,
+    )
+
+
+def certificate_not_renewed(certificate: Certificate, now: float) -> Event | None:
+    """A process shows a certificate that it should have renewed long ago; None: it is good."""
+    life = certificate.not_after - certificate.not_before
+    late = RENEWAL_LATE * life if certificate.not_before else 3600.0
+    if certificate.not_after - now > late:
+        return None
+    process = safe_text(certificate.process)
+    ended = "ended" if certificate.not_after <= now else "ends"
+    return Event(
+        kind=Kind.CERTIFICATE_NOT_RENEWED,
+        key=_key(Kind.CERTIFICATE_NOT_RENEWED, certificate.identity, f"{certificate.not_after:.0f}"),
+        subject=safe_text(certificate.identity),
+        what=f"The certificate of {process} {ended} at {_minute(certificate.not_after)} and was not renewed.",
+        action="Is the authority up (sluice status)? See the log of the process, and: sluice pki doctor",
+        at=now,
+    )
+
+
+def authority_near_its_end(kind: str, authority: x509.Certificate, now: float) -> Event | None:
+    """An authority that signs ends soon; None: it does not."""
+    start, end = authority.not_valid_before_utc.timestamp(), authority.not_valid_after_utc.timestamp()
+    if end - now > min(AUTHORITY_SOON.total_seconds(), (end - start) / 4):
+        return None
+    serial = f"{authority.serial_number:x}"
+    ended = "ended" if end <= now else "ends"
+    return Event(
+        kind=Kind.AUTHORITY_ENDS,
+        key=_key(Kind.AUTHORITY_ENDS, serial, f"{end:.0f}"),
+        subject=f"{kind} authority {serial}",
+        what=f"The {kind} authority {ended} at {_minute(end)}. No certificate that it signs is valid longer.",
+        action="Replace it while jobs run: docs/howto/rotate-authorities.md (a root: docs/howto/lost-root.md)",
+        at=now,
+    )
+
+
+def worker_excluded(worker: str, reason: str, now: float) -> Event:
+    """A ShuffleWorker gets nothing new."""
+    return Event(
+        kind=Kind.WORKER_EXCLUDED,
+        key=_key(Kind.WORKER_EXCLUDED, worker),
+        subject=safe_text(worker),
+        what=f"ShuffleWorker {safe_text(worker)} is excluded and gets no new data: {safe_text(reason)}.",
+        action=f"See sluice shuffle status, and its log; to take it away: sluice shuffle drain {safe_text(worker)}",
+        at=now,
+    )
+
+
+def audit_finding(findings: Mapping[str, int], at: float) -> Event | None:
+    """What the last audit found, by severity; None: nothing."""
+    counts = ", ".join(f"{count} {safe_text(severity)}" for severity, count in sorted(findings.items()) if count > 0)
+    if not counts:
+        return None
+    return Event(
+        kind=Kind.AUDIT_FINDING,
+        key=_key(Kind.AUDIT_FINDING, counts),
+        subject="sluice audit",
+        what=f"The audit of {_minute(at)} has findings: {counts}.",
+        action="See each of them and its remedy: sluice audit",
+        at=at,
+    )
+
+
+def superseded_renewal(refusal: Refusal) -> Event:
+    """Somebody asked to renew a certificate that is not the newest of its identity."""
+    return Event(
+        kind=Kind.SUPERSEDED_RENEWAL,
+        key=_key(Kind.SUPERSEDED_RENEWAL, refusal.identity, refusal.serial),
+        subject=safe_text(refusal.identity),
+        what=safe_text(f"{refusal.describe()}. One of them may be a thief."),
+        action="Find out which: sluice pki doctor; then docs/howto/stolen-key.md, A superseded certificate was shown",
+        at=refusal.last.timestamp(),
+    )
+
+
+def trial(now: float) -> Event:
+    """What ``sluice notify test`` sends."""
+    return Event(
+        kind="test",
+        key=_key("test", f"{now:.3f}"),
+        subject="test",
+        what="This is a test. Nothing happened.",
+        action="Nothing is to be done: notifications arrive here.",
+        at=now,
+        once=True,
+    )
+
+
+def certificates_in(metrics: str) -> Iterator[Certificate]:
+    """The certificates that processes show, from their metrics; what cannot be read is left out."""
+    wanted = "\n".join(line for line in metrics.splitlines() if line.startswith((f"{NOT_AFTER}{{", f"{NOT_BEFORE}{{")))
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    try:
+        for family in text_string_to_metric_families(wanted + "\n"):
+            for sample in family.samples:
+                key = (sample.labels.get("identity", ""), sample.labels.get("process", ""))
+                found.setdefault(key, {})[sample.name] = sample.value
+    except (ValueError, KeyError, IndexError):
+        return
+    for (identity, process), values in found.items():
+        if NOT_AFTER in values:
+            yield Certificate(identity, process, values[NOT_AFTER], values.get(NOT_BEFORE, 0.0))
+
+
+def safe_name(name: str) -> str:
+    """A name that a tenant chose: letters, digits and little else, so it is no markup, mention or URL."""
+    return _NO_NAME.sub("?", _bounded(name, MAX_NAME_CHARACTERS)) or "?"
+
+
+def safe_text(text: str) -> str:
+    """Text of our own processes, on one line."""
+    return "".join(each if each.isprintable() else "?" for each in _bounded(text, MAX_TEXT_CHARACTERS))
+
+
+def _bounded(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
+
+
+def _minute(at: float) -> str:
+    return rfc3339(dt.datetime.fromtimestamp(at, dt.UTC).replace(second=0, microsecond=0))

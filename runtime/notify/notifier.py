@@ -1,0 +1,217 @@
+"""Looks at what people should know, and tells each receiver: at least once, and seldom more often.
+
+What is told of is looked at anew each time, so a message that was not delivered needs no journal: it is still so, or
+the job is still in the list. What a receiver has been told is kept, and is on disk before anything else is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections import Counter as Counted
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+from prometheus_client import Counter, Gauge
+
+from sluice.core import REGISTRY, Clock, SluiceError, utc_now
+from sluice.runtime.notify.config import NotifyConfig, Receiver
+from sluice.runtime.notify.delivered import Delivered
+from sluice.runtime.notify.events import Event
+from sluice.runtime.notify.kinds import Kind
+from sluice.runtime.notify.message import MAX_EVENTS, Message
+from sluice.runtime.notify.senders import Sender, sender_of
+
+_LOG = logging.getLogger(__name__)
+
+MAX_WAITING = 200
+"""Events of a kind held for a receiver that does not confirm; others are taken when there is room, if still seen."""
+FIRST_BACKOFF_SECONDS = 5.0
+MAX_BACKOFF_SECONDS = 600.0
+
+SENT = Counter(
+    "sluice_notify_sent_total", "Notifications that the receiver has confirmed.", ["receiver"], registry=REGISTRY
+)
+FAILURES = Counter(
+    "sluice_notify_failures_total",
+    "Messages that the receiver did not confirm; they are sent again.",
+    ["receiver"],
+    registry=REGISTRY,
+)
+WAITING = Gauge(
+    "sluice_notify_waiting", "Notifications that the receiver does not have yet.", ["receiver"], registry=REGISTRY
+)
+
+Source = Callable[[], Awaitable[Sequence[Event]]]
+"""What is so now of one kind; raises :class:`SluiceError` or OSError when that cannot be seen."""
+
+
+class Store(Protocol):
+    """Where what was told is kept; on disk, or wherever the next leader finds it, when ``write`` returns."""
+
+    async def read(self) -> bytes | None:
+        """What was written last."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Keep ``data``."""
+        ...
+
+
+@dataclass
+class _Line:
+    """One receiver: what it was told, and what it will be told."""
+
+    config: Receiver
+    sender: Sender
+    delivered: Delivered
+    waiting: dict[str, Event] = field(default_factory=dict)
+    failures: int = 0
+    not_before: float = 0.0
+
+
+class Notifier:
+    """Tells the receivers of ``config`` what ``sources`` see in the cluster called ``cluster``."""
+
+    def __init__(
+        self,
+        config: NotifyConfig,
+        cluster: str,
+        sources: Mapping[Kind, Source],
+        store: Store,
+        *,
+        sender: Callable[[Receiver], Sender] = sender_of,
+        clock: Clock = utc_now,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._config = config
+        self._cluster = cluster
+        wanted = {kind for each in config.receivers for kind in each.kinds}
+        self._sources = {kind: source for kind, source in sources.items() if kind in wanted}
+        self._store = store
+        self._sender = sender
+        self._clock = clock
+        self._chance = chance
+        self._lines: list[_Line] | None = None
+        self._unseen: set[Kind] = set()
+        self._saved = False
+
+    async def step(self) -> None:
+        """Look once, and tell whom there is something to tell.
+
+        Raises:
+            SluiceError, OSError: what was told cannot be read or kept; nothing is sent meanwhile.
+        """
+        now = self._clock().timestamp()
+        if self._lines is None:
+            self._lines = await self._load(now)
+        if not self._saved:
+            await self._save(self._lines)
+        seen = await self._look()
+        for line in self._lines:
+            self._gather(line, seen, now)
+        try:
+            await asyncio.gather(*(self._tell(line, now) for line in self._lines))
+        except asyncio.CancelledError:
+            # Who was told before this process ends is not told again by the next one.
+            if not self._saved:
+                with contextlib.suppress(SluiceError, OSError):
+                    await self._save(self._lines)
+            raise
+        if not self._saved:
+            await self._save(self._lines)
+
+    async def _load(self, now: float) -> list[_Line]:
+        known: dict[str, Delivered] = {}
+        data = await self._store.read()
+        if data is not None:
+            try:
+                known = msgspec.json.decode(data, type=dict[str, Delivered])
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                _LOG.error(
+                    "what receivers of notifications were told cannot be read, they may be told again: %s", error
+                )
+        return [
+            _Line(each, self._sender(each), known.get(each.name, Delivered(since=now)))
+            for each in self._config.receivers
+        ]
+
+    async def _save(self, lines: Sequence[_Line]) -> None:
+        await self._store.write(msgspec.json.encode({line.config.name: line.delivered for line in lines}))
+        self._saved = True
+
+    async def _look(self) -> dict[Kind, Sequence[Event]]:
+        """What is so now; a kind that cannot be seen is left out."""
+        seen: dict[Kind, Sequence[Event]] = {}
+        for kind, source in self._sources.items():
+            try:
+                seen[kind] = await source()
+            except Exception as error:  # noqa: BLE001  one kind must not keep the others from being told
+                if kind not in self._unseen:
+                    expected = isinstance(error, SluiceError | OSError)
+                    _LOG.warning("nobody is notified of %s now: %s", kind, error, exc_info=not expected)
+                self._unseen.add(kind)
+            else:
+                self._unseen.discard(kind)
+        return seen
+
+    def _gather(self, line: _Line, seen: Mapping[Kind, Sequence[Event]], now: float) -> None:
+        repeat = self._config.repeat_hours * 3600
+        events = {each.key: each for kind in line.config.kinds for each in seen.get(kind, ())}
+        for key, event in list(line.waiting.items()):
+            # What is over before it could be told is not told.
+            if not event.once and event.kind in seen and key not in events:
+                del line.waiting[key]
+        held = Counted(each.kind for each in line.waiting.values())
+        for event in sorted(events.values(), key=lambda each: each.at):
+            if not line.delivered.wants(event, now, repeat):
+                continue
+            if event.key not in line.waiting:
+                if held[event.kind] >= MAX_WAITING:
+                    continue
+                held[event.kind] += 1
+            line.waiting[event.key] = event
+        WAITING.labels(line.config.name).set(len(line.waiting))
+
+    async def _tell(self, line: _Line, now: float) -> None:
+        """Send what waits, if it is time."""
+        name = line.config.name
+        grouping = 0 <= now - line.delivered.last < self._config.group_minutes * 60
+        if not line.waiting or grouping or now < line.not_before:
+            return
+        urgency = list(Kind)
+        events = sorted(line.waiting.values(), key=lambda each: urgency.index(Kind(each.kind)))[:MAX_EVENTS]
+        message = Message(self._cluster, events, now, more=len(line.waiting) - len(events))
+        try:
+            complaint = await line.sender.send(message)
+        except Exception as error:  # noqa: BLE001  one receiver must not keep the others from being told
+            line.failures += 1
+            FAILURES.labels(name).inc()
+            pause = backoff_seconds(line.failures, self._chance)
+            line.not_before = now + pause
+            if isinstance(error, SluiceError | OSError):
+                _LOG.error("notifications to %s: %s; trying again in %.0f s", name, error, pause)
+            else:
+                _LOG.exception("notifications to %s; trying again in %.0f s", name, pause)
+            return
+        if complaint:
+            _LOG.error("notifications to %s: %s", name, complaint)
+        if line.failures:
+            _LOG.info("notifications to %s work again", name)
+        line.failures, line.not_before = 0, 0.0
+        line.delivered.has(events, now, self._config.repeat_hours * 3600)
+        for each in events:
+            del line.waiting[each.key]
+        SENT.labels(name).inc(len(events))
+        WAITING.labels(name).set(len(line.waiting))
+        self._saved = False
+
+
+def backoff_seconds(failures: int, chance: Callable[[], float] = random.random) -> float:
+    """How long to wait after so many failures in a row: twice as long each time, up to half of it less by chance."""
+    whole = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, 20))
+    return whole * (1 - chance() / 2)

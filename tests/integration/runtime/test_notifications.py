@@ -1,0 +1,98 @@
+"""A JobManager tells people of what happens in its cluster, and the one after it goes on where it was."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sluice.pki.ca.refusals import Refusal, Refusals
+from sluice.pki.x509 import AuthorityKind
+from sluice.runtime.notify import Kind, MailConfig, NotifyConfig, WebhookConfig
+from sluice.runtime.processes import notifications
+from tests.audit_receivers import HttpReceiver, server_context
+from tests.integration.runtime.conftest import Cluster
+from tests.mail_server import MailServer
+from tests.outside import OutsideAuthority
+from tests.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+
+def told(receiver: HttpReceiver) -> list[dict[str, Any]]:
+    """What a webhook was told of, in order."""
+    return [each for _, body in receiver.requests for each in json.loads(body)["notifications"]]
+
+
+def known(pointer: Path) -> bytes:
+    """What is kept of what receivers were told."""
+    return base64.b64decode(json.loads(pointer.read_bytes())["value"])
+
+
+async def restart(cluster: Cluster) -> None:
+    await cluster.master.aclose()
+    cluster.master = AsyncExitStack()
+    await cluster.start_jobmanager()
+
+
+async def test_people_are_told_once_by_webhook_and_mail_whoever_leads(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "LOOK_SECONDS", 0.05)
+    authority = OutsideAuthority(tmp_path / "outside")
+    identity = authority.issue("localhost")
+    jobs, server = HttpReceiver(), MailServer(identity)
+    async with jobs.serving(server_context(identity)) as url, server.serving() as port:
+        ca_file = str(authority.ca_file)
+        notify = NotifyConfig(
+            group_minutes=0.0,
+            webhooks=(WebhookConfig(name="jobs", kinds=(Kind.JOB_FAILED,), url=url, ca_file=ca_file),),
+            mails=(
+                MailConfig(
+                    name="security",
+                    kinds=(Kind.SUPERSEDED_RENEWAL,),
+                    host="localhost",
+                    port=port,
+                    sender="sluice@example.com",
+                    to=("security@example.com",),
+                    ca_file=ca_file,
+                ),
+            ),
+        )
+        cluster.config = msgspec.structs.replace(cluster.config, notify=notify)
+        await restart(cluster)
+        now = dt.datetime.now(dt.UTC)
+        Refusals(cluster.home.pki).add(
+            Refusal(
+                identity="spiffe://test/taskmanager/tm-1",
+                authority=AuthorityKind.INTERNAL,
+                serial="a1",
+                newest="b2",
+                not_after=now + dt.timedelta(days=1),
+                first=now,
+                last=now,
+            )
+        )
+        first = await cluster.submit(end="fail-first", failures=9, executors=0, name="<!channel> @all")
+        await cluster.until(first, "FAILED")
+        # Both are told at least once: exactly once, if that is on disk before the next one begins.
+        (kept,) = cluster.home.root.rglob("meta/notifications")
+        await until(lambda: known(kept).count(b'"told":{"') == 2, "both receivers are told")
+        assert len(told(jobs)) == 1
+        await restart(cluster)
+        second = await cluster.submit(end="fail-first", failures=9, executors=0)
+        await cluster.until(second, "FAILED")
+        await until(lambda: len(told(jobs)) > 1, "the webhook is told of the second job")
+    assert [each["subject"] for each in told(jobs)] == [first, second]
+    assert '"??channel? ?all"' in told(jobs)[0]["what"]
+    assert f"sluice jobs logs {first}" in told(jobs)[0]["action"]
+    (mail,) = server.delivered
+    assert mail.recipients == ["security@example.com"]
+    assert "serial a1" in mail.mail.get_content()
+    assert first not in mail.mail.get_content()
