@@ -1,13 +1,15 @@
 """What happened, in words, and what to do about it. Values in, values out.
 
 Names of jobs and users come from tenants. What is shown of them is bounded, on one line, and no markup, mention or
-URL in mail and chat. Messages of a job's errors are not shown at all: they may contain its data.
+URL in mail and chat; so is what processes say, for one of them may have been taken over. Messages of a job's errors
+are not shown at all: they may contain its data.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,12 +18,15 @@ import msgspec
 from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 
-from sluice.core import rfc3339
+from sluice.core import SluiceError, rfc3339
+from sluice.pki import SpiffeId
 from sluice.pki.ca import Refusal
 from sluice.runtime.notify.kinds import Kind
 
 MAX_NAME_CHARACTERS = 80
 MAX_TEXT_CHARACTERS = 400
+MAX_TIME = 253402300800.0
+"""The year 10000, in seconds since the epoch."""
 RENEWAL_LATE = 0.25
 """Share of its life left below which a certificate should have been renewed long ago: processes renew at half of it."""
 AUTHORITY_SOON = dt.timedelta(days=30)
@@ -29,6 +34,8 @@ AUTHORITY_SOON = dt.timedelta(days=30)
 NOT_AFTER, NOT_BEFORE = "sluice_identity_not_after_seconds", "sluice_identity_not_before_seconds"
 
 _NO_NAME = re.compile(r"[^\w .+:=,@()-]|(?<![A-Za-z0-9])@")
+_NO_TEXT = re.compile(r"[^\w .+:=,@()'\"/;%-]|(?<![A-Za-z0-9])@|(?<!spiffe):(?=//)")
+_PROCESS = re.compile(r"[a-z-]{1,40}/[A-Za-z0-9._-]{1,64}")
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +171,7 @@ def trial(now: float) -> Event:
 
 
 def certificates_in(metrics: str) -> Iterator[Certificate]:
-    """The certificates that processes show, from their metrics; what cannot be read is left out."""
+    """The certificates that processes show, from their metrics; what cannot be read, or is none, is left out."""
     wanted = "\n".join(line for line in metrics.splitlines() if line.startswith((f"{NOT_AFTER}{{", f"{NOT_BEFORE}{{")))
     found: dict[tuple[str, str], dict[str, float]] = {}
     try:
@@ -175,8 +182,18 @@ def certificates_in(metrics: str) -> Iterator[Certificate]:
     except (ValueError, KeyError, IndexError):
         return
     for (identity, process), values in found.items():
-        if NOT_AFTER in values:
-            yield Certificate(identity, process, values[NOT_AFTER], values.get(NOT_BEFORE, 0.0))
+        # A machine that somebody has taken over writes its metrics as it likes.
+        times = (values.get(NOT_AFTER, math.nan), values.get(NOT_BEFORE, 0.0))
+        if _is_process(identity) and _PROCESS.fullmatch(process) and all(0 <= each < MAX_TIME for each in times):
+            yield Certificate(identity, process, *times)
+
+
+def _is_process(identity: str) -> bool:
+    try:
+        SpiffeId.parse(identity)
+    except SluiceError:
+        return False
+    return True
 
 
 def safe_name(name: str) -> str:
@@ -185,8 +202,8 @@ def safe_name(name: str) -> str:
 
 
 def safe_text(text: str) -> str:
-    """Text of our own processes, on one line."""
-    return "".join(each if each.isprintable() else "?" for each in _bounded(text, MAX_TEXT_CHARACTERS))
+    """Text of our own processes: one of them may have been taken over, so it is on one line, and no markup either."""
+    return _NO_TEXT.sub("?", _bounded(text, MAX_TEXT_CHARACTERS))
 
 
 def _bounded(text: str, limit: int) -> str:

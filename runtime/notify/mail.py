@@ -27,8 +27,6 @@ MAX_PASSWORD_BYTES = 1 << 10
 CONNECT_SECONDS = 10.0
 _CHUNK_BYTES = 4096
 _LOOK_SECONDS = 0.5
-_OUR_NAME = "localhost"
-"""In EHLO: the name of the machine is nobody's business, and finding it may take a name server."""
 
 
 class MailSender:
@@ -95,12 +93,17 @@ def _connected(config: MailConfig, context: ssl.SSLContext, budget: _Budget) -> 
     return client
 
 
+def _our_name(config: MailConfig) -> str:
+    """In EHLO: a name that exists, while finding that of the machine may take a name server."""
+    return config.sender.rpartition("@")[2]
+
+
 class _Conversation(smtplib.SMTP):
     """SMTP within a time and a size."""
 
     def __init__(self, config: MailConfig, budget: _Budget) -> None:
         self._budget = budget
-        super().__init__(config.host, config.server_port, _OUR_NAME, min(CONNECT_SECONDS, budget.seconds()))
+        super().__init__(config.host, config.server_port, _our_name(config), min(CONNECT_SECONDS, budget.seconds()))
 
     def getreply(self) -> tuple[int, bytes]:
         """One answer."""
@@ -118,7 +121,7 @@ class _ImplicitTls(_Conversation, smtplib.SMTP_SSL):
             self,
             config.host,
             config.server_port,
-            _OUR_NAME,
+            _our_name(config),
             timeout=min(CONNECT_SECONDS, budget.seconds()),
             context=context,
         )

@@ -42,7 +42,7 @@ class Message:
         """All of it in a line."""
         kinds = Counter(str(each.kind) for each in self.events)
         counts = ", ".join(kind if count == 1 else f"{count} {kind}" for kind, count in kinds.items())
-        return safe_text(f"[sluice] {self.cluster}: {counts}")[:MAX_SUBJECT_CHARACTERS]
+        return f"[sluice] {safe_text(f'{self.cluster}: {counts}')}"[:MAX_SUBJECT_CHARACTERS]
 
     @property
     def text(self) -> str:

@@ -77,15 +77,20 @@ def test_a_certificate_that_was_renewed_and_is_late_again_is_another_event() -> 
 def test_the_certificates_are_read_from_metrics() -> None:
     text = """
 # HELP sluice_identity_not_after_seconds When it ends.
-sluice_identity_not_after_seconds{identity="spiffe://d/a",process="a"} 2000.0
-sluice_identity_not_before_seconds{identity="spiffe://d/a",process="a"} 1000.0
-sluice_identity_not_after_seconds{identity="spiffe://d/b",process="b"} 3000.0
+sluice_identity_not_after_seconds{identity="spiffe://d/taskmanager/a",process="taskmanager/a"} 2000.0
+sluice_identity_not_before_seconds{identity="spiffe://d/taskmanager/a",process="taskmanager/a"} 1000.0
+sluice_identity_not_after_seconds{identity="spiffe://d/auth/b",process="auth/b"} 3000.0
+sluice_identity_not_after_seconds{identity="spiffe://d/taskmanager/c",process="<!channel>"} 1.0
+sluice_identity_not_after_seconds{identity="http://evil.example/x",process="taskmanager/c"} 1.0
+sluice_identity_not_after_seconds{identity="spiffe://d/taskmanager/d",process="taskmanager/d"} NaN
+sluice_identity_not_after_seconds{identity="spiffe://d/taskmanager/e",process="taskmanager/e"} +Inf
+sluice_identity_not_after_seconds{identity="spiffe://d/taskmanager/f",process="taskmanager/f"} -1e300
 sluice_other{identity="x"} 1.0
 sluice_identity_not_after_secondsX nonsense nonsense
 """
     assert list(certificates_in(text)) == [
-        Certificate("spiffe://d/a", "a", 2000.0, 1000.0),
-        Certificate("spiffe://d/b", "b", 3000.0, 0.0),
+        Certificate("spiffe://d/taskmanager/a", "taskmanager/a", 2000.0, 1000.0),
+        Certificate("spiffe://d/auth/b", "auth/b", 3000.0, 0.0),
     ]
     assert list(certificates_in('sluice_identity_not_after_seconds{identity="} broken')) == []
 
@@ -159,6 +164,13 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_of_tenants_are_no_header_markup_mention_or_url(name: str) -> None:
+    told = worker_excluded("sw-1", name, NOW)
+    for text in (safe_text(name), told.what):
+        assert len(text) <= MAX_TEXT_CHARACTERS + 100
+        assert text.isprintable()
+        assert not set(text) & set("<>[]`*|&\\")
+        assert " @" not in text
+        assert "http://" not in text
     for text in (safe_name(name), job_failed("1", name, name, NOW).what):
         assert len(text) <= 2 * MAX_NAME_CHARACTERS + 30
         assert text.isprintable()

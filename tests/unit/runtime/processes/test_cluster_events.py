@@ -89,9 +89,9 @@ async def test_jobs_that_failed_and_no_others(world: World) -> None:
 
 async def test_certificates_of_any_process(world: World) -> None:
     soon = world.now.timestamp() + 60
-    world.text = f'sluice_identity_not_after_seconds{{identity="spiffe://d/x",process="x"}} {soon}\n'
+    world.text = f'sluice_identity_not_after_seconds{{identity="spiffe://d/auth/x",process="auth/x"}} {soon}\n'
     (event,) = await world.see(Kind.CERTIFICATE_NOT_RENEWED)
-    assert event.subject == "spiffe://d/x"
+    assert event.subject == "spiffe://d/auth/x"
 
 
 async def test_authorities_of_this_home_and_the_one_of_another(world: World, tmp_path: Path) -> None:
