@@ -159,9 +159,9 @@ class HistoryConfig(_Section, frozen=True):
 
     days: Annotated[float, msgspec.Meta(ge=0, le=3650)] = 30.0
     """How long after its end a job is kept; 0: no job is, and those that are there are removed."""
-    max_bytes: Annotated[int, msgspec.Meta(ge=0)] = 2 << 30
-    """Bytes of all jobs together; the oldest ones go first."""
-    max_job_bytes: Annotated[int, msgspec.Meta(ge=0)] = 64 << 20
+    max_bytes: Annotated[int, msgspec.Meta(ge=0)] = 1 << 30
+    """Bytes of all jobs together; beyond that, the oldest ones of whoever takes the most go."""
+    max_job_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 << 20
     """Bytes of the logs of one job, compressed; what does not fit is not kept."""
 
 

@@ -20,6 +20,8 @@ _LOG = logging.getLogger(__name__)
 RETURN_SECONDS = 10.0
 """How long the TaskManagers of a job of an earlier leader get to come to this one with their logs."""
 RETRY_SECONDS = 0.5
+MAX_AT_ONCE = 8
+"""Jobs whose logs are collected at the same time: each holds some MiB of them in memory."""
 
 
 class JobArchiver:
@@ -36,6 +38,7 @@ class JobArchiver:
         self._jobs = jobs
         self._logs = logs
         self._monotonic = monotonic
+        self._turns = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def keep(self, job_id: str, *, recovered: bool = False) -> None:
         """Put an ended job into the history, and remove from it what is superfluous; raises ``LeadershipLost``.
@@ -46,10 +49,11 @@ class JobArchiver:
         job = self._jobs.get(job_id)
         if job is None:
             return
-        patience = RETURN_SECONDS if recovered else 0.0
-        logs = _LogsOf(job.record.detail, self._logs, self._monotonic() + patience, self._monotonic)
+        until = self._monotonic() + (RETURN_SECONDS if recovered else 0.0)
+        logs = _LogsOf(job.record.detail, self._logs, until, self._monotonic)
         try:
-            await self._archive.put(job.record, logs)
+            async with self._turns:
+                await self._archive.put(job.record, logs)
         except LeadershipLost:
             raise
         except SluiceError as error:

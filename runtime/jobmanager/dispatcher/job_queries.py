@@ -12,7 +12,7 @@ from sluice.core import EgressJob
 from sluice.runtime.checkpoint import Savepoint, SavepointFailed, Savepoints, new_savepoint_id
 from sluice.runtime.jobmanager.dispatcher.job_logs import JobLogs
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJob, RegisteredJobs
-from sluice.runtime.jobmanager.errors import LogNotFound, UiNotFound
+from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound, UiNotFound
 from sluice.runtime.jobmanager.exceptions import with_outcomes
 from sluice.runtime.jobmanager.gateways import (
     ConnectAddress,
@@ -127,10 +127,11 @@ class JobQueries:
             return await self._archive.read_log(job_id, source, offset, limit)
         try:
             return await self._logs.read(job.record.detail, source, offset, limit)
-        except LogNotFound:
-            if job_id not in self._archive:
-                raise
-        return await self._archive.read_log(job_id, source, offset, limit)
+        except LogNotFound as lost:
+            try:
+                return await self._archive.read_log(job_id, source, offset, limit)
+            except (JobNotFound, LogNotFound):
+                raise lost from None
 
     async def connections(self, job_id: str) -> Evidence:
         """Mutual TLS connections of the job's driver and executors."""

@@ -22,7 +22,7 @@ from sluice.core import SluiceError
 from sluice.runtime.config import HistoryConfig
 from sluice.runtime.ha import EntryDamaged, EntryMissing, HaStorage, StoredEntry
 from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
-from sluice.runtime.jobmanager.history.entries import ArchivedJob, superfluous
+from sluice.runtime.jobmanager.history.entries import ArchivedJob, owner_mark, superfluous
 from sluice.runtime.jobmanager.history.log_blocks import (
     MAX_BLOCK_BYTES,
     ArchivedLog,
@@ -111,6 +111,7 @@ class JobArchive:
             job = ArchivedJob(
                 ended_at=ended_at,
                 job_id=job_id,
+                owner=owner_mark(record.detail.owner),
                 folder=folder.rpartition("/")[2],
                 digest=_digest(content),
                 size=len(content) + sum(file.size for file in files),

@@ -20,6 +20,7 @@ from sluice.runtime.jobmanager.attempt import state_machine
 from sluice.runtime.receipts.document import Predicate
 from sluice.runtime.receipts.verification import verify_receipt
 from sluice.runtime.spark.driver.spec import DriverSpec
+from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.runtime.conftest import Cluster, eventually, until_gone
 
@@ -267,6 +268,14 @@ async def test_a_job_that_has_left_the_list_is_in_the_history_with_its_log_also_
     assert "args" in log["data"]
     assert shown[0]["failure"] is not None
     assert (await cluster.call("PATCH", f"{path}?mode=cancel"))[0] == 409
+    page = f"/ui/jobs/{job_id}"
+    connector = aiohttp.UnixConnector(str(cluster.home.sockets / "rest.sock"))
+    headers = AssertingGateway(cluster.home).headers("GET", page)
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.get(f"http://rest{page}", headers=headers) as answer,
+    ):
+        assert (answer.status, job_id in await answer.text()) == (200, True)
 
     await cluster.master.aclose()
     await cluster.stop_taskmanager("tm-drivers")  # and all that it had of their logs

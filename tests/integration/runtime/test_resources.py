@@ -226,12 +226,19 @@ async def test_drivers_take_nothing_from_executors(cluster: Cluster) -> None:
         await cluster.until(job_id, "FINISHED")
 
 
-async def test_the_logs_of_a_driver_are_gone_with_its_taskmanager_and_that_is_said(cluster: Cluster) -> None:
+async def test_logs_of_a_lost_taskmanager_are_in_the_history_and_of_others_it_is_said_that_they_are_gone(
+    cluster: Cluster,
+) -> None:
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit(end="fail", executors=0)
     await cluster.until(job_id, "FAILED")
     path = f"/v1/jobs/{job_id}/logs"
     assert "args" in (await cluster.get(f"{path}?source=driver.stdout"))["data"]
+
+    async def kept() -> bool:
+        return bool((await cluster.get("/v1/history"))["jobs"])
+
+    await eventually(kept, "the job is in the history")
     await cluster.stop_taskmanager("tm-1")
 
     async def gone() -> bool:
@@ -239,7 +246,8 @@ async def test_the_logs_of_a_driver_are_gone_with_its_taskmanager_and_that_is_sa
 
     await eventually(gone, "the TaskManager is gone")
     assert "driver.stdout" in (await cluster.get(path))["logs"]
-    status, problem = await cluster.call("GET", f"{path}?source=driver.stdout")
+    assert "args" in (await cluster.get(f"{path}?source=driver.stdout"))["data"]
+    status, problem = await cluster.call("GET", f"{path}?source=driver.jvm")  # the fake driver has none
     assert (status, problem["type"]) == (404, "urn:sluice:problem:LogNotFound")
     assert "TaskManager tm-1 is not there any more, and its logs with it" in problem["detail"]
 

@@ -18,7 +18,7 @@ from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail
 from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
 from sluice.runtime.jobmanager.history import archive as archive_module, log_blocks
 from sluice.runtime.jobmanager.history.archive import INDEX, JOBS, JobArchive
-from sluice.runtime.jobmanager.history.entries import DAY_MS, MAX_ARCHIVED_JOBS, ArchivedJob, superfluous
+from sluice.runtime.jobmanager.history.entries import DAY_MS, MAX_ARCHIVED_JOBS, ArchivedJob, owner_mark, superfluous
 from sluice.runtime.jobmanager.views import JobRecord
 from sluice.runtime.messages import BlobRef, JobState, JobSubmission, LogChunk
 from tests.unit.runtime.ha.simulated import MemoryStorage
@@ -200,8 +200,8 @@ async def test_a_slow_taskmanager_costs_logs_and_not_the_job() -> None:
 # --- which jobs go ----------------------------------------------------------------------------------------
 
 
-def job(number: int, ended_at: int, size: int = 10) -> ArchivedJob:
-    return ArchivedJob(ended_at, f"{number:032x}", "0" * 16, "a" * 32, size)
+def job(number: int, ended_at: int, size: int = 10, owner: str = "ada") -> ArchivedJob:
+    return ArchivedJob(ended_at, f"{number:032x}", owner_mark(owner), "0" * 16, "a" * 32, size)
 
 
 def test_old_jobs_go_and_then_the_oldest_until_the_rest_fits() -> None:
@@ -215,13 +215,23 @@ def test_old_jobs_go_and_then_the_oldest_until_the_rest_fits() -> None:
     assert superfluous(jobs, HistoryConfig(days=0), NOW + 1) == jobs
 
 
+def test_nobody_drives_the_jobs_of_others_out() -> None:
+    settings = HistoryConfig(days=2, max_bytes=100)
+    of_ada = [job(number, number + NOW - DAY_MS, 10, "ada") for number in range(3)]
+    of_eve = [job(number, number + NOW - 99, 20, "eve") for number in range(100, 120)]
+    gone = superfluous([*of_eve, *of_ada], settings, NOW)
+    assert gone == of_eve[:-3], "hers alone, the oldest first"
+    few = [job(1, NOW - 5, 1, "ada"), *(job(number, NOW, 0, "eve") for number in range(2, MAX_ARCHIVED_JOBS + 2))]
+    assert superfluous(few, settings, NOW) == few[1:2]
+
+
 @given(
-    st.lists(st.tuples(st.integers(0, NOW), st.integers(0, 100)), max_size=30),
+    st.lists(st.tuples(st.integers(0, NOW), st.integers(0, 100), st.sampled_from(["ada", "eve", "bob"])), max_size=30),
     st.floats(0, 100),
     st.integers(0, 1000),
 )
 def test_what_stays_is_within_the_bounds_and_later_than_what_goes(
-    made: list[tuple[int, int]], days: float, most: int
+    made: list[tuple[int, int, str]], days: float, most: int
 ) -> None:
     jobs = [job(number, *each) for number, each in enumerate(made)]
     settings = HistoryConfig(days=days, max_bytes=most)
@@ -229,7 +239,9 @@ def test_what_stays_is_within_the_bounds_and_later_than_what_goes(
     stay = set(jobs) - set(gone)
     assert sum(each.size for each in stay) <= most
     assert all(NOW - each.ended_at <= days * DAY_MS for each in stay)
-    assert not stay or not gone or max(gone) < min(stay)
+    for owner in map(owner_mark, ("ada", "eve", "bob")):
+        left, removed = ([each for each in some if each.owner == owner] for some in (stay, gone))
+        assert not left or not removed or max(removed) < min(left)
     last = gone[-1:]
     assert superfluous([*stay, *last], settings, NOW) == last, "no more than has to"
 
