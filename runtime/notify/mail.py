@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sluice.core import StoreError, read_secret
-from sluice.pki.tls import EdgeTrust
 from sluice.runtime.notify.config import MailConfig
 from sluice.runtime.notify.errors import NotifyError
 from sluice.runtime.notify.message import Message
+from sluice.runtime.notify.trust import receiver_context
 
 MAX_REPLIES_BYTES = 64 << 10
 """All that a server may say in one conversation."""
@@ -48,7 +48,7 @@ class MailSender:
     def _send(self, message: Message, budget: _Budget) -> str:
         config = self._config
         password = _password(Path(config.password_file)) if config.password_file else ""
-        context = EdgeTrust(Path(config.ca_file) if config.ca_file else None).context()
+        context = receiver_context(config.ca_file)
         mail = message.mail(config.sender, config.to)
         # What a server says may repeat what it was told, a password too: only its codes are told.
         try:

@@ -10,11 +10,11 @@ from typing import Protocol
 import aiohttp
 
 from sluice.core import StoreError, read_secret, tcp_connector
-from sluice.pki.tls import EdgeTrust
 from sluice.runtime.notify.config import MailConfig, Receiver, WebhookConfig, is_https
 from sluice.runtime.notify.errors import NotifyError
 from sluice.runtime.notify.mail import MailSender
 from sluice.runtime.notify.message import Message
+from sluice.runtime.notify.trust import receiver_context
 
 SEND_SECONDS = 30.0
 """How long a message may take altogether."""
@@ -76,7 +76,7 @@ class WebhookSender:
         headers = {"content-type": "application/json"}
         if config.token_file:
             headers["authorization"] = f"Bearer {_line(config.token_file, 'bearer token')}"
-        return url, headers, EdgeTrust(Path(config.ca_file) if config.ca_file else None).context()
+        return url, headers, receiver_context(config.ca_file)
 
 
 def _line(file: str, what: str) -> str:

@@ -239,6 +239,12 @@ async def test_nobody_listens_and_files_are_missing_or_open_to_others(
         ):
             with pytest.raises(StoreError):
                 await sender.send(MESSAGE)
+    for sender in (
+        sender_of(mail(authority, port, ca_file=empty)),
+        sender_of(WebhookConfig(name="chat", kinds=(Kind.JOB_FAILED,), url="https://localhost/", ca_file="/missing")),
+    ):
+        with pytest.raises(StoreError, match="correct ca_file in"):
+            await sender.send(MESSAGE)
     plain = secret(tmp_path / "plain", "http://localhost/secret")
     with pytest.raises(SluiceError) as caught:
         await sender_of(hook(authority, url_file=plain)).send(MESSAGE)

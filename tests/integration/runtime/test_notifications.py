@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from sluice.core import render
 from sluice.pki.ca.refusals import Refusal, Refusals
 from sluice.pki.x509 import AuthorityKind
-from sluice.runtime.notify import Kind, MailConfig, NotifyConfig, WebhookConfig
+from sluice.runtime.notify import Kind, MailConfig, NotifyConfig, WebhookConfig, certificates_in
 from sluice.runtime.processes import notifications
 from tests.audit_receivers import HttpReceiver, server_context
 from tests.integration.runtime.conftest import Cluster
@@ -30,9 +31,10 @@ def told(receiver: HttpReceiver) -> list[dict[str, Any]]:
     return [each for _, body in receiver.requests for each in json.loads(body)["notifications"]]
 
 
-def known(pointer: Path) -> bytes:
+def known(cluster: Cluster) -> bytes:
     """What is kept of what receivers were told."""
-    return base64.b64decode(json.loads(pointer.read_bytes())["value"])
+    kept = list(cluster.home.root.rglob("meta/notifications"))
+    return base64.b64decode(json.loads(kept[0].read_bytes())["value"]) if kept else b""
 
 
 async def restart(cluster: Cluster) -> None:
@@ -79,11 +81,13 @@ async def test_people_are_told_once_by_webhook_and_mail_whoever_leads(
                 last=now,
             )
         )
+        shown = [each for each in certificates_in(render("jobmanager/jm-1")) if each.identity.endswith("/jm-1")]
+        assert all(0 < each.not_before < now.timestamp() < each.not_after for each in shown)
+        assert shown, "its own certificate is among its metrics"
         first = await cluster.submit(end="fail-first", failures=9, executors=0, name="<!channel> @all")
         await cluster.until(first, "FAILED")
         # Both are told at least once: exactly once, if that is on disk before the next one begins.
-        (kept,) = cluster.home.root.rglob("meta/notifications")
-        await until(lambda: known(kept).count(b'"told":{"') == 2, "both receivers are told")
+        await until(lambda: known(cluster).count(b'"told":{"') == 2, "both receivers are told")
         assert len(told(jobs)) == 1
         await restart(cluster)
         second = await cluster.submit(end="fail-first", failures=9, executors=0)
