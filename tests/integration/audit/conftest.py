@@ -72,7 +72,7 @@ def honest(server_directory: Path) -> Iterator[tuple[str, int]]:
         client_policy(Channel.RPC, TRUST_DOMAIN),
         _Speaking,
         alpn=("h2",),
-        handshake_timeout=1.0,
+        handshake_timeout=3.0,
     )
     yield asyncio.run_coroutine_threadsafe(listener.start("127.0.0.1", 0), loop).result(20)
     asyncio.run_coroutine_threadsafe(listener.close(), loop).result(20)

@@ -29,7 +29,7 @@ def narrow(edge_authority: EdgeAuthority, background: BackgroundLoop) -> Iterato
         port=0,
         authorization_timeout=5.0,
         address_requests_per_second=1000.0,
-        principal_requests_per_second=5.0,
+        principal_requests_per_second=1.0,
         tls_minimum="1.2",
         cors_origins=(ORIGIN,),
     )

@@ -13,16 +13,17 @@ from tests.integration.rpc.relay import Relay
 from tests.integration.rpc.world import Echo, EchoGateway, World, jobmanager, taskmanager
 from tests.waiting import until
 
-IMPATIENT = StreamTimeouts(hello=5.0, ping_interval=0.05, ping_timeout=0.4, goodbye=0.2)
+PATIENT = StreamTimeouts(ping_interval=0.05, goodbye=0.2)
+IMPATIENT = StreamTimeouts(hello=20.0, ping_interval=0.05, ping_timeout=2.0, goodbye=0.2)
 
 
 class Relayed:
     """A server and a client with a relay between them."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, timeouts: StreamTimeouts) -> None:
         self.echo = Echo()
-        self.server = world.service(jobmanager(), IMPATIENT)
-        self.client = world.service(taskmanager(), IMPATIENT)
+        self.server = world.service(jobmanager(), timeouts)
+        self.client = world.service(taskmanager(), timeouts)
         self.relay: Relay
 
     async def start(self) -> None:
@@ -33,8 +34,8 @@ class Relayed:
 
 
 @pytest_asyncio.fixture
-async def relayed(world: World) -> AsyncIterator[Relayed]:
-    made = Relayed(world)
+async def relayed(world: World, request: pytest.FixtureRequest) -> AsyncIterator[Relayed]:
+    made = Relayed(world, getattr(request, "param", PATIENT))
     await made.start()
     yield made
     await made.relay.close()
@@ -49,6 +50,7 @@ async def test_a_cut_connection_fails_pending_asks_at_once(relayed: Relayed) -> 
     await until(lambda: relayed.server.peers() == ())
 
 
+@pytest.mark.parametrize("relayed", [IMPATIENT], indirect=True, ids=["impatient"])
 async def test_a_silent_connection_is_noticed_on_both_sides(relayed: Relayed) -> None:
     """Half-open: nothing is reset, nothing arrives; only the missing answers to pings tell."""
     asking = asyncio.create_task(relayed.gateway.hang())
@@ -59,9 +61,10 @@ async def test_a_silent_connection_is_noticed_on_both_sides(relayed: Relayed) ->
     await until(lambda: relayed.server.peers() == ())
 
 
+@pytest.mark.parametrize("relayed", [IMPATIENT], indirect=True, ids=["impatient"])
 async def test_an_idle_connection_is_kept_by_pings(relayed: Relayed) -> None:
     heard = [asyncio.create_task(relayed.peer.wait_closed())]
-    await asyncio.wait(heard, timeout=3 * IMPATIENT.ping_timeout)
+    await asyncio.wait(heard, timeout=1.5 * IMPATIENT.ping_timeout)
     assert not relayed.peer.closed
     assert await relayed.gateway.add(1) == 2
     heard[0].cancel()

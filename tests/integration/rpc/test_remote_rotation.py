@@ -157,9 +157,6 @@ async def test_connections_to_another_machine_never_fail_in_any_phase(world: Wor
             await world.flows()
             await world.told()
             await asyncio.to_thread(world.rotator.prepare, INTERNAL)
-            assert [each.why for each in world.subscribers()] == ["it does not trust the new authority yet"]
-            with pytest.raises(PeersLag):
-                await asyncio.to_thread(world.rotator.activate, INTERNAL)
             assert world.rotator.state()[1] is Phase.PREPARED
             await world.flows()
             await asyncio.to_thread(world.rotator.activate, INTERNAL, patience=patience())

@@ -234,7 +234,7 @@ async def test_a_worker_that_is_drained_gives_up_what_is_read_while_it_is_writte
 
 
 async def test_another_job_sees_nothing(start_worker: StartWorker, identities: dict[str, TlsIdentity]) -> None:
-    worker = await start_worker(jobs=(JOB, OTHER_JOB), follow_seconds=1.0)
+    worker = await start_worker(jobs=(JOB, OTHER_JOB))
 
     def talk() -> None:
         with (

@@ -285,7 +285,7 @@ async def test_who_does_not_finish_the_handshake_is_ended(start_worker: StartWor
 async def test_who_does_not_greet_in_time_is_ended(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
-    worker = await start_worker(handshake_seconds=0.5)
+    worker = await start_worker(handshake_seconds=3.0)
 
     def wait() -> bool:
         with RawPeer(identities["executor"], worker.address.port) as peer:
@@ -297,7 +297,7 @@ async def test_who_does_not_greet_in_time_is_ended(
 async def test_a_reader_that_does_not_read_is_ended_and_others_are_served(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
-    worker = await start_worker(frame_seconds=0.5)
+    worker = await start_worker(frame_seconds=3.0)
     async with client(identities, worker) as executor:
         writer = executor.writer(SHUFFLE, MAP, map_index=0)
         for _ in range(16):

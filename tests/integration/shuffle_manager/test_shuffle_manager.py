@@ -50,10 +50,12 @@ async def test_a_shuffle_waits_for_the_service_and_fails_with_a_sentence_when_th
     with pytest.raises(NoShuffleService, match="no ShuffleManager"):
         await link.allocate(JOB, 0, 4)
     await service.start_manager()
+    await link.overview()  # connects
     with pytest.raises(NoShuffleService, match="0 ShuffleWorkers"):
         await link.allocate(JOB, 0, 4)
     await service.start_worker("w-1")
-    assert len((await link.allocate(JOB, 0, 4)).workers) == 1
+    service.config = CONFIG
+    assert len((await (await service.cluster()).allocate(JOB, 0, 4)).workers) == 1
 
 
 async def test_replicas_need_as_many_workers(service: Service) -> None:
@@ -61,10 +63,12 @@ async def test_replicas_need_as_many_workers(service: Service) -> None:
     await service.start_manager()
     await service.start_worker("w-1")
     link = await service.cluster()
+    await link.overview()  # connects
     with pytest.raises(NoShuffleService, match="2 are needed"):
         await link.allocate(JOB, 0, 1)
     await service.start_worker("w-2")
-    assert len((await link.allocate(JOB, 0, 1)).workers) == 2
+    service.config = msgspec.structs.replace(CONFIG, replicas=2)
+    assert len((await (await service.cluster()).allocate(JOB, 0, 1)).workers) == 2
 
 
 async def test_released_data_is_gone_and_the_job_does_not_begin_again(service: Service) -> None:
