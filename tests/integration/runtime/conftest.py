@@ -50,9 +50,9 @@ import pathlib, sys, time
 identity = pathlib.Path(sys.argv[1])
 assert (identity / "key.pem").stat().st_mode & 0o777 == 0o600
 leaf = (identity / "chain.pem").read_text()
-print("here", flush=True)
 line = '{"channel":"data","local":"%s","peer":"p","direction":"dialed","protocol":"TLSv1.3","cipher":"C","opened_at":1}'
 (pathlib.Path(sys.argv[4]) / "connections.jsonl").write_text(line % sys.argv[2] + chr(10))
+print("here", flush=True)
 if sys.argv[3] == "fail":
     sys.exit(7)
 time.sleep(600)

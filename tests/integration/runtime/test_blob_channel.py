@@ -24,6 +24,7 @@ from sluice.runtime.blob.errors import BlobCorrupt, BlobNotFound, BlobUnavailabl
 from sluice.runtime.blob.server import BlobServer
 from sluice.runtime.blob.store import BlobStore
 from sluice.runtime.messages import BlobRef
+from tests.free_ports import free_port
 from tests.hostile import HOSTILE_CLIENTS, OTHER_JOB_ID, TRUST_DOMAIN, Hostile, TestPki, assert_refused
 
 JOB = "0123456789abcdef" * 2
@@ -268,9 +269,9 @@ async def test_a_server_that_begins_anew_is_not_believed(blobs: Channels) -> Non
     assert blobs.left_over() == []
 
 
-async def test_nobody_there(blobs: Channels, unused_tcp_port: int) -> None:
+async def test_nobody_there(blobs: Channels) -> None:
     with pytest.raises(BlobUnavailable, match="is the JobManager running"):
-        await fetch_blob(blobs.pki.identity(DRIVER), "127.0.0.1", unused_tcp_port, JOB, blobs.ref, blobs.target)
+        await fetch_blob(blobs.pki.identity(DRIVER), "127.0.0.1", free_port(), JOB, blobs.ref, blobs.target)
 
 
 def test_a_client_without_an_identity_does_not_even_start(tmp_path: Path) -> None:

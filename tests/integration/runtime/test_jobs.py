@@ -69,7 +69,8 @@ async def test_a_job_runs_and_leaves_only_its_logs(cluster: Cluster) -> None:
 async def test_the_connections_of_a_job_are_shown_with_both_identities_also_after_its_end(cluster: Cluster) -> None:
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit()
-    await cluster.until_running(job_id, 2)
+    for executor in await cluster.until_running(job_id, 2):
+        await cluster.pid(job_id, executor)  # it has left its evidence
     cluster.flag.touch()
     await cluster.until(job_id, "FINISHED")
     connections = (await cluster.get(f"/v1/jobs/{job_id}/connections"))["connections"]
@@ -176,7 +177,11 @@ async def test_two_jobs_share_the_slots_and_the_second_waits(cluster: Cluster) -
     await cluster.until_running(first, 2)
     second = await cluster.submit()
     await cluster.until(second, "RUNNING")
-    assert "in use" in (await cluster.job(second))["pending_reason"]
+
+    async def waits() -> bool:
+        return "in use" in (await cluster.job(second))["pending_reason"]
+
+    await eventually(waits, "the second job says what it waits for")
     await cluster.call("PATCH", f"/v1/jobs/{first}?mode=cancel")
     await cluster.until_running(second, 2)
 
