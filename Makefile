@@ -123,7 +123,7 @@ bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.gateway
 	$(PY) -m benchmarks.egress
 
-reference: $(VENV) ## write the pages of docs/reference that come from the code
+reference: $(VENV) ## write what comes from the code: pages of docs/reference, and man/
 	@scripts/make-reference
 
 .PHONY: sbom test-deploy

@@ -1,4 +1,4 @@
-"""Pages of docs/reference, made from the code."""
+"""Pages of docs/reference and manual pages, made from the code."""
 
 import lazy_loader
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import tarfile
 import zipfile
@@ -9,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.wheel.conftest import ROOT, Distributions
+from tests.wheel.conftest import BUILD_SECONDS, ROOT, Distributions
 
 pytestmark = pytest.mark.timeout(300)
 
 PACKAGES = tuple(sorted(path.name for path in (ROOT / "sluice").iterdir() if path.is_symlink()))
 """Folders of the repository that are parts of the package."""
 METADATA = "sluice-0.1.0.dist-info"
+DATA = "sluice-0.1.0.data"
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
@@ -39,8 +42,14 @@ def tracked() -> dict[str, bytes]:
 
 def test_the_wheel_has_every_file_of_the_packages_and_no_other(distributions: Distributions) -> None:
     found = contents(distributions.wheel)
-    assert {name: data for name, data in found.items() if not name.startswith(f"{METADATA}/")} == tracked()
-    assert {name.partition("/")[0] for name in found} == {"sluice", METADATA}
+    assert {name: data for name, data in found.items() if not name.startswith((METADATA, DATA))} == tracked()
+    assert {name.partition("/")[0] for name in found} == {"sluice", METADATA, DATA}
+
+
+def test_manual_pages_are_in_the_wheel_where_man_finds_them_when_it_is_installed(distributions: Distributions) -> None:
+    found = {name: data for name, data in contents(distributions.wheel).items() if name.startswith(f"{DATA}/")}
+    pages = {path.name: path.read_bytes() for path in (ROOT / "man" / "man1").iterdir()}
+    assert found == {f"{DATA}/data/share/man/man1/{name}": data for name, data in pages.items()}
 
 
 @pytest.mark.parametrize(
@@ -86,3 +95,19 @@ def test_tests_are_in_neither(distributions: Distributions) -> None:
 def test_both_ways_to_the_wheel_give_the_same(distributions: Distributions) -> None:
     assert contents(distributions.wheel) == contents(distributions.wheel_of_source)
     assert distributions.wheel.read_bytes() == distributions.wheel_of_source.read_bytes()
+
+
+def test_the_same_sources_give_the_same_distributions_elsewhere_and_later(
+    distributions: Distributions, tmp_path: Path
+) -> None:
+    """In another directory, with other times, and by somebody whose files nobody else may read."""
+    tree, to = tmp_path / "a checkout", tmp_path / "to"
+    kept = shutil.ignore_patterns(".*", "__pycache__", "tests", "docs", "benchmarks")
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=kept)
+    for path in tree.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode & 0o700)
+            os.utime(path, (1e9, 1e9))
+    subprocess.run([tree / "scripts" / "make-wheel", to, "--sdist"], check=True, timeout=BUILD_SECONDS, umask=0o077)
+    for built in (distributions.source, distributions.wheel):
+        assert (to / built.name).read_bytes() == built.read_bytes()

@@ -10,7 +10,9 @@ from pathlib import Path
 import msgspec
 
 from sluice.cli.config import SECTIONS
+from sluice.cli.main import VERBS, app
 from sluice.cli.reference.config import configuration_reference
+from sluice.cli.reference.man import manual_pages
 from sluice.cli.reference.metrics import metrics_in, metrics_reference
 from sluice.cli.reference.rest import rest_reference
 from sluice.runtime.rest_server.routes import ROUTES
@@ -20,10 +22,32 @@ ROOT = Path(__file__).parents[3]
 
 def test_the_reference_pages_are_current(tmp_path: Path) -> None:
     subprocess.run([ROOT / "scripts" / "make-reference", tmp_path], check=True, timeout=300)
-    written = {each.name: each.read_text() for each in sorted(tmp_path.iterdir())}
+    written = {each.name: each.read_text() for each in sorted(tmp_path.glob("*.md"))}
     assert written
     kept = {name: (ROOT / "docs" / "reference" / name).read_text() for name in written}
     assert kept == written, "run scripts/make-reference and commit docs/reference"
+    pages = {each.name: each.read_text() for each in (ROOT / "man" / "man1").iterdir()}
+    assert pages == {each.name: each.read_text() for each in (tmp_path / "man" / "man1").iterdir()}
+    assert pages == manual_pages(app)
+
+
+def test_every_verb_is_in_a_manual_page_with_its_options() -> None:
+    pages = manual_pages(app)
+    assert pages.keys() == {"sluice.1", *(f"sluice-{verb}.1" for verb in VERBS)}
+    for verb in VERBS:
+        assert f"sluice-{verb}".replace("-", r"\-") + r"\fR(1)" in pages["sluice.1"]
+    issue = pages["sluice-pki.1"].partition('.SS "sluice pki issue"\n')[2].partition("\n.SS")[0]
+    assert issue.startswith(r"\fBsluice pki issue\fR [OPTIONS] [identity]")
+    assert "\n.TP\n\\fB\\-\\-dns <list[str]>\\fR\nHost name by which a listener is reached; repeatable.\n" in issue
+    assert "Examples: sluice pki issue taskmanager/tm\\-7 " in issue
+
+
+def test_manual_pages_have_nothing_that_roff_takes_for_a_request_or_cannot_read() -> None:
+    for name, text in manual_pages(app).items():
+        assert text.isascii(), name
+        for line in text.splitlines():
+            assert line, name
+            assert line[0] not in ".'" or re.match(r"\.(TH|SH|SS|PP|TP)( |$)", line), (name, line)
 
 
 def test_what_the_reference_says_are_the_defaults() -> None:
