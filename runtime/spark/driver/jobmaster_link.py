@@ -1,8 +1,9 @@
 """The driver agent's connection to its JobMaster: ordered, made again when it breaks, given up after a while.
 
-Calls leave in the order in which they were queued, and each is repeated until it is answered. After a reconnection the
-driver registers and reports its state again (:mod:`sluice.runtime.spark.driver.reported_state`): the JobMaster may be
-another leader's, which remembers nothing (ADR 103). The link is lost when no JobMaster is found for too long, or when
+Calls leave in the order in which they were queued, and each is repeated until it is answered
+(:mod:`sluice.runtime.spark.driver.call_queue`). After a reconnection the driver registers and reports its state again
+(:mod:`sluice.runtime.spark.driver.reported_state`): the JobMaster may be another leader's, which remembers nothing
+(ADR 103). The link is lost when no JobMaster is found for too long, or when
 it refuses this driver. The owner of the link must then stop the driver (fencing, :attr:`JobMasterLink.lost`).
 
 The driver also holds a lease (:mod:`sluice.runtime.spark.driver.lease`). It counts from the moment at which the last
@@ -14,9 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from sluice.core import PeerRefused, SluiceError, end_tasks
@@ -45,17 +44,10 @@ from sluice.runtime.rpc import (
     RpcError,
     RpcTimeout,
 )
+from sluice.runtime.spark.driver.call_queue import RETRY_SECONDS, CallQueue, accepted
 from sluice.runtime.spark.driver.lease import DriverLease
-from sluice.runtime.spark.driver.reported_state import Call, ReportedState
+from sluice.runtime.spark.driver.reported_state import ReportedState
 from sluice.runtime.spark.errors import DriverFailed
-
-MAX_QUEUED_CALLS = 10_000
-"""Most calls that wait for the JobMaster; more mean that it has been away for too long."""
-
-BUSY_CALLS = 64
-"""So many waiting calls are enough: a JVM is not read until some have left. Each may be as long as a line of it."""
-
-RETRY_SECONDS = 0.5
 
 _AWAY = (EndpointNotFound, EndpointStopped, LeadershipLost, MailboxFull, PeerUnreachable, RpcTimeout)
 """The JobMaster is not there, or not there yet; it may be elsewhere."""
@@ -85,14 +77,6 @@ class JobMasterPeer(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Queued:
-    call: Call
-    done: asyncio.Future[None]
-    shows: str = ""
-    """What it shows the state of: the next one about the same makes it superfluous."""
-
-
 class JobMasterLink:
     """A queue of calls to the JobMaster, and the connection that delivers them.
 
@@ -117,9 +101,7 @@ class JobMasterLink:
         self._pid = pid
         self._patience = patience_seconds
         self._lease = lease or DriverLease(0)
-        self._queue: deque[_Queued] = deque()
-        self._waiting = asyncio.Event()
-        self._left = asyncio.Event()
+        self._queue = CallQueue(self._lose)
         self._reported = ReportedState()
         self._registered_before = False
         self._serving: JobMasterPeer | None = None
@@ -133,9 +115,7 @@ class JobMasterLink:
 
     async def room(self) -> None:
         """Wait while :data:`BUSY_CALLS` or more wait for the JobMaster, unless it is lost."""
-        while len(self._queue) >= BUSY_CALLS and not self.lost.done():
-            self._left.clear()
-            await self._left.wait()
+        await self._queue.room(self.lost)
 
     async def issue_token(self, audience: tuple[str, ...]) -> str:
         """A token of this driver; raises ``TokenRefused``, or :class:`PeerUnreachable` without a link."""
@@ -152,17 +132,17 @@ class JobMasterLink:
     def spark_started(self, registration: SparkRegistration) -> None:
         """A SparkContext is up; targets of an earlier one are void."""
         self._reported.spark_started(registration)
-        self._put(lambda jobmaster: jobmaster.spark_started(registration))
+        self._queue.put(lambda jobmaster: jobmaster.spark_started(registration))
 
     def set_targets(self, targets: ExecutorTargets) -> None:
         """How many executors Spark wants from now on."""
         self._reported.targets = targets
-        self._put(lambda jobmaster: jobmaster.set_executor_targets(targets))
+        self._queue.put(lambda jobmaster: jobmaster.set_executor_targets(targets))
 
     def kill_executors(self, executor_ids: tuple[int, ...]) -> None:
         """Spark gives these executors up; delivered after the targets that were queued before."""
         self._reported.executors_given_up(executor_ids)
-        self._put(lambda jobmaster: jobmaster.kill_executors(executor_ids))
+        self._queue.put(lambda jobmaster: jobmaster.kill_executors(executor_ids))
 
     def executor_exited(self, executor_id: int) -> None:
         """The JobMaster says that an executor has ended."""
@@ -175,13 +155,13 @@ class JobMasterLink:
     def report_progress(self, progress: JobProgress) -> None:
         """The latest counters; ones that have not left yet are replaced."""
         self._reported.progress = progress
-        self._show("progress", lambda jobmaster: jobmaster.report_progress(progress))
+        self._queue.show("progress", lambda jobmaster: jobmaster.report_progress(progress))
 
     def report_stages(self, stages: StageTable) -> None:
         """The latest stages, under the same rule."""
         stages = self.masker.mask_message(stages)
         self._reported.stages = stages
-        self._show("stages", lambda jobmaster: jobmaster.report_stages(stages))
+        self._queue.show("stages", lambda jobmaster: jobmaster.report_stages(stages))
 
     async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
         """Where the shuffle is kept; asked behind what was queued before, but the queue does not wait for the answer.
@@ -218,7 +198,7 @@ class JobMasterLink:
                     asked.set_result(asyncio.ensure_future(question(jobmaster)))
                     await asyncio.sleep(0)  # it leaves before what is queued behind it
 
-            self._put(ask)
+            self._queue.put(ask)
             await first_of(asked, self.lost)
             if not asked.done():
                 raise DriverFailed(f"the JobMaster is lost: {self.lost.result()}")
@@ -231,27 +211,27 @@ class JobMasterLink:
     def unregister_shuffle(self, shuffle_id: int) -> None:
         """Spark does not need the shuffle any more."""
         self._reported.shuffle_over(shuffle_id)
-        self._put(lambda jobmaster: jobmaster.unregister_shuffle(shuffle_id))
+        self._queue.put(lambda jobmaster: jobmaster.unregister_shuffle(shuffle_id))
 
     def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
         """These workers of the shuffle cannot be reached."""
-        self._put(lambda jobmaster: jobmaster.shuffle_workers_lost(shuffle_id, workers))
+        self._queue.put(lambda jobmaster: jobmaster.shuffle_workers_lost(shuffle_id, workers))
 
     def report_streaming(self, state: StreamingState) -> None:
         """The latest state of streaming queries; repeated after a reconnection."""
         state = self.masker.mask_message(state)
         self._reported.streaming = state
-        self._put(lambda jobmaster: jobmaster.report_streaming(state), shows="streaming")
+        self._queue.put(lambda jobmaster: jobmaster.report_streaming(state), shows="streaming")
 
     def report_task_failure(self, failure: TaskFailure) -> None:
         """A task failed."""
         masked = self.masker.mask_message(failure)
-        self._put(lambda jobmaster: jobmaster.report_task_failure(masked))
+        self._queue.put(lambda jobmaster: jobmaster.report_task_failure(masked))
 
     async def finish(self, result: DriverExit) -> None:
         """Report the end and wait until it has arrived; raises :class:`DriverFailed` when the link is lost."""
         masked = self.masker.mask_message(result)
-        done = self._put(lambda jobmaster: jobmaster.driver_finished(masked))
+        done = self._queue.put(lambda jobmaster: jobmaster.driver_finished(masked))
         await first_of(done, self.lost)
         if not done.done():
             raise DriverFailed(f"the end of the driver could not be reported: {self.lost.result()}")
@@ -294,21 +274,6 @@ class JobMasterLink:
             _LOG.error("the JobMaster is lost: %s", error)
             self._lose(str(error))
 
-    def _show(self, what: str, call: Call) -> None:
-        """Queue ``call`` in place of one that shows the same, unless that is on its way or others came after it."""
-        for place in range(len(self._queue) - 1, 0, -1):
-            if not self._queue[place].shows:
-                break
-            if self._queue[place].shows == what:
-                del self._queue[place]
-                break
-        self._put(call, shows=what)
-
-    def _forget_shown(self) -> None:
-        """What waits of what is repeated at its latest must not come after it."""
-        self._queue = deque(each for each in self._queue if not each.shows)
-        self._left.set()
-
     async def reassigned(self, than: DriverAssignment, seconds: float) -> DriverAssignment | None:
         """What a registration after that which brought ``than`` has brought; None: there is none within ``seconds``."""
         if self.latest is than:
@@ -316,19 +281,10 @@ class JobMasterLink:
             await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         return None if self.latest is than else self.latest
 
-    def _put(self, call: Call, *, shows: str = "") -> asyncio.Future[None]:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if len(self._queue) >= MAX_QUEUED_CALLS:
-            self._lose(f"{MAX_QUEUED_CALLS} messages wait for the JobMaster")
-        else:
-            self._queue.append(_Queued(call, done, shows))
-            self._waiting.set()
-        return done
-
     def _lose(self, why: str) -> None:
         if not self.lost.done():
             self.lost.set_result(why)
-            self._left.set()
+            self._queue.wake()
 
     async def _connect(self) -> JobMasterPeer:
         """Find the JobMaster and register, again and again within the patience; raises what is an answer for ever."""
@@ -389,20 +345,11 @@ class JobMasterLink:
 
     async def _deliver(self, jobmaster: JobMasterGateway) -> None:
         if self._registered_before:
-            self._forget_shown()
+            self._queue.forget_shown()
             for call in self._reported.calls():
-                await _accepted(lambda call=call: call(jobmaster))  # type: ignore[misc]  # default argument
+                await accepted(lambda call=call: call(jobmaster))  # type: ignore[misc]  # default argument
         self._registered_before = True
-        while True:
-            while self._queue:
-                queued = self._queue[0]
-                await _accepted(lambda call=queued.call: call(jobmaster))  # type: ignore[misc]  # default argument
-                self._queue.remove(queued)
-                self._left.set()
-                if not queued.done.done():
-                    queued.done.set_result(None)
-            self._waiting.clear()
-            await self._waiting.wait()
+        await self._queue.deliver(jobmaster)
 
 
 class _Refused(SluiceError):
@@ -412,12 +359,3 @@ class _Refused(SluiceError):
 async def first_of(*futures: asyncio.Future[Any]) -> None:
     """Return when any of ``futures`` is done; none of them is cancelled."""
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-
-
-async def _accepted(call: Callable[[], Awaitable[_T]]) -> _T:
-    """Call again while the other side is too busy to take it."""
-    while True:
-        try:
-            return await call()
-        except MailboxFull:
-            await asyncio.sleep(RETRY_SECONDS)

@@ -30,7 +30,8 @@ from sluice.runtime.messages import (
 )
 from sluice.runtime.rpc import EndpointNotFound, EndpointStopped, FencingTokenMismatch, MailboxFull, PeerUnreachable
 from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
-from sluice.runtime.spark.driver.jobmaster_link import BUSY_CALLS, JobMasterLink, JobMasterPeer
+from sluice.runtime.spark.driver.call_queue import BUSY_CALLS
+from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, JobMasterPeer
 from sluice.runtime.spark.driver.lease import DriverLease
 from sluice.runtime.spark.driver.main import run_linked
 from sluice.runtime.spark.errors import DriverFailed
