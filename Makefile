@@ -85,6 +85,12 @@ test-export: $(VENV) java ## exported configurations with real Flink, Spark, ngi
 	@scripts/get-programs
 	.venv/bin/pytest tests/programs
 
+.PHONY: test-pkcs11
+test-pkcs11: $(VENV) ## keys of authorities in a token: SoftHSM (unpacked once from Debian's packages), a minute
+	@scripts/ensure-softhsm >/dev/null
+	@.venv/bin/pip install --quiet --disable-pip-version-check --requirement requirements/pkcs11.txt
+	.venv/bin/pytest tests/pkcs11
+
 .PHONY: test-kubernetes
 test-kubernetes: $(VENV) ## elections, attestation, submissions and the chart with a Kubernetes API server (built once from Debian's packages, ten minutes)
 	@scripts/get-kubernetes

@@ -27,7 +27,10 @@ def check_home(home: Home, progress: Callable[[int, int], None] | None = None) -
     try:
         authorities = AuthorityStore(home.pki)
         for kind in AuthorityKind:
-            if authorities.has_key(kind) and not authorities.is_encrypted(kind):
+            if authorities.in_token(kind):  # which need not be here
+                authorities.reference(kind)
+                authorities.certificate(kind)
+            elif authorities.has_key(kind) and not authorities.is_encrypted(kind):
                 authorities.load(kind)
             elif authorities.exists(kind):
                 authorities.certificate(kind)

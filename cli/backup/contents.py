@@ -10,11 +10,11 @@ MAX_PATH_CHARACTERS = 255
 
 INCLUDED = (
     r"sluice\.toml",
-    r"pki/authorities/[a-z]+/(cert|key)\.pem",
+    r"pki/authorities/[a-z]+/(cert\.pem|key\.(pem|uri))",
     r"pki/rotation/state\.json",
-    r"pki/rotation/authorities/[a-z]+/(cert|key)\.pem",
+    r"pki/rotation/authorities/[a-z]+/(cert\.pem|key\.(pem|uri))",
     r"pki/retired/NAME(/NAME)*",
-    r"pki/pending/[a-z]+\.key\.pem",
+    r"pki/pending/[a-z]+\.key\.(pem|uri)",
     r"pki/trust/[a-z]+\.pem",
     r"pki/jwt/NAME",
     r"pki/revocation/[a-z]+-[0-9a-f]+/(revoked\.json|crl\.pem)",

@@ -68,7 +68,14 @@ def left_out(home: Home, configuration: Configuration, config_file: Path | None)
             found.append(f"{what}, in {path}: back it up yourself")
     authorities = AuthorityStore(home.pki)
     away = [kind for kind in AuthorityKind if authorities.exists(kind) and not authorities.has_key(kind)]
-    return (*found, *(f"the key of the {kind} authority, which is kept elsewhere" for kind in away))
+    found += [f"the key of the {kind} authority, which is kept elsewhere" for kind in away]
+    in_token = [kind for kind in AuthorityKind if authorities.in_token(kind)]
+    found += [
+        f"the key of the {kind} authority, which is in {authorities.reference(kind).name} and does not leave it: back "
+        "the token up, or be ready to replace the authority"
+        for kind in in_token
+    ]
+    return tuple(found)
 
 
 def create(

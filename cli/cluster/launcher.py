@@ -63,6 +63,8 @@ LOG_TAIL_BYTES = 4000
 
 Report = Callable[[str], None]
 
+TOKEN_ENVIRONMENT = ("CREDENTIALS_DIRECTORY", "SOFTHSM2_CONF", "TPM2_PKCS11_STORE", "YUBIHSM_PKCS11_CONF")
+"""Paths with which the process that signs finds the PIN of its token, and modules of PKCS#11 their settings."""
 PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
 """What the processes of the cluster inherit; everything else (tokens, proxies, Python settings) stays out."""
 
@@ -190,6 +192,8 @@ class Launcher:
         environment = self._environment() | self._flag_environment()
         if member.arguments[0] == "shuffle-worker":
             environment |= no_tickets_environment()
+        if member.arguments[0] == "ca":
+            environment |= {key: os.environ[key] for key in TOKEN_ENVIRONMENT if key in os.environ}
         with _open_log(self.log_of(member.name)) as log:
             member.child = await ChildProcess.start(
                 argv, env=environment, cwd=self.home.root, stdout=log, stderr=asyncio.subprocess.STDOUT

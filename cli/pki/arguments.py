@@ -7,6 +7,7 @@ import datetime as dt
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import typer
@@ -15,7 +16,18 @@ from sluice.cli.errors import UsageError
 from sluice.core import Home, PkiError
 from sluice.pki import NAMED_ROLES, SpiffeId
 from sluice.pki.issuing import parse_duration
-from sluice.pki.x509 import ALGORITHMS, MAX_LEAF_LIFETIME, MIN_LEAF_LIFETIME, Names
+from sluice.pki.pkcs11 import TokenUri, is_token_uri
+from sluice.pki.x509 import ALGORITHMS, MAX_LEAF_LIFETIME, MIN_LEAF_LIFETIME, AuthorityKind, Names
+
+KeyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--key",
+        metavar="[KIND=]pkcs11:...",
+        help="Make the keys in a token, named by a PKCS#11 URI (RFC 7512) with module-path and pin-source=file:/FILE; "
+        "KIND=: only that of root, internal or edge; repeatable.",
+    ),
+]
 
 
 @contextlib.contextmanager
@@ -44,6 +56,34 @@ def algorithm_argument(text: str) -> str:
     if text not in ALGORITHMS:
         raise UsageError(f"unknown key algorithm {text[:40]!r}", f"use one of {', '.join(ALGORITHMS)}")
     return text
+
+
+def key_argument(text: str) -> TokenUri:
+    """A token in which a key is to be made."""
+    with arguments():
+        uri = TokenUri.parse(text)
+    if uri.object or uri.id:
+        raise UsageError("--key names a token, and the key is made in it", "leave out `object` and `id`")
+    return uri
+
+
+def keys_argument(texts: Sequence[str] | None, kinds: Sequence[AuthorityKind]) -> dict[AuthorityKind, TokenUri]:
+    """In which token the key of each authority is to be made; those of ``kinds`` where none is named."""
+    places: dict[AuthorityKind, TokenUri] = {}
+    shared: TokenUri | None = None
+    for text in texts or ():
+        name, equals, uri = text.partition("=")
+        if not equals or is_token_uri(text):
+            if shared is not None:
+                raise UsageError("--key is given twice without KIND=", "say which is whose: --key root=pkcs11:...")
+            shared = key_argument(text)
+        elif name not in set(AuthorityKind):
+            raise UsageError(f"--key for {name[:40]!r}", f"use one of {', '.join(AuthorityKind)}, or pkcs11:...")
+        elif (kind := AuthorityKind(name)) in places:
+            raise UsageError(f"--key is given twice for {kind}", "leave out one")
+        else:
+            places[kind] = key_argument(uri)
+    return ({} if shared is None else dict.fromkeys(kinds, shared)) | places
 
 
 def address_argument(text: str) -> tuple[str, int]:

@@ -18,12 +18,20 @@ from sluice.cli.options import (
     JsonOption,
     load_configuration,
 )
-from sluice.cli.pki.arguments import print_json
+from sluice.cli.pki.arguments import key_argument, print_json
 from sluice.core import Home, make_private_directory, read_bounded, read_secret, utc_now, write_public, write_secret
-from sluice.pki.authorities import AuthorityStore, check_signed, request_authority, sign_authority
+from sluice.pki.authorities import (
+    AuthorityStore,
+    check_signed,
+    format_reference,
+    read_reference,
+    request_authority,
+    sign_authority,
+)
 from sluice.pki.identities import read_certificates
 from sluice.pki.ledger import IssuanceNotes, issuance_note
-from sluice.pki.x509 import MAX_CSR_BYTES, AuthorityKind, key_from_pem, key_to_pem, read_passphrase
+from sluice.pki.pkcs11 import TOKEN_KEYS, TokenKey
+from sluice.pki.x509 import MAX_CSR_BYTES, AuthorityKind, PrivateKey, key_from_pem, key_to_pem, read_passphrase
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,6 +46,11 @@ def _pending_key(home: Home, kind: AuthorityKind) -> Path:
     return home.pki / "pending" / f"{kind}.key.pem"
 
 
+def _pending_reference(home: Home, kind: AuthorityKind) -> Path:
+    """In the place of :func:`_pending_key`, of a key that is in a token."""
+    return home.pki / "pending" / f"{kind}.key.uri"
+
+
 @app.command(epilog="Example: sluice pki authority csr internal --output internal.csr")
 def csr(
     kind: KindArgument,
@@ -47,19 +60,40 @@ def csr(
     force: Annotated[
         bool, typer.Option("--force", help="Create a new key even if another one is waiting to be signed.")
     ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="pkcs11:...",
+            help="Make the key in a token, named by a PKCS#11 URI (RFC 7512) with module-path and "
+            "pin-source=file:/FILE.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a key for an authority and a request for its certificate. The key stays in the home."""
+    """Create a key for an authority and a request for its certificate. The key stays in the home, or in its token."""
     located, configuration = load_configuration(home, config)
-    pending = _pending_key(located, kind)
+    place = None if key is None else key_argument(key)
+    in_file, in_token = _pending_key(located, kind), _pending_reference(located, kind)
+    pending = in_token if in_token.exists() else in_file
     if AuthorityStore(located.pki).exists(kind):
         raise RefusedError(f"there is an {kind} authority in {located.pki}", "keys are never overwritten")
     if pending.exists() and not force:
         raise RefusedError(f"{pending} waits for its certificate", "import that, or begin again with --force")
-    key, request = request_authority(kind, configuration.pki)
     make_private_directory(located.root)
     make_private_directory(pending.parent)
-    write_secret(pending, key_to_pem(key))
+    with AuthorityStore(located.pki).making(kind, configuration.pki, place) as generate:
+        made, request = request_authority(kind, configuration.pki, generate)
+        former = read_reference(in_token) if in_token.exists() else None
+        if isinstance(made, TokenKey):
+            pending = in_token
+            write_secret(in_token, format_reference(made.uri))
+            in_file.unlink(missing_ok=True)
+        else:
+            pending = in_file
+            write_secret(in_file, key_to_pem(made))
+            in_token.unlink(missing_ok=True)
+    if former is not None:
+        TOKEN_KEYS.destroy(former)
     write_public(output, request)
     if as_json:
         print_json({"request": str(output), "key": str(pending)})
@@ -109,9 +143,13 @@ def import_(
     """Install a signed authority for the key that was created here, and the root's certificate."""
     located, configuration = load_configuration(home, config)
     pending = _pending_key(located, kind)
-    if not pending.exists():
+    key: PrivateKey
+    if (in_token := _pending_reference(located, kind)).exists():
+        pending, key = in_token, TOKEN_KEYS.load(read_reference(in_token))
+    elif pending.exists():
+        key = key_from_pem(read_secret(pending), str(pending))
+    else:
         raise RefusedError(f"no key waits in {pending}", f"make one: sluice pki authority csr {kind}")
-    key = key_from_pem(read_secret(pending), str(pending))
     authority, root = check_signed(kind, key, read_certificates(certificates), configuration.pki, utc_now())
     store = AuthorityStore(located.pki)
     store.install_signed(authority, root)

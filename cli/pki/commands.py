@@ -29,7 +29,7 @@ from sluice.cli.pki import (
     trust as pki_trust,
     verify as pki_verify,
 )
-from sluice.cli.pki.arguments import algorithm_argument, print_json
+from sluice.cli.pki.arguments import KeyOption, algorithm_argument, keys_argument, print_json
 from sluice.cli.run import agent as pki_agent
 from sluice.core import InvalidIdentity, make_private_directory, utc_now
 from sluice.pki import Role, SpiffeId
@@ -76,15 +76,18 @@ def init(
             help="Encrypt the root's key with the first line of this file (mode 0600), or open it with that; -: ask."
         ),
     ] = None,
+    key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create the root, internal and edge authorities.
 
     Running it again changes nothing that exists: keys are never overwritten.
     With a passphrase the root's key can be kept anywhere: it is needed only to make another authority.
+    With --key they are made in a token (an HSM, a TPM, a cloud's), and never leave it.
     """
     if algorithm is not None:
         algorithm_argument(algorithm)
+    places = keys_argument(key, tuple(AuthorityKind))
     located, configuration = load_configuration(
         home, config, pki__key_algorithm=algorithm, pki__trust_domain=trust_domain
     )
@@ -95,7 +98,7 @@ def init(
     if root_passphrase_file is not None:
         new = not store.exists(AuthorityKind.ROOT)
         passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=new)
-    created = store.ensure(configuration.pki, utc_now(), root_passphrase=passphrase)
+    created = store.ensure(configuration.pki, utc_now(), root_passphrase=passphrase, places=places)
     TrustStore(located.pki).publish()
     if as_json:
         print_json(
@@ -103,13 +106,15 @@ def init(
                 "created": created.made,
                 "kept": created.kept,
                 "authorities": {kind: str(store.certificate_file(kind)) for kind in AuthorityKind},
+                "tokens": {kind: str(store.reference(kind)) for kind in AuthorityKind if store.in_token(kind)},
             }
         )
         return
     for kind in AuthorityKind:
         verb = "created" if kind in created.made else "kept   "
         until = store.certificate(kind).not_valid_after_utc
-        typer.echo(f"{verb} {kind:<8} {store.certificate_file(kind)} (until {until:%Y-%m-%d})")
+        place = f", key in {store.reference(kind).name}" if store.in_token(kind) else ""
+        typer.echo(f"{verb} {kind:<8} {store.certificate_file(kind)} (until {until:%Y-%m-%d}{place})")
     if not created.made:
         typer.echo("nothing to do: all three authorities exist")
 

@@ -24,7 +24,7 @@ from sluice.cli.options import (
     JsonOption,
     load_configuration,
 )
-from sluice.cli.pki.arguments import identity_argument, print_json
+from sluice.cli.pki.arguments import KeyOption, identity_argument, keys_argument, print_json
 from sluice.cli.progress import Bar, bar
 from sluice.core import Home
 from sluice.pki.authorities import AuthorityStore, Laggard, Phase, Rotation, TrustHolder, TrustStore, bundle_file
@@ -142,16 +142,21 @@ def prepare(
     kind: KindArgument,
     wait: WaitOption = 0.0,
     root_passphrase_file: RootPassphraseOption = None,
+    key: KeyOption = None,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """A -> A+B: create the new authority and distribute trust in it; the old one still signs."""
+    """A -> A+B: create the new authority and distribute trust in it; the old one still signs.
+
+    Its key is made in the token that has the old one, or in a file; with --key in that token.
+    """
+    places = keys_argument(key, tuple(AuthorityKind) if kind is AuthorityKind.ROOT else (kind,))
     passphrase = None
     if root_passphrase_file is not None:
         passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=kind is AuthorityKind.ROOT)
     with _step("prepare", kind, wait, None, home, config, as_json=as_json) as step:
-        step.rotator.prepare(kind, root_passphrase=passphrase, patience=step.patience)
+        step.rotator.prepare(kind, root_passphrase=passphrase, patience=step.patience, places=places)
 
 
 @app.command(epilog="Example: sluice pki rotate activate internal --wait 30")

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from sluice.core import CertificateRejected
 from sluice.pki.authorities.signing import (
     Authority,
+    Generate,
     authority_name,
     intermediate_key,
     sign_intermediate,
@@ -34,16 +35,19 @@ from sluice.pki.x509 import (
     describe,
     describe_key,
     edge_algorithm,
+    generate_key,
     load_csr,
     same_public_key,
     signature_hash,
 )
 
 
-def request_authority(kind: AuthorityKind, config: PkiConfig) -> tuple[PrivateKey, bytes]:
+def request_authority(
+    kind: AuthorityKind, config: PkiConfig, generate: Generate = generate_key
+) -> tuple[PrivateKey, bytes]:
     """A new key for the authority ``kind``, and the request (PEM) for its certificate."""
     _check_kind(kind)
-    key = intermediate_key(kind, config)
+    key = intermediate_key(kind, config, generate)
     builder = (
         x509.CertificateSigningRequestBuilder()
         .subject_name(authority_name(kind, key.public_key(), config.trust_domain))

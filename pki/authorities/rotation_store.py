@@ -12,7 +12,7 @@ import contextlib
 import datetime as dt
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -39,6 +39,7 @@ from sluice.pki.authorities.rotation_phases import (
 from sluice.pki.authorities.signing import create_intermediate, create_root
 from sluice.pki.authorities.store import KEY_FILE, AuthorityStore
 from sluice.pki.config import PkiConfig
+from sluice.pki.pkcs11 import TOKEN_KEYS, TokenKeys, TokenUri
 from sluice.pki.x509 import DAMAGED_JSON, ISSUING, AuthorityKind, key_id
 
 STATE_FILE = "state.json"
@@ -70,11 +71,12 @@ def read_rotation(pki: Path) -> Rotation | None:
 class RotationStore:
     """The rotation below one ``pki`` directory. Each method is one step, under the authorities' lock."""
 
-    def __init__(self, pki: Path) -> None:
+    def __init__(self, pki: Path, tokens: TokenKeys = TOKEN_KEYS) -> None:
         self._pki = pki
+        self._tokens = tokens
         self._directory = rotation_directory(pki)
-        self.authorities = AuthorityStore(pki)
-        self.others = AuthorityStore(self._directory)
+        self.authorities = AuthorityStore(pki, tokens)
+        self.others = AuthorityStore(self._directory, tokens)
         """The generation that does not sign, of each authority that is replaced."""
 
     def read(self) -> tuple[Rotation | None, Phase]:
@@ -84,7 +86,13 @@ class RotationStore:
         return rotation, phase_of(rotation, {kind: self._signing(kind) for kind in kinds})
 
     def begin(
-        self, subject: AuthorityKind, config: PkiConfig, now: dt.datetime, *, root_passphrase: bytes | None = None
+        self,
+        subject: AuthorityKind,
+        config: PkiConfig,
+        now: dt.datetime,
+        *,
+        root_passphrase: bytes | None = None,
+        places: Mapping[AuthorityKind, TokenUri] | None = None,
     ) -> Rotation:
         """Make the new authorities; from then on both generations are to be trusted.
 
@@ -93,6 +101,8 @@ class RotationStore:
             config: what the new ones are to be like.
             now: from when on they are valid.
             root_passphrase: opens the root's key, or encrypts that of a new root.
+            places: tokens in which keys are to be made. A key whose predecessor is in a token is made in the same one
+                otherwise, and any other in a file.
 
         Raises:
             RotationRefused: one is under way, or the new root would be less protected than the old.
@@ -109,10 +119,16 @@ class RotationStore:
                     "the root's key has a passphrase, and the new one would have none",
                     "give one with --root-passphrase-file",
                 )
+            if foreign := set(places or ()) - set(kinds):
+                raise RotationRefused(f"a key for the {min(foreign)} authority, which is not replaced", "leave it out")
+            chosen = self._same_tokens(kinds) | dict(places or {})
+            if root_passphrase is not None and AuthorityKind.ROOT in chosen:
+                raise RotationRefused("a key in a token has no passphrase", "leave out --root-passphrase-file")
             staging = self._pki / staged_name(self._directory.name)
             try:
-                rotation = self._fill(staging, subject, kinds, config, now, root_passphrase)
-                staging.rename(self._directory)
+                with contextlib.ExitStack() as making:
+                    rotation = self._fill(staging, subject, kinds, config, now, root_passphrase, chosen, making)
+                    staging.rename(self._directory)
             except OSError as error:
                 raise StoreError(f"cannot write {self._directory}: {error.strerror or error}") from error
             finally:
@@ -163,6 +179,8 @@ class RotationStore:
                 if retire and place.exists():
                     kept.append(self._retire(kind, place))
                 else:
+                    if self.others.in_token(kind):
+                        self.others.destroy_token_key(kind)
                     _destroy(place / KEY_FILE)
             gone = self._pki / staged_name(self._directory.name)
             try:
@@ -181,20 +199,28 @@ class RotationStore:
         config: PkiConfig,
         now: dt.datetime,
         root_passphrase: bytes | None,
+        places: Mapping[AuthorityKind, TokenUri],
+        making: contextlib.ExitStack,
     ) -> Rotation:
-        made = AuthorityStore(staging)
+        made = AuthorityStore(staging, self._tokens)
+        # If anything fails until all is in its place, the keys that were made in tokens are removed again.
+        generate = {kind: making.enter_context(made.making(kind, config, places.get(kind))) for kind in kinds}
         if subject is AuthorityKind.ROOT:
-            root = create_root(config, now)
+            root = create_root(config, now, generate[subject])
             made.add(root, root_passphrase=root_passphrase)
         else:
             root = self.authorities.load(AuthorityKind.ROOT, root_passphrase)
         for kind in kinds:
             if kind is not AuthorityKind.ROOT:
-                made.add(create_intermediate(kind, root, config, now))
+                made.add(create_intermediate(kind, root, config, now, generate[kind]))
         generations = {kind: Generations(old=self._signing(kind), new=key_id(made.certificate(kind))) for kind in kinds}
         rotation = Rotation(subject=subject, generations=generations, started_at=now)
         _write(staging, rotation)
         return rotation
+
+    def _same_tokens(self, kinds: Sequence[AuthorityKind]) -> dict[AuthorityKind, TokenUri]:
+        store = self.authorities
+        return {kind: store.reference(kind).place for kind in kinds if store.in_token(kind)}
 
     def _change(self, rotation: Rotation, **fields: object) -> Rotation:
         changed = msgspec.structs.replace(rotation, **fields)

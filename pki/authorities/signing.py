@@ -6,6 +6,7 @@ Takes values and returns values; keys and certificates come from and go to :mod:
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -33,6 +34,9 @@ from sluice.pki.x509 import (
     signature_hash,
 )
 
+Generate = Callable[[str], PrivateKey]
+"""Makes a key of the named algorithm."""
+
 
 @dataclass(frozen=True, slots=True)
 class Authority:
@@ -51,9 +55,9 @@ class Authority:
         return self.certificate.not_valid_after_utc
 
 
-def create_root(config: PkiConfig, now: dt.datetime) -> Authority:
+def create_root(config: PkiConfig, now: dt.datetime, generate: Generate = generate_key) -> Authority:
     """A self-signed root: it may sign one level of authorities below it, and they only leaves."""
-    key = generate_key(config.key_algorithm)
+    key = generate(config.key_algorithm)
     name = authority_name(AuthorityKind.ROOT, key.public_key(), config.trust_domain)
     lifetime = dt.timedelta(days=config.root_days)
     builder = _authority_builder(key.public_key(), config, name, now, now + lifetime, path_length=1)
@@ -65,16 +69,18 @@ def create_root(config: PkiConfig, now: dt.datetime) -> Authority:
     return Authority(AuthorityKind.ROOT, certificate, key)
 
 
-def create_intermediate(kind: AuthorityKind, root: Authority, config: PkiConfig, now: dt.datetime) -> Authority:
+def create_intermediate(
+    kind: AuthorityKind, root: Authority, config: PkiConfig, now: dt.datetime, generate: Generate = generate_key
+) -> Authority:
     """The internal or the edge authority, signed by ``root``: path length 0, so it signs leaves only."""
-    key = intermediate_key(kind, config)
+    key = intermediate_key(kind, config, generate)
     return Authority(kind, sign_intermediate(kind, key.public_key(), root, config, now), key)
 
 
-def intermediate_key(kind: AuthorityKind, config: PkiConfig) -> PrivateKey:
+def intermediate_key(kind: AuthorityKind, config: PkiConfig, generate: Generate = generate_key) -> PrivateKey:
     """A new key for the authority ``kind``."""
     algorithm = config.key_algorithm
-    return generate_key(edge_algorithm(algorithm) if kind is AuthorityKind.EDGE else algorithm)
+    return generate(edge_algorithm(algorithm) if kind is AuthorityKind.EDGE else algorithm)
 
 
 def sign_intermediate(

@@ -1,13 +1,17 @@
 """The authorities on disk: ``<pki>/authorities/{root,internal,edge}/{cert.pem,key.pem}``.
 
+The key of an authority may be in a token instead: then ``key.uri`` says which it is, and there is no ``key.pem``.
+
 An authority's directory appears in one rename with both files in it, so that a crash leaves it whole or
 absent; what exists is never overwritten. A lock keeps two processes from creating at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,18 +32,21 @@ from sluice.core import (
 )
 from sluice.pki.authorities.signing import (
     Authority,
+    Generate,
     create_intermediate,
     create_root,
     to_pem,
     trust_domain_of,
 )
 from sluice.pki.config import PkiConfig
+from sluice.pki.pkcs11 import TOKEN_KEYS, TokenKey, TokenKeys, TokenUri
 from sluice.pki.x509 import (
     DAMAGED,
     ISSUING,
     AuthorityKind,
     PrivateKey,
     encrypt_key,
+    generate_key,
     key_from_pem,
     key_to_pem,
     same_public_key,
@@ -47,6 +54,8 @@ from sluice.pki.x509 import (
 
 CERTIFICATE_FILE = "cert.pem"
 KEY_FILE = "key.pem"
+REFERENCE_FILE = "key.uri"
+"""In the place of :data:`KEY_FILE`: which key in which token it is (RFC 7512); never a PIN."""
 READ_ATTEMPTS = 3
 """How often certificate and key are read again when another authority takes their place meanwhile."""
 ENCRYPTED = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
@@ -62,10 +71,11 @@ class Created:
 
 
 class AuthorityStore:
-    """The authorities below one ``pki`` directory."""
+    """The authorities below one ``pki`` directory, with the keys in their files, or in ``tokens``."""
 
-    def __init__(self, pki: Path) -> None:
+    def __init__(self, pki: Path, tokens: TokenKeys = TOKEN_KEYS) -> None:
         self._pki = pki
+        self._tokens = tokens
         self._authorities = pki / "authorities"
 
     def directory(self, kind: AuthorityKind) -> Path:
@@ -81,8 +91,16 @@ class AuthorityStore:
         return self.directory(kind).exists()
 
     def has_key(self, kind: AuthorityKind) -> bool:
-        """Whether the key of ``kind`` is here."""
-        return (self.directory(kind) / KEY_FILE).exists()
+        """Whether the key of ``kind`` is here, or in a token."""
+        return (self.directory(kind) / KEY_FILE).exists() or self.in_token(kind)
+
+    def in_token(self, kind: AuthorityKind) -> bool:
+        """Whether the key of ``kind`` is in a token."""
+        return (self.directory(kind) / REFERENCE_FILE).exists()
+
+    def reference(self, kind: AuthorityKind) -> TokenUri:
+        """Which key in which token is that of ``kind``."""
+        return read_reference(self.directory(kind) / REFERENCE_FILE)
 
     def certificate(self, kind: AuthorityKind) -> x509.Certificate:
         """Read the certificate of ``kind``."""
@@ -110,12 +128,20 @@ class AuthorityStore:
             # A rotation may have put another authority in this place between the two files.
             if attempt + 1 == READ_ATTEMPTS or self.certificate(kind) == certificate:
                 break
+        place = REFERENCE_FILE if self.in_token(kind) else KEY_FILE
         raise StoreError(
-            f"{self.directory(kind) / KEY_FILE} is not the key of {self.certificate_file(kind)}",
+            f"{self.directory(kind) / place} is not the key of {self.certificate_file(kind)}",
             "restore both from one copy",
         )
 
     def _read_key(self, kind: AuthorityKind, passphrase: bytes | None) -> PrivateKey:
+        if self.in_token(kind):
+            if passphrase is not None:
+                raise StoreError(
+                    f"the key of the {kind} authority is in a token, and has no passphrase",
+                    "leave out --root-passphrase-file",
+                )
+            return self._tokens.load(self.reference(kind))
         path = self.directory(kind) / KEY_FILE
         if not path.exists():
             raise StoreError(f"the key of the {kind} authority is not in {path}", "bring it back to sign with it")
@@ -137,7 +163,14 @@ class AuthorityStore:
         make_private_directory(self._authorities)
         self._install(authority, root_passphrase)
 
-    def ensure(self, config: PkiConfig, now: dt.datetime, *, root_passphrase: bytes | None = None) -> Created:
+    def ensure(
+        self,
+        config: PkiConfig,
+        now: dt.datetime,
+        *,
+        root_passphrase: bytes | None = None,
+        places: Mapping[AuthorityKind, TokenUri] | None = None,
+    ) -> Created:
         """Create the authorities that are missing; what exists stays as it is.
 
         Args:
@@ -145,11 +178,15 @@ class AuthorityStore:
             now: from when on they are valid.
             root_passphrase: encrypts the key of a new root, and opens that of an existing one. The other two
                 sign without anybody present, so that a passphrase would lie beside their keys anyway.
+            places: tokens in which the keys of these are to be made; of others in files.
 
         Raises:
             StoreError: an authority is damaged, belongs to another trust domain, or the root's key
-                is needed and not there.
+                is needed and not there; or the key of one that exists is not in the token where it is wanted.
         """
+        places = places or {}
+        if root_passphrase is not None and AuthorityKind.ROOT in places:
+            raise StoreError("a key in a token has no passphrase", "leave out --root-passphrase-file")
         make_private_directory(self._pki)
         make_private_directory(self._authorities)
         with locked(self._authorities):
@@ -160,16 +197,51 @@ class AuthorityStore:
             for kind in AuthorityKind:
                 if self.exists(kind):
                     self.check(kind, config)
+                    self._refuse_elsewhere(kind, places)
                     continue
                 self._refuse_without_root(kind)
-                self._install(
-                    create_root(config, now)
-                    if kind is AuthorityKind.ROOT
-                    else create_intermediate(kind, self.load(AuthorityKind.ROOT, root_passphrase), config, now),
-                    root_passphrase,
-                )
+                root = None if kind is AuthorityKind.ROOT else self.load(AuthorityKind.ROOT, root_passphrase)
+                with self.making(kind, config, places.get(kind)) as generate:
+                    self._install(
+                        create_root(config, now, generate)
+                        if root is None
+                        else create_intermediate(kind, root, config, now, generate),
+                        root_passphrase,
+                    )
                 made.append(kind)
         return Created(tuple(made), tuple(kind for kind in AuthorityKind if kind not in made))
+
+    @contextlib.contextmanager
+    def making(self, kind: AuthorityKind, config: PkiConfig, place: TokenUri | None) -> Iterator[Generate]:
+        """How the key of a new authority is made, in ``place`` or for a file; removed from its token if that fails."""
+        made: list[TokenKey] = []
+
+        def generate(algorithm: str) -> PrivateKey:
+            if place is None:
+                return generate_key(algorithm)
+            made.append(self._tokens.generate(place, algorithm, f"sluice {config.trust_domain} {kind}"))
+            return made[-1]
+
+        try:
+            yield generate
+        except BaseException:
+            for key in made:
+                with contextlib.suppress(StoreError):
+                    self._tokens.destroy(key.uri)
+            raise
+
+    def destroy_token_key(self, kind: AuthorityKind) -> None:
+        """Remove the key of ``kind`` from its token."""
+        self._tokens.destroy(self.reference(kind))
+
+    def _refuse_elsewhere(self, kind: AuthorityKind, places: Mapping[AuthorityKind, TokenUri]) -> None:
+        if (place := places.get(kind)) is None:
+            return
+        if not self.in_token(kind) or self.reference(kind).place != place.place:
+            raise StoreError(
+                f"there is an {kind} authority in {self._pki}, and its key is not in {place.name}",
+                f"keys never move: replace it with `sluice pki rotate prepare {kind} --key ...`",
+            )
 
     def _refuse_without_root(self, kind: AuthorityKind) -> None:
         if kind is AuthorityKind.ROOT and any(self.exists(other) for other in ISSUING):
@@ -217,10 +289,15 @@ class AuthorityStore:
 
     def _install(self, authority: Authority, root_passphrase: bytes | None) -> None:
         passphrase = root_passphrase if authority.kind is AuthorityKind.ROOT else None
-        key_pem = key_to_pem(authority.key) if passphrase is None else encrypt_key(authority.key, passphrase)
         certificate = to_pem(authority.certificate)
+        if isinstance(authority.key, TokenKey):
+            name, content = REFERENCE_FILE, format_reference(authority.key.uri)
+        elif passphrase is None:
+            name, content = KEY_FILE, key_to_pem(authority.key)
+        else:
+            name, content = KEY_FILE, encrypt_key(authority.key, passphrase)
         self._install_files(
-            authority.kind, {KEY_FILE: (key_pem, SECRET_MODE), CERTIFICATE_FILE: (certificate, PUBLIC_MODE)}
+            authority.kind, {name: (content, SECRET_MODE), CERTIFICATE_FILE: (certificate, PUBLIC_MODE)}
         )
 
     def _install_files(self, kind: AuthorityKind, files: dict[str, tuple[bytes, int]]) -> None:
@@ -235,3 +312,18 @@ class AuthorityStore:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         sync_directory(self._authorities)
+
+
+def read_reference(path: Path) -> TokenUri:
+    """The reference to a key in a token that a file holds."""
+    try:
+        return TokenUri.parse(read_secret(path).decode("ascii").strip())
+    except UnicodeDecodeError:
+        raise StoreError(f"{path} holds no PKCS#11 URI", "restore it from a copy") from None
+    except StoreError as error:
+        raise StoreError(f"{path}: {error.what}", error.remedy) from error
+
+
+def format_reference(uri: TokenUri) -> bytes:
+    """What :func:`read_reference` reads."""
+    return f"{uri}\n".encode("ascii")

@@ -7,7 +7,7 @@ asks whether anybody lags, and only then moves on. So a verb that was refused or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from sluice.core import Clock, Home, StoreError, utc_now
@@ -31,6 +31,7 @@ from sluice.pki.authorities import (
     unknown_names,
 )
 from sluice.pki.config import PkiConfig
+from sluice.pki.pkcs11 import TokenUri
 from sluice.pki.revocation import RevocationStore, push_crls
 from sluice.pki.rotation.view import holders, remembered
 from sluice.pki.trust import Alive, is_running, push_trust
@@ -100,9 +101,16 @@ class Rotator:
                 return trusting(self.holders(), _sides(rotation), Keep.NEW)
 
     def prepare(
-        self, subject: AuthorityKind, *, root_passphrase: bytes | None = None, patience: Patience = no_patience
+        self,
+        subject: AuthorityKind,
+        *,
+        root_passphrase: bytes | None = None,
+        patience: Patience = no_patience,
+        places: Mapping[AuthorityKind, TokenUri] | None = None,
     ) -> None:
         """A -> A+B: make B and have it trusted everywhere. With ``patience``: until every process does.
+
+        ``places`` are tokens in which keys are to be made, instead of where their predecessors are.
 
         Raises:
             RotationRefused: a rotation is under way already, and complete in its phase.
@@ -111,7 +119,9 @@ class Rotator:
         rotation, phase = self._store.read()
         check_verb(Verb.PREPARE, subject, rotation, phase)
         if rotation is None:
-            rotation = self._store.begin(subject, self._config, self._clock(), root_passphrase=root_passphrase)
+            rotation = self._store.begin(
+                subject, self._config, self._clock(), root_passphrase=root_passphrase, places=places
+            )
             self._report(f"made {_names(rotation)}")
         elif not lacking(self.holders(), _sides(rotation), Keep.NEW):
             raise RotationRefused(f"the new {subject} authority is trusted everywhere already", "next is `activate`")

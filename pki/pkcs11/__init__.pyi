@@ -1,0 +1,6 @@
+from .key import (
+    TOKEN_KEYS as TOKEN_KEYS,
+    TokenKey as TokenKey,
+    TokenKeys as TokenKeys,
+)
+from .uri import TokenUri as TokenUri, is_token_uri as is_token_uri

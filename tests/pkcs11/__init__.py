@@ -1,0 +1,1 @@
+"""Keys of authorities in a real token: SoftHSM, by ``make test-pkcs11``."""

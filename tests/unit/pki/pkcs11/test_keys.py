@@ -1,0 +1,250 @@
+"""Keys in a token that can be made to fail: PINs, lost sessions, forks, and what is wrong with a token or a key."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+
+import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
+
+from sluice.core.errors import StoreError
+from sluice.pki.pkcs11.key import TokenKey, TokenKeys
+from sluice.pki.pkcs11.pin import read_pin
+from sluice.pki.pkcs11.sessions import Sessions, check_module_file
+from sluice.pki.pkcs11.uri import TokenUri
+from tests.fake_token import Attribute, FakeLibrary, FakeToken, KeyType
+
+DATA = b"to be signed"
+ECDSA = ec.ECDSA(hashes.SHA256())
+
+
+def write(path: Path, text: str, mode: int = 0o600) -> None:
+    path.write_text(text)
+    path.chmod(mode)
+
+
+@pytest.fixture
+def token() -> FakeToken:
+    return FakeToken()
+
+
+@pytest.fixture
+def library(token: FakeToken) -> FakeLibrary:
+    return FakeLibrary(token)
+
+
+@pytest.fixture
+def keys(library: FakeLibrary) -> TokenKeys:
+    return keys_of(library)
+
+
+def keys_of(library: FakeLibrary) -> TokenKeys:
+    return TokenKeys(Sessions(lambda: library, check_module=lambda _: None))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> TokenUri:
+    write(tmp_path / "pin", "1234\nnot this\n")
+    return TokenUri(module="/module.so", pin_source=f"file:{tmp_path / 'pin'}", token="hsm")  # noqa: S106  a label
+
+
+@pytest.fixture
+def key(keys: TokenKeys, place: TokenUri) -> TokenKey:
+    return keys.generate(place, "ecdsa-p256", "a key")
+
+
+def check(key: TokenKey) -> None:
+    key.public_key().verify(key.sign(DATA, ECDSA), DATA, ECDSA)
+
+
+@pytest.mark.parametrize("algorithm", ["ecdsa-p256", "ecdsa-p384"])
+def test_signatures_of_the_token_verify(algorithm: str, keys: TokenKeys, place: TokenUri, token: FakeToken) -> None:
+    key = keys.generate(place, algorithm, "a key")
+    private = token.objects[0]
+    assert (private[Attribute.PRIVATE], private[Attribute.SENSITIVE], private[Attribute.EXTRACTABLE]) == (1, 1, 0)
+    ecdsa = ec.ECDSA(hashes.SHA384() if key.key_size == 384 else hashes.SHA256())
+    key.public_key().verify(key.sign(DATA, ecdsa), DATA, ecdsa)
+    assert keys.load(key.uri).public_key() == key.public_key()
+    assert copy.copy(key) is copy.deepcopy(key) is key
+    assert token.tries == ["1234"]
+
+
+def test_it_signs_and_does_nothing_else(key: TokenKey) -> None:
+    with pytest.raises(UnsupportedAlgorithm):
+        key.exchange(ec.ECDH(), key.public_key())
+    with pytest.raises(UnsupportedAlgorithm):
+        key.sign(DATA, ec.ECDSA(Prehashed(hashes.SHA256())))
+    with pytest.raises(StoreError, match="does not leave token 'hsm'"):
+        key.private_numbers()
+    assert repr(key) == "TokenKey('a key' in token 'hsm')"
+
+
+def test_wrong_signature_does_not_leave(key: TokenKey, token: FakeToken) -> None:
+    token.faulty = True
+    with pytest.raises(StoreError, match="does not verify"):
+        key.sign(DATA, ECDSA)
+
+
+def test_wrong_pin_is_shown_once_until_it_changes(
+    keys: TokenKeys, place: TokenUri, token: FakeToken, tmp_path: Path
+) -> None:
+    write(tmp_path / "pin", "9999")
+    for _ in range(5):
+        with pytest.raises(StoreError, match=r"does not take the PIN in file:") as refused:
+            keys.generate(place, "ecdsa-p256", "a key")
+        assert "9999" not in str(refused.value)
+    assert token.tries == ["9999"]
+    write(tmp_path / "pin", "1234")
+    check(keys.generate(place, "ecdsa-p256", "a key"))
+
+
+def test_pin_that_becomes_wrong_is_shown_once(key: TokenKey, token: FakeToken) -> None:
+    token.pin = "changed"
+    for _ in range(3):
+        token.errors = ["SessionHandleInvalid"]
+        with pytest.raises(StoreError, match="does not take the PIN"):
+            key.sign(DATA, ECDSA)
+        token.errors = []
+    assert token.tries == ["1234", "1234"]
+
+
+@pytest.mark.parametrize(("flags", "why"), [(0x00020000, "locks itself at the next"), (0x00040000, "has locked")])
+def test_token_that_is_about_to_lock_itself_is_left_alone(
+    flags: int, why: str, keys: TokenKeys, place: TokenUri, token: FakeToken
+) -> None:
+    token.flags = flags
+    with pytest.raises(StoreError, match=why):
+        keys.generate(place, "ecdsa-p256", "a key")
+    assert token.tries == []
+
+
+@pytest.mark.parametrize("name", ["SessionHandleInvalid", "UserNotLoggedIn", "DeviceError", "GeneralError"])
+def test_lost_session_is_opened_again(name: str, key: TokenKey, token: FakeToken, library: FakeLibrary) -> None:
+    token.errors = [name]
+    before = library.initialized
+    check(key)
+    assert (library.initialized, token.tries) == (before + 1, ["1234", "1234"])
+
+
+def test_error_that_stays_is_told_and_later_tried_anew(key: TokenKey, token: FakeToken) -> None:
+    token.errors = ["SessionHandleInvalid", "", "DeviceRemoved"]
+    with pytest.raises(StoreError, match=r"token 'hsm' was removed \(plug it in"):
+        key.sign(DATA, ECDSA)
+    check(key)
+
+
+def test_token_that_comes_back(key: TokenKey, library: FakeLibrary, token: FakeToken) -> None:
+    library.tokens = []
+    token.errors = ["DeviceRemoved"]
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"token 'hsm' is not there, says /module\.so"):
+            key.sign(DATA, ECDSA)
+    library.tokens = [token]
+    check(key)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("MechanismInvalid", "does not sign with ECDSA"),
+        ("TokenWriteProtected", "write-protected"),
+        ("DeviceMemory", "is full"),
+        ("FunctionFailed", "refused: FunctionFailed"),
+    ],
+)
+def test_what_a_token_cannot_do_is_said(
+    name: str, why: str, keys: TokenKeys, place: TokenUri, token: FakeToken
+) -> None:
+    token.errors = ["", name]
+    with pytest.raises(StoreError, match=why):
+        keys.generate(place, "ecdsa-p256", "a key")
+
+
+def test_key_that_could_be_copied_is_removed_and_refused(keys: TokenKeys, place: TokenUri, token: FakeToken) -> None:
+    for spoils in ({Attribute.EXTRACTABLE: True}, {Attribute.SENSITIVE: False}):
+        token.spoils = spoils
+        with pytest.raises(StoreError, match="can be copied out of"):
+            keys.generate(place, "ecdsa-p256", "a key")
+        assert token.objects == []
+
+
+def test_keys_that_do_not_fit_a_reference(keys: TokenKeys, place: TokenUri, token: FakeToken, key: TokenKey) -> None:
+    with pytest.raises(StoreError, match="names a token and no key"):
+        keys.load(place)
+    with pytest.raises(StoreError, match="there is no key 'other' with id 01"):
+        keys.load(place.key("other", b"\x01"))
+    with pytest.raises(StoreError, match="leave out `object` and `id`"):
+        keys.generate(key.uri, "ecdsa-p256", "a key")
+    token.spoils = {Attribute.KEY_TYPE: KeyType.RSA}
+    with pytest.raises(StoreError, match="is of another type"):
+        keys.generate(place, "ecdsa-p256", "b")
+    token.put(ec.generate_private_key(ec.SECP256R1()), key.uri.id, "a key", b"", {})
+    with pytest.raises(StoreError, match="has 2 keys"):
+        keys_of(FakeLibrary(token)).load(key.uri)
+
+
+def test_one_of_several_tokens(place: TokenUri) -> None:
+    library = FakeLibrary(FakeToken("other"), FakeToken(serial=b"0001 \0"), FakeToken(serial=b"0002"))
+    with pytest.raises(StoreError, match=r"2 tokens fit.*by its serial"):
+        keys_of(library).generate(place, "ecdsa-p256", "a key")
+    keys_of(library).generate(dataclasses.replace(place, serial="0001"), "ecdsa-p256", "a key")
+    assert [len(token.objects) for token in library.tokens] == [0, 2, 0]
+
+
+def test_two_references_to_one_token_share_its_login(key: TokenKey, keys: TokenKeys, token: FakeToken) -> None:
+    token.logged_in = True
+    check(keys.load(dataclasses.replace(key.uri, serial="0001")))
+    assert token.tries == ["1234"]
+
+
+def test_module_that_does_not_load(keys: TokenKeys, place: TokenUri) -> None:
+    with pytest.raises(StoreError, match=r"/other\.so is not a PKCS#11 module that runs here: cannot load"):
+        keys.generate(dataclasses.replace(place, module="/other.so"), "ecdsa-p256", "a key")
+
+
+def test_child_of_a_fork_begins_anew(key: TokenKey, keys: TokenKeys, token: FakeToken, library: FakeLibrary) -> None:
+    """The child has no session of its parent, closes none, and initializes the module."""
+    before = library.initialized
+    keys._sessions._forget()  # what runs in the child first
+    check(key)
+    check(key)
+    assert (library.initialized, token.tries, token.closed) == (before + 1, ["1234", "1234"], 0)
+
+
+def test_module_file_that_others_can_change_is_not_loaded(tmp_path: Path) -> None:
+    module = tmp_path / "module.so"
+    with pytest.raises(StoreError, match="there is no PKCS#11 module"):
+        check_module_file(str(module))
+    write(module, "", 0o755)
+    check_module_file(str(module))
+    for mode in (0o775, 0o757):
+        module.chmod(mode)
+        with pytest.raises(StoreError, match="others can change"):
+            check_module_file(str(module))
+    with pytest.raises(StoreError, match="is not a file"):
+        check_module_file(str(tmp_path))
+
+
+def test_pin_is_read_from_private_files_and_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    pin = tmp_path / "pin"
+    write(pin, "1234\r\n")
+    assert read_pin(f"file:{pin}") == "1234"
+    pin.chmod(0o640)
+    with pytest.raises(StoreError, match="has mode 0640"):
+        read_pin(f"file:{pin}")
+    with pytest.raises(StoreError, match=r"no credentials of systemd.*LoadCredential=pin"):
+        read_pin("credential:pin")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert read_pin("credential:pin") == "1234"  # an access list shows like this
+    write(pin, "\n")
+    with pytest.raises(StoreError, match="there is no PIN"):
+        read_pin(f"file:{pin}")
+    pin.write_bytes(b"\xff\n")
+    with pytest.raises(StoreError, match="not UTF-8"):
+        read_pin(f"file:{pin}")
