@@ -126,12 +126,18 @@ class JobQueries:
         if job is None:
             return await self._archive.read_log(job_id, source, offset, limit)
         try:
-            return await self._logs.read(job.record.detail, source, offset, limit)
+            chunk = await self._logs.read(job.record.detail, source, offset, limit)
         except LogNotFound as lost:
             try:
                 return await self._archive.read_log(job_id, source, offset, limit)
             except (JobNotFound, LogNotFound):
                 raise lost from None
+        if chunk.data or not job.terminal:
+            return chunk
+        try:  # a TaskManager of the same name may be another one, which has nothing
+            return await self._archive.read_log(job_id, source, offset, limit)
+        except (JobNotFound, LogNotFound):
+            return chunk
 
     async def connections(self, job_id: str) -> Evidence:
         """Mutual TLS connections of the job's driver and executors."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from sluice.runtime.jobmanager.dispatcher.job_queries import answer_or_record
+from sluice.runtime.jobmanager.dispatcher.job_queries import JobQueries, answer_or_record
+from sluice.runtime.jobmanager.errors import LogNotFound
+from sluice.runtime.messages import LogChunk
 from sluice.runtime.rpc import EndpointNotFound, EndpointStopped, RpcError, RpcTimeout
 
 
@@ -27,3 +32,47 @@ async def test_what_is_on_record_answers_for_an_attempt_that_ended(error: RpcErr
 async def test_other_errors_are_no_end_of_an_attempt() -> None:
     with pytest.raises(RpcTimeout):
         await answer_or_record(answering(RpcTimeout("no answer")), lambda: "on record")
+
+
+class Logs:
+    """One log, or none; what a TaskManager or the history has."""
+
+    def __init__(self, text: str | None) -> None:
+        self._text = text
+
+    async def read(self, _: object, source: str, offset: int, limit: int) -> LogChunk:
+        assert (source, limit) == ("driver.stdout", 9)
+        if self._text is None:
+            raise LogNotFound("gone")
+        return LogChunk(data=self._text, offset=offset, next_offset=offset + len(self._text), end=True)
+
+    read_log = read
+
+
+@pytest.mark.parametrize(
+    ("there", "terminal", "kept", "shown"),
+    [
+        ("live", True, "kept", "live"),
+        ("", True, "kept", "kept"),
+        ("", True, None, ""),
+        ("", False, "kept", ""),
+        (None, True, "kept", "kept"),
+        (None, True, None, None),
+    ],
+)
+async def test_a_log_that_is_not_on_its_taskmanager_is_looked_for_in_the_history(
+    there: str | None, terminal: bool, kept: str | None, shown: str | None
+) -> None:
+    job = SimpleNamespace(record=SimpleNamespace(detail=None), terminal=terminal)
+    nothing: Any = None
+    jobs: Any = {"id": job}
+    logs: Any = Logs(there)
+    archive: Any = Logs(kept)
+    queries = JobQueries(
+        nothing, jobs, pending_reason=nothing, logs=logs, archive=archive, savepoints=nothing, clock=nothing
+    )
+    if shown is None:
+        with pytest.raises(LogNotFound, match="gone"):
+            await queries.read_log("id", "driver.stdout", 0, 9)
+    else:
+        assert (await queries.read_log("id", "driver.stdout", 0, 9)).data == shown
