@@ -44,7 +44,7 @@ def image_files() -> dict[str, bytes] | None:
 
 
 def pack_wheel(installed: Distribution) -> bytes:
-    """The wheel that ``installed`` came from: the same files with the same contents.
+    """The wheel that ``installed`` came from: the same files with the same contents, but for manual pages.
 
     Raises:
         CommandError: an installed file is not what was installed.
@@ -72,7 +72,7 @@ def _is_editable(installed: Distribution) -> bool:
 def _of_the_wheel(installed: Distribution) -> Iterator[PackagePath]:
     for path in installed.files or ():
         made_by_installer = path.parts[0].endswith(".dist-info") and path.name in _OF_THE_INSTALLATION
-        elsewhere = path.parts[0] in {"..", "bin"} or path.is_absolute()  # the command, which every installer makes
+        elsewhere = path.parts[0] in {"..", "bin", "share"} or path.is_absolute()  # the command, manual pages
         if not (made_by_installer or elsewhere or path.suffix == ".pyc"):
             yield path
 
