@@ -56,7 +56,7 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     real-time streaming are always pipelined."""
     layout: Layout = Layout.REDUCE
     """What is contiguous on the workers' disks: reduce: a partition of all maps; map: all partitions of a map."""
-    seal: Seal = False
+    seal: Seal = "auto"
     """Whether jobs encrypt and authenticate what they give to workers, with keys that only their drivers and executors
     have; "auto": where the driver's CPU has AES instructions."""
     encrypt_at_rest: bool = False
