@@ -17,12 +17,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import aiohttp
 import psutil
 
+from sluice.cli.cluster import comebacks
 from sluice.cli.cluster.identities import (
     ca_address,
     issue_due,
@@ -117,7 +119,7 @@ class Launcher:
             ended = end_survivors(record)
             if ended:
                 self.report(f"ended {ended} processes that an earlier launcher had left running")
-        for name in ("endpoints", "cluster.json"):
+        for name in ("endpoints", comebacks.COMEBACKS, "cluster.json"):
             path = self.home.run / name
             if path.is_dir():
                 shutil.rmtree(path)
@@ -316,7 +318,9 @@ class Launcher:
         return f"see {path}"
 
     async def _supervise(self, stop: asyncio.Event) -> None:
-        supervisor = Supervisor(self._members, self._start_member, self._write_record, self.report)
+        supervisor = Supervisor(
+            self._members, self._start_member, self._write_record, self.report, partial(comebacks.take, self.home)
+        )
 
         async def start(name: str) -> None:
             supervisor.watch(await self._add_taskmanager(name, supervisor))

@@ -42,6 +42,7 @@ class Supervisor:
         start: starts the process of a member; may raise, and is then asked again.
         record: writes down which processes run; may raise, and is then asked again.
         report: receives a line for each event.
+        comes_back: whether one that is drained, and has left, is to start again.
         pause: sleeps.
     """
 
@@ -49,6 +50,7 @@ class Supervisor:
     start: Callable[[Member], Awaitable[None]]
     record: Callable[[], None]
     report: Callable[[str], None]
+    comes_back: Callable[[str], bool] = lambda _: False
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     clock: Callable[[], float] = time.monotonic
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -103,15 +105,17 @@ class Supervisor:
         # After an error in here this begins anew: with the process that ended, or with the one that was started.
         while member.child is not None:
             ended: Exit = await member.child.wait()
-            if ended.code == DRAINED_EXIT_CODE:
+            drained = ended.code == DRAINED_EXIT_CODE
+            if drained and not self.comes_back(member.name):
                 self.report(f"{member.name} is drained and has left")
                 self.members.remove(member)
                 self.write_record()
                 return
             lived = self.clock() - member.started_at
-            member.failures = 0 if lived > STABLE_AFTER_SECONDS else member.failures + 1
+            member.failures = 0 if drained or lived > STABLE_AFTER_SECONDS else member.failures + 1
             delay = RESTART_DELAYS_SECONDS[min(member.failures, len(RESTART_DELAYS_SECONDS) - 1)]
-            self.report(f"{member.name} ended ({ended}); starting it again in {delay:.0f} s")
+            how = "is drained" if drained else f"ended ({ended})"
+            self.report(f"{member.name} {how}; starting it again in {delay:.0f} s")
             await self.pause(delay)
             await self.start(member)
             self.write_record()

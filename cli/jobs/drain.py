@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from sluice.cli.cluster import comebacks
 from sluice.cli.errors import CommandError
 from sluice.cli.gateway_options import GatewayOptions, through_gateway
 from sluice.cli.options import JsonOption
-from sluice.client import GatewayClient
+from sluice.client import ClientError, GatewayClient
+from sluice.core import Home
 
 POLL_SECONDS = 0.5
 
@@ -22,6 +26,10 @@ def drain(
     taskmanager: Annotated[str, typer.Argument(help="Its name, as `GET /v1/taskmanagers` shows it.")],
     wait: Annotated[bool, typer.Option("--wait", help="Return when the TaskManager has ended.")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait at most.")] = 600.0,
+    restart: Annotated[
+        bool,
+        typer.Option("--restart", help="Start it again when it has left, as after an upgrade (on a `sluice up` here)."),
+    ] = False,
     *,
     gateway: GatewayOptions,
     as_json: JsonOption = False,
@@ -31,15 +39,20 @@ def drain(
     It gets no new slots; its executors finish their tasks and hand their blocks on while others take their place
     (after `resources.drain_timeout` they are ended). Drivers on it go on to the end of their jobs: cancel a job that
     does not end, or stop it with a savepoint. Then the TaskManager leaves. Exit code 1 when it has not left in time.
+    With `--restart` it starts again as soon as it has left, with the programs that are installed then.
     """
-    seconds = timeout if wait else 0.0
-    left = gateway.call(lambda client: _drain(client, taskmanager, seconds))
+    seconds, home = timeout if wait else 0.0, gateway.located_home
+    if restart:
+        done, left = "started again", gateway.call(lambda client: _drain_and_start(client, taskmanager, seconds, home))
+    else:
+        comebacks.withdraw(home, taskmanager)
+        done, left = "left", gateway.call(lambda client: _drain(client, taskmanager, seconds))
     if as_json:
         print(json.dumps({"taskmanager": taskmanager, "left": left}))
     elif left or not wait:
-        print(f"{taskmanager} has left" if left else f"{taskmanager} is being drained")
+        print(f"{taskmanager} has {done}" if left else f"{taskmanager} is being drained")
     if wait and not left:
-        raise CommandError(f"{taskmanager} has not left within {timeout:g} s", "it goes on; see `sluice jobs list`")
+        raise CommandError(f"{taskmanager} has not {done} within {timeout:g} s", "it goes on; see `sluice jobs list`")
 
 
 @through_gateway
@@ -51,21 +64,49 @@ def undrain(
 ) -> None:
     """Return a draining TaskManager to service. One that has ended must be started again."""
     gateway.call(lambda client: client.post(f"/v1/taskmanagers/{taskmanager}/undrain"))
+    comebacks.withdraw(gateway.located_home, taskmanager)
     print(json.dumps({"taskmanager": taskmanager, "draining": False}) if as_json else f"{taskmanager} is in service")
 
 
 async def _drain(client: GatewayClient, taskmanager: str, seconds: float) -> bool:
+    """Whether it has left."""
     await client.post(f"/v1/taskmanagers/{taskmanager}/drain")
     console = Console(stderr=True)
-    deadline = asyncio.get_running_loop().time() + seconds
     said: tuple[int, int] | None = None
-    while asyncio.get_running_loop().time() < deadline:
+
+    async def left() -> bool:
+        nonlocal said
         held = await _held(client, taskmanager)
-        if held is None:
-            return True
-        if held != said:
+        if held is not None and held != said:
             said = held
             console.print(f"{taskmanager} holds {held[0]} slots and {held[1]} drivers", highlight=False)
+        return held is None
+
+    return await _until(left, seconds)
+
+
+async def _drain_and_start(client: GatewayClient, taskmanager: str, seconds: float, home: Home) -> bool:
+    """Whether it has left, and another process of `sluice up` has taken its place."""
+    leaving = comebacks.request(home, taskmanager)
+
+    async def back() -> bool:
+        now = comebacks.find(home, taskmanager)
+        return now not in {None, leaving} and await _held(client, taskmanager) is not None
+
+    begun = time.monotonic()
+    try:
+        left = await _drain(client, taskmanager, seconds)
+    except ClientError:
+        comebacks.withdraw(home, taskmanager)
+        raise
+    return left and await _until(back, seconds - (time.monotonic() - begun))
+
+
+async def _until(condition: Callable[[], Awaitable[bool]], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if await condition():
+            return True
         await asyncio.sleep(POLL_SECONDS)
     return False
 

@@ -28,6 +28,7 @@ class World:
     no_start: list[Exception] = field(default_factory=list)
     no_record: list[Exception] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
+    returning: set[str] = field(default_factory=set)
     said: list[str] = field(default_factory=list)
     recorded: list[tuple[int, ...]] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -51,6 +52,9 @@ class World:
         self.said.append(line)
         self.changed.set()
 
+    def comes_back(self, name: str) -> bool:
+        return name in self.returning
+
     async def pause(self, _: float) -> None:
         await asyncio.sleep(0)
 
@@ -71,7 +75,7 @@ async def supervised(world: World, *names: str) -> AsyncIterator[Supervisor]:
         member = Member(name, (name,))
         await world.start(member)
         world.members.append(member)
-    supervisor = Supervisor(world.members, world.start, world.record, world.say, world.pause)
+    supervisor = Supervisor(world.members, world.start, world.record, world.say, world.comes_back, world.pause)
     stop = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop))
     try:
@@ -143,7 +147,8 @@ async def test_loop_that_fails_goes_on(tmp_path: Path) -> None:
         done.set()
         await asyncio.Event().wait()
 
-    supervisor, stop = Supervisor([], world.start, world.record, world.say, world.pause), asyncio.Event()
+    supervisor = Supervisor([], world.start, world.record, world.say, world.comes_back, world.pause)
+    stop = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop, ("renewing identities", loop)))
     await asyncio.wait_for(done.wait(), DEADLINE_SECONDS)
     stop.set()
@@ -152,17 +157,38 @@ async def test_loop_that_fails_goes_on(tmp_path: Path) -> None:
     assert len(world.said) == 3
 
 
+async def drained(world: World) -> Member:
+    """A member whose process ends as a drained TaskManager does."""
+    code = f"raise SystemExit({DRAINED_EXIT_CODE})"
+    member = Member("taskmanager-1", ("taskmanager",))
+    member.child = await ChildProcess.start(
+        [sys.executable, "-c", code], env={}, cwd=world.directory, stdout=DEVNULL, stderr=DEVNULL
+    )
+    return member
+
+
+async def test_member_that_is_drained_to_start_again_does(tmp_path: Path) -> None:
+    world = World(tmp_path, returning={"taskmanager-1"})
+    async with supervised(world, "auth") as supervisor:
+        (auth,) = pids(world)
+        world.members.append(await drained(world))
+        left = pids(world)[1]
+        supervisor.watch(world.members[1])
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not world.recorded or left in world.recorded[-1]:
+                world.changed.clear()
+                await world.changed.wait()
+        assert world.recorded[-1] == (auth, pids(world)[1])
+    assert "taskmanager-1 is drained; starting it again in 1 s" in world.said
+
+
 async def test_member_that_is_drained_leaves_also_when_that_cannot_be_recorded(tmp_path: Path) -> None:
     world = World(tmp_path)
     async with supervised(world, "auth"):
-        gone = Member("taskmanager-1", ("taskmanager",))
-        code = f"raise SystemExit({DRAINED_EXIT_CODE})"
-        gone.child = await ChildProcess.start(
-            [sys.executable, "-c", code], env={}, cwd=tmp_path, stdout=DEVNULL, stderr=DEVNULL
-        )
+        gone = await drained(world)
         world.members.append(gone)
         world.no_record = [FULL]
-        supervisor = Supervisor(world.members, world.start, world.record, world.say, world.pause)
+        supervisor = Supervisor(world.members, world.start, world.record, world.say, world.comes_back, world.pause)
         stop = asyncio.Event()
         running = asyncio.create_task(supervisor.run(stop))
         async with asyncio.timeout(DEADLINE_SECONDS):
