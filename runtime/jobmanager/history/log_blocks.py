@@ -116,7 +116,7 @@ class LogPacker:
         logs = []
         for name, segments in self._segments.items():
             kept = tuple(segment for segment in segments if segment.block < stored)
-            if kept:
+            if kept or name not in self._cut:  # an empty log is one, too
                 logs.append(ArchivedLog(name=name, segments=kept, cut=name in self._cut or len(kept) < len(segments)))
         return tuple(logs)
 
