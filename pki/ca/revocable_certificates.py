@@ -79,10 +79,16 @@ def _outside(home: Home, now: dt.datetime, *, identity: SpiffeId | None, serial:
 
 
 def in_directory(home: Home, directory: Path, now: dt.datetime, *, serial: int | None = None) -> Iterator[Found]:
-    """The certificate in an identity directory, and those that it replaced: their keys may have been stolen."""
-    for leaf in (read_certificates(directory / CHAIN_FILE)[0], *previous_certificates(directory)):
+    """The certificate in an identity directory, and those that it replaced: their keys may have been stolen.
+
+    A replaced one whose authority a rotation has ended is left out: nobody trusts it any more.
+    """
+    current = read_certificates(directory / CHAIN_FILE)[0]
+    for leaf in (current, *previous_certificates(directory)):
         if leaf.not_valid_after_utc > now and serial in {None, leaf.serial_number}:
-            yield _issuer_of(home, leaf, directory), RevocationTarget.of(leaf, str(certified_identity(leaf)))
+            kind = _issuer_of(home, leaf, directory) if leaf is current else _trusted_issuer_of(home, leaf)
+            if kind is not None:
+                yield kind, RevocationTarget.of(leaf, str(certified_identity(leaf)))
 
 
 def fingerprints(home: Home, directory: Path | None = None) -> Iterator[tuple[int, str]]:
@@ -99,12 +105,18 @@ def fingerprints(home: Home, directory: Path | None = None) -> Iterator[tuple[in
 
 
 def _issuer_of(home: Home, leaf: x509.Certificate, directory: Path) -> AuthorityKind:
+    if (kind := _trusted_issuer_of(home, leaf)) is not None:
+        return kind
+    raise CertificateRejected(f"{directory} was not certified by an authority of {home.root}", "revoke it where it was")
+
+
+def _trusted_issuer_of(home: Home, leaf: x509.Certificate) -> AuthorityKind | None:
     store = AuthorityStore(home.pki)
     trust = TrustStore(home.pki)
     for kind in ISSUING:
         if store.exists(kind) and any(was_issued_by(leaf, anchor) for anchor in trust.anchors(kind)):
             return kind
-    raise CertificateRejected(f"{directory} was not certified by an authority of {home.root}", "revoke it where it was")
+    return None
 
 
 def _identity_in(directory: Path) -> SpiffeId | None:

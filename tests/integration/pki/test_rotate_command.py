@@ -192,6 +192,19 @@ def test_certificate_of_the_one_that_goes_can_be_revoked(home: Home, sluice_pki:
     assert f"{leaf.serial_number:x}" in json.loads(done.out)["revoked"], "the replaced one has not expired"
 
 
+def test_identity_that_a_rotation_renewed_can_be_revoked(home: Home, sluice_pki: Command) -> None:
+    """Its former certificate is in its directory still; nobody trusts the authority of that one."""
+    directory = home.identity(Role.TASKMANAGER, "tm-1")
+    before = read_certificates(directory / CHAIN_FILE)[0]
+    for verb in ("prepare", "activate", "finish"):
+        assert sluice_pki("rotate", verb, "internal").code == 0
+    leaf = read_certificates(directory / CHAIN_FILE)[0]
+    assert leaf.serial_number != before.serial_number
+    done = sluice_pki("revoke", "taskmanager/tm-1", "--reason", "key-compromise", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["revoked"] == [f"{leaf.serial_number:x}"]
+
+
 async def test_clients_of_the_gateway_follow_an_edge_rotation(home: Home, sluice_pki: Command, tmp_path: Path) -> None:
     """By the path that stays, also when they were started before; a copy of the first bundle ends with it."""
     sluice_pki("init")  # publishes the bundle of a home that was made without one
