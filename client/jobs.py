@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import AsyncIterator, Collection
 from typing import Any, Protocol
@@ -89,9 +90,11 @@ async def whole_id(client: Reader, typed: str) -> str:
         return typed
     found = [job async for page in job_pages(client) for job in page["jobs"] if job["id"].startswith(typed)]
     if not found:
-        found = [
-            job async for page in job_pages(client, HISTORY) for job in page["jobs"] if job["id"].startswith(typed)
-        ]
+        # A cluster of an earlier release has none.
+        with contextlib.suppress(RefusedError):
+            found = [
+                job async for page in job_pages(client, HISTORY) for job in page["jobs"] if job["id"].startswith(typed)
+            ]
     if not found:
         raise RefusedError(f"there is no job {typed!r}", "see `sluice jobs list`")
     if len(found) > 1:
