@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integration.cluster.conftest import REPOSITORY, LocalCluster
+from tests.live_files import paths_below
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -32,7 +33,7 @@ JVM_ENVIRONMENT = {
 def forbidden(cluster: LocalCluster) -> list[Path]:
     """What no job may reach, all of which exists."""
     home = cluster.home
-    keys = [path for path in home.rglob("key.pem") if "pki" in path.parts]
+    keys = [path for path in paths_below(home) if path.name == "key.pem" and "pki" in path.parts]
     assert keys
     found = [home / "pki", home / "run", home / "token", home / "gateway", home / "blobs", home / "log", *keys]
     found += [*(home / "work").glob("*/jobs/*/*"), REPOSITORY / "pyproject.toml", Path("/var/log"), Path("/etc/shadow")]

@@ -15,6 +15,7 @@ from sluice.audit.identities import log_path
 from sluice.core.home import Home
 from sluice.gateway.credentials.token_file import TokenStore
 from tests.integration.cluster.conftest import LocalCluster
+from tests.live_files import paths_below
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -65,7 +66,7 @@ def test_rest_listens_on_a_unix_socket_only_and_for_its_owner_only(cluster: Loca
 
 
 def test_key_files_are_readable_by_their_owner_alone(cluster: LocalCluster) -> None:
-    secrets = [path for path in cluster.home.rglob("*") if path.name == "key.pem" or path.suffix in {".p12", ".pass"}]
+    secrets = [path for path in paths_below(cluster.home) if path.name == "key.pem" or path.suffix in {".p12", ".pass"}]
     assert len(secrets) >= 6
     modes = {}
     for path in secrets:

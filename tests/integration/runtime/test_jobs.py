@@ -23,12 +23,13 @@ from sluice.runtime.spark.driver.spec import DriverSpec
 from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.runtime.conftest import Cluster, eventually, until_gone
+from tests.live_files import paths_below
 
 
 def left_of(cluster: Cluster, job_id: str) -> list[str]:
     """Names of everything kept of a job, logs included."""
     places = (cluster.home.blobs / job_id, *cluster.home.root.glob(f"work/*/jobs/{job_id}"))
-    return sorted({path.name for place in places for path in place.rglob("*") if path.is_file()})
+    return sorted({path.name for place in places for path in paths_below(place) if path.is_file()})
 
 
 async def test_a_job_runs_and_leaves_only_its_logs(cluster: Cluster) -> None:

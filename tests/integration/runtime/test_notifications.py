@@ -19,6 +19,7 @@ from sluice.runtime.notify import Kind, MailConfig, NotifyConfig, WebhookConfig,
 from sluice.runtime.processes import notifications
 from tests.audit_receivers import HttpReceiver, server_context
 from tests.integration.runtime.conftest import Cluster
+from tests.live_files import paths_below
 from tests.mail_server import MailServer
 from tests.outside import OutsideAuthority
 from tests.waiting import until
@@ -33,7 +34,7 @@ def told(receiver: HttpReceiver) -> list[dict[str, Any]]:
 
 def known(cluster: Cluster) -> bytes:
     """What is kept of what receivers were told."""
-    kept = list(cluster.home.root.rglob("meta/notifications"))
+    kept = [each for each in paths_below(cluster.home.root) if each.parts[-2:] == ("meta", "notifications")]
     return base64.b64decode(json.loads(kept[0].read_bytes())["value"]) if kept else b""
 
 

@@ -27,6 +27,7 @@ from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import HOST, JOB_ID
 from tests.integration.spark.test_data_channel import HELLO, JOB, driver_rpc, jdk_executor, openssl_executor
 from tests.integration.spark.test_fail_closed import ACCEPT, EXECUTOR, command_for, run
+from tests.live_files import paths_below
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -151,7 +152,7 @@ async def test_idle_connection_of_a_revoked_executor_is_ended_and_no_other(
 
 def said(rounds: Rounds) -> str:
     """Everything that the JVMs of the job have logged."""
-    logs = [path for path in rounds.job.directory.rglob("*") if path.is_file() and "log" in path.name]
+    logs = [path for path in paths_below(rounds.job.directory) if path.is_file() and "log" in path.name]
     return "".join(path.read_text(errors="replace") for path in logs)
 
 
