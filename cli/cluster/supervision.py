@@ -31,6 +31,8 @@ class Member:
     child: ChildProcess | None = None
     started_at: float = 0.0
     failures: int = 0
+    coming_back: bool = False
+    """It starts again although it was drained; so it stays until it runs, whatever fails meanwhile."""
 
 
 @dataclass
@@ -42,7 +44,7 @@ class Supervisor:
         start: starts the process of a member; may raise, and is then asked again.
         record: writes down which processes run; may raise, and is then asked again.
         report: receives a line for each event.
-        comes_back: whether one that is drained, and has left, is to start again.
+        comes_back: whether one that has ended is to start again even if it was drained; asked once for each end.
         pause: sleeps.
     """
 
@@ -106,7 +108,8 @@ class Supervisor:
         while member.child is not None:
             ended: Exit = await member.child.wait()
             drained = ended.code == DRAINED_EXIT_CODE
-            if drained and not self.comes_back(member.name):
+            member.coming_back = self.comes_back(member.name) or member.coming_back
+            if drained and not member.coming_back:
                 self.report(f"{member.name} is drained and has left")
                 self.members.remove(member)
                 self.write_record()
@@ -118,6 +121,7 @@ class Supervisor:
             self.report(f"{member.name} {how}; starting it again in {delay:.0f} s")
             await self.pause(delay)
             await self.start(member)
+            member.coming_back = False
             self.write_record()
 
     async def _keep_record(self) -> None:

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from sluice.cli.cluster.supervision import Member, Supervisor
 from sluice.runtime.node.child_process import ChildProcess
 from sluice.runtime.taskmanager.errors import DRAINED_EXIT_CODE
@@ -53,7 +55,10 @@ class World:
         self.changed.set()
 
     def comes_back(self, name: str) -> bool:
-        return name in self.returning
+        if name not in self.returning:
+            return False
+        self.returning.remove(name)
+        return True
 
     async def pause(self, _: float) -> None:
         await asyncio.sleep(0)
@@ -167,10 +172,12 @@ async def drained(world: World) -> Member:
     return member
 
 
-async def test_member_that_is_drained_to_start_again_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("failing", [[], [FULL, FULL]])
+async def test_member_that_is_drained_to_start_again_does(tmp_path: Path, failing: list[Exception]) -> None:
     world = World(tmp_path, returning={"taskmanager-1"})
     async with supervised(world, "auth") as supervisor:
         (auth,) = pids(world)
+        world.no_start = list(failing)
         world.members.append(await drained(world))
         left = pids(world)[1]
         supervisor.watch(world.members[1])
@@ -180,6 +187,16 @@ async def test_member_that_is_drained_to_start_again_does(tmp_path: Path) -> Non
                 await world.changed.wait()
         assert world.recorded[-1] == (auth, pids(world)[1])
     assert "taskmanager-1 is drained; starting it again in 1 s" in world.said
+
+
+async def test_member_that_is_killed_while_it_drains_stays_away_at_its_next_drain(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    async with supervised(world, "taskmanager-1"):
+        (before,) = pids(world)
+        world.returning.add("taskmanager-1")
+        kill(world, "taskmanager-1")
+        await world.until(before)
+    assert not world.returning
 
 
 async def test_member_that_is_drained_leaves_also_when_that_cannot_be_recorded(tmp_path: Path) -> None:
