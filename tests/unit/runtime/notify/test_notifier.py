@@ -319,7 +319,8 @@ async def test_killed_between_message_and_disk_it_tells_again() -> None:
     assert it.ops.told == ["job-1", "job-1"], "at least once"
 
 
-async def test_stopped_while_a_receiver_hangs_it_tells_the_other_one_no_second_time() -> None:
+async def hanging() -> tuple[World, asyncio.Task[None]]:
+    """One receiver was told of a job, and another one does not answer."""
     it = world(hook("ops", Kind.JOB_FAILED), hook("slow", Kind.JOB_FAILED))
     await it.after()
     it.now += 1
@@ -327,6 +328,11 @@ async def test_stopped_while_a_receiver_hangs_it_tells_the_other_one_no_second_t
     it.receivers["slow"].hangs = True
     step = asyncio.create_task(it.after())
     await until(lambda: it.ops.told and it.receivers["slow"].attempts)
+    return it, step
+
+
+async def test_stopped_while_a_receiver_hangs_it_tells_the_other_one_no_second_time() -> None:
+    it, step = await hanging()
     step.cancel()
     with pytest.raises(asyncio.CancelledError):
         await step
@@ -339,13 +345,7 @@ async def test_stopped_while_a_receiver_hangs_it_tells_the_other_one_no_second_t
 
 @pytest.mark.parametrize("full", [False, True])
 async def test_it_stops_when_the_disk_is_full_too(full: bool) -> None:
-    it = world(hook("ops", Kind.JOB_FAILED), hook("slow", Kind.JOB_FAILED))
-    await it.after()
-    it.now += 1
-    it.fail_job(1)
-    it.receivers["slow"].hangs = True
-    step = asyncio.create_task(it.after())
-    await until(lambda: it.ops.told and it.receivers["slow"].attempts)
+    it, step = await hanging()
     it.store.fails = full
     step.cancel()
     with pytest.raises(asyncio.CancelledError):
