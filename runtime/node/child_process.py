@@ -245,13 +245,15 @@ class ChildProcess:
             os.killpg(self.pid, number)
 
     async def stop(self, grace_seconds: float) -> Exit:
-        """SIGTERM the group, and SIGKILL what is left of it after ``grace_seconds``."""
-        if self.running:
-            if self._background and can_return():  # to end takes time, too
-                with contextlib.suppress(OSError):
-                    await self.to_foreground()
-            self.signal_group(signal.SIGTERM)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), grace_seconds)
-        self.signal_group(signal.SIGKILL)
+        """SIGTERM the group, and SIGKILL what is left of it after ``grace_seconds``, or at once when cancelled."""
+        try:
+            if self.running:
+                if self._background and can_return():  # to end takes time, too
+                    with contextlib.suppress(OSError):
+                        await self.to_foreground()
+                self.signal_group(signal.SIGTERM)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), grace_seconds)
+        finally:  # a box that is being made ignores SIGTERM, and who is cancelled does not come back for the rest
+            self.signal_group(signal.SIGKILL)
         return await self.wait()

@@ -143,8 +143,8 @@ class ExecutorProcess:
         except BaseException:  # nobody gets to know of the child who could end it
             await asyncio.shield(child.stop(0))
             raise
-        if self._unwanted:  # asked to end while it was being started
-            await child.stop(KILL_GRACE_SECONDS)
+        if self._unwanted:  # asked to end while it was being started: it has not begun with anything
+            await child.stop(0)
         return child
 
     async def _attempt(self, launcher: ExecutorLauncher) -> ChildProcess | None:

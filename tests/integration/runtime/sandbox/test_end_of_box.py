@@ -102,6 +102,20 @@ async def test_what_ignores_sigterm_is_killed_after_the_grace(boxes: Boxes) -> N
     assert str(ended) == "killed by SIGKILL"
 
 
+async def test_what_ignores_sigterm_is_killed_when_who_stops_it_is_cancelled(boxes: Boxes) -> None:
+    """As when a TaskManager ends while an executor is being started: a box that is being made ignores SIGTERM, too."""
+    child = await boxes.start("/bin/sh", "-c", "trap '' TERM; touch ready; sleep 300")
+    await _until(_ready(boxes))
+    stopping = asyncio.create_task(child.stop(DEADLINE_SECONDS))
+    await asyncio.sleep(0)  # it begins, and waits
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        assert str(await child.wait()) == "killed by SIGKILL"
+
+
 async def test_sigkill_leaves_nothing_behind(boxes: Boxes) -> None:
     """Not even what left the process group."""
     seconds = _seconds()
