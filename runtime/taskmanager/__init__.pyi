@@ -4,5 +4,6 @@ from .jobmanager_link import RegisteringTaskManager as RegisteringTaskManager
 from .launcher import ExecutorLauncher as ExecutorLauncher, SparkExecutorLauncher as SparkExecutorLauncher
 from .network_owner import NetworkOwner as NetworkOwner
 from .networks import Networks as Networks
-from .task_executor import TaskExecutor as TaskExecutor, TaskManagerShape as TaskManagerShape
+from .shape import TaskManagerShape as TaskManagerShape
+from .task_executor import TaskExecutor as TaskExecutor
 from .warm_processes import WarmProcesses as WarmProcesses, objection as objection

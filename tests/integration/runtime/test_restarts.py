@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from sluice.runtime.taskmanager.task_executor import KEPT_DRIVERS
+from sluice.runtime.taskmanager.kept_logs import KEPT_DRIVERS
 from tests.integration.runtime.conftest import Cluster, eventually, until_gone
 
 FIXED = {"strategy": "fixed-delay", "delay": 0.1, "attempts": 2}
