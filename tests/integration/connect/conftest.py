@@ -9,6 +9,7 @@ import contextlib
 import shutil
 import ssl
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -58,7 +59,8 @@ class FakeSession:
     port: int = 0
     seen: list[tuple[str, bytes]] = field(default_factory=list)
     metadata: list[Mapping[str, Any]] = field(default_factory=list)
-    ended: int = 0
+    ended: list[threading.Event] = field(default_factory=list)
+    """One for each call, in the order in which they began."""
     transports: set[Any] = field(default_factory=set)
     server: Server | None = None
 
@@ -88,6 +90,8 @@ class FakeSession:
     async def serve(self, method: str, stream: Stream[bytes, bytes]) -> None:
         self.metadata.append(dict(stream.metadata or {}))
         self.transports.add(stream._stream._transport)
+        ended = threading.Event()
+        self.ended.append(ended)
         try:
             async for message in stream:
                 self.seen.append((method, message))
@@ -101,7 +105,7 @@ class FakeSession:
             if method == "AddArtifacts":  # one answer to them all
                 await stream.send_message(proto.AddArtifactsResponse(session_id="s").SerializeToString())
         finally:
-            self.ended += 1
+            ended.set()
 
     def users(self) -> list[str]:
         """The users of all messages, and nothing left to remember."""
