@@ -91,15 +91,16 @@ class EnvoyProcess(EnvoyAdmin):
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL for what does not end in time."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
+        """SIGTERM, and SIGKILL for what does not end in time, or at once when cancelled."""
         try:
-            await asyncio.wait_for(self._process.wait(), STOP_GRACE_SECONDS)
-        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), STOP_GRACE_SECONDS)
+        finally:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-            await self._process.wait()
+        await self._process.wait()
 
     def tail(self) -> str:
         """The last lines of Envoy's own messages."""

@@ -322,13 +322,13 @@ async def _run_envoy(
     home: Home, config: GatewayConfig, paths: EnvoyPaths, secrets: Secrets, egress: EgressConfig
 ) -> None:
     make_private_directory(home.logs)
-    # In the home, where the paths of its configuration begin: that may come from another machine.
-    envoy = await EnvoyProcess.start(
-        paths.bootstrap, admin_socket=paths.admin_socket, log=home.logs / "envoy-proxy.log", directory=home.root
-    )
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(paths.admin_socket.unlink, missing_ok=True)
         await _chain_access_log(home, config, stack)
+        # In the home, where the paths of its configuration begin: that may come from another machine.
+        envoy = await EnvoyProcess.start(
+            paths.bootstrap, admin_socket=paths.admin_socket, log=home.logs / "envoy-proxy.log", directory=home.root
+        )
         reports = UseReports(envoy)
         stack.callback(reports.close)
         stack.push_async_callback(envoy.stop)
