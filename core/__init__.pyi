@@ -94,7 +94,7 @@ from .metrics import (
     render as render,
 )
 from .metrics_socket import fetch as fetch, serving as serving, socket_of as socket_of
-from .tasks import end_tasks as end_tasks, repeat as repeat, side_by_side as side_by_side
+from .tasks import end_tasks as end_tasks, in_time as in_time, repeat as repeat, side_by_side as side_by_side
 from .tracing import (
     TRACEPARENT_HEADER as TRACEPARENT_HEADER,
     TRACING as TRACING,

@@ -6,11 +6,12 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from sluice.core.errors import SluiceError
 
 _LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 async def end_tasks(*tasks: asyncio.Future[Any]) -> None:
@@ -29,11 +30,24 @@ async def side_by_side(*steps: Coroutine[Any, Any, object]) -> None:
     tasks = [asyncio.ensure_future(step) for step in steps]
     try:
         await asyncio.wait(tasks)
-    except asyncio.CancelledError:
+    finally:
         await end_tasks(*tasks)
-        raise
     for task in tasks:
         task.result()
+
+
+async def in_time(seconds: float, *steps: Coroutine[Any, Any, _T]) -> list[_T]:
+    """What those of ``steps`` return that succeed within ``seconds``; the others are cancelled, and have ended.
+
+    All are when the caller is cancelled.
+    """
+    tasks = [asyncio.ensure_future(step) for step in steps]
+    try:
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+    finally:
+        await end_tasks(*tasks)
+    return [task.result() for task in tasks if not task.cancelled() and task.exception() is None]
 
 
 async def repeat(step: Callable[[], object], seconds: float, failure: str) -> NoReturn:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from sluice.core import SluiceError, Span
+from sluice.core import SluiceError, Span, end_tasks, in_time
 from sluice.runtime.checkpoint import CheckpointLost, Savepoint, SavepointNotFound
 from sluice.runtime.gateways import DriverGateway, TaskExecutorGateway
 from sluice.runtime.ha import LeadershipLost
@@ -416,7 +416,7 @@ class ActionRunner:
             await self._give_back()
             await telling
         finally:
-            telling.cancel()
+            await end_tasks(telling)
         await self._shuffle.release()
         await self._repeated(lambda: self._services.dispatcher.job_released(self.job_id))
 
@@ -439,14 +439,7 @@ class ActionRunner:
 
     async def _ask_taskmanagers(self, ask: Callable[[TaskExecutorGateway], Coroutine[Any, Any, _T]]) -> list[_T]:
         """The answers of all TaskManagers of this job that give one in time."""
-        asked = [asyncio.ensure_future(ask(gateway)) for gateway in self.taskmanagers.values()]
-        if not asked:
-            return []
-        _, late = await asyncio.wait(asked, timeout=COLLECT_TIMEOUT_SECONDS)
-        for each in late:
-            each.cancel()
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        return [answer for answer in answers if not isinstance(answer, BaseException)]
+        return await in_time(COLLECT_TIMEOUT_SECONDS, *(ask(gateway) for gateway in self.taskmanagers.values()))
 
     def _end_span(self, record: JobRecord) -> None:
         failed = record.detail.failure is not None and record.detail.state in {JobState.FAILED, JobState.RESTARTING}

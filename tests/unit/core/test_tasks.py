@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 
 import pytest
 
 from sluice.core.errors import StoreError
-from sluice.core.tasks import end_tasks, repeat, side_by_side
+from sluice.core.tasks import end_tasks, in_time, repeat, side_by_side
 from sluice.pki.revocation.revoked_peers import RevokedPeers
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.connection_guard import ConnectionGuard
@@ -112,3 +113,66 @@ class TestSideBySide:
             await both
 
         assert ended == [True, True]
+
+    async def test_all_failures_are_heard(self) -> None:
+        """None is told to the event loop, as that of a task that nobody awaits."""
+        told: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+        async def fails(why: str) -> None:
+            raise StoreError(why)
+
+        with pytest.raises(StoreError, match="first"):
+            await side_by_side(fails("first"), fails("second"))
+
+        gc.collect()
+        assert not told
+
+
+class TestInTime:
+    """Steps of which some succeed in time."""
+
+    async def test_only_what_succeeds_in_time_is_returned(self) -> None:
+        ended = []
+
+        async def answers(value: int) -> int:
+            return value
+
+        async def fails() -> int:
+            raise StoreError("it is away")
+
+        async def lasts() -> int:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(True)
+            return 0
+
+        assert await in_time(0.01, answers(1), fails(), lasts(), answers(2)) == [1, 2]
+        assert ended == [True]
+
+    async def test_nothing_is_nothing(self) -> None:
+        assert await in_time(0) == []
+
+    async def test_when_cancelled_all_have_ended_and_their_failures_are_heard(self) -> None:
+        """As when a JobManager stops while it asks TaskManagers, whose connections end as well."""
+        told: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        started = asyncio.Event()
+
+        async def fails_when_cancelled() -> None:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise StoreError("the connection is gone")
+
+        asking = asyncio.create_task(in_time(60, fails_when_cancelled(), fails_when_cancelled()))
+        await started.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+        del asking
+        gc.collect()
+        assert not told
