@@ -58,6 +58,15 @@ def test_alerts_have_names_of_their_own() -> None:
     assert len(set(names)) == len(names)
 
 
+def test_recorded_series_raise_each_alert_and_leave_it_silent_at_another_time() -> None:
+    """What ``promtool test rules`` then checks."""
+    tests = yaml.safe_load((DEPLOY / "prometheus" / "sluice.test.yml").read_text())["tests"]
+    cases = [case for test in tests for case in test["alert_rule_test"]]
+    names = {rule["alert"] for rule in RULES}
+    assert {case["alertname"] for case in cases if case.get("exp_alerts")} == names
+    assert {case["alertname"] for case in cases if not case.get("exp_alerts")} == names
+
+
 def test_the_dashboard_shows_metrics_that_exist() -> None:
     expressions = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
     assert len(expressions) > 20
