@@ -53,6 +53,7 @@ from .files import (
     locked_file as locked_file,
     make_private_directory as make_private_directory,
     read_bounded as read_bounded,
+    read_deployed_secret as read_deployed_secret,
     read_secret as read_secret,
     remove_leftovers as remove_leftovers,
     replace_set as replace_set,
@@ -83,6 +84,7 @@ from .kubernetes_api import (
 from .logs import LogConfig as LogConfig, configure_logging as configure_logging
 from .metric_samples import MetricsRegistry as MetricsRegistry, Sample as Sample, families as families
 from .metrics import (
+    CERTIFICATE_FILE_NOT_AFTER as CERTIFICATE_FILE_NOT_AFTER,
     CONTENT_TYPE as CONTENT_TYPE,
     IDENTITY_NOT_AFTER as IDENTITY_NOT_AFTER,
     IDENTITY_NOT_BEFORE as IDENTITY_NOT_BEFORE,

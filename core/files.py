@@ -242,17 +242,27 @@ def read_secret(path: Path, limit: int = MAX_MATERIAL_BYTES) -> bytes:
     return _read(path, limit, 0o077)
 
 
-def _read(path: Path, limit: int, forbidden: int) -> bytes:
-    """The content of a file that has none of the ``forbidden`` bits in its mode."""
+def read_deployed_secret(path: Path, limit: int = MAX_MATERIAL_BYTES) -> bytes:
+    """The same for a secret that somebody else puts there: the group may read a file of root.
+
+    So are the files of a Kubernetes secret with ``fsGroup``, and of Debian's group ``ssl-cert``. Who else is in the
+    group is root's decision; a file of another owner must be the owner's alone.
+    """
+    return _read(path, limit, 0o077, roots_group=stat.S_IRGRP)
+
+
+def _read(path: Path, limit: int, forbidden: int, *, roots_group: int = 0) -> bytes:
+    """The content of a file without any of the ``forbidden`` mode bits; a file of root may have ``roots_group``."""
     passed_on = path.parts[:2] in _PASSED_ON and path.parts[:3] != _SHARED_MEMORY
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | (0 if passed_on else os.O_NONBLOCK)
     try:
         descriptor = os.open(path, flags)
         try:
-            mode = os.fstat(descriptor).st_mode
+            info = os.fstat(descriptor)
+            mode = info.st_mode
             if not (stat.S_ISREG(mode) or passed_on):
                 raise StoreError(f"{path} is a {'directory' if stat.S_ISDIR(mode) else 'special file'}, not a file")
-            if mode & forbidden:
+            if _exposing_bits(info, forbidden, roots_group):
                 shown = f"{stat.S_IMODE(mode):04o}"
                 raise StoreError(f"{path} has mode {shown}: others can read this secret", f"chmod 600 {path}")
             with open(descriptor, "rb", closefd=False) as file:
@@ -264,6 +274,11 @@ def _read(path: Path, limit: int, forbidden: int) -> bytes:
     if len(data) > limit:
         raise StoreError(f"{path} is larger than {limit} bytes")
     return data
+
+
+def _exposing_bits(info: os.stat_result, forbidden: int, roots_group: int) -> int:
+    """The bits in the mode of a secret file that give it to others."""
+    return info.st_mode & forbidden & ~(roots_group if info.st_uid == 0 else 0)
 
 
 def exchange(one: Path, other: Path) -> None:

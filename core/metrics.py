@@ -44,6 +44,12 @@ IDENTITY_NOT_BEFORE = Gauge(
     ["identity"],
     registry=REGISTRY,
 )
+CERTIFICATE_FILE_NOT_AFTER = Gauge(
+    "sluice_certificate_file_not_after_seconds",
+    "When the certificate of gateway.certificate_file in use ends, in seconds since the epoch.",
+    ["file"],
+    registry=REGISTRY,
+)
 
 
 @dataclass(frozen=True, eq=False)

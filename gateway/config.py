@@ -20,6 +20,10 @@ MAX_EXT_AUTHZ_CLIENTS = 64
 MAX_AUDIT_EXPORTS = 8
 MAX_PASS_SECONDS = 600
 """Shorter than a signing key stays published after its last signature."""
+_DNS_NAME = re.compile(
+    r"(?=.{1,253}\Z)(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+)
+"""Without a wildcard and a dot at the end; no address, which clients do not send (RFC 6066, 3)."""
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Signature algorithms an issuer may use: none with a shared secret, and not ``none``."""
 
@@ -154,6 +158,15 @@ def check_url(key: str, url: str) -> None:
         raise ValueError(f"{key} {url[:200]!r} must be a URL as in https://id.example.com/realm")
 
 
+def check_asked_names(names: tuple[str, ...]) -> None:
+    """Raise ValueError unless ``names`` are what clients can ask for in a TLS handshake: DNS names, at least one."""
+    if not names:
+        raise ValueError("certificate_file needs server_names: it is shown to clients that ask for one of them")
+    for name in names:
+        if not _DNS_NAME.fullmatch(name) or name.rpartition(".")[2].isdigit():
+            raise ValueError(f"server_names has {name[:253]!r}: with certificate_file they must be plain DNS names")
+
+
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Times are in seconds, sizes in bytes."""
 
@@ -162,6 +175,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Port of Envoy's HTTPS listener; 0 means any free port."""
     server_names: tuple[str, ...] = ("localhost",)
     """DNS names in the edge certificate, besides the listener's address; requests for other hosts are refused."""
+    certificate_file: str = ""
+    """Path of a certificate chain (PEM, leaf first) of another authority, shown to clients that ask for one of
+    server_names; empty: the edge authority's. Watched, and loaded without a restart."""
+    key_file: str = ""
+    """Path of its private key (PEM, mode 0600; a file of root may be readable by its group)."""
     request_timeout: float = 60.0
     """How long REST may take to answer a request that has arrived completely."""
     header_timeout: float = 10.0
@@ -216,6 +234,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             check_url("public_url", self.public_url)
             if urlsplit(self.public_url).path:
                 raise ValueError("public_url must not have a path")
+        if bool(self.certificate_file) != bool(self.key_file):
+            raise ValueError("certificate_file and key_file belong together")
+        if self.certificate_file:
+            for key in ("certificate_file", "key_file"):
+                if not (path := str(getattr(self, key))).startswith("/"):
+                    raise ValueError(f"{key} {path[:200]!r} must be an absolute path")
+            check_asked_names(self.server_names)
         if self.http3 and not self.port:
             raise ValueError("http3 needs a fixed port: TCP and UDP have the same one, and 0 is any")
         if not 10 <= self.pass_lifetime <= MAX_PASS_SECONDS:

@@ -33,6 +33,10 @@ class EnvoyIdentityError(GatewayError):
     """An identity meant for Envoy is not the gateway's, or of the wrong side."""
 
 
+class EdgeCertificateError(GatewayError):
+    """The files of ``certificate_file`` and ``key_file`` do not hold what the gateway could show to clients."""
+
+
 class BootstrapError(GatewayError):
     """Envoy's configuration source is missing, or refers to an unknown value."""
 

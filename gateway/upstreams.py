@@ -14,6 +14,7 @@ from sluice.pki import Role
 
 EDGE_SECRET = "edge"  # noqa: S105  the name of a secret, not a secret
 EDGE_TRUST_SECRET = "edge-trust"  # noqa: S105  likewise
+EDGE_FILE_SECRET = "edge-file"  # noqa: S105  likewise
 CERTIFICATE_SECRET = "internal"  # noqa: S105  likewise
 TRUST_SECRET = "internal-trust"  # noqa: S105  likewise
 XDS_CLUSTER = "xds"

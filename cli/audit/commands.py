@@ -56,6 +56,7 @@ from sluice.cli.options import (
 from sluice.cli.progress import bar
 from sluice.cli.tables import print_table
 from sluice.core import Home, StoreError, write_public
+from sluice.gateway import GatewayConfig
 from sluice.pki import Channel
 from sluice.pki.authorities import TrustStore
 from sluice.pki.x509 import AuthorityKind
@@ -271,7 +272,25 @@ def home_subjects(
             Subject(listener, options, identities, edge, anchors=anchors_of(located, listener))
             for listener in found.listeners
         ]
+        subjects += [Subject(each, options) for each in shown_by_name(found.listeners, configuration.gateway)]
         yield [*subjects, Subject(files, options, unreadable=found.unreadable)]
+
+
+def shown_by_name(listeners: Sequence[Listener], config: GatewayConfig) -> Iterator[Listener]:
+    """The gateway as browsers see it that ask for its name, when it has a certificate of another authority.
+
+    That authority follows its own rules: neither a SPIFFE ID nor a lifetime of days can be expected of it.
+    """
+    for each in listeners:
+        if config.certificate_file and each.channel is Channel.EDGE:
+            yield Listener(
+                name=f"{each.name}-certificate-file",
+                kind=Kind.SERVER,
+                host=each.host,
+                port=each.port,
+                server_name=config.server_names[0],
+                foreign=True,
+            )
 
 
 def anchors_of(home: Home, listener: Listener) -> tuple[x509.Certificate, ...]:

@@ -16,10 +16,18 @@ from sluice.cli.options import (
     HomeOption,
     load_configuration,
 )
-from sluice.core import make_private_directory, write_public, write_secret
+from sluice.core import make_private_directory, utc_now, write_public, write_secret
 from sluice.gateway import ENVOY_NAME
 from sluice.gateway.audit_log import access_file
-from sluice.gateway.proxy import CONFIGURATION, TRUST_FILE, EnvoyPaths, NginxPaths, legs_of, render_nginx
+from sluice.gateway.proxy import (
+    CONFIGURATION,
+    TRUST_FILE,
+    CertificateFiles,
+    EnvoyPaths,
+    NginxPaths,
+    legs_of,
+    render_nginx,
+)
 from sluice.gateway.service import edge_directory
 from sluice.pki import Role
 from sluice.pki.authorities import trusted_pem
@@ -53,6 +61,8 @@ def render_(
     user = pwd.getpwuid(0).pw_name if os.geteuid() == 0 else ""
     paths = NginxPaths(directory, edge_directory(located), internal, access_file(located), user)
     text = render_nginx(configuration.gateway, paths, legs)
+    if (files := CertificateFiles.of(configuration.gateway)) is not None:
+        files.update(utc_now())
     if out is None:
         typer.echo(text, nl=False)
         return

@@ -10,6 +10,7 @@ from sluice.core import EgressConfig
 from sluice.core.xds import CLUSTER, EXTENSION, LISTENER, ROUTES, Resources, from_json
 from sluice.gateway.authz import Route
 from sluice.gateway.config import GatewayConfig
+from sluice.gateway.envoy_config.certificate_file import with_certificate_file
 from sluice.gateway.envoy_config.clusters import edge_clusters
 from sluice.gateway.envoy_config.egress import egress_clusters, egress_listeners
 from sluice.gateway.envoy_config.filters import PASS, REVOCATIONS, pass_filter
@@ -47,6 +48,7 @@ def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]
     listeners = {EDGE: edge_listener(inputs.listener_source, inputs.config, inputs.collector)}
     if inputs.config.http3:
         listeners[EDGE_QUIC] = quic_listener(listeners[EDGE], inputs.config)
+    listeners = {name: with_certificate_file(each, inputs.config) for name, each in listeners.items()}
     listeners |= egress_listeners(inputs.egress, inputs.trust_domain)
     routes = route_configuration(inputs.config, inputs.routes, inputs.grants)
     clusters = [

@@ -1,4 +1,5 @@
 from .bootstrap import SOURCE as SOURCE, EnvoyPaths as EnvoyPaths, legs_of as legs_of, render as render
+from .certificate_files import CertificateFiles as CertificateFiles
 from .envoy_admin import EnvoyAdmin as EnvoyAdmin, EnvoyElsewhere as EnvoyElsewhere
 from .envoy_process import EnvoyProcess as EnvoyProcess, arguments as arguments
 from .envoy_secrets import Secrets as Secrets

@@ -9,6 +9,7 @@ from functools import partial
 
 from sluice.core import SluiceError, repeat
 from sluice.core.xds import SECRET, Resources
+from sluice.gateway.proxy.certificate_files import CertificateFiles, FileCertificate
 from sluice.gateway.proxy.envoy_status import UseReports
 from sluice.gateway.proxy.secret_feed import Given, SecretFeed
 from sluice.gateway.xds import XdsService
@@ -16,14 +17,18 @@ from sluice.gateway.xds import XdsService
 _LOG = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
+CERTIFICATE_FILE = "certificate of gateway.certificate_file"
 
 
 class Secrets:
-    """The last secrets of each feed, published together."""
+    """The last secrets of each feed, published together; ``files`` (already read) are those of another authority."""
 
-    def __init__(self, service: XdsService, first: Mapping[SecretFeed, Given]) -> None:
+    def __init__(
+        self, service: XdsService, first: Mapping[SecretFeed, Given], files: CertificateFiles | None = None
+    ) -> None:
         self._service = service
         self._given = dict(first)
+        self._files = files
         self._publish()
 
     async def feed_forever(self, reports: UseReports) -> None:
@@ -35,6 +40,8 @@ class Secrets:
     async def _look(self, reports: UseReports) -> None:
         for feed in tuple(self._given):
             self.look(feed, reports, dt.datetime.now(dt.UTC))
+        if self._files is not None:
+            self.look_at_files(self._files, dt.datetime.now(dt.UTC))
         await reports.look(dt.datetime.now(dt.UTC))
 
     def look(self, feed: SecretFeed, reports: UseReports, now: dt.datetime) -> None:
@@ -60,6 +67,24 @@ class Secrets:
             ", ".join(str(each.number) for each in given.lists) or "none",
         )
 
+    def look_at_files(self, files: CertificateFiles, now: dt.datetime) -> None:
+        """The same for the certificate of another authority."""
+        try:
+            new = files.update(now)
+        except SluiceError as error:
+            _LOG.warning("the new %s is not used, the previous one stays: %s", CERTIFICATE_FILE, error)
+            self._service.status.refused(CERTIFICATE_FILE, str(error))
+            new = None
+        if new is not None:
+            self._publish()
+            self._service.status.fine(CERTIFICATE_FILE)
+            _LOG.info("Envoy got the %s, valid until %s", CERTIFICATE_FILE, new.leaf.not_valid_after_utc)
+        if warning := files.expiry_warning(now):
+            _LOG.warning("%s", warning)
+
     def _publish(self) -> None:
-        secrets = {name: secret for given in self._given.values() for name, secret in given.secrets.items()}
+        given: list[Given | FileCertificate] = list(self._given.values())
+        if self._files is not None and self._files.used is not None:
+            given.append(self._files.used)
+        secrets = {name: secret for each in given for name, secret in each.secrets.items()}
         self._service.board.publish({SECRET: Resources.of(secrets)})

@@ -55,6 +55,7 @@ from sluice.gateway.job_tokens import JobTokenDecisions
 from sluice.gateway.listening import ByApplicationProtocol, require_free_port
 from sluice.gateway.proxy import (
     SOURCE,
+    CertificateFiles,
     EnvoyAdmin,
     EnvoyElsewhere,
     EnvoyPaths,
@@ -247,6 +248,7 @@ async def run_envoy(
     Raises:
         ListenError: the port is taken.
         EnvoyIdentityError: an identity is not what it should be.
+        EdgeCertificateError: the certificate of another authority is not what it should be.
         StoreError: an identity is missing or damaged.
         EnvoyFailed: Envoy did not start, or ended by itself.
     """
@@ -265,8 +267,11 @@ async def run_envoy(
     if legs.any_tls or is_on(outside):
         feeds.append(SecretFeed(home.identity(Role.GATEWAY, ENVOY_NAME), Side.INTERNAL, trust_domain))
     first = {feed: given for feed in feeds if (given := feed.update(utc_now())) is not None}
+    files = CertificateFiles.of(config)
+    if files is not None:
+        files.update(utc_now())
     async with xds_service(status_file(home, "envoy"), paths.sds_socket) as sds:
-        secrets = Secrets(sds, first)
+        secrets = Secrets(sds, first, files)
         document = render(load_source(SOURCE), config, trust_domain, paths, legs)
         _prepare_access_log(paths)
         write_secret(paths.bootstrap, msgspec.json.encode(document))

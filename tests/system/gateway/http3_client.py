@@ -96,12 +96,22 @@ class Http3(QuicConnectionProtocol):
 
 
 @contextlib.asynccontextmanager
-async def http3(gateway: Gateway, tickets: list[SessionTicket] | None = None) -> AsyncIterator[Http3]:
-    """A connection to ``gateway``; tickets that it gives are put into ``tickets``."""
-    # A chain up to its end is what this client verifies: all authorities of the site are its anchors.
-    authorities = gateway.authority.certificate_file.parent.parent
-    anchors = b"".join(file.read_bytes() for file in sorted(authorities.glob("*/cert.pem")))
-    configuration = QuicConfiguration(alpn_protocols=H3_ALPN, server_name="localhost", cadata=anchors)
+async def http3(
+    gateway: Gateway,
+    tickets: list[SessionTicket] | None = None,
+    *,
+    name: str = "localhost",
+    anchors: bytes | None = None,
+) -> AsyncIterator[Http3]:
+    """A connection to ``gateway``; tickets that it gives are put into ``tickets``.
+
+    Only certificates for ``name`` are accepted, signed by ``anchors``; None: by the site's authorities.
+    """
+    if anchors is None:
+        # A chain up to its end is what this client verifies: all authorities of the site are its anchors.
+        authorities = gateway.authority.certificate_file.parent.parent
+        anchors = b"".join(file.read_bytes() for file in sorted(authorities.glob("*/cert.pem")))
+    configuration = QuicConfiguration(alpn_protocols=H3_ALPN, server_name=name, cadata=anchors)
     async with connect(
         gateway.host,
         gateway.port,

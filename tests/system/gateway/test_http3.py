@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aioquic.tls import SessionTicket
@@ -18,16 +20,18 @@ from sluice.gateway.config import GatewayConfig
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.principal import AccessRole
 from sluice.pki.assertions.principal import Jti
+from sluice.pki.authorities import to_pem
 from tests.free_ports import free_port
 from tests.integration.gateway.conftest import DEADLINE_SECONDS, BackgroundLoop, EdgeAuthority, Gateway
 from tests.integration.gateway.test_passes_at_the_door import pass_of
+from tests.public_authority import DAY, PublicAuthority
 from tests.system.gateway.http3_client import Http3, http3
 
 LIMITED_PER_SECOND = 5.0
 
 
 @contextlib.contextmanager
-def a_gateway(authority: EdgeAuthority, loop: BackgroundLoop, per_second: float) -> Iterator[Gateway]:
+def a_gateway(authority: EdgeAuthority, loop: BackgroundLoop, per_second: float, **settings: Any) -> Iterator[Gateway]:
     """One that answers HTTP/3."""
     directory = Path(tempfile.mkdtemp(prefix="slq"))
     config = GatewayConfig(
@@ -37,6 +41,7 @@ def a_gateway(authority: EdgeAuthority, loop: BackgroundLoop, per_second: float)
         authorization_timeout=5.0,
         address_requests_per_second=per_second,
         principal_requests_per_second=1e6,
+        **settings,
     )
     gateway = Gateway(Home.at(directory), authority, loop, config)
     gateway.start()
@@ -197,3 +202,18 @@ async def test_an_address_may_ask_for_so_much(edge_authority: EdgeAuthority, bac
             statuses = [(await client.ask("GET", "/v1/jobs", token=token)).status for _ in range(60)]
         assert set(statuses) == {200, 429}
         assert len(gateway.reached()) == statuses.count(200)
+
+
+async def test_the_certificate_of_another_authority_is_shown_too(
+    edge_authority: EdgeAuthority, background: BackgroundLoop, tmp_path: Path
+) -> None:
+    name, public = "sluice.example.com", PublicAuthority(dt.datetime.now(dt.UTC) - DAY)
+    chain, key = public.issue(name).write(tmp_path)
+    files = {"server_names": (name,), "certificate_file": str(chain), "key_file": str(key)}
+    with a_gateway(edge_authority, background, 1e6, **files) as gateway:
+        token = gateway.token(AccessRole.VIEWER)
+        async with http3(gateway, name=name, anchors=to_pem(public.root)) as client:
+            assert (await client.ask("GET", "/v1/jobs", token=token, host=name)).status == 200
+        # Who asks for another name gets the edge authority's.
+        async with http3(gateway) as client:
+            assert (await client.ask("GET", "/v1/jobs", token=token, host=name)).status == 200

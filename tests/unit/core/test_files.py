@@ -15,9 +15,11 @@ from sluice.core import files
 from sluice.core.errors import StoreError
 from sluice.core.files import (
     MAX_MATERIAL_BYTES,
+    _exposing_bits,
     locked,
     make_private_directory,
     read_bounded,
+    read_deployed_secret,
     read_secret,
     replace_set,
     write_public,
@@ -88,6 +90,31 @@ def test_secret_that_others_can_read_is_refused(mode: int, tmp_path: Path) -> No
         read_secret(tmp_path / "key")
     assert caught.value.remedy == f"chmod 600 {tmp_path / 'key'}"
     assert "secret-content" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "accepted"),
+    [
+        (0o600, 0, True),
+        (0o440, 0, True),
+        (0o640, 0, True),
+        (0o640, 1000, False),
+        (0o660, 0, False),
+        (0o644, 0, False),
+        (0o604, 0, False),
+    ],
+)
+def test_group_may_read_a_deployed_secret_of_root_alone(mode: int, owner: int, accepted: bool) -> None:
+    info = os.stat_result((stat.S_IFREG | mode, 0, 0, 1, owner, 1000, 0, 0, 0, 0))
+    assert (_exposing_bits(info, 0o077, stat.S_IRGRP) == 0) is accepted
+
+
+def test_deployed_secret_is_read_unless_others_can(tmp_path: Path) -> None:
+    write_secret(tmp_path / "key", b"secret-content")
+    assert read_deployed_secret(tmp_path / "key") == b"secret-content"
+    (tmp_path / "key").chmod(0o604)
+    with pytest.raises(StoreError, match="others can read"):
+        read_deployed_secret(tmp_path / "key")
 
 
 def test_what_is_too_large_or_missing_is_not_read(tmp_path: Path) -> None:

@@ -54,6 +54,17 @@ def test_ipv6_listener() -> None:
     assert "listen [::1]:8443 ssl" in render_nginx(GatewayConfig(host="::1"), PATHS, UNIX)
 
 
+def test_certificate_of_another_authority_is_for_its_names_alone() -> None:
+    assert render_nginx(GatewayConfig(), PATHS, UNIX).count("ssl_certificate ") == 1
+    config = GatewayConfig(server_names=("a.test",), certificate_file="/etc/tls/chain.pem", key_file="/etc/tls/key.pem")
+    everybody, _, named = render_nginx(config, PATHS, UNIX).partition("server_name a.test")
+    assert everybody.count("ssl_certificate /srv/edge/chain.pem;") == everybody.count("ssl_certificate ") == 1
+    assert "ssl_certificate /etc/tls/chain.pem;" in named
+    assert "ssl_certificate_key /etc/tls/key.pem;" in named
+    with pytest.raises(BootstrapError, match="cannot be given"):
+        render_nginx(msgspec.structs.replace(config, key_file="/etc/a;b"), PATHS, UNIX)
+
+
 def test_superuser_names_whose_the_sockets_are() -> None:
     paths = NginxPaths(PATHS.directory, PATHS.edge, PATHS.internal, PATHS.access_log, "cluster")
     assert "\nuser cluster;\n" in render_nginx(GatewayConfig(), paths, UNIX)
