@@ -130,11 +130,12 @@ class Invocation(Message):
     def cancel(self) -> None:
         """Skip the call if it has not begun, or cancel its deferred part, because nobody waits for the answer.
 
-        A handler in progress runs to its end, for cancelling it midway could leave half a change behind.
+        A handler in progress runs to its end, for cancelling it midway could leave half a change behind. Its deferred
+        part has always begun when it is cancelled, so that it can undo what the handler did.
         """
         self.cancelled = True
         if self.task is not None:
-            self.task.cancel()
+            self.task.get_loop().call_soon(self.task.cancel)
 
     async def run(self) -> None:
         if self.cancelled:

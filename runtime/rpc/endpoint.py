@@ -299,7 +299,7 @@ class RpcEndpoint:
             self._tasks.add(task)
             task.add_done_callback(lambda done: self._answer_deferred(invocation, done))
             if invocation.cancelled:
-                task.cancel()
+                invocation.cancel()
         else:
             invocation.answer.succeed(result)
 

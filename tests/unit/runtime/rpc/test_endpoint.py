@@ -468,6 +468,21 @@ async def test_a_deferred_answer_nobody_waits_for_is_cancelled(service: RpcServi
     await actor.deferred_cancelled.wait()
 
 
+async def test_deferred_work_begins_although_nobody_waits_any_more(service: RpcService) -> None:
+    """Otherwise nothing would undo what the handler did before."""
+
+    class GivenUp(Actor):
+        async def later(self, number: int) -> int:
+            asking.cancel()  # who asks runs before the deferred work
+            return await super().later(number)
+
+    actor, gateway = await started(service, GivenUp())
+    asking = asyncio.create_task(gateway.later(1))
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await until(actor.deferred_cancelled.is_set)
+
+
 # --- start and stop ---------------------------------------------------------------------------------------
 
 
