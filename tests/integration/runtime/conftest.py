@@ -34,6 +34,10 @@ from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 DEADLINE_SECONDS = 40.0
+LEASE_SECONDS = 8.0
+"""A driver gives up by itself when it gets no processor for so long."""
+SHORT_LEASE = pytest.mark.parametrize("cluster", [{"lease": 4.0}], indirect=True, ids=["short lease"])
+"""For tests that wait until it is over."""
 JOBMANAGER = "jm-1"
 FAKE_DRIVER = Path(__file__).with_name("fake_driver.py")
 
@@ -297,13 +301,18 @@ async def until_gone(pid: int) -> None:
 
 @pytest.fixture
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A JobManager with quick heartbeats, and no TaskManager yet; a parameter has other settings of the JobManager."""
+    """A JobManager with quick heartbeats, and no TaskManager yet.
+
+    A parameter has other settings of the JobManager, and as ``lease`` that of drivers.
+    """
     pki = TestPki(tmp_path)
+    settings: dict[str, Any] = {"lease": LEASE_SECONDS} | getattr(request, "param", {})
+    ha = HaConfig(lease=settings.pop("lease"))
     config = RuntimeConfig(
         trust_domain=TRUST_DOMAIN,
-        jobmanager=msgspec.structs.replace(JOBMANAGER_CONFIG, **getattr(request, "param", {})),
+        jobmanager=msgspec.structs.replace(JOBMANAGER_CONFIG, **settings),
         taskmanager=TaskManagerConfig(slots=2),
-        ha=HaConfig(lease=2.0),
+        ha=ha,
     )
     cluster = Cluster(pki, pki.home, config, tmp_path)
     before = set(psutil.Process().children(recursive=True))  # of fixtures that last longer than this one

@@ -14,7 +14,7 @@ from sluice.runtime.messages import DriverCsr, DriverProcessEnd, SlotKind, SlotO
 from sluice.runtime.rpc import CallNotPermitted
 from sluice.runtime.spark.driver.spec import DriverSpec
 from tests.hostile import OTHER_JOB_ID, TRUST_DOMAIN
-from tests.integration.runtime.conftest import Cluster
+from tests.integration.runtime.conftest import SHORT_LEASE, Cluster
 from tests.integration.runtime.test_lifecycle import PROFILE, connect, taskmanager_id
 
 
@@ -98,6 +98,7 @@ async def test_a_job_cannot_have_an_identity_signed_nor_report_its_own_end(clust
     await service.close()
 
 
+@SHORT_LEASE
 async def test_a_job_whose_drivers_taskmanager_is_lost_starts_again_elsewhere_and_never_runs_twice(
     cluster: Cluster,
 ) -> None:

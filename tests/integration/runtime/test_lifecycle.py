@@ -41,10 +41,12 @@ from sluice.runtime.rpc import (
 )
 from sluice.runtime.spark.driver.spec import DriverSpec
 from tests.hostile import OTHER_JOB_ID, TRUST_DOMAIN
-from tests.integration.runtime.conftest import Cluster, eventually, until_gone
+from tests.integration.runtime.conftest import SHORT_LEASE, Cluster, eventually, until_gone
 
 PROFILE = SlotProfile(cores=1, memory_mb=768)
-IMPATIENT = pytest.mark.parametrize("cluster", [{"heartbeat_timeout": 3.0}], indirect=True, ids=["impatient"])
+IMPATIENT = pytest.mark.parametrize(
+    "cluster", [{"heartbeat_timeout": 3.0, "lease": 3.0}], indirect=True, ids=["impatient"]
+)
 
 
 def registration(name: str, *, slots: int = 1) -> TaskManagerRegistration:
@@ -118,6 +120,7 @@ async def test_a_jobmanager_that_came_back_goes_on_with_drivers_and_executors(cl
     await eventually(free, "all slots are free again")
 
 
+@SHORT_LEASE
 async def test_an_executor_that_ended_while_nobody_led_is_replaced(cluster: Cluster) -> None:
     await cluster.start_taskmanager("tm-1")
     job_id = await cluster.submit()
