@@ -28,7 +28,7 @@ from sluice.pki.x509.keys import generate_key, key_to_pem, signature_hash
 from sluice.pki.x509.profiles import AuthorityKind, Purpose, leaf_key_usage
 from tests.integration.agent.conftest import BUNDLE, OWN_UID, TRUST_DOMAIN, RunningAgent, StartAgent
 from tests.outside import OutsideAuthority
-from tests.waiting import until
+from tests.waiting import DEADLINE_SECONDS, until
 
 SERVER = f"{BUNDLE}/gateway/envoy"
 CLIENT = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "client")
@@ -160,6 +160,12 @@ class Edge:
         finally:
             await connection.close()
 
+    async def until_answers(self, context: ssl.SSLContext, *, wanted: bool = True) -> None:
+        """Wait until requests are served, or until they are not."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while await self.answers(context) is not wanted:  # noqa: ASYNC110  # Envoy tells nobody
+                await asyncio.sleep(0.05)
+
 
 class Connection:
     """One HTTP/1.1 connection."""
@@ -229,10 +235,7 @@ async def edge(start_agent: StartAgent, open_directory: Path) -> AsyncIterator[E
         port = await envoy.listening_port()
         started = Edge(running, port)
         context = started.client_context(running.issuer)
-        for _ in range(200):
-            if await started.answers(context):
-                break
-            await asyncio.sleep(0.05)
+        await started.until_answers(context)
         yield started
     finally:
         await envoy.stop()
@@ -298,13 +301,7 @@ async def test_a_new_trust_anchor_counts_and_a_withdrawn_one_does_not_any_more(e
     for anchors, admitted in ((material.ca_pem + second, True), (material.ca_pem, False)):
         write_identity(directory, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=anchors)
         await edge.running.agent.step()
-        answered = not admitted
-        for _ in range(200):
-            answered = await edge.answers(stranger)
-            if answered is admitted:
-                break
-            await asyncio.sleep(0.05)
-        assert answered is admitted
+        await edge.until_answers(stranger, wanted=admitted)
         assert await edge.answers(own)
 
 
@@ -318,11 +315,7 @@ async def test_a_revoked_client_is_refused_once_the_list_has_arrived(edge: Edge)
     assert await edge.answers(revoked)
     edge.running.revoke(certificate)
     await edge.running.agent.step()
-    for _ in range(200):
-        if not await edge.answers(revoked):
-            break
-        await asyncio.sleep(0.05)
-    assert not await edge.answers(revoked)
+    await edge.until_answers(revoked, wanted=False)
     assert await edge.answers(edge.context_from(other)), "the same identity with another certificate"
 
 

@@ -270,7 +270,7 @@ async def test_one_user_cannot_take_connections_without_end(running: RunningAgen
 
 async def _retried(channel: Channel) -> bytes:
     method = UnaryUnaryMethod(channel, FETCH, bytes, bytes)
-    for _ in range(100):
+    for _ in range(800):
         with contextlib.suppress(StreamTerminatedError, OSError):
             return await method(encode(DiscoveryRequest(resource_names=[BUNDLE])), timeout=TIMEOUT_SECONDS)
         await asyncio.sleep(0.05)

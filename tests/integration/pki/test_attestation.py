@@ -158,8 +158,8 @@ async def test_an_api_server_that_does_not_answer_as_it_should_admits_nobody(
 
 async def test_a_silent_api_server_holds_up_no_more_than_some_and_not_for_long(api: ReviewingApiServer) -> None:
     api.fate = "silent"
-    client = KubernetesApi(api.url, token_file=api.account / "token", ca_file=api.account / "ca.crt", seconds=0.2)
-    attestor = PodAttestor(client, RULES, TRUST_DOMAIN, patience=0.3)
+    client = KubernetesApi(api.url, token_file=api.account / "token", ca_file=api.account / "ca.crt", seconds=0.8)
+    attestor = PodAttestor(client, RULES, TRUST_DOMAIN, patience=0.9)
     results = await asyncio.gather(
         *(attestor.attest(api.vouch("tm-0", number)) for number in range(4 * REVIEWS_AT_A_TIME)),
         return_exceptions=True,

@@ -29,7 +29,7 @@ from tests.integration.shuffle_manager.conftest import CONFIG, NotedWorker, Serv
 from tests.waiting import until
 
 JOB, OTHER = "a" * 32, "b" * 32
-IMPATIENT = msgspec.structs.replace(CONFIG, allocation_timeout=0.5)
+IMPATIENT = msgspec.structs.replace(CONFIG, allocation_timeout=1.5)
 
 
 async def test_a_job_is_known_to_its_workers_before_it_knows_them(service: Service) -> None:
