@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 """Between tries while the HA storage is away."""
 LAST_WRITE_SECONDS = 5.0
-"""How long the end of an attempt waits for its last checkpoint to be written."""
+"""How long the end of an attempt, or of the JobManager, waits for the last checkpoint to be written."""
 
 
 class CheckpointRecorder:
@@ -44,6 +44,7 @@ class CheckpointRecorder:
         self._pending: Checkpoint | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self._writing = asyncio.Lock()
 
     @property
     def location(self) -> str:
@@ -89,24 +90,31 @@ class CheckpointRecorder:
         self._idle.clear()
         try:
             while self._pending is not None:
-                checkpoint, self._pending = self._pending, None
                 try:
-                    await self._store.add(self._job_id, checkpoint.number, encode(checkpoint))
+                    await self._write()
                 except StorageUnavailable as error:
-                    _LOG.warning("checkpoint %d of job %s waits: %s", checkpoint.number, self._job_id, error)
-                    self._pending = self._pending or checkpoint
+                    _LOG.warning("a checkpoint of job %s waits: %s", self._job_id, error)
                     await asyncio.sleep(RETRY_SECONDS)
-                except asyncio.CancelledError:
-                    self._pending = self._pending or checkpoint
-                    raise
         finally:
             self._idle.set()
 
     async def flush(self) -> None:
-        """The JobManager stops: write what is left, once, if it still may."""
-        if self._pending is not None:
-            with contextlib.suppress(SluiceError):  # written already, no storage, or another leader
-                await self._store.add(self._job_id, self._pending.number, encode(self._pending))
+        """The JobManager stops: wait for what is being written, and write what is left, once, if it still may."""
+        with contextlib.suppress(SluiceError, TimeoutError):  # written already, no storage, or another leader
+            async with asyncio.timeout(LAST_WRITE_SECONDS):
+                await self._write()
+
+    async def _write(self) -> None:
+        """Write what is pending; it stays so when there is no storage, and when this is cancelled."""
+        async with self._writing:
+            checkpoint, self._pending = self._pending, None
+            if checkpoint is None:
+                return
+            try:
+                await self._store.add(self._job_id, checkpoint.number, encode(checkpoint))
+            except (StorageUnavailable, asyncio.CancelledError):
+                self._pending = self._pending or checkpoint
+                raise
 
     async def settle(self) -> None:
         """Wait for the last checkpoint to be written, but not for ever."""
