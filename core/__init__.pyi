@@ -1,3 +1,4 @@
+from .accepting import accept as accept
 from .addresses import host_port as host_port, is_ip_address as is_ip_address, url_host as url_host
 from .append_log import ChainState as ChainState, Disk as Disk, NotAppended as NotAppended, append_whole as append_whole
 from .background_task import run_with_background as run_with_background

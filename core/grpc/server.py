@@ -24,6 +24,7 @@ from grpclib.protocol import AbstractHandler, H2Protocol, Stream
 from h2.config import H2Configuration
 from h2.exceptions import ProtocolError
 
+from sluice.core.accepting import accept
 from sluice.core.errors import SluiceError
 from sluice.core.tasks import end_tasks
 
@@ -207,7 +208,7 @@ class GrpcServer:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(listening)
+                connection, _ = await accept(listening)
                 await loop.connect_accepted_socket(lambda: _Connection(self), connection)
             except OSError as error:  # it has gone already, or there are no descriptors: others go on
                 _LOG.warning("cannot take a connection: %s", error.strerror or error)

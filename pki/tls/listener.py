@@ -11,7 +11,7 @@ import ssl
 import weakref
 from collections.abc import Callable, Sequence
 
-from sluice.core import PkiError, StoreError, end_tasks
+from sluice.core import PkiError, StoreError, accept, end_tasks
 from sluice.pki.channels import Channel, PeerPolicy
 from sluice.pki.tls.connection_guard import ConnectionGuard
 from sluice.pki.tls.connections import ConnectionLog, format_address
@@ -111,10 +111,9 @@ class MutualTlsListener:
 
     async def stop_accepting(self) -> None:
         """Take no new connections and abort handshakes; open connections go on."""
-        tasks = [*self._handshakes]
         if self._accepting is not None:
-            tasks.append(self._accepting)
-        await end_tasks(*tasks)
+            await end_tasks(self._accepting)
+        await end_tasks(*self._handshakes)  # each has begun meanwhile, and closes its connection
         if self._socket is not None:
             self._socket.close()
 
@@ -139,10 +138,9 @@ class MutualTlsListener:
         self._guard.add(transport)
 
     async def _accept_loop(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, address = await loop.sock_accept(listening)
+                accepted, address = await accept(listening)
             except OSError as error:
                 _LOG.error("%s: cannot accept: %s", self._channel, error)
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)
