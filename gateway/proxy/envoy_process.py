@@ -96,7 +96,8 @@ class EnvoyProcess(EnvoyAdmin):
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), STOP_GRACE_SECONDS)
+                async with asyncio.timeout(STOP_GRACE_SECONDS):
+                    await self._process.wait()
         finally:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

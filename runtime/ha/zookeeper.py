@@ -293,7 +293,8 @@ class ZooKeeperLeadership:
         while not self._lost.done():
             asked_at = self._clock()
             try:
-                there = await asyncio.wait_for(self._session.exists(self._latch), max(0.01, self._validity.remaining))
+                async with asyncio.timeout(max(0.01, self._validity.remaining)):
+                    there = await self._session.exists(self._latch)
             except KazooException:
                 pass  # no answer: what counts is the time of the last one
             except TimeoutError:

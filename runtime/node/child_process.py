@@ -253,7 +253,8 @@ class ChildProcess:
                         await self.to_foreground()
                 self.signal_group(signal.SIGTERM)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._process.wait(), grace_seconds)
+                    async with asyncio.timeout(grace_seconds):
+                        await self._process.wait()
         finally:  # a box that is being made ignores SIGTERM, and who is cancelled does not come back for the rest
             self.signal_group(signal.SIGKILL)
         return await self.wait()

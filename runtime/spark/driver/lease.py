@@ -66,7 +66,9 @@ class DriverLease:
         pause = self._seconds / RENEWALS_PER_LEASE
         while self._seconds > 0:
             try:
-                await self.ask(lambda: asyncio.wait_for(question(), max(pause, LEAST_ANSWER_SECONDS)))
+                # Not wait_for(): until Python 3.12 it drops a cancellation that comes together with the answer.
+                async with asyncio.timeout(max(pause, LEAST_ANSWER_SECONDS)):
+                    await self.ask(question)
             except MailboxFull:
                 pass
             except (RpcTimeout, TimeoutError):

@@ -334,7 +334,8 @@ class DriverProcess:
         if self._jvm.stdin is not None:
             self._jvm.stdin.close()
             with contextlib.suppress(TimeoutError):
-                ended = await asyncio.wait_for(self._jvm.wait(), grace_seconds)
+                async with asyncio.timeout(grace_seconds):
+                    ended = await self._jvm.wait()
         await self._jvm.stop(0)
         if self._fresh is not None:
             await end_tasks(self._fresh)
