@@ -211,7 +211,7 @@ class GatewayClient:
         except aiohttp.ClientConnectorCertificateError as error:
             raise UnreachableError(
                 f"{self._target.url} did not prove to be the gateway: {describe_connection_error(error)}",
-                "check --ca: it must be the edge authority's certificate",
+                "check --ca: it must be the certificate of the gateway's authority, by default the edge authority",
             ) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise AwayError(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from sluice.audit import CHECKS, Kind, Listener, Options, Subject, examine
 from sluice.audit.model import Outcome
@@ -151,7 +151,7 @@ def test_it_is_replaced_under_load_without_a_failed_request(
     for thread in threads:
         thread.start()
     try:
-        for key in (None, rsa.generate_private_key(65537, 2048), None):
+        for key in (rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.SECP384R1()), None):
             issued = authority.issue(NAME, key=key)
             replace(directory, issued)
             serial = issued.leaf.serial_number

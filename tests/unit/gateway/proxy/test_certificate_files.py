@@ -134,6 +134,12 @@ def test_certificate_without_one_of_the_names_is_refused(
     assert "gateway.server_names" in told
 
 
+def test_names_in_a_certificate_write_no_lines_into_the_log(authority: PublicAuthority, tmp_path: Path) -> None:
+    hostile = authority.issue("evil\nINFO all is well\x1b[2J")
+    told = refusal(files_of(hostile, tmp_path)), refusal(files_of(hostile, tmp_path), NOW + 400 * DAY)
+    assert all("all is well" in each and each.isprintable() for each in told)
+
+
 def test_key_of_another_certificate_is_refused(authority: PublicAuthority, issued: Issued, tmp_path: Path) -> None:
     files = files_of(issued, tmp_path)
     write_secret(tmp_path / "privkey.pem", authority.issue(NAME).key_pem)
