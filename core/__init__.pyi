@@ -97,7 +97,13 @@ from .metrics import (
     render as render,
 )
 from .metrics_socket import fetch as fetch, serving as serving, socket_of as socket_of
-from .tasks import end_tasks as end_tasks, in_time as in_time, repeat as repeat, side_by_side as side_by_side
+from .tasks import (
+    end_tasks as end_tasks,
+    in_time as in_time,
+    made_in_thread as made_in_thread,
+    repeat as repeat,
+    side_by_side as side_by_side,
+)
 from .tracing import (
     TRACEPARENT_HEADER as TRACEPARENT_HEADER,
     TRACING as TRACING,

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from sluice.core.errors import SluiceError
 
@@ -48,6 +48,28 @@ async def in_time(seconds: float, *steps: Coroutine[Any, Any, _T]) -> list[_T]:
     finally:
         await end_tasks(*tasks)
     return [task.result() for task in tasks if not task.cancelled() and task.exception() is None]
+
+
+class _Closable(Protocol):
+    def close(self) -> object: ...
+
+
+_C = TypeVar("_C", bound=_Closable)
+
+
+async def made_in_thread(make: Callable[[], _C]) -> _C:
+    """What ``make`` returns, called in a thread; closed when the caller is cancelled, because the thread goes on."""
+
+    def close(made: asyncio.Future[_C]) -> None:
+        if not made.cancelled() and made.exception() is None:
+            made.result().close()
+
+    making = asyncio.ensure_future(asyncio.to_thread(make))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        making.add_done_callback(close)
+        raise
 
 
 async def repeat(step: Callable[[], object], seconds: float, failure: str) -> NoReturn:

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
+from sluice.core import made_in_thread
 from sluice.runtime.job_network.egress_rules import EgressRules
 from sluice.runtime.job_network.job_network import JobNetwork
 from sluice.runtime.job_network.known_listeners import AskHosts, KnownListeners, asked_in
@@ -91,7 +92,7 @@ class WaitingNetwork:
         """
         loop = asyncio.get_running_loop()
         try:
-            ports = await asyncio.to_thread(ReservedPorts, self._host, names)
+            ports = await made_in_thread(lambda: ReservedPorts(self._host, names))
         except BaseException:
             egress_rules.close()
             raise

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from grpclib.const import Status
 
-from sluice.core import Clock, StoreError, end_tasks, utc_now
+from sluice.core import Clock, StoreError, end_tasks, made_in_thread, utc_now
 from sluice.core.grpc import Caller, CallRefused, GrpcServer, Pace
 from sluice.pki import SpiffeId
 from sluice.pki.agent import PublishedIdentities, WorkloadApi
@@ -74,7 +74,7 @@ class WorkloadServer:
         await asyncio.to_thread(self.place.make)
         await self._files.write_all()
         self._watch.publish(await asyncio.to_thread(self._watch.read))
-        listening = await asyncio.to_thread(listen_for_job, self.place)
+        listening = await made_in_thread(lambda: listen_for_job(self.place))
         try:
             await self._server.start(listening)
         except BaseException:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import socket
+import threading
+import time
 
 import pytest
 
 from sluice.core.errors import StoreError
-from sluice.core.tasks import end_tasks, in_time, repeat, side_by_side
+from sluice.core.tasks import end_tasks, in_time, made_in_thread, repeat, side_by_side
 from sluice.pki.revocation.revoked_peers import RevokedPeers
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.connection_guard import ConnectionGuard
 from tests.hostile import TestPki
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("error", [StoreError("the disk is full"), OSError("no route"), KeyError("forgotten")])
@@ -176,3 +180,39 @@ class TestInTime:
         del asking
         gc.collect()
         assert not told
+
+
+class TestMadeInThread:
+    """What a thread makes."""
+
+    async def test_it_is_returned_and_its_error_raised(self) -> None:
+        def fails() -> socket.socket:
+            raise StoreError("there is no room")
+
+        with await made_in_thread(socket.socket) as made:
+            assert made.fileno() >= 0
+        with pytest.raises(StoreError, match="no room"):
+            await made_in_thread(fails)
+
+    @pytest.mark.parametrize("is_late", [False, True])
+    async def test_it_is_closed_when_nobody_wants_it_any_more(self, *, is_late: bool) -> None:
+        made: list[socket.socket] = []
+        begun, may_go_on = threading.Event(), threading.Event()
+
+        def make() -> socket.socket:
+            begun.set()
+            assert may_go_on.wait(20)
+            made.append(socket.socket())
+            return made[0]
+
+        making = asyncio.create_task(made_in_thread(make))
+        await until(begun.is_set, "no thread begins")
+        if is_late:  # it has been made, and nobody has heard of it
+            may_go_on.set()
+            while not made:
+                time.sleep(0.001)  # noqa: ASYNC251  the event loop is to hear nothing meanwhile
+        making.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await making
+        may_go_on.set()
+        await until(lambda: bool(made) and made[0].fileno() < 0, "it is not closed")
