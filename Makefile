@@ -132,11 +132,14 @@ bench: $(VENV) java ## the measurements, each beside a named peer
 reference: $(VENV) ## write what comes from the code: pages of docs/reference, and man/
 	@scripts/make-reference
 
-.PHONY: sbom test-deploy
+.PHONY: release sbom test-deploy
+release: ## wheel, source distribution and SBOM, with signed digests (RELEASE=build/release KEY=an SSH key)
+	@scripts/make-release "$(or $(RELEASE),build/release)" "$(KEY)"
+
 sbom: ## what the wheel needs at run time, as a CycloneDX document (build/sluice.cdx.json)
 	@scripts/make-sbom
 
-test-deploy: $(VENV) ## alert rules by promtool, units by systemd-analyze, the document of `make sbom`
+test-deploy: $(VENV) ## alert rules by promtool, units by systemd-analyze, the document of `make sbom`, a signed release
 	.venv/bin/pytest tests/system/deploy tests/unit/deploy
 
 lock: ## renew requirements/ with the newest versions that fit pyproject.toml (LOCK=--keep: only what does not fit)
