@@ -96,6 +96,7 @@ class Notifier:
         self._sender = sender
         self._clock = clock
         self._chance = chance
+        self._begun = clock().timestamp()
         self._lines: list[_Line] | None = None
         self._unseen: set[Kind] = set()
         self._saved = False
@@ -108,7 +109,7 @@ class Notifier:
         """
         now = self._clock().timestamp()
         if self._lines is None:
-            self._lines = await self._load(now)
+            self._lines = await self._load()
         if not self._saved:
             await self._save(self._lines)
         seen = await self._look()
@@ -125,7 +126,8 @@ class Notifier:
         if not self._saved:
             await self._save(self._lines)
 
-    async def _load(self, now: float) -> list[_Line]:
+    async def _load(self) -> list[_Line]:
+        """A receiver that nothing is known of is told what happens from the beginning of this process."""
         known: dict[str, Delivered] = {}
         data = await self._store.read()
         if data is not None:
@@ -136,7 +138,7 @@ class Notifier:
                     "what receivers of notifications were told cannot be read, they may be told again: %s", error
                 )
         return [
-            _Line(each, self._sender(each), known.get(each.name, Delivered(since=now)))
+            _Line(each, self._sender(each), known.get(each.name, Delivered(since=self._begun)))
             for each in self._config.receivers
         ]
 

@@ -140,6 +140,15 @@ def world(*receivers: WebhookConfig, **settings: Any) -> World:
     return World(NotifyConfig(webhooks=hooks, **settings))
 
 
+async def test_what_happens_before_the_first_look_is_told() -> None:
+    """A cluster has just been started, and its first job fails at once."""
+    it = world()
+    it.now += 1
+    it.fail_job(1)
+    await it.after(14)
+    assert it.ops.told == ["job-1"]
+
+
 async def test_what_happens_is_told_once() -> None:
     it = world()
     it.fail_job(0)
