@@ -164,12 +164,7 @@ def _environment() -> jinja2.Environment:
         auto_reload=False,
     )
     environment.filters.update(
-        plain=_plain,
-        body=_body,
-        milliseconds=_milliseconds,
-        server=_server,
-        scheme=_scheme,
-        variable=_variable,
+        plain=_plain, body=_body, milliseconds=_milliseconds, server=_server, scheme=_scheme, variable=_variable
     )
     environment.tests["tls"] = _is_tls
     environment.globals.update(
