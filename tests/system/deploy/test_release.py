@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -99,6 +102,30 @@ def test_nothing_is_released_that_is_not_committed(place: Path, tmp_path: Path) 
         stray.unlink()
     assert made.returncode == 1
     assert "not what is committed" in made.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_released_where_git_cannot_tell_what_is_committed(place: Path, tmp_path: Path) -> None:
+    history = place / "tree" / ".git"
+    aside = history.rename(place / "history")
+    try:
+        made = run(place, tmp_path / "release", place / "key")
+    finally:
+        aside.rename(history)
+    assert made.returncode != 0
+    assert "not a git repository" in made.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupted_release_leaves_nothing(place: Path, tmp_path: Path) -> None:
+    script = place / "tree" / "scripts" / "make-release"
+    with subprocess.Popen([script, tmp_path / "release", place / "key"], start_new_session=True) as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.iterdir()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(60) != 0
     assert not list(tmp_path.iterdir())
 
 
