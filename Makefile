@@ -86,7 +86,7 @@ test-export: $(VENV) java ## exported configurations with real Flink, Spark, ngi
 	.venv/bin/pytest tests/programs
 
 .PHONY: test-pkcs11
-test-pkcs11: $(VENV) ## keys of authorities in a token: SoftHSM (unpacked once from Debian's packages), a minute
+test-pkcs11: $(VENV) ## keys in a token: SoftHSM (unpacked once from Debian's packages), two minutes
 	@scripts/ensure-softhsm >/dev/null
 	@.venv/bin/pip install --quiet --disable-pip-version-check --requirement requirements/pkcs11.txt
 	.venv/bin/pytest tests/pkcs11

@@ -210,7 +210,7 @@ def restore(
 
 def _is_log(path: str) -> bool:
     return path == "pki/ca/ledger.jsonl" or (
-        path.startswith("gateway/audit/") and not path.endswith("/signing-key.pem")
+        path.startswith("gateway/audit/") and not path.endswith(("/signing-key.pem", "/signing-key.uri"))
     )
 
 

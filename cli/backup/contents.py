@@ -23,7 +23,7 @@ INCLUDED = (
     r"pki/(outside\.json|audit-identities\.jsonl)",
     r"gateway/(tokens\.json|token-use\.json|users\.json|revocations\.jsonl|policy\.toml)",
     r"gateway/audit-export/NAME",
-    r"gateway/audit/(current\.jsonl|checkpoint\.json|signing-key\.pem|verification-key\.pem)",
+    r"gateway/audit/(current\.jsonl|checkpoint\.json|signing-key\.(pem|uri)|verification-key\.pem)",
     r"gateway/audit/audit-[0-9]+-[0-9]+\.jsonl(\.gz)?",
     r"gateway/audit/traffic-[0-9]+\.jsonl(\.gz)?",
     r"ha/(pointers|storage)/NAME(/NAME)*",

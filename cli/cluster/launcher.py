@@ -25,6 +25,7 @@ import aiohttp
 import psutil
 
 from sluice.cli.cluster import comebacks
+from sluice.cli.cluster.environment import common_environment, member_environment
 from sluice.cli.cluster.identities import (
     ca_address,
     issue_due,
@@ -45,13 +46,12 @@ from sluice.cli.cluster.records import (
     write_record,
 )
 from sluice.cli.cluster.supervision import Member, Supervisor
-from sluice.cli.config import EMBEDDED, FLAG, Configuration
+from sluice.cli.config import Configuration
 from sluice.cli.errors import CommandError
 from sluice.cli.published_routes import publish_routes
 from sluice.core import EgressMode, Home, SluiceError, egress_mode, make_private_directory
 from sluice.gateway.connect import connect_socket
 from sluice.gateway.service import auth_announcement
-from sluice.pki.tls import no_tickets_environment
 from sluice.runtime import Provider
 from sluice.runtime.node import ChildProcess
 from sluice.runtime.sandbox import Sandbox
@@ -64,11 +64,6 @@ RENEWAL_CHECK_SECONDS = 60.0
 LOG_TAIL_BYTES = 4000
 
 Report = Callable[[str], None]
-
-TOKEN_ENVIRONMENT = ("CREDENTIALS_DIRECTORY", "SOFTHSM2_CONF", "TPM2_PKCS11_STORE", "YUBIHSM_PKCS11_CONF")
-"""Paths with which the process that signs finds the PIN of its token, and modules of PKCS#11 their settings."""
-PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
-"""What the processes of the cluster inherit; everything else (tokens, proxies, Python settings) stays out."""
 
 
 @dataclass
@@ -191,11 +186,7 @@ class Launcher:
         argv = [sys.executable, "-P", "-m", "sluice.cli.main", "run", *member.arguments, "--home", str(self.home.root)]
         if self.config_file is not None:
             argv += ["--config", str(self.config_file)]
-        environment = self._environment() | self._flag_environment()
-        if member.arguments[0] == "shuffle-worker":
-            environment |= no_tickets_environment()
-        if member.arguments[0] == "ca":
-            environment |= {key: os.environ[key] for key in TOKEN_ENVIRONMENT if key in os.environ}
+        environment = member_environment(member.arguments[0], self.home, self.configuration, self._java_home)
         with _open_log(self.log_of(member.name)) as log:
             member.child = await ChildProcess.start(
                 argv, env=environment, cwd=self.home.root, stdout=log, stderr=asyncio.subprocess.STDOUT
@@ -217,25 +208,11 @@ class Launcher:
         with _open_log(log) as file:
             self._archiving = await ChildProcess.start(
                 [sys.executable, "-P", "-m", "sluice.runtime.spark.training", "--background"],
-                env={**self._environment(), "JAVA_HOME": str(java.home)},
+                env=common_environment(str(java.home)),
                 cwd=self.home.root,
                 stdout=file,
                 stderr=asyncio.subprocess.STDOUT,
             )
-
-    def _environment(self) -> dict[str, str]:
-        environment = {key: os.environ[key] for key in PASSED_ENVIRONMENT if key in os.environ}
-        environment["JAVA_HOME"] = self._java_home
-        return environment | {key: value for key, value in os.environ.items() if key.startswith("SLUICE__")}
-
-    def _flag_environment(self) -> dict[str, str]:
-        """What ``sluice up`` was told, and has decided, reaches the children the way the environment does."""
-        values = self.configuration.values()
-        return {
-            f"SLUICE__{name.replace('.', '__', 1).upper()}": str(values[name])
-            for name, origin in self.configuration.origins.items()
-            if origin in {FLAG, EMBEDDED}
-        }
 
     def log_of(self, name: str) -> Path:
         """The log file of the member ``name``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import sys
@@ -14,18 +15,23 @@ from typing import Annotated
 import msgspec
 import typer
 
-from sluice.cli.errors import EXIT_NO, CommandError, UsageError
+from sluice.cli.errors import EXIT_NO, CommandError, RefusedError, UsageError
 from sluice.cli.gateway.times import moment
-from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
+from sluice.cli.token_uris import key_argument
 from sluice.core import Home
 from sluice.gateway.audit_log import (
     CHECKPOINT,
     VERIFICATION_KEY,
+    AuditLog,
     AuditRecord,
     Filter,
+    KeyInToken,
     VerificationKey,
     audit_directory,
+    audit_file,
     follow,
+    key_place,
     read_records,
     verify_log,
     witness_at,
@@ -56,6 +62,44 @@ app = typer.Typer(
 
 
 @app.command(
+    epilog="Example: sluice audit-log init --key 'pkcs11:token=sluice?module-path=/usr/lib/softhsm/libsofthsm2.so"
+    "&pin-source=file:/etc/sluice/pin'"
+)
+def init(
+    key: Annotated[
+        str,
+        typer.Option(
+            metavar="pkcs11:...",
+            help="Token in which the key is made: a PKCS#11 URI (RFC 7512) with module-path and pin-source=file:/FILE.",
+        ),
+    ],
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Begin the audit log with its key in a token, before anything is recorded in it.
+
+    Without this the log begins by itself, with its key in a file. The key of a log never changes: for another one, stop
+    the cluster, and move the log's directory elsewhere.
+    """
+    located, configuration = load_configuration(home, config)
+    place, directory = key_argument(key), audit_directory(located)
+    begun = (directory / VERIFICATION_KEY).exists()
+    in_token = KeyInToken(place, f"sluice {configuration.pki.trust_domain} audit log")
+    with contextlib.closing(AuditLog(audit_file(located), key_in=in_token)):
+        found = VerificationKey.read(directory / VERIFICATION_KEY)
+    if key_place(directory) != place:
+        raise RefusedError(
+            f"the audit log in {directory} has begun, and its key is not in {place.name}",
+            "the key of a log never changes; stop the cluster, move the directory elsewhere, and begin another log",
+        )
+    if as_json:
+        typer.echo(json.dumps({"begun": not begun, "key_id": found.id, "token": place.token or place.serial}))
+    else:
+        typer.echo(f"{directory} {'is there' if begun else 'begins'}, signed by key {found.id} in {place.name}")
+
+
+@app.command(
     epilog="Examples: sluice audit-log verify; sluice audit-log verify --key-id 0f… --checkpoint kept.json. "
     "Exit code 1: something was removed, changed or forged, and the message says where."
 )
@@ -80,7 +124,7 @@ def verify(
 ) -> None:
     """Verify every line, signature and segment of the log.
 
-    Whoever can write the log's files as the cluster's own user can also read the key that signs it. What that user
+    Whoever can write the log's files as the cluster's own user can also sign with its key. What that user
     cannot change is what you keep elsewhere: the key's id, and a checkpoint now and then.
     """
     place = _directory(home, directory)

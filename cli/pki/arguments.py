@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from sluice.cli.errors import UsageError
+from sluice.cli.token_uris import key_argument
 from sluice.core import Home, PkiError
 from sluice.pki import NAMED_ROLES, SpiffeId
 from sluice.pki.issuing import parse_duration
@@ -56,15 +57,6 @@ def algorithm_argument(text: str) -> str:
     if text not in ALGORITHMS:
         raise UsageError(f"unknown key algorithm {text[:40]!r}", f"use one of {', '.join(ALGORITHMS)}")
     return text
-
-
-def key_argument(text: str) -> TokenUri:
-    """A token in which a key is to be made."""
-    with arguments():
-        uri = TokenUri.parse(text)
-    if uri.object or uri.id:
-        raise UsageError("--key names a token, and the key is made in it", "leave out `object` and `id`")
-    return uri
 
 
 def keys_argument(texts: Sequence[str] | None, kinds: Sequence[AuthorityKind]) -> dict[AuthorityKind, TokenUri]:

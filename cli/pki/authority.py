@@ -18,19 +18,18 @@ from sluice.cli.options import (
     JsonOption,
     load_configuration,
 )
-from sluice.cli.pki.arguments import key_argument, print_json
+from sluice.cli.pki.arguments import print_json
+from sluice.cli.token_uris import key_argument
 from sluice.core import Home, make_private_directory, read_bounded, read_secret, utc_now, write_public, write_secret
 from sluice.pki.authorities import (
     AuthorityStore,
     check_signed,
-    format_reference,
-    read_reference,
     request_authority,
     sign_authority,
 )
 from sluice.pki.identities import read_certificates
 from sluice.pki.ledger import IssuanceNotes, issuance_note
-from sluice.pki.pkcs11 import TOKEN_KEYS, TokenKey
+from sluice.pki.pkcs11 import TOKEN_KEYS, TokenKey, format_reference, read_reference
 from sluice.pki.x509 import MAX_CSR_BYTES, AuthorityKind, PrivateKey, key_from_pem, key_to_pem, read_passphrase
 
 app = typer.Typer(

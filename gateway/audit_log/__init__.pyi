@@ -3,7 +3,13 @@ from .access_log_reader import access_file as access_file
 from .access_rotation import make_access_log as make_access_log, rotating as rotating
 from .chain import AuditRecord as AuditRecord, Checkpoint as Checkpoint, kept_checkpoint as kept_checkpoint
 from .checkpoint_file import CheckpointFile as CheckpointFile
-from .keys import VERIFICATION_KEY as VERIFICATION_KEY, VerificationKey as VerificationKey
+from .keys import (
+    SIGNING_REFERENCE as SIGNING_REFERENCE,
+    VERIFICATION_KEY as VERIFICATION_KEY,
+    KeyInToken as KeyInToken,
+    VerificationKey as VerificationKey,
+    key_place as key_place,
+)
 from .log import (
     AuditLog as AuditLog,
     audit_directory as audit_directory,

@@ -1,11 +1,12 @@
-"""The key that signs an audit log's checkpoints: P-256, made at the log's first use, kept beside it.
+"""The key that signs an audit log's checkpoints: P-256, made at the log's first use, kept beside it or in a token.
 
-The public half is kept there too, and its id is in every checkpoint; whoever wants to trust the log without trusting
-its machine keeps the id (or the public key) elsewhere.
+The public half is always kept beside it, and its id is in every checkpoint; whoever wants to trust the log without
+trusting its machine keeps the id (or the public key) elsewhere.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
-from sluice.core import read_bounded, read_secret, write_public, write_secret
+from sluice.core import StoreError, read_bounded, read_secret, write_public, write_secret
 from sluice.gateway.errors import AuditLogError
-from sluice.pki.x509 import generate_key, key_from_pem, key_to_pem, public_key_der
+from sluice.pki.pkcs11 import TOKEN_KEYS, TokenKey, TokenKeys, TokenUri, format_reference, read_reference
+from sluice.pki.x509 import PrivateKey, generate_key, key_from_pem, key_to_pem, public_key_der
 
 SIGNING_KEY = "signing-key.pem"
+SIGNING_REFERENCE = "signing-key.uri"
+"""In the place of :data:`SIGNING_KEY`: which key in which token it is (RFC 7512); never a PIN."""
 VERIFICATION_KEY = "verification-key.pem"
 KEY_ID_CHARACTERS = 32
 
@@ -79,8 +83,11 @@ class SigningKey:
     id: str
 
     def sign(self, data: bytes) -> bytes:
-        """An ECDSA signature (DER)."""
-        return self.key.sign(data, _ALGORITHM)
+        """An ECDSA signature (DER). Raises :class:`AuditLogError` when the token that has the key does not sign."""
+        try:
+            return self.key.sign(data, _ALGORITHM)
+        except StoreError as error:
+            raise AuditLogError(f"the audit log cannot be signed: {error.what}", error.remedy) from error
 
     @property
     def public(self) -> VerificationKey:
@@ -88,27 +95,71 @@ class SigningKey:
         return VerificationKey(self.key.public_key())
 
 
-def open_key(directory: Path, *, first_use: bool) -> SigningKey:
+@dataclass(frozen=True, slots=True)
+class KeyInToken:
+    """Where the key of a log that has not begun is to be made."""
+
+    place: TokenUri
+    label: str
+    tokens: TokenKeys = TOKEN_KEYS
+
+    def make(self, reference: Path) -> TokenKey:
+        """Make the key, and write which it is; it is removed again if that cannot be written."""
+        key = self.tokens.generate(self.place, "ecdsa-p256", self.label)
+        try:
+            write_secret(reference, format_reference(key.uri))
+        except BaseException:
+            with contextlib.suppress(StoreError):
+                self.tokens.destroy(key.uri)
+            raise
+        return key
+
+
+def key_place(directory: Path) -> TokenUri | None:
+    """The token with the key of the log in ``directory``; None: it is in a file, or the log has not begun."""
+    reference = directory / SIGNING_REFERENCE
+    return read_reference(reference).place if reference.exists() else None
+
+
+def open_key(directory: Path, *, first_use: bool, in_token: KeyInToken | None = None) -> SigningKey:
     """The key of the log in ``directory``; made when this is the log's ``first_use``. Only with the writers' lock held.
 
+    Args:
+        directory: of the log.
+        first_use: whether nothing has been written yet.
+        in_token: where to make a key that is to be in a token.
+
     Raises:
-        AuditLogError: the log has been written before, and its key is gone: another one would hide what happened.
+        AuditLogError: the log has been written before, and its key is gone: another one would hide what happened. Or
+            the token that has it does not answer.
     """
-    private = directory / SIGNING_KEY
-    if private.exists():
-        key = key_from_pem(read_secret(private), str(private))
-    elif first_use:
-        key = generate_key()
-        write_secret(private, key_to_pem(key))
-    else:
-        raise AuditLogError(
-            f"{private}, which signs the audit log, is gone",
-            f"restore it; or keep {directory} as it is elsewhere, and a new log begins",
-        )
+    try:
+        key, name = _read_or_make(directory, in_token, first_use=first_use)
+    except StoreError as error:
+        raise AuditLogError(f"the key of the audit log in {directory}: {error.what}", error.remedy) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise AuditLogError(f"{private} is not a P-256 key", "restore the one that was made with the log")
+        raise AuditLogError(f"{name} is not a P-256 key", "restore the one that was made with the log")
     public = VerificationKey(key.public_key())
     if not (directory / VERIFICATION_KEY).exists():
         pem = public.key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         write_public(directory / VERIFICATION_KEY, pem)
     return SigningKey(key, public.id)
+
+
+def _read_or_make(directory: Path, in_token: KeyInToken | None, *, first_use: bool) -> tuple[PrivateKey, Path]:
+    private, reference = directory / SIGNING_KEY, directory / SIGNING_REFERENCE
+    if reference.exists():
+        tokens = TOKEN_KEYS if in_token is None else in_token.tokens
+        return tokens.load(read_reference(reference)), reference
+    if private.exists():
+        return key_from_pem(read_secret(private), str(private)), private
+    if not first_use:
+        raise AuditLogError(
+            f"{private}, which signs the audit log, is gone",
+            f"restore it; or keep {directory} as it is elsewhere, and a new log begins",
+        )
+    if in_token is not None:
+        return in_token.make(reference), reference
+    key = generate_key()
+    write_secret(private, key_to_pem(key))
+    return key, private

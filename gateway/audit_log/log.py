@@ -45,7 +45,7 @@ from sluice.gateway.audit_log.chain import (
     seal_checkpoint,
 )
 from sluice.gateway.audit_log.checkpoint_file import CheckpointFile, last_checkpoint
-from sluice.gateway.audit_log.keys import SigningKey, open_key
+from sluice.gateway.audit_log.keys import KeyInToken, SigningKey, open_key
 from sluice.gateway.audit_log.secret_removal import detail_without_secrets, seal_without_secrets
 from sluice.gateway.audit_log.segments import (
     CURRENT,
@@ -108,15 +108,25 @@ class AuditLog:
     """
 
     def __init__(
-        self, path: Path, *, clock: Clock = utc_now, limits: AuditLogLimits | None = None, disk: Disk | None = None
+        self,
+        path: Path,
+        *,
+        clock: Clock = utc_now,
+        limits: AuditLogLimits | None = None,
+        disk: Disk | None = None,
+        key_in: KeyInToken | None = None,
     ) -> None:
-        """Open or create the log whose current segment is ``path``, and find the state of its chain."""
+        """Open or create the log whose current segment is ``path``, and find the state of its chain.
+
+        ``key_in``: where to make the key of a new log; by default in a file.
+        """
         self._path = path
         self._name = os.fspath(path)
         self._directory = make_private_directory(path.parent)
         self._clock = clock
         self._limits = limits or AuditLogLimits()
         self._disk = disk or Disk()
+        self._key_in = key_in
         self._traffic = TrafficWriter(self._directory, self._disk)
         self._mutex = threading.Lock()
         self._descriptor = -1
@@ -262,7 +272,8 @@ class AuditLog:
         # Not known until all of this has gone well: whoever tries again looks again.
         self._inode, self._size = 0, 0
         known = self._checkpoint_file.exists()
-        self._key = open_key(self._directory, first_use=not earlier and not known and info.st_size == 0)
+        first_use = not earlier and not known and info.st_size == 0
+        self._key = open_key(self._directory, first_use=first_use, in_token=self._key_in)
         self._reader = ChainReader(self._key.public.checker())
         if earlier:
             self._continue_after(earlier[-1])

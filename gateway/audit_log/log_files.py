@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.gateway.audit_log.keys import SIGNING_KEY, VERIFICATION_KEY
+from sluice.gateway.audit_log.keys import SIGNING_KEY, SIGNING_REFERENCE, VERIFICATION_KEY
 from sluice.gateway.audit_log.segments import CHECKPOINT, CURRENT, LOCK, open_file, segments, take_lock
 from sluice.gateway.audit_log.traffic import traffic_files
 from sluice.gateway.errors import AuditLogError
@@ -44,7 +44,9 @@ def log_files(directory: Path) -> Iterator[list[LogFile]]:
             found += [LogFile(each.path) for each in segments(directory)]
             traffic = traffic_files(directory)
             found += [LogFile(path) for path in traffic[:-1]]
-            growing = [directory / name for name in (CURRENT, CHECKPOINT, SIGNING_KEY, VERIFICATION_KEY)]
+            growing = [
+                directory / name for name in (CURRENT, CHECKPOINT, SIGNING_KEY, SIGNING_REFERENCE, VERIFICATION_KEY)
+            ]
             found += [_opened(path) for path in (*growing, *traffic[-1:]) if path.exists()]
         except OSError as error:
             raise AuditLogError(f"cannot read the audit log in {directory}: {error.strerror}") from error

@@ -40,7 +40,5 @@ from .store import (
     ENCRYPTED as ENCRYPTED,
     KEY_FILE as KEY_FILE,
     AuthorityStore as AuthorityStore,
-    format_reference as format_reference,
-    read_reference as read_reference,
 )
 from .trusted_authorities import TrustStore as TrustStore, bundle_file as bundle_file

@@ -39,7 +39,7 @@ from sluice.pki.authorities.signing import (
     trust_domain_of,
 )
 from sluice.pki.config import PkiConfig
-from sluice.pki.pkcs11 import TOKEN_KEYS, TokenKey, TokenKeys, TokenUri
+from sluice.pki.pkcs11 import TOKEN_KEYS, TokenKey, TokenKeys, TokenUri, format_reference, read_reference
 from sluice.pki.x509 import (
     DAMAGED,
     ISSUING,
@@ -312,18 +312,3 @@ class AuthorityStore:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         sync_directory(self._authorities)
-
-
-def read_reference(path: Path) -> TokenUri:
-    """The reference to a key in a token that a file holds."""
-    try:
-        return TokenUri.parse(read_secret(path).decode("ascii").strip())
-    except UnicodeDecodeError:
-        raise StoreError(f"{path} holds no PKCS#11 URI", "restore it from a copy") from None
-    except StoreError as error:
-        raise StoreError(f"{path}: {error.what}", error.remedy) from error
-
-
-def format_reference(uri: TokenUri) -> bytes:
-    """What :func:`read_reference` reads."""
-    return f"{uri}\n".encode("ascii")

@@ -1,4 +1,4 @@
-"""Keys of authorities in tokens: references to them (RFC 7512), sessions, and keys that sign in the token (PKCS#11)."""
+"""Keys in tokens: references to them (RFC 7512), sessions, and keys that sign in the token (PKCS#11)."""
 
 import lazy_loader
 

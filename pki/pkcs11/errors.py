@@ -72,5 +72,5 @@ def missing_key(uri: TokenUri) -> StoreError:
     """The token has no such key."""
     return StoreError(
         f"there is no key {uri.object!r} with id {uri.id.hex()} in {uri.name}",
-        "is it the token with which the authority was made? without its key, replace the authority",
+        "is it the token in which the key was made? a lost key is replaced, and never made again",
     )

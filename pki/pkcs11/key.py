@@ -1,4 +1,4 @@
-"""Keys of authorities that are in a token: made there, never outside of it, and asked to sign."""
+"""Keys that are in a token: made there, never outside of it, and asked to sign."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TokenKey(ec.EllipticCurvePrivateKey):
         return self._public.curve.key_size
 
     def exchange(self, algorithm: ec.ECDH, peer_public_key: ec.EllipticCurvePublicKey) -> NoReturn:  # noqa: ARG002  the library's interface
-        """Not what an authority's key is for."""
+        """Not what a signing key is for."""
         raise UnsupportedAlgorithm("a key in a token signs, and nothing else")
 
     def private_numbers(self) -> NoReturn:

@@ -192,3 +192,17 @@ def test_act_that_cannot_be_recorded_is_an_error_and_shows_no_token(home: Home) 
     result = run(home, "token", "create", "ada", "--role", "viewer")
     assert isinstance(result.exception, AuditLogError)
     assert "slc_" not in result.output
+
+
+def test_log_that_has_begun_does_not_change_its_key(home: Home, tmp_path: Path) -> None:
+    before = sorted(path.name for path in audit_directory(home).iterdir())
+    uri = f"pkcs11:token=hsm?module-path={tmp_path / 'module.so'}&pin-source=file:{tmp_path / 'pin'}"
+    result = run(home, "audit-log", "init", "--key", uri)
+    assert result.exit_code == 1
+    assert "has begun, and its key is not in token 'hsm'" in str(result.exception)
+    assert sorted(path.name for path in audit_directory(home).iterdir()) == before
+    assert run(home, "audit-log", "verify").exit_code == 0
+    wrong = run(home, "audit-log", "init", "--key", uri.replace("pkcs11:token", "pkcs11:pin-value=87654321;token"))
+    assert wrong.exit_code != 0
+    assert "with a PIN in it" in str(wrong.exception)
+    assert "87654321" not in f"{wrong.output}{wrong.exception}"

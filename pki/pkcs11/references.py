@@ -1,0 +1,23 @@
+"""Files that say which key in which token it is; never its PIN."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sluice.core import StoreError, read_secret
+from sluice.pki.pkcs11.uri import TokenUri
+
+
+def read_reference(path: Path) -> TokenUri:
+    """The reference to a key in a token that a file holds."""
+    try:
+        return TokenUri.parse(read_secret(path).decode("ascii").strip())
+    except UnicodeDecodeError:
+        raise StoreError(f"{path} holds no PKCS#11 URI", "restore it from a copy") from None
+    except StoreError as error:
+        raise StoreError(f"{path}: {error.what}", error.remedy) from error
+
+
+def format_reference(uri: TokenUri) -> bytes:
+    """What :func:`read_reference` reads."""
+    return f"{uri}\n".encode("ascii")
