@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "sluice"
 NAMESPACE = "pipelines"
 SCHEMAS = ("1.25.0", "1.30.0", "1.37.0")
+OWN_CERTIFICATE = "--set=gateway.certificateSecret=public-tls"
 ALTERNATIVES = {
     "defaults": [],
     "restricted": ["--set=isolation.level=none"],
@@ -35,6 +36,12 @@ ALTERNATIVES = {
         "--set=serviceMonitor.enabled=true",
         "--set=serviceMonitor.tokenSecret=token",
         "--set=serviceMonitor.caConfigMap=edge",
+    ],
+    "own certificate": [OWN_CERTIFICATE],
+    "monitored with own certificate": [
+        OWN_CERTIFICATE,
+        "--set=serviceMonitor.enabled=true",
+        "--set=serviceMonitor.tokenSecret=token",
     ],
     "bounded": [
         '--set-json=gateway.from=[{"ipBlock":{"cidr":"10.0.0.0/8"}}]',
@@ -168,7 +175,9 @@ def test_no_key_is_in_an_object_and_those_of_processes_are_in_memory(values: lis
     assert "PRIVATE KEY" not in json.dumps(objects)
     for component, pod in pods(objects).items():
         volumes = {each["name"]: each for each in pod["volumes"]}
-        assert not any("secret" in each for each in volumes.values()), component
+        secrets = {name: each["secret"]["secretName"] for name, each in volumes.items() if "secret" in each}
+        own = component == "gateway" and OWN_CERTIFICATE in values
+        assert secrets == ({"certificate": "public-tls"} if own else {}), component
         if component == "ca":
             continue
         assert volumes["keys"]["emptyDir"]["medium"] == "Memory"
@@ -183,7 +192,7 @@ def test_pods_are_restricted_but_for_what_a_sandbox_needs(values: list[str], hel
     for component, pod in pods(helm.render(*values)).items():
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
         assert pod["securityContext"]["runAsNonRoot"] is True
-        allowed = {"configMap", "emptyDir", "projected", "persistentVolumeClaim", "name"}
+        allowed = {"configMap", "emptyDir", "projected", "persistentVolumeClaim", "secret", "name"}
         assert all(set(each) <= allowed for each in pod["volumes"])
         for container in containers(pod):
             context = container["securityContext"]
@@ -196,6 +205,37 @@ def test_pods_are_restricted_but_for_what_a_sandbox_needs(values: list[str], hel
             assert context["seccompProfile"]["type"] == ("Localhost" if boxes else "RuntimeDefault")
             assert ("procMount" in context) is boxes, component
             assert {"requests", "limits"} <= set(container["resources"])
+
+
+def test_own_certificate_is_shown_to_the_agent_alone(helm: Helm) -> None:
+    """As root's file that its group reads, which the gateway accepts; without ``subPath``, which is never renewed."""
+    objects = helm.render(OWN_CERTIFICATE)
+    pod = pods(objects)["gateway"]
+    (volume,) = (each for each in pod["volumes"] if "secret" in each)
+    assert volume["secret"]["defaultMode"] == 0o400
+    mounts = [
+        (container["name"], mount)
+        for container in containers(pod)
+        for mount in container["volumeMounts"]
+        if mount["name"] == volume["name"]
+    ]
+    place = "/run/sluice/certificate"
+    assert mounts == [("agent", {"name": volume["name"], "mountPath": place, "readOnly": True})]
+    settings = tomllib.loads(of(objects, "ConfigMap")["sluice-settings"]["data"]["sluice.toml"])["gateway"]
+    assert (settings["certificate_file"], settings["key_file"]) == (f"{place}/tls.crt", f"{place}/tls.key")
+
+
+def test_monitoring_trusts_the_authority_of_the_certificate_that_it_is_shown(helm: Helm) -> None:
+    def tls(*values: str) -> Object:
+        monitors = of(helm.render(*values, *ALTERNATIVES["monitored with own certificate"][1:]), "ServiceMonitor")
+        found: Object = monitors["sluice"]["spec"]["endpoints"][0]["tlsConfig"]
+        return found
+
+    assert tls(OWN_CERTIFICATE) == {"serverName": "sluice.example.com"}
+    company = tls(OWN_CERTIFICATE, "--set=serviceMonitor.caConfigMap=company")
+    assert company["ca"] == {"configMap": {"name": "company", "key": "ca.crt"}}
+    with pytest.raises(AssertionError, match="caConfigMap"):
+        tls()
 
 
 def test_only_those_that_ask_the_api_server_have_a_token_for_it(helm: Helm) -> None:
@@ -312,7 +352,7 @@ def test_the_api_server_takes_every_object_and_says_the_same_again(kubectl: Kube
     assert changed <= claims
 
 
-@pytest.mark.parametrize("values", [each for name, each in ALTERNATIVES.items() if name != "monitored"])
+@pytest.mark.parametrize("values", [each for name, each in ALTERNATIVES.items() if "monitored" not in name])
 def test_the_api_server_would_take_the_other_forms(values: list[str], kubectl: Kubectl, helm: Helm) -> None:
     done = kubectl.run(
         "apply", "--dry-run=server", "-f", "-", content=yaml.safe_dump_all(helm.render(*values, version="1.20.2"))

@@ -107,6 +107,7 @@ def test_every_value_is_in_the_schema_with_nothing_beside_it() -> None:
         {"isolation": {"seccompProfile": "../../etc/passwd"}},
         {"gateway": {"serverNames": []}},
         {"gateway": {"serverNames": ['x"]\n[ca]\nhost="']}},
+        {"gateway": {"certificateSecret": "../secret"}},
         {"trustDomain": 'td"\n'},
         {"ha": {"cluster": "a/b"}},
         {"ha": {"lease": 1}},
