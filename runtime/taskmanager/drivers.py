@@ -125,13 +125,12 @@ class Drivers:
                 ask=lambda port: self._jobmaster(request).listeners_on(port),
                 end=lambda reason: loop.call_soon_threadsafe(end, reason),
             )
-            network = await networks.open(network_owner, DRIVER_LISTENS, driver.waiting_network)
-            try:
-                await self._jobmaster(request).driver_listens(driver.launch.attempt, network.ports.ports)
-            except BaseException:
-                await asyncio.to_thread(network.close)
-                raise
-            return network
+            return await networks.open(
+                network_owner,
+                DRIVER_LISTENS,
+                lambda ports: self._jobmaster(request).driver_listens(driver.launch.attempt, ports),
+                driver.waiting_network,
+            )
 
         return join
 

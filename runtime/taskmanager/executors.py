@@ -164,13 +164,12 @@ class Executors:
                 ask=lambda port: self._jobmaster(request).listeners_on(port),
                 end=lambda reason: loop.call_soon_threadsafe(end, reason),
             )
-            network = await networks.open(network_owner, EXECUTOR_LISTENS, executor.waiting_network)
-            try:
-                await self._jobmaster(request).executor_listens(number, network.ports.ports)
-            except BaseException:
-                await asyncio.to_thread(network.close)
-                raise
-            return network
+            return await networks.open(
+                network_owner,
+                EXECUTOR_LISTENS,
+                lambda ports: self._jobmaster(request).executor_listens(number, ports),
+                executor.waiting_network,
+            )
 
         return join
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from sluice.runtime.egress import EgressJournal
@@ -29,15 +30,29 @@ class Networks:
     journal: EgressJournal
 
     async def open(
-        self, owner: NetworkOwner, names: Sequence[str], waiting: WaitingNetwork | None = None
+        self,
+        owner: NetworkOwner,
+        names: Sequence[str],
+        tell: Callable[[tuple[int, ...]], Awaitable[object]],
+        waiting: WaitingNetwork | None = None,
     ) -> JobNetwork:
         """The network of one driver or executor that listens for ``names``; raises as :meth:`JobNetwork.open`.
 
         Args:
             owner: whose it is.
             names: what it listens for.
+            tell: tells its JobMaster on which ports; there is no network if that fails.
             waiting: that of the box that becomes the owner's; None: make one.
         """
+        network = await self._open(owner, names, waiting)
+        try:
+            await tell(network.ports.ports)
+        except BaseException:
+            await asyncio.to_thread(network.close)
+            raise
+        return network
+
+    async def _open(self, owner: NetworkOwner, names: Sequence[str], waiting: WaitingNetwork | None) -> JobNetwork:
         rows = JournalRows(self.journal, owner)
         ask, egress_rules = owner.ask, self.egress_rules(owner)
         if waiting is not None:
