@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli.compose.files import ENVOY_IMAGE
+from sluice.cli.compose.choices import ENVOY_IMAGE
 from sluice.cli.errors import UsageError
 from sluice.cli.options import (
     DEFAULT_HOME,
@@ -44,6 +44,14 @@ def init(
     address: Annotated[str, typer.Option(help="Address of this machine to publish the gateway on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The gateway's port, the only one that is published.")] = 8443,
     host: Annotated[str, typer.Option(help="Host name of the gateway for its clients.")] = "localhost",
+    certificate: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR",
+            help="Directory of the machine with fullchain.pem and privkey.pem, a certificate of another authority for "
+            "--host. Both must belong to user 10001, the key with mode 0600.",
+        ),
+    ] = "",
     image: Annotated[str, typer.Option(help="Image of all services but Envoy.")] = "sluice:local",
     envoy_image: Annotated[str, typer.Option(help="Image of Envoy.")] = ENVOY_IMAGE,
     shuffle_workers: Annotated[int, typer.Option(help="ShuffleWorkers; 0: Spark's own shuffle is used.")] = 2,
@@ -56,15 +64,11 @@ def init(
     No key and no token is among them: those are made in the containers. In a checkout, `make compose-image` builds the
     image, and there is no image/.
     """
-    from sluice.cli.compose.files import (
-        ComposeSet,
-        render_compose,
-        render_environment,
-        render_settings,
-        seccomp_profile,
-    )
+    from sluice.cli.compose.choices import ComposeSet
+    from sluice.cli.compose.files import render_compose, seccomp_profile
     from sluice.cli.compose.image_context import image_files
     from sluice.cli.compose.services import SECCOMP_FILE
+    from sluice.cli.compose.settings import render_environment, render_settings
 
     chosen = ComposeSet(
         name=name,
@@ -79,6 +83,7 @@ def init(
         envoy_image=envoy_image,
         shuffle_workers=shuffle_workers,
         jobmanagers=jobmanagers,
+        certificate=certificate,
     )
     files = {
         "compose.yaml": render_compose(chosen).encode(),

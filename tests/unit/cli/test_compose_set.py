@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from sluice.cli.compose.files import (
-    ComposeSet,
-    render_compose,
-    render_environment,
-    render_settings,
-    seccomp_profile,
-)
+from sluice.cli.compose.choices import ComposeSet
+from sluice.cli.compose.files import render_compose, seccomp_profile
+from sluice.cli.compose.settings import CERTIFICATE, render_environment, render_settings
 from sluice.cli.config import load
 from sluice.cli.errors import UsageError
 from sluice.runtime.sandbox import IsolationLevel
@@ -185,6 +181,22 @@ def test_the_settings_are_valid_and_say_what_was_chosen(tmp_path: Path) -> None:
     assert configuration.gateway.server_names == ("localhost", "cluster.example.org")
 
 
+def test_own_certificate_is_mounted_for_envoys_agent_alone(tmp_path: Path) -> None:
+    chosen = ComposeSet(host="cluster.example.org", certificate="/etc/letsencrypt/live")
+    file = tmp_path / "sluice.toml"
+    file.write_text(render_settings(chosen))
+    gateway = load(file, environment={}).gateway
+    assert gateway.server_names == ("cluster.example.org",)
+    assert (gateway.certificate_file, gateway.key_file) == (
+        f"{CERTIFICATE}/fullchain.pem",
+        f"{CERTIFICATE}/privkey.pem",
+    )
+    found = services(render_compose(chosen))
+    assert f"/etc/letsencrypt/live:{CERTIFICATE}:ro" in found["envoy-agent"]["volumes"]
+    assert [name for name, service in found.items() if "/etc/letsencrypt/live" in sources(service)] == ["envoy-agent"]
+    assert "--dns=localhost" in found["envoy-agent"]["command"], "the edge authority's certificate stays as it was"
+
+
 def test_names_ports_and_numbers_reach_the_files() -> None:
     chosen = ComposeSet(name="blue", taskmanagers=5, port=9443, address="::1", image="registry.example/sluice:2")
     environment = render_environment(chosen)
@@ -215,6 +227,10 @@ def test_names_ports_and_numbers_reach_the_files() -> None:
         {"host": "-x"},
         {"image": "a b"},
         {"image": "$(x)"},
+        {"certificate": "/etc/tls", "host": "localhost"},
+        {"certificate": "tls", "host": "cluster.example.org"},
+        {"certificate": "/etc/tls:rw", "host": "cluster.example.org"},
+        {"certificate": "/etc/${HOME}", "host": "cluster.example.org"},
     ],
 )
 def test_values_that_would_change_the_files_meaning_are_refused(wrong: dict[str, Any]) -> None:

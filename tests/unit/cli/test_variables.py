@@ -8,7 +8,8 @@ from typing import Any
 
 import typer.main
 
-from sluice.cli.compose.files import ComposeSet, render_compose
+from sluice.cli.compose.choices import ComposeSet
+from sluice.cli.compose.files import render_compose
 from sluice.cli.main import app
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-FILES = ("compose/Dockerfile", "compose/.env", "compose/compose.yaml", "cli/compose/files.py")
+FILES = ("compose/Dockerfile", "compose/.env", "compose/compose.yaml", "cli/compose/choices.py")
 FIRST, SECOND = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
 
