@@ -6,7 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from sluice.core import SluiceError
+from prometheus_client import Counter
+
+from sluice.core import REGISTRY, SluiceError
 from sluice.runtime.ha import LeadershipLost
 from sluice.runtime.jobmanager.dispatcher.job_logs import JobLogs
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJobs
@@ -17,6 +19,11 @@ from sluice.runtime.messages import LogChunk
 
 _LOG = logging.getLogger(__name__)
 
+LOST = Counter(
+    "sluice_history_jobs_lost_total",
+    "Ended jobs that could not be put into the history: the HA storage was full or away.",
+    registry=REGISTRY,
+)
 RETURN_SECONDS = 10.0
 """How long the TaskManagers of a job of an earlier leader get to come to this one with their logs."""
 RETRY_SECONDS = 0.5
@@ -57,6 +64,7 @@ class JobArchiver:
         except LeadershipLost:
             raise
         except SluiceError as error:
+            LOST.inc()
             _LOG.error("job %s is not in the history: %s", job_id, error)
         await self.trim()
 

@@ -1,0 +1,54 @@
+"""What the end of a job does with the history: what cannot be kept is counted, and holds nothing up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sluice.core.errors import SluiceError
+from sluice.core.metrics import REGISTRY
+from sluice.runtime.ha.errors import LeadershipLost, StorageUnavailable
+from sluice.runtime.jobmanager.dispatcher.job_archiving import JobArchiver
+
+JOB = "1" * 32
+
+
+class Archive:
+    """Fails as it is told to."""
+
+    def __init__(self, error: SluiceError | None) -> None:
+        self.error = error
+        self.trimmed = 0
+
+    async def put(self, record: object, logs: object) -> None:
+        if self.error is not None:
+            raise self.error
+
+    async def trim(self) -> None:
+        self.trimmed += 1
+
+
+def lost() -> float:
+    return REGISTRY.get_sample_value("sluice_history_jobs_lost_total") or 0.0
+
+
+def archiver(archive: Archive) -> JobArchiver:
+    anything: Any = archive
+    jobs: Any = {JOB: SimpleNamespace(record=SimpleNamespace(detail=None))}
+    return JobArchiver(anything, jobs, anything, lambda: 0.0)
+
+
+async def test_job_that_cannot_be_kept_is_counted_and_the_history_shortened_all_the_same() -> None:
+    before, archive = lost(), Archive(StorageUnavailable("no space left"))
+    await archiver(archive).keep(JOB)
+    assert (lost() - before, archive.trimmed) == (1, 1)
+
+
+async def test_job_that_is_kept_or_that_another_leader_keeps_is_not_lost() -> None:
+    before = lost()
+    await archiver(Archive(None)).keep(JOB)
+    with pytest.raises(LeadershipLost):
+        await archiver(Archive(LeadershipLost("another one leads"))).keep(JOB)
+    assert lost() == before
