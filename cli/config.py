@@ -30,6 +30,7 @@ from sluice.runtime import (
     ResourcesConfig,
     RestartConfig,
     RuntimeConfig,
+    SchedulingConfig,
     SecretsConfig,
     SparkConfig,
     TaskManagerConfig,
@@ -61,6 +62,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "streaming": StreamingConfig,
     "resources": ResourcesConfig,
     "limits": LimitsConfig,
+    "scheduling": SchedulingConfig,
     "isolation": IsolationConfig,
     "egress": EgressConfig,
     "secrets": SecretsConfig,
@@ -100,6 +102,7 @@ class Configuration:
     streaming: StreamingConfig
     resources: ResourcesConfig
     limits: LimitsConfig
+    scheduling: SchedulingConfig
     isolation: IsolationConfig
     egress: EgressConfig
     secrets: SecretsConfig
@@ -135,6 +138,7 @@ class Configuration:
             streaming=self.streaming,
             resources=self.resources,
             limits=self.limits,
+            scheduling=self.scheduling,
             isolation=self.isolation,
             egress=self.egress,
             secrets=self.secrets,
@@ -222,6 +226,7 @@ def load(
         streaming=_convert("streaming", merged, origins, StreamingConfig),
         resources=_convert("resources", merged, origins, ResourcesConfig),
         limits=_convert("limits", merged, origins, LimitsConfig),
+        scheduling=_convert("scheduling", merged, origins, SchedulingConfig),
         isolation=isolation,
         egress=_checked(check_egress, _convert("egress", merged, origins, EgressConfig)),
         secrets=_convert("secrets", merged, origins, SecretsConfig),

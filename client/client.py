@@ -113,6 +113,8 @@ class Client:
         aws_role_arn: str = "",
         secrets: Sequence[str] = (),
         executor_secrets: Sequence[str] = (),
+        queue: str = "",
+        priority: int = 0,
     ) -> Job:
         """Upload a pipeline with its files and submit it. Returns when the cluster has accepted the job.
 
@@ -134,6 +136,8 @@ class Client:
             aws_role_arn: the role that clients of AWS in the job take with the first of these tokens.
             secrets: what the driver gets as files below ``/run/secrets``, each ``NAME[@VERSION][=FILE]``.
             executor_secrets: the same for driver and executors.
+            queue: whose share of the slots the executors get; default: the first one that you may use.
+            priority: in the queue, up to what it allows.
 
         Raises:
             UsageError: a file does not exist, or an amount of memory is malformed.
@@ -156,6 +160,8 @@ class Client:
             aws_role_arn=aws_role_arn,
             secrets=secrets,
             executor_secrets=executor_secrets,
+            queue=queue,
+            priority=priority,
         )
         job_id = self._gateway.call(
             lambda client: client.submit(submission.pipeline, submission.request, submission.files)

@@ -47,6 +47,8 @@ def build_submission(
     executor_secrets: Sequence[str] = (),
     token_files: Mapping[str, str] | None = None,
     aws_role_arn: str = "",
+    queue: str = "",
+    priority: int = 0,
 ) -> Submission:
     """Check the files and put the request together; what is not given is left to the cluster.
 
@@ -57,6 +59,8 @@ def build_submission(
         executor_memory: such as ``2g``, ``1536m``, or a number of mebibytes.
         token_files: file name -> audience of the token that is kept in it.
         aws_role_arn: the role that clients of AWS in the job take with the first of these tokens.
+        queue: whose share of the slots the executors count towards.
+        priority: in that queue.
 
     Raises:
         UsageError: there is no such file, or ``executor_memory`` is not an amount of memory.
@@ -74,6 +78,8 @@ def build_submission(
         "restart": dict(restart or {}),
         "secrets": secret_references(secrets, executor_secrets),
         "token_files": _token_files(token_files or {}, aws_role_arn),
+        "queue": queue,
+        "priority": priority or None,
     }
     request: dict[str, object] = {"args": list(args), "spark_conf": dict(spark_conf or {})}
     request |= {key: value for key, value in optional.items() if value not in (None, "", {}, [])}

@@ -39,3 +39,7 @@ from .restart_config import (
     RestartStrategy as RestartStrategy,
     RestartWish as RestartWish,
 )
+from .scheduling_config import (
+    QueueConfig as QueueConfig,
+    SchedulingConfig as SchedulingConfig,
+)

@@ -15,6 +15,7 @@ from sluice.runtime.notify import NotifyConfig
 from sluice.runtime.placement import Placement
 from sluice.runtime.restart_config import RestartConfig
 from sluice.runtime.sandbox import IsolationConfig
+from sluice.runtime.scheduling_config import SchedulingConfig
 from sluice.runtime.shuffle import ShuffleConfig
 from sluice.runtime.warm import WarmConfig
 
@@ -188,6 +189,7 @@ class RuntimeConfig(_Section, frozen=True):
     streaming: StreamingConfig = StreamingConfig()
     resources: ResourcesConfig = ResourcesConfig()
     limits: LimitsConfig = LimitsConfig()
+    scheduling: SchedulingConfig = SchedulingConfig()
     isolation: IsolationConfig = IsolationConfig()
     egress: EgressConfig = EgressConfig()
     secrets: SecretsConfig = SecretsConfig()

@@ -108,6 +108,13 @@ def submit(
             "--aws-role-arn", help="Role that clients of AWS and S3 in the job take with the token of the first file."
         ),
     ] = "",
+    queue: Annotated[
+        str,
+        typer.Option(help="Queue whose share of the slots the executors get; default: the first one you may use."),
+    ] = "",
+    priority: Annotated[
+        int, typer.Option(min=0, max=100, help="Priority in the queue, up to what it allows; higher ones come first.")
+    ] = 0,
     wait: Annotated[
         bool, typer.Option("--wait", help="Show progress and the driver's output until the job ends.")
     ] = False,
@@ -139,7 +146,11 @@ def submit(
         executor_secrets=executor_secret or [],
         token_files=parse_token_files(identity_token or []),
         aws_role_arn=aws_role_arn,
+        queue=queue,
+        priority=priority,
     )
+    if (queue or priority) and target is not SubmitTarget.SESSION:
+        raise UsageError("--queue or --priority without a running cluster", "a cluster's configuration has its queues")
     if identity_token and target is not SubmitTarget.SESSION:
         raise UsageError(
             "--identity-token can be used only with a running cluster", "its gateway has the policy and the audit log"

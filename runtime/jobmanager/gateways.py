@@ -41,7 +41,10 @@ RESULT_SECONDS = 86_400.0
 
 
 class SlotRequirement(Message, frozen=True):
-    """A job wants slots of these sizes and numbers in total; ``owner`` is whose limit they count towards."""
+    """A job wants slots of these sizes and numbers in total.
+
+    ``owner`` and ``groups`` are whose limits they count towards, ``queue`` and ``priority`` when it is the job's turn.
+    """
 
     job_id: str
     wanted: tuple[SlotCount, ...]
@@ -49,6 +52,9 @@ class SlotRequirement(Message, frozen=True):
     jobmaster_token: bytes
     owner: str = ""
     kind: SlotKind = SlotKind.EXECUTOR
+    groups: tuple[str, ...] = ()
+    queue: str = ""
+    priority: int = 0
 
     def __repr__(self) -> str:
         return f"<SlotRequirement of {self.job_id}: {self.kind} {self.wanted}>"  # never the token

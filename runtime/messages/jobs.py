@@ -146,6 +146,10 @@ class JobSubmission(Message, frozen=True):
     """None: it came in under an earlier version."""
     salt: str = ""
     """Random, in hexadecimal; it hides the parameters in their commitment (:mod:`sluice.runtime.receipts`)."""
+    queue: str | msgspec.UnsetType = msgspec.UNSET
+    """Whose share of the slots its executors count towards; unset: no queues were configured."""
+    priority: int | msgspec.UnsetType = msgspec.UNSET
+    """In its queue; unset: 0."""
 
     @property
     def blobs(self) -> tuple[BlobRef, ...]:

@@ -104,6 +104,7 @@ async def leading(process: ProcessServices, leadership: Leadership) -> AsyncIter
             placement=process.config.resources.placement,
             max_slots_per_user=process.config.limits.max_slots_per_user,
             provision=_provision(process.config),
+            scheduling=process.config.scheduling,
         )
         await service.start(resource_manager)
         stack.push_async_callback(service.stop, resource_manager)
@@ -127,6 +128,7 @@ async def leading(process: ProcessServices, leadership: Leadership) -> AsyncIter
             restart=process.config.restart,
             blob_quota=process.config.limits.max_blob_bytes_per_user,
             allow_conf=process.config.jobs.allow_conf,
+            scheduling=process.config.scheduling,
         )
         await service.start(dispatcher)
         stack.push_async_callback(service.stop, dispatcher)

@@ -20,6 +20,7 @@ from sluice.runtime.jobmanager.secrets import check_secret_references
 from sluice.runtime.messages import Archive, BlobRef, JobSubmission, SecretReference, TokenFiles
 from sluice.runtime.rest.problems import BadRequest
 from sluice.runtime.restart_config import RestartWish
+from sluice.runtime.scheduling_config import MAX_PRIORITY
 from sluice.runtime.spark import MAX_PYTHON_CHARACTERS
 from sluice.runtime.spark.jvm import directory_name
 from sluice.runtime.workload import TokenFile
@@ -30,6 +31,7 @@ MAX_SAVEPOINT_CHARACTERS = 1000
 """Longest id or path of a savepoint."""
 MAX_FILES = 64
 """Most ``file`` parts."""
+MAX_QUEUE_CHARACTERS = 32
 CHUNK_BYTES = 256 << 10
 STALL_SECONDS = 60.0
 """An upload that brings nothing for this long is given up."""
@@ -67,6 +69,10 @@ class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Files that were uploaded before (`/v1/uploads`), instead of parts that bring them."""
     secrets: tuple[SecretReference, ...] = ()
     """Secrets that the job gets as files below `/run/secrets`."""
+    queue: Annotated[str, msgspec.Meta(max_length=MAX_QUEUE_CHARACTERS)] = ""
+    """Whose share of the slots its executors count towards; default: the first one that the caller may use."""
+    priority: Annotated[int, msgspec.Meta(ge=0, le=MAX_PRIORITY)] = 0
+    """In its queue, up to what the queue allows."""
 
 
 @dataclass
@@ -142,6 +148,8 @@ async def receive_submission(
         executor_memory_mb=wanted.executor_memory_mb,
         token_files=_token_files(wanted.token_files),
         secrets=wanted.secrets,
+        queue=wanted.queue or msgspec.UNSET,
+        priority=wanted.priority or msgspec.UNSET,
     )
     return Received(submission, tuple({each.upload_id: None for each in wanted.uploads}))
 

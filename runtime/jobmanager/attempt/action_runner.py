@@ -317,6 +317,9 @@ class ActionRunner:
             jobmaster_token=self._endpoint.fencing_token or b"",
             owner=self._submission.owner,
             kind=kind,
+            groups=self._submission.owner_groups,
+            queue=self._submission.queue or "",
+            priority=self._submission.priority or 0,
         )
         self._hand_off(
             self._services.resource_manager.require_slots(requirement),

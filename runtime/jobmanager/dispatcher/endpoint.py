@@ -34,6 +34,7 @@ from sluice.runtime.jobmanager.dispatcher.job_records import (
     resumed_record,
 )
 from sluice.runtime.jobmanager.dispatcher.orphaned_drivers import may_run
+from sluice.runtime.jobmanager.dispatcher.queue_access import assign_queue
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJob, RegisteredJobs
 from sluice.runtime.jobmanager.dispatcher.state_machine import DispatcherStateMachine
 from sluice.runtime.jobmanager.dispatcher.submission_checks import check_submission
@@ -53,6 +54,7 @@ from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSu
 from sluice.runtime.messages import Evidence, JobKind, JobSubmission, LogChunk, UiPage, UiRequest
 from sluice.runtime.restart_config import RestartConfig, settle
 from sluice.runtime.rpc import RpcEndpoint
+from sluice.runtime.scheduling_config import SchedulingConfig
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class Dispatcher(RpcEndpoint):
         feed: told of every change of a job.
         blob_quota: bytes that the files of one owner's unfinished jobs may have together; 0: any number.
         allow_conf: Spark settings that the operator allows jobs in addition.
+        scheduling: the queues that jobs may be submitted to.
         restart: what happens to jobs that fail, where they do not say it themselves.
         chance: random numbers from -1 to 1, for delays before restarts.
     """
@@ -97,6 +100,7 @@ class Dispatcher(RpcEndpoint):
         feed: JobFeed | None = None,
         blob_quota: int = 0,
         allow_conf: Sequence[str] = (),
+        scheduling: SchedulingConfig | None = None,
         clock: Callable[[], float] = time.time,
         chance: Callable[[], float] = lambda: random.uniform(-1, 1),  # noqa: S311  # spreads load, guards nothing
     ) -> None:
@@ -109,6 +113,7 @@ class Dispatcher(RpcEndpoint):
         self._keeper = HistoryKeeper(history)
         self._term = term
         self._allow_conf = allow_conf
+        self._scheduling = scheduling or SchedulingConfig()
         self._restart = restart
         self._chance = chance
         self._blobs = blobs
@@ -205,7 +210,7 @@ class Dispatcher(RpcEndpoint):
         """Accept a job: it is durable when this returns; raises what ``DispatcherGateway`` says."""
         self._term.check()
         self._machine.check_unknown(job_id)
-        checked = check_submission(submission, self._allow_conf)
+        checked = assign_queue(check_submission(submission, self._allow_conf), self._scheduling)
         job = RegisteredJob(
             JobRecord(submission=checked, detail=accepted_detail(job_id, checked, int(self._clock() * 1000)))
         )

@@ -61,6 +61,7 @@ from sluice.runtime.rpc import (
     RemotePeer,
 )
 from sluice.runtime.sandbox import IsolationLevel
+from sluice.runtime.scheduling_config import SchedulingConfig
 
 _LOG = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ class ResourceManager(FencedRpcEndpoint):
         placement: on which TaskManagers slots are.
         max_slots_per_user: 0: any number.
         provision: how many TaskManagers are started on demand; None: nobody starts any.
+        scheduling: the queues that share the slots for executors.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class ResourceManager(FencedRpcEndpoint):
         placement: Placement = Placement.SPREAD,
         max_slots_per_user: int = 0,
         provision: ProvisionLimits | None = None,
+        scheduling: SchedulingConfig | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(RESOURCE_MANAGER, ResourceManagerInternalGateway)
@@ -119,7 +122,10 @@ class ResourceManager(FencedRpcEndpoint):
         self._clock = clock
         self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(heartbeat_timeout)
         self._slots = SlotPools(
-            lambda: secrets.token_hex(16), placement=placement, max_slots_per_user=max_slots_per_user
+            lambda: secrets.token_hex(16),
+            placement=placement,
+            max_slots_per_user=max_slots_per_user,
+            scheduling=scheduling,
         )
         self._provision = None if provision is None else Provision(provision)
         self._provided = Provided(0 if provision is None else provision.least, ())

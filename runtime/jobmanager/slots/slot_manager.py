@@ -8,16 +8,19 @@ record is corrected or the TaskManager is told to free what nobody knows.
 
 First come, first served: an earlier job gets what it lacks before a later one gets anything. When nothing free is large
 enough for it, one TaskManager that could hold its slot is kept for it, so that small requests of later jobs cannot eat
-every piece that becomes free; the others serve those jobs meanwhile.
+every piece that becomes free; the others serve those jobs meanwhile. Where queues are configured, whose turn it is says
+:mod:`sluice.runtime.jobmanager.slots.fair_shares` instead, slot by slot.
 """
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from sluice.runtime.jobmanager.gateways import SlotRequirement
+from sluice.runtime.jobmanager.slots.fair_shares import FairShares, JobClaim
 from sluice.runtime.jobmanager.slots.free_capacity import FreeCapacity
 from sluice.runtime.jobmanager.slots.refusals import Refusals
 from sluice.runtime.jobmanager.slots.slot_ledger import (
@@ -30,6 +33,7 @@ from sluice.runtime.jobmanager.slots.slot_ledger import (
 )
 from sluice.runtime.messages import (
     MAX_SLOTS_PER_TASKMANAGER,
+    NO_RESOURCES,
     SlotProfile,
     SlotReport,
     SlotRequest,
@@ -37,6 +41,7 @@ from sluice.runtime.messages import (
     SlotStatus,
 )
 from sluice.runtime.placement import Placement, rank
+from sluice.runtime.scheduling_config import SchedulingConfig
 
 _FREE, _ALLOCATED, _ACTIVE, _RELEASING = SlotState.FREE, SlotState.ALLOCATED, SlotState.ACTIVE, SlotState.RELEASING
 
@@ -54,6 +59,7 @@ class SlotManager:
         placement: how TaskManagers with room are chosen among.
         max_slots_per_user: how many slots the jobs of one user may hold together; 0: any number.
         movable: whether what runs on a TaskManager that is drained moves to others; else it is waited for.
+        scheduling: the queues that share the slots.
     """
 
     def __init__(
@@ -63,7 +69,11 @@ class SlotManager:
         placement: Placement = Placement.SPREAD,
         max_slots_per_user: int = 0,
         movable: bool = True,
+        scheduling: SchedulingConfig | None = None,
     ) -> None:
+        self._scheduling = scheduling or SchedulingConfig()
+        self._known: dict[str, SlotRequirement] = {}
+        """The latest requirement of each job, those that want nothing included: whose slots they are."""
         self._movable = movable
         self._new_allocation_id = new_allocation_id
         self._placement = placement
@@ -201,6 +211,7 @@ class SlotManager:
 
     def require(self, requirement: SlotRequirement) -> None:
         """State how many slots a job wants in total; none means none any more."""
+        self._known[requirement.job_id] = requirement
         if requirement.count > 0:
             self._requirements[requirement.job_id] = requirement
         else:
@@ -208,6 +219,8 @@ class SlotManager:
 
     def decide(self) -> list[Reserve]:
         """Allocate what is free to jobs that lack some: the earliest job first, its largest slots first."""
+        if self._scheduling.queues:
+            return self._decide_fairly()
         reserved: list[Reserve] = []
         self._kept = {}
         allowed = self._allowances()
@@ -223,6 +236,46 @@ class SlotManager:
                     self._keep_for(requirement.job_id, profile)
                 reserved += given
         return reserved
+
+    def _decide_fairly(self) -> list[Reserve]:
+        """Allocate what is free slot by slot, each to the job whose turn it is."""
+        reserved: list[Reserve] = []
+        self._kept = {}
+        shares = self.shares() if self._capacity else None
+        while shares is not None and self._capacity and (ask := shares.next()) is not None:
+            given = self._allocate(self._requirements[ask.job_id], ask.profile, 1)
+            if given:
+                shares.granted(ask)
+                reserved += given
+            else:
+                self._keep_for(ask.job_id, ask.profile)
+                shares.passed_over(ask)
+        return reserved
+
+    def shares(self) -> FairShares:
+        """What jobs hold and lack, for a round of turns."""
+        sizes = (size.multiplied(count) for size, count in self._sizes.items())
+        capacity = functools.reduce(SlotProfile.plus, sizes, NO_RESOURCES)
+        return FairShares(self._scheduling, capacity, self.claims(), self._max_slots_per_user)
+
+    def claims(self) -> list[JobClaim]:
+        """What each job holds and lacks, in the order in which they came."""
+        wanting = self._requirements.values()
+        resting = (each for job_id, each in self._known.items() if job_id not in self._requirements)
+        return [self._claim(each, self._missing(each)) for each in wanting] + [
+            self._claim(each, []) for each in resting
+        ]
+
+    def _claim(self, requirement: SlotRequirement, missing: list[tuple[SlotProfile, int]]) -> JobClaim:
+        return JobClaim(
+            requirement.job_id,
+            requirement.owner,
+            requirement.groups,
+            requirement.queue,
+            requirement.priority,
+            missing,
+            self._held(requirement.job_id).by_profile,
+        )
 
     def _missing(self, requirement: SlotRequirement) -> list[tuple[SlotProfile, int]]:
         """What a job lacks, the largest slots first."""
@@ -345,6 +398,7 @@ class SlotManager:
     def release_job(self, job_id: str) -> list[Release]:
         """The job is over: it wants nothing, and everything it holds goes back."""
         self._requirements.pop(job_id, None)
+        self._known.pop(job_id, None)
         self._refusals.job_ended(job_id)
         held = self._held(job_id).allocations
         draining = {
@@ -362,6 +416,8 @@ class SlotManager:
 
     def unmet(self) -> list[tuple[SlotProfile, int]]:
         """What jobs lack and may have: how many slots of which size."""
+        if self._scheduling.queues:
+            return self.shares().demand()
         allowed, unmet = self._allowances(), []
         for requirement in self._requirements.values():
             for profile, missing in self._missing(requirement):
@@ -403,8 +459,12 @@ class SlotManager:
         for profile, _ in missing:
             if unfit := self.too_large(profile):
                 return unfit
-        allowed = self._allowances()
-        if allowed is not None and not allowed[requirement.owner]:
+        if self._scheduling.queues:
+            shares, claim = self.shares(), self._claim(requirement, missing)
+            obstacles = [shares.obstacle(claim, profile) for profile, _ in missing]
+            if all(obstacles):
+                return f"queue {shares.queue_of(requirement.job_id).name}: {obstacles[0]}"
+        elif (allowed := self._allowances()) is not None and not allowed[requirement.owner]:
             return f"the jobs of {requirement.owner} hold the {self._max_slots_per_user} slots that one user may have"
         if not any(each.total.fits(profile) for each in self._open() for profile, _ in missing):
             return "the TaskManagers that it would fit into are being drained"
@@ -417,6 +477,12 @@ class SlotManager:
         first = next((job for job in self._kept.values() if job != requirement.job_id), "")
         if first and any(self._capacity.fits(profile) for profile, _ in missing):
             return f"what is free is kept for job {first}, which came first"
+        if self._scheduling.queues:
+            shares = self.shares()
+            queue = shares.queue_of(requirement.job_id)
+            return (
+                f"all fitting slots are in use; queue {queue.name} has {shares.held(queue.name)[1]:.0%} of the cluster"
+            )
         return "all fitting slots are in use"
 
     def too_large(self, profile: SlotProfile) -> str:

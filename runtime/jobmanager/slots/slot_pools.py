@@ -10,6 +10,7 @@ from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release,
 from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
 from sluice.runtime.messages import SlotKind, SlotProfile, SlotReport, TaskManagerRegistration
 from sluice.runtime.placement import Placement
+from sluice.runtime.scheduling_config import SchedulingConfig
 
 
 class SlotPools:
@@ -19,12 +20,20 @@ class SlotPools:
         new_allocation_id: makes one that was never used.
         placement: how TaskManagers with room are chosen among.
         max_slots_per_user: how many slots for executors the jobs of one user may hold together; 0: any number.
+        scheduling: the queues that share the slots for executors.
     """
 
     def __init__(
-        self, new_allocation_id: Callable[[], str], *, placement: Placement, max_slots_per_user: int = 0
+        self,
+        new_allocation_id: Callable[[], str],
+        *,
+        placement: Placement,
+        max_slots_per_user: int = 0,
+        scheduling: SchedulingConfig | None = None,
     ) -> None:
-        self._executors = SlotManager(new_allocation_id, placement=placement, max_slots_per_user=max_slots_per_user)
+        self._executors = SlotManager(
+            new_allocation_id, placement=placement, max_slots_per_user=max_slots_per_user, scheduling=scheduling
+        )
         self._drivers = SlotManager(new_allocation_id, placement=placement, movable=False)
         self._both = (self._executors, self._drivers)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
+import msgspec
 import pytest
-from hypothesis import settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sluice.runtime.jobmanager.gateways import SlotRequirement
@@ -28,6 +29,7 @@ from sluice.runtime.messages import (
     SlotStatus,
 )
 from sluice.runtime.placement import Placement
+from sluice.runtime.scheduling_config import QueueConfig, SchedulingConfig
 from sluice.runtime.taskmanager.errors import SlotNotAvailable
 from sluice.runtime.taskmanager.slot_table import SlotTable
 
@@ -754,3 +756,100 @@ def test_a_taskmanager_carves_only_what_it_has() -> None:
     table.freed("a")
     assert len(table.report().slots) == 2
     assert table.reserve(request(1, "c"))
+
+
+# --- queues ---------------------------------------------------------------------------------------------------
+
+QUEUES = SchedulingConfig(
+    queues=(QueueConfig(name="a", weight=3), QueueConfig(name="b", max_slots_per_user=2, maximum=0.5))
+)
+
+
+def sharing() -> SlotManager:
+    """One whose slots two queues share."""
+    numbers = itertools.count(1)
+    return SlotManager(lambda: f"alloc-{next(numbers)}", scheduling=QUEUES)
+
+
+def in_queue(job_id: str, queue: str, count: int, *, owner: str = "", profile: SlotProfile = SMALL) -> SlotRequirement:
+    """A requirement of a job in a queue."""
+    return msgspec.structs.replace(wants(job_id, count, profile, owner=owner), queue=queue)
+
+
+def test_queues_share_by_their_weights_whoever_came_first() -> None:
+    slots = sharing()
+    slots.register("tm-1", "h", 8, SMALL)
+    slots.require(in_queue(ONE, "b", 8, owner="bob"))
+    slots.require(in_queue(TWO, "b", 8, owner="ann"))
+    slots.require(in_queue(THREE, "a", 5))
+    assert Counter(each.request.job_id for each in slots.decide()) == {ONE: 2, TWO: 1, THREE: 5}
+    assert slots.decide() == []
+    assert (
+        slots.pending_reason(ONE)
+        == "2 of 8 slots: queue b: the jobs of bob hold the 2 slots that one user may have in it"
+    )
+    assert slots.pending_reason(TWO) == "1 of 8 slots: all fitting slots are in use; queue b has 38% of the cluster"
+    assert slots.unmet() == [(SMALL, 0), (SMALL, 1)]
+
+
+def test_a_queue_at_its_maximum_leaves_slots_free() -> None:
+    slots = sharing()
+    slots.register("tm-1", "h", 4, SMALL)
+    slots.require(in_queue(ONE, "b", 2, owner="bob"))
+    slots.require(in_queue(TWO, "b", 2, owner="ann"))
+    assert len(slots.decide()) == 2
+    assert slots.pending_reason(ONE).endswith("queue b: its jobs hold 50% of the cluster, and may have 50%")
+
+
+def test_slots_that_a_new_leader_finds_count_for_their_queue() -> None:
+    slots = sharing()
+    slots.register("tm-1", "h", 4, SMALL)
+    slots.admit("tm-1", report(*((SlotState.ACTIVE, f"old-{i}") for i in range(2))).slots)
+    slots.require(in_queue(ONE, "a", 0))  # its JobMaster goes on, and wants nothing yet
+    assert slots.shares().held("a") == (2, 0.5)
+    slots.release_job(ONE)
+    assert slots.shares().held("a") == (0, 0.0)
+
+
+def test_a_large_slot_of_a_queue_does_not_starve() -> None:
+    """The TaskManager that comes nearest is kept for it, as without queues."""
+    slots = sharing()
+    slots.register("tm-1", "h", 0, SMALL, SlotProfile(cores=4, memory_mb=8192))
+    slots.require(in_queue(ONE, "a", 1))
+    first = slots.decide()[0].request.allocation_id
+    slots.require(in_queue(TWO, "a", 1, profile=LARGE))
+    slots.require(in_queue(THREE, "b", 1))
+    assert [each.request.job_id for each in slots.decide()] == [THREE]  # it has the smaller share
+    slots.require(in_queue(THREE, "b", 3))
+    assert slots.decide() == []
+    assert f"kept for job {TWO}" in slots.pending_reason(THREE)
+    assert first
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([ONE, TWO, THREE]), st.integers(0, 5), st.sampled_from(["ann", "bob"])), max_size=12
+    ),
+    st.integers(1, 8),
+    st.integers(0, 3),
+)
+def test_one_job_per_user_in_one_queue_gets_what_it_gets_without_queues(
+    wishes: list[tuple[str, int, str]], size: int, most: int
+) -> None:
+    """A single job decides nothing about sharing: how many slots it gets is the same, and on which TaskManagers."""
+    numbers = itertools.count(1)
+    queue = SchedulingConfig(queues=(QueueConfig(name="a"),))
+    plain = manager(most=most)
+    fair = SlotManager(lambda: f"alloc-{next(numbers)}", max_slots_per_user=most, scheduling=queue)
+    for slots in (plain, fair):
+        slots.register("tm-1", "h", size, SMALL)
+        slots.register("tm-2", "h", size, SMALL)
+    for _, count, owner in wishes:
+        given_to = [[each.taskmanager for each in _decided(slots, count, owner)] for slots in (plain, fair)]
+        assert Counter(given_to[0]) == Counter(given_to[1])
+
+
+def _decided(slots: SlotManager, count: int, owner: str) -> list[Reserve]:
+    slots.require(in_queue(ONE, "a", count, owner=owner))
+    return slots.decide()
