@@ -201,6 +201,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Oldest TLS version of the gateway; 1.2 only with forward secrecy and AEAD ciphers."""
     http3: bool = False
     """Whether the gateway also answers HTTP/3, on the same port number of UDP; without client certificates there."""
+    flight_sql: bool = False
+    """Whether the gateway also answers Arrow Flight SQL, for SQL tools and their drivers (ADBC): each principal's
+    statements run in its Spark Connect session."""
     cors_origins: tuple[str, ...] = ()
     """Web origins (``https://dashboard.example.org``) whose pages may use this gateway with the user's cookie."""
     auth_host: str = ""

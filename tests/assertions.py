@@ -80,7 +80,7 @@ def asserted_by(home: Home, text: str, *, method: str = "GET", target: str = "/v
     return AssertionVerifier(lambda _: keys, {audience, PASS_AUDIENCE}).verify([text], method=method, target=target)
 
 
-_ROUTES = decode_routes(msgspec.json.encode(published_routes()))
+_ROUTES = decode_routes(msgspec.json.encode(published_routes()), flight_sql=True)
 
 
 def operation_of(method: str, target: str) -> str:

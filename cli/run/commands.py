@@ -245,7 +245,7 @@ def envoy(
 
 @app.command()
 def connect(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None) -> None:
-    """The relay for Spark Connect, on the machine of the auth service and Envoy of the same home."""
+    """The relay for Spark Connect and Flight SQL, on the machine of the auth service and Envoy of the same home."""
     from sluice.gateway.service import run_connect
 
     member = MemberOptions(home, config, None, None, None, None).member(Role.GATEWAY, CONNECT_NAME)

@@ -1,4 +1,6 @@
-"""Envoy's configuration for Spark Connect: a route for each method, and one cluster, as JSON.
+"""Envoy's configuration for the relay: a route for each method, and one cluster, as JSON.
+
+The relay serves Spark Connect, and Arrow Flight SQL where the operator has turned it on.
 
 The routes must come before those that want a ``Content-Length``: gRPC has none.
 """
@@ -12,6 +14,10 @@ from sluice.core import Home
 from sluice.gateway.authz import Route
 from sluice.gateway.connect.messages import METHODS, SERVICE
 from sluice.gateway.upstreams import UnixLeg, cluster
+
+FLIGHT_SERVICE = "arrow.flight.protocol.FlightService"
+FLIGHT_METHODS = ("GetFlightInfo", "GetSchema", "DoGet", "DoPut", "DoAction")
+"""Methods of Arrow Flight that are served. The others have no route."""
 
 CLUSTER = "connect"
 OPERATION = "connect.use"
@@ -27,14 +33,17 @@ def connect_socket(home: Home) -> Path:
     return home.sockets / "connect.sock"
 
 
-def connect_operations() -> tuple[Route, ...]:
-    """The routes for the auth service: every method of Spark Connect is one operation."""
-    return tuple(Route("POST", f"/{SERVICE}/{method}", OPERATION) for method in METHODS)
+def connect_operations(*, flight_sql: bool = False) -> tuple[Route, ...]:
+    """The routes for the auth service: every method of Spark Connect, and of Flight SQL, is one operation."""
+    paths = [f"/{SERVICE}/{method}" for method in METHODS]
+    if flight_sql:
+        paths += [f"/{FLIGHT_SERVICE}/{method}" for method in FLIGHT_METHODS]
+    return tuple(Route("POST", path, OPERATION) for path in paths)
 
 
 def is_connect(route: Route) -> bool:
     """Whether a route is one of :func:`connect_operations`."""
-    return route.path.startswith(f"/{SERVICE}/")
+    return route.path.startswith((f"/{SERVICE}/", f"/{FLIGHT_SERVICE}/"))
 
 
 def connect_route(

@@ -16,8 +16,8 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.server import Stream
 
-from sluice.core import AssertionRefused, SluiceError, end_tasks
-from sluice.gateway.connect.envoy import OPERATION
+from sluice.core import SluiceError, end_tasks
+from sluice.gateway.connect.admission import Admission
 from sluice.gateway.connect.messages import (
     METHODS,
     SERVICE,
@@ -26,28 +26,22 @@ from sluice.gateway.connect.messages import (
 )
 from sluice.gateway.connect.sessions import Sessions, SessionUnavailable
 from sluice.gateway.connect.wire import BoundedStream, receive
-from sluice.pki.assertions import HEADER, Assertion, AssertionVerifier, OpenStreams, StreamEnded
+from sluice.pki.assertions import Assertion
 
 _LOG = logging.getLogger(__name__)
-
-MAX_CALLS_OF_ONE = 128
-"""Calls of one principal at the same time."""
 
 
 class ConnectRelay:
     """Serves the methods of Spark Connect.
 
     Args:
-        verifier: of the auth service's assertions, audience ``sluice-connect``.
+        admission: decides who may call.
         sessions: where calls go.
-        streams: ends calls whose credential is revoked.
     """
 
-    def __init__(self, verifier: AssertionVerifier, sessions: Sessions, streams: OpenStreams) -> None:
-        self._verifier = verifier
+    def __init__(self, admission: Admission, sessions: Sessions) -> None:
+        self._admission = admission
         self._sessions = sessions
-        self._streams = streams
-        self._calls: dict[str, int] = {}
 
     def __mapping__(self) -> Mapping[str, Handler]:
         """The paths that are served, as grpclib asks for them."""
@@ -60,28 +54,8 @@ class ConnectRelay:
 
     async def serve(self, path: str, stream: Stream[bytes, bytes]) -> None:
         """One call."""
-        who = self._authenticated(path, stream)
-        if self._calls.get(who.name, 0) >= MAX_CALLS_OF_ONE:
-            raise GRPCError(Status.RESOURCE_EXHAUSTED, "too many calls at the same time")
-        self._calls[who.name] = self._calls.get(who.name, 0) + 1
-        try:
-            with self._streams.entered(who):
-                await self._relay(path, stream, who)
-        except StreamEnded as error:
-            raise GRPCError(Status.UNAUTHENTICATED, "the credential is not valid any more") from error
-        finally:
-            self._calls[who.name] -= 1
-            if not self._calls[who.name]:
-                del self._calls[who.name]
-
-    def _authenticated(self, path: str, stream: Stream[bytes, bytes]) -> Assertion:
-        values = [str(value) for value in stream.metadata.getall(HEADER, [])] if stream.metadata else []
-        try:
-            # A pass does, too: a call is decided about by itself, and goes to the session of whoever it names.
-            return self._verifier.verify(values, method="POST", target=path).for_operation(OPERATION, changes=False)
-        except AssertionRefused as error:
-            _LOG.warning("%s refused: %s", path, error)
-            raise GRPCError(Status.UNAUTHENTICATED, "this call does not come from the gateway") from error
+        with self._admission.admitted(path, stream) as who:
+            await self._relay(path, stream, who)
 
     async def _relay(self, path: str, stream: Stream[bytes, bytes], who: Assertion) -> None:
         try:

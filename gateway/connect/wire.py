@@ -44,7 +44,7 @@ class RawDetails(StatusDetailsCodecBase):
         return data
 
 
-async def receive(stream: Http2Stream) -> bytes | None:
+async def receive(stream: Http2Stream, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes | None:
     """The next message of a stream, None at its end; raises :class:`GRPCError` for one that is not taken."""
     prefix = await stream.recv_data(_PREFIX_BYTES)
     if not prefix:
@@ -52,8 +52,8 @@ async def receive(stream: Http2Stream) -> bytes | None:
     if len(prefix) != _PREFIX_BYTES or prefix[0] != 0:
         raise GRPCError(Status.UNIMPLEMENTED, "compressed or truncated messages are not taken")
     length = int.from_bytes(prefix[1:], "big")
-    if length > MAX_MESSAGE_BYTES:
-        raise GRPCError(Status.RESOURCE_EXHAUSTED, f"a message of more than {MAX_MESSAGE_BYTES} bytes")
+    if length > max_bytes:
+        raise GRPCError(Status.RESOURCE_EXHAUSTED, f"a message of more than {max_bytes} bytes")
     message = await stream.recv_data(length) if length else b""
     if len(message) != length:
         raise GRPCError(Status.INVALID_ARGUMENT, "a truncated message")

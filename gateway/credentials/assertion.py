@@ -30,8 +30,8 @@ from sluice.pki.assertions import (
 )
 
 LIFETIME_SECONDS = 60
-CONNECT_PREFIX = "/spark.connect.SparkConnectService/"
-"""Paths of Spark Connect's gRPC methods."""
+CONNECT_PREFIXES = ("/spark.connect.SparkConnectService/", "/arrow.flight.protocol.FlightService/")
+"""Paths of the gRPC methods that the relay serves."""
 
 _JTI_BYTES = 12
 _OF_PASSES = frozenset({"method", "all", "own"})
@@ -47,7 +47,7 @@ def publish_keys(home: Home, keys: PassKeys) -> None:
 
 def audience_of(path: str) -> str:
     """The audience of a request for ``path``."""
-    return CONNECT_AUDIENCE if path.startswith(CONNECT_PREFIX) else REST_AUDIENCE
+    return CONNECT_AUDIENCE if path.startswith(CONNECT_PREFIXES) else REST_AUDIENCE
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 from sluice.core import CachedFile, EgressConfig, Home, SluiceError, end_tasks, read_secret, repeat
@@ -70,7 +71,11 @@ async def auth_service(
     Raises ``SluiceError`` when tokens, users, routes, the policy, the revocations or the audit log are
     not in order: an auth service that cannot decide does not start.
     """
-    routes = CachedFile(route_file(home), _read_routes, remedy="start the cluster with `sluice up`")
+    routes = CachedFile(
+        route_file(home),
+        partial(_read_routes, flight_sql=config.flight_sql),
+        remedy="start the cluster with `sluice up`",
+    )
     keys = PassKeys.of(home)
     _refresh_keys(home, keys)
     async with contextlib.AsyncExitStack() as stack:
@@ -134,13 +139,13 @@ async def egress_checks(
         yield EgressChecks(policy.get, JobOwners(jobs.ask), resolver, service.checks.audit, trust_domain, config.mode)
 
 
-def decode_routes(data: bytes) -> RouteTable:
-    """REST's routes, and the methods of Spark Connect."""
-    return RouteTable([*RouteTable.decode(data).routes, *connect_operations()])
+def decode_routes(data: bytes, *, flight_sql: bool = False) -> RouteTable:
+    """REST's routes, and the methods of Spark Connect and perhaps of Flight SQL."""
+    return RouteTable([*RouteTable.decode(data).routes, *connect_operations(flight_sql=flight_sql)])
 
 
-def _read_routes(path: Path) -> RouteTable:
-    return decode_routes(read_secret(path, MAX_ROUTE_LIST_BYTES))
+def _read_routes(path: Path, *, flight_sql: bool) -> RouteTable:
+    return decode_routes(read_secret(path, MAX_ROUTE_LIST_BYTES), flight_sql=flight_sql)
 
 
 def _keys_of(config: IssuerConfig) -> KeyCache:

@@ -1,5 +1,7 @@
 """The relay as a process: ``sluice run connect``, beside the auth service, on a unix socket that Envoy opens.
 
+It serves Spark Connect, and Flight SQL where ``gateway.flight_sql`` is on.
+
 Its identity, ``gateway/connect``, is shown to the servers of sessions, and to REST on another machine.
 """
 
@@ -7,13 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
+from typing import TYPE_CHECKING
 
 from grpclib.server import Server
 
 from sluice.core import Home, listen_unix
 from sluice.gateway.authn import check_in
 from sluice.gateway.config import CONNECT_NAME, GatewayConfig
-from sluice.gateway.connect import ConnectRelay, RawCodec, RawDetails, RestSessions, Sessions, connect_socket
+from sluice.gateway.connect import (
+    Admission,
+    ConnectRelay,
+    RawCodec,
+    RawDetails,
+    RestSessions,
+    Sessions,
+    connect_socket,
+)
 from sluice.gateway.proxy import EnvoyPaths, legs_of
 from sluice.gateway.rest_client import RestClient
 from sluice.pki import Role
@@ -27,6 +39,9 @@ from sluice.pki.assertions import (
 )
 from sluice.pki.tls import TlsIdentity
 from sluice.pki.trust import reporting
+
+if TYPE_CHECKING:
+    from sluice.gateway.flight_sql import FlightSqlService
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,12 +63,19 @@ async def run_connect(home: Home, config: GatewayConfig, *, rest: tuple[str, int
         stack.callback(sessions.close)
         streams = OpenStreams(check_in(home, config))
         verifier = AssertionVerifier(AssertionKeys(assertion_keys_file(home)).keys, AUDIENCES)
-        relay = ConnectRelay(verifier, sessions, streams)
+        admission = Admission(verifier, streams)
+        services: list[ConnectRelay | FlightSqlService] = [ConnectRelay(admission, sessions)]
+        if config.flight_sql:
+            from sluice.gateway.flight_sql import FlightSqlService, SparkSql, Statements  # it loads Arrow
+
+            spark = SparkSql(sessions)
+            stack.push_async_callback(spark.close)
+            services.append(FlightSqlService(admission, spark, Statements(time.monotonic)))
         listening = stack.enter_context(contextlib.closing(listen_unix(path)))
         stack.callback(path.unlink, missing_ok=True)
-        server = Server([relay], codec=RawCodec(), status_details_codec=RawDetails())
+        server = Server(services, codec=RawCodec(), status_details_codec=RawDetails())
         await server.start(sock=listening)
         stack.push_async_callback(server.wait_closed)
         stack.callback(server.close)
-        _LOG.info("relaying Spark Connect on %s", path)
+        _LOG.info("relaying Spark Connect%s on %s", " and Flight SQL" if config.flight_sql else "", path)
         await streams.watch()

@@ -1,0 +1,83 @@
+"""IPC streams are cut where Arrow's own reader cuts them, and no bytes lead out of bounds."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Literal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from sluice.gateway.flight_sql.ipc import DICTIONARY_BATCH, RECORD_BATCH, SCHEMA, encapsulated, split
+from sluice.gateway.flight_sql.messages import MessageDamaged
+from sluice.gateway.flight_sql.rows import ipc_stream
+
+TABLE = pa.table({"n": list(range(1000)), "s": ["x" * (n % 7) for n in range(1000)]})
+STREAM = ipc_stream(TABLE)
+
+
+def written(table: pa.Table, compression: Literal["lz4", "zstd"] | None = None) -> bytes:
+    """``table`` as a stream of several batches."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=300)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("table", [TABLE, TABLE.slice(0, 0), pa.table({})], ids=["rows", "no rows", "no columns"])
+def test_messages_are_those_of_arrow(table: pa.Table) -> None:
+    stream = written(table)
+    theirs = list(pa.ipc.MessageReader.open_stream(stream))
+    ours = list(split(stream))
+    kinds = {"schema": SCHEMA, "record batch": RECORD_BATCH}
+    assert [(each.kind, each.header, each.body) for each in ours] == [
+        (kinds[each.type], each.metadata.to_pybytes(), each.body.to_pybytes() if each.body else b"") for each in theirs
+    ]
+    assert not any(each.compressed for each in ours)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compression_is_seen(compression: Literal["lz4", "zstd"]) -> None:
+    _, *batches = split(written(TABLE, compression=compression))
+    assert batches
+    assert all(each.compressed for each in batches)
+
+
+def test_dictionaries_are_seen() -> None:
+    table = pa.table({"d": pa.array(["a", "b", "a"]).dictionary_encode()})
+    assert DICTIONARY_BATCH in {each.kind for each in split(written(table))}
+
+
+def test_a_schema_alone_is_read_by_arrow() -> None:
+    schema = next(split(STREAM))
+    assert pa.ipc.read_schema(pa.py_buffer(encapsulated(schema.header))) == TABLE.schema
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        pytest.param(STREAM[:6], id="mark alone"),
+        pytest.param(STREAM[:40], id="part of the header"),
+        pytest.param(STREAM[:-100], id="part of the body"),
+        pytest.param(STREAM[4:], id="without a mark"),
+        pytest.param(STREAM[:4] + b"\xff\xff\xff\xff" + STREAM[8:], id="negative length"),
+        pytest.param(STREAM[:4] + b"\xff\xff\xff\x7f" + STREAM[8:], id="length of 2 GiB"),
+        pytest.param(STREAM[:8] + b"\xff" * 8 + STREAM[16:], id="table outside"),
+    ],
+)
+def test_damaged_streams_are_refused(stream: bytes) -> None:
+    with pytest.raises(MessageDamaged):
+        list(split(stream))
+
+
+@settings(max_examples=300)
+@given(st.dictionaries(st.integers(0, 700), st.integers(0, 255), max_size=8), st.integers(0, len(STREAM)))
+def test_no_change_of_bytes_raises_anything_else(changes: dict[int, int], length: int) -> None:
+    stream = bytearray(STREAM[:length])
+    for position, value in changes.items():
+        if position < len(stream):
+            stream[position] = value
+    with contextlib.suppress(MessageDamaged):
+        assert sum(len(each.header) + len(each.body) for each in split(bytes(stream))) <= len(stream)
