@@ -8,6 +8,7 @@ import grpc  # type: ignore[import-untyped]  # the package has no type informati
 import pytest
 from pyspark.sql.connect.proto import base_pb2 as proto, base_pb2_grpc as stubs
 
+from sluice.gateway.connect.envoy import FLIGHT_SERVICE
 from sluice.gateway.connect.messages import SERVICE
 from sluice.gateway.principal import AccessRole
 from sluice.pki.assertions.tokens import HEADER
@@ -98,7 +99,14 @@ def test_a_role_that_may_not_use_it_is_refused(connect: ConnectGateway) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [f"/{SERVICE}/Unknown", f"/{SERVICE}/", f"/{SERVICE}/Config/x", "/grpc.reflection.v1.ServerReflection/Info"],
+    [
+        f"/{SERVICE}/Unknown",
+        f"/{SERVICE}/",
+        f"/{SERVICE}/Config/x",
+        "/grpc.reflection.v1.ServerReflection/Info",
+        f"/{FLIGHT_SERVICE}/GetFlightInfo",
+        f"/{FLIGHT_SERVICE}/DoGet",
+    ],
 )
 def test_other_methods_are_closed(connect: ConnectGateway, path: str) -> None:
     credentials = grpc.ssl_channel_credentials(root_certificates=connect.roots)

@@ -25,8 +25,8 @@ from sluice.pki.assertions.principal import TokenId
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
 
 START_SECONDS = 400
-SLOW = "SELECT count(*) FROM range(0, 100000000000, 1, 4) WHERE hash(id) % 7 = 8"
-"""Takes hours."""
+SLOW = "SELECT count(*) FROM range(0, 1000000000000000, 1, 4) WHERE hash(id) % 7 = 8"
+"""Takes days."""
 
 
 @dataclass
