@@ -486,7 +486,7 @@ def test_http2_without_tricks_is_served(gateway: Gateway) -> None:
 # --- slow -------------------------------------------------------------------------------------------------------------
 
 
-def _received(connection: ssl.SSLSocket) -> bytes | None:
+def _arrived(connection: ssl.SSLSocket) -> bytes | None:
     """What has come within the connection's time limit: nothing (None), its end (b""), or bytes."""
     try:
         return connection.recv(4096)
@@ -503,7 +503,7 @@ def test_client_that_does_not_finish_its_headers_is_cut_off(gateway: Gateway, se
         began, answer = time.monotonic(), b""
         while time.monotonic() - began < DEADLINE_SECONDS:
             try:
-                data = _received(connection)
+                data = _arrived(connection)
                 if data is None and sent:
                     connection.sendall(b"a")
             except OSError:  # Envoy may cut the connection off at any moment, before a byte is sent as well
