@@ -3,6 +3,8 @@
 It runs as ``python -c`` in a box, with the path of the file that says that it waits. The line is a JSON object:
 ``environment``, ``directory``, ``argv`` (:mod:`sluice.runtime.spark.driver.waiting`). The end of the input instead
 means that nobody needs it. After the line nothing of this program is left that a pipeline could see.
+
+A job that brings its own version of a module that is imported already gets a new Python in this process.
 """
 
 
@@ -21,8 +23,10 @@ def _become() -> None:
     import pyspark.sql.classic.dataframe
     import pyspark.sql.functions
     import pyspark.sql.types
+    import pyspark.testing.utils  # the first session imports it, and with it NumPy, pandas and Arrow: half a second
 
     del pyspark, py4j
+    imported = {name.partition(".")[0] for name in sys.modules} - {"__main__"}
     with open(sys.argv[1], "x", encoding="ascii"):  # noqa: PTH123 - pathlib is the pipeline's to import
         pass
     line = sys.stdin.buffer.readline()
@@ -38,10 +42,14 @@ def _become() -> None:
     os.chdir(job["directory"])
     sys.argv[:] = sys.orig_argv[1:] = job["argv"]
     path = job["argv"][0]
-    sys.path[:1] = [
+    places = [
         os.path.dirname(path),  # noqa: PTH120 - as Python does
         *filter(None, job["environment"].get("PYTHONPATH", "").split(os.pathsep)),
     ]
+    found = (importlib.machinery.PathFinder.find_spec(name, places) for name in imported)
+    if any(spec is not None and spec.origin is not None for spec in found):  # None: only a part of a namespace
+        os.execv(sys.executable, [sys.executable, *job["argv"]])  # noqa: S606 - the same Python, which has not waited
+    sys.path[:1] = places
     main = types.ModuleType("__main__")
     main.__dict__.update(
         __file__=path,

@@ -1,0 +1,104 @@
+"""A driver's Python that has waited runs a pipeline as one that was started for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from sluice.runtime.spark.driver.waiting import WAITING_PYTHON
+
+DEADLINE_SECONDS = 120
+PIPELINE = """\
+import json, os, sys
+import dateutil
+print(json.dumps({
+    "argv": sys.argv, "name": __name__, "file": __file__, "directory": os.getcwd(), "input": sys.stdin.read(),
+    "environment": dict(os.environ), "has_pandas": "pandas" in sys.modules, "dateutil": dateutil.__file__,
+    "left": [name for name in ("job", "imported", "places", "_become") if name in globals()],
+}))
+sys.exit(3)
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """The directory of a pipeline."""
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "pipeline.py").write_text(PIPELINE, encoding="utf-8")
+    return folder
+
+
+def run(app: Path, line: bytes | None = None, path: str = "") -> subprocess.CompletedProcess[bytes]:
+    """Start a Python that waits, and tell it to run the pipeline in ``app``."""
+    environment = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+    job = {"environment": {**environment, "OF": "the job", "PYTHONPATH": path}, "directory": str(app)}
+    job["argv"] = [str(app / "pipeline.py"), "--rows", "7"]
+    told = json.dumps(job).encode() + b"\n" if line is None else line
+    argv = [sys.executable, "-c", WAITING_PYTHON.read_text(encoding="utf-8"), str(app.parent / "ready")]
+    return subprocess.run(argv, input=told, env=environment, capture_output=True, timeout=DEADLINE_SECONDS, check=False)
+
+
+def shown(done: subprocess.CompletedProcess[bytes]) -> Mapping[str, object]:
+    """What the pipeline has seen."""
+    assert done.returncode == 3, done.stderr.decode()
+    return dict(json.loads(done.stdout))
+
+
+def test_it_becomes_the_pipelines_python(app: Path) -> None:
+    done = run(app)
+    seen = shown(done)
+    assert seen["argv"] == [str(app / "pipeline.py"), "--rows", "7"]
+    assert seen["name"] == "__main__"
+    assert seen["file"] == str(app / "pipeline.py")
+    assert seen["directory"] == str(app)
+    assert seen["input"] == ""
+    assert isinstance(seen["environment"], dict)
+    assert seen["environment"]["OF"] == "the job"
+    assert seen["left"] == []
+    assert seen["has_pandas"], "a session would import it now"
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("where", ["beside the pipeline", "directory", "archive"])
+def test_a_job_gets_its_own_version_of_a_module_that_is_imported(app: Path, tmp_path: Path, where: str) -> None:
+    module = "MINE = True\n"
+    path = ""
+    if where == "beside the pipeline":
+        (app / "dateutil.py").write_text(module, encoding="utf-8")
+        own = app / "dateutil.py"
+    elif where == "directory":
+        own = tmp_path / "packages" / "dateutil.py"
+        own.parent.mkdir()
+        own.write_text(module, encoding="utf-8")
+        path = str(own.parent)
+    else:
+        archive = tmp_path / "packages.zip"
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("dateutil.py", module)
+        own, path = archive / "dateutil.py", str(archive)
+    seen = shown(run(app, path=path))
+    assert seen["dateutil"] == str(own)
+    assert seen["argv"] == [str(app / "pipeline.py"), "--rows", "7"]
+    assert seen["directory"] == str(app)
+    assert isinstance(seen["environment"], dict)
+    assert seen["environment"]["OF"] == "the job"
+    assert seen["input"] == ""
+    assert not seen["has_pandas"], "it has begun anew"
+
+
+def test_a_directory_that_only_has_the_name_of_a_module_changes_nothing(app: Path) -> None:
+    (app / "numpy").mkdir()
+    assert shown(run(app))["has_pandas"]
+
+
+def test_the_end_of_its_input_ends_it(app: Path) -> None:
+    done = run(app, b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
