@@ -12,7 +12,7 @@ from sluice.client import login_session
 from sluice.client.errors import UnreachableError, UsageError
 from sluice.client.token_binding import fingerprints, gateway_url, read_binding
 from sluice.core import Home, StoreError, host_port, read_secret
-from sluice.pki.authorities import AuthorityStore, bundle_file
+from sluice.pki.authorities import bundle_file
 from sluice.pki.x509 import AuthorityKind
 
 TOKEN_VARIABLE = "SLUICE_TOKEN"  # noqa: S105  the name of a variable, not a token
@@ -81,7 +81,11 @@ def locate_gateway(home: Home, server: str | None, ca_file: Path | None) -> tupl
 def edge_bundle(home: Home) -> Path:
     """What vouches for the gateway of ``home``: the trusted edge authorities, or the only one of an older home."""
     bundle = bundle_file(home.pki, AuthorityKind.EDGE)
-    return bundle if bundle.exists() else AuthorityStore(home.pki).certificate_file(AuthorityKind.EDGE)
+    if bundle.exists():
+        return bundle
+    from sluice.pki.authorities import AuthorityStore  # all that signs certificates
+
+    return AuthorityStore(home.pki).certificate_file(AuthorityKind.EDGE)
 
 
 def local_url(home: Home) -> str:

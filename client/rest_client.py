@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-from cryptography import x509
 
 from sluice.client.access import GatewayAccess
 from sluice.client.access_token import EXCHANGE_PATH, AccessTokenCache
@@ -27,8 +26,7 @@ from sluice.client.errors import (
 )
 from sluice.client.uploads import LARGE_BYTES, upload
 from sluice.core import BodyTooLarge, read_body, tcp_connector
-from sluice.pki.tls import EdgeTrust, edge_client_context, tls_object_of
-from sluice.pki.x509 import certified_identity
+from sluice.pki.tls import EdgeTrust, edge_client_context
 
 MAX_ANSWER_BYTES = 16 << 20
 REQUEST_TIMEOUT_SECONDS = 60.0
@@ -232,6 +230,11 @@ async def gateway_client(target: GatewayAccess) -> AsyncIterator[GatewayClient]:
 
 async def edge_connection(target: GatewayAccess) -> EdgeConnection:
     """Open a connection to the gateway as a client would, and tell what was negotiated and who answered."""
+    from cryptography import x509
+
+    from sluice.pki.tls import tls_object_of  # all that mutual TLS needs, which requests to the gateway do not
+    from sluice.pki.x509 import certified_identity
+
     address = urlsplit(target.url)
     try:
         _, writer = await asyncio.wait_for(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sluice.cli.errors import UsageError
-from sluice.runtime import JobState
 
 
 def wanted_states(given: Sequence[str]) -> frozenset[str]:
     """The states that are meant; empty: all. Raises :class:`UsageError` for what is none."""
+    from sluice.runtime import JobState  # all messages about jobs, which only lists of jobs need
+
     groups = {"ACTIVE": [each for each in JobState if not each.terminal]}
     groups["ENDED"] = [each for each in JobState if each.terminal]
     groups |= {each.value: [each] for each in JobState}

@@ -1,3 +1,4 @@
+from .bundle_files import bundle_file as bundle_file
 from .offline import (
     check_signed as check_signed,
     request_authority as request_authority,
@@ -41,4 +42,4 @@ from .store import (
     KEY_FILE as KEY_FILE,
     AuthorityStore as AuthorityStore,
 )
-from .trusted_authorities import TrustStore as TrustStore, bundle_file as bundle_file
+from .trusted_authorities import TrustStore as TrustStore

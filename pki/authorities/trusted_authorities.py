@@ -10,6 +10,7 @@ from pathlib import Path
 from cryptography import x509
 
 from sluice.core import StoreError, locked, make_private_directory, read_bounded, remove_leftovers, write_public
+from sluice.pki.authorities.bundle_files import bundle_file
 from sluice.pki.authorities.rotation_store import read_rotation, rotation_directory
 from sluice.pki.authorities.signing import to_pem
 from sluice.pki.authorities.store import AuthorityStore
@@ -17,11 +18,6 @@ from sluice.pki.x509 import ISSUING, AuthorityKind, key_id
 
 READ_ATTEMPTS = 5
 """How often the authorities are read again when a rotation goes on meanwhile."""
-
-
-def bundle_file(pki: Path, kind: AuthorityKind) -> Path:
-    """Where the bundle of ``kind`` is published."""
-    return pki / "trust" / f"{kind}.pem"
 
 
 class TrustStore:

@@ -14,6 +14,7 @@ from sluice.cli.cluster.identities import issue_due, prepare_authorities, renew_
 from sluice.cli.config import Configuration, load
 from sluice.core.clock import utc_now
 from sluice.core.home import Home
+from sluice.pki.authorities.bundle_files import bundle_file
 from sluice.pki.authorities.rotation_phases import (
     Laggard,
     PeersLag,
@@ -21,7 +22,7 @@ from sluice.pki.authorities.rotation_phases import (
     Source,
 )
 from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import TrustStore, bundle_file
+from sluice.pki.authorities.trusted_authorities import TrustStore
 from sluice.pki.ca.address import read_ca
 from sluice.pki.ca.config import CaConfig
 from sluice.pki.ca.process import online_ca

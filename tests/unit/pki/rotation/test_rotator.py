@@ -13,6 +13,7 @@ from cryptography import x509
 from sluice.core.clock import utc_now
 from sluice.core.errors import StoreError
 from sluice.core.home import Home
+from sluice.pki.authorities.bundle_files import bundle_file
 from sluice.pki.authorities.rotation_phases import (
     Laggard,
     PeersLag,
@@ -22,7 +23,7 @@ from sluice.pki.authorities.rotation_phases import (
 from sluice.pki.authorities.rotation_store import RotationStore, rotation_directory
 from sluice.pki.authorities.signing import to_pem
 from sluice.pki.authorities.store import AuthorityStore
-from sluice.pki.authorities.trusted_authorities import TrustStore, bundle_file
+from sluice.pki.authorities.trusted_authorities import TrustStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import (
     CA_FILE,

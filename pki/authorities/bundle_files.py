@@ -1,0 +1,14 @@
+"""Where trust bundles are published, for those that only read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sluice.pki.x509.profiles import AuthorityKind
+
+
+def bundle_file(pki: Path, kind: AuthorityKind) -> Path:
+    """Where the bundle of ``kind`` is published."""
+    return pki / "trust" / f"{kind}.pem"
