@@ -244,6 +244,11 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
         ...
 
     @rpc(local=True)
+    async def slots_preempted(self, allocation_ids: tuple[str, ...], reason: str, grace: float) -> None:
+        """These slots are taken for other jobs: what runs in them has ``grace`` seconds to end in order."""
+        ...
+
+    @rpc(local=True)
     async def record(self) -> JobRecord:
         """The job as it is now; its connections are those of earlier attempts, see :meth:`connections`."""
         ...

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.runtime.messages import NO_RESOURCES, SlotProfile
-from sluice.runtime.scheduling_config import QueueConfig, SchedulingConfig
+from sluice.runtime.scheduling_config import OTHERS_NAME, QueueConfig, SchedulingConfig
 
-OTHERS = QueueConfig(name="others")
+OTHERS = QueueConfig(name=OTHERS_NAME)
 """Jobs whose queue is not configured (any more)."""
 _ROUNDING = 1e-9
 
@@ -51,6 +51,7 @@ class _Job:
     priority: int
     arrival: int
     lacking: list[tuple[SlotProfile, int]]
+    slots: int
 
     @property
     def order(self) -> tuple[int, int]:
@@ -86,6 +87,7 @@ class FairShares:
         self._max_per_group = config.max_slots_per_group
         self._queues = {each.name: _Queue(each, position) for position, each in enumerate(config.queues)}
         self._queue_of: dict[str, _Queue] = {}
+        self._jobs: dict[str, _Job] = {}
         self._by_user: Counter[str] = Counter()
         self._by_group: Counter[str] = Counter()
         for arrival, claim in enumerate(claims):
@@ -102,16 +104,18 @@ class FairShares:
         for profile, count in claim.held.items():
             self._count(queue, claim, profile, count)
         lacking = [each for each in claim.lacking if each[1] > 0]
+        job = _Job(claim, min(claim.priority, queue.config.max_priority), arrival, lacking, sum(claim.held.values()))
+        self._jobs[claim.job_id] = job
         if lacking:
-            job = _Job(claim, min(claim.priority, queue.config.max_priority), arrival, lacking)
             queue.waiting.setdefault(claim.owner, []).append(job)
 
     def _count(self, queue: _Queue, claim: JobClaim, profile: SlotProfile, count: int) -> None:
-        queue.used = queue.used.plus(profile.multiplied(count))
+        change = profile.multiplied(abs(count))
+        queue.used = queue.used.plus(change) if count > 0 else queue.used.less(change)
         queue.slots += count
         queue.by_user[claim.owner] += count
         self._by_user[claim.owner] += count
-        for group in claim.groups:
+        for group in set(claim.groups):
             if group in self._max_per_group:
                 self._by_group[group] += count
 
@@ -135,6 +139,7 @@ class FairShares:
         job = self._waiting(ask)
         profile, count = job.lacking[0]
         self._count(self._queue_of[ask.job_id], job.claim, profile, 1)
+        job.slots += 1
         job.lacking[0] = (profile, count - 1)
         if count == 1:
             self._skip(job)
@@ -167,6 +172,44 @@ class FairShares:
             jobs.pop()
             if not jobs:
                 del queue.waiting[job.claim.owner]
+
+    # --- taking slots away ------------------------------------------------------------------------------------
+
+    def entitled(self, ask: Ask) -> bool:
+        """Whether this slot is part of what the job's queue is guaranteed; the first one is if it is guaranteed any."""
+        queue = self._queue_of[ask.job_id]
+        if self.share_of(queue.used) >= queue.config.guaranteed - _ROUNDING:
+            return False
+        return not queue.slots or self.share_of(queue.used.plus(ask.profile)) <= queue.config.guaranteed + _ROUNDING
+
+    def same_queue(self, job_id: str, other: str) -> bool:
+        """Whether both jobs are in one queue."""
+        return self._queue_of[job_id] is self._queue_of[other]
+
+    def priority(self, job_id: str) -> int:
+        """The priority of a job as far as its queue allows it."""
+        return self._jobs[job_id].priority
+
+    def spare(self, job_id: str, profile: SlotProfile) -> bool:
+        """Whether the job's queue keeps what it is guaranteed without such a slot."""
+        queue = self._queue_of[job_id]
+        return self.share_of(queue.used.less(profile)) >= queue.config.guaranteed - _ROUNDING
+
+    def cost(self, job_id: str) -> tuple[bool, float, int, int, int]:
+        """By which jobs lose slots: the least first.
+
+        Last of all are jobs that would be left without any. Else those of the queue with the largest share for its
+        weight come first; in it the lowest priority, then the user who holds most, then the latest job.
+        """
+        job, queue = self._jobs[job_id], self._queue_of[job_id]
+        relative = self.share_of(queue.used) / queue.config.weight
+        return (job.slots <= 1, -relative, job.priority, -queue.by_user[job.claim.owner], -job.arrival)
+
+    def taken(self, job_id: str, profile: SlotProfile) -> None:
+        """The job loses a slot."""
+        job = self._jobs[job_id]
+        self._count(self._queue_of[job_id], job.claim, profile, -1)
+        job.slots -= 1
 
     # --- what there is --------------------------------------------------------------------------------------
 
@@ -227,6 +270,6 @@ class FairShares:
             (self._max_per_user, self._by_user[claim.owner]),
             (config.max_slots_per_user, queue.by_user[claim.owner]),
             (config.max_slots, queue.slots),
-            *((self._max_per_group.get(each, 0), self._by_group[each]) for each in claim.groups),
+            *((self._max_per_group.get(each, 0), self._by_group[each]) for each in set(claim.groups)),
         ]
         return [most - held if most else float("inf") for most, held in limits]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 
 from sluice.runtime.jobmanager.gateways import SlotRequirement
+from sluice.runtime.jobmanager.slots.preemption import Preemption
 from sluice.runtime.jobmanager.slots.provision import Demand, ProvisionLimits
 from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve, TaskManagerSlots
 from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
@@ -86,6 +87,10 @@ class SlotPools:
     def decide(self) -> list[Reserve]:
         """Allocate what is free to jobs that lack some."""
         return [reserve for pool in self._both for reserve in pool.decide()]
+
+    def preempt(self, now: float) -> tuple[list[Preemption], list[Release]]:
+        """Take slots for executors from jobs for others, and free those whose time is over."""
+        return self._executors.preempt(now)
 
     def awaits(self, allocation_id: str) -> bool:
         """Whether an allocation is still to be reserved at its TaskManager."""
