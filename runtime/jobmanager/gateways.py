@@ -17,6 +17,7 @@ from sluice.runtime.jobmanager.views import (
     JobDetail,
     JobRecord,
     JobSummary,
+    QueueView,
     TaskManagerView,
 )
 from sluice.runtime.messages import (
@@ -184,6 +185,11 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
     @rpc(local=True)
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         """All registered TaskManagers."""
+        ...
+
+    @rpc(local=True)
+    async def queues(self) -> tuple[QueueView, ...]:
+        """All queues, with all jobs that hold or lack slots for executors; none where none are configured."""
         ...
 
     @rpc(local=True)

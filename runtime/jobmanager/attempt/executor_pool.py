@@ -274,7 +274,9 @@ class ExecutorPool:
         if executor is None or executor.state is ExecutorState.EXITED:
             return False
         unwanted = executor.state is not ExecutorState.STOPPING
-        executor.state, executor.exit_reason = ExecutorState.EXITED, executor.leaving or exit_report.reason
+        how = exit_report.reason
+        executor.exit_reason = f"{executor.leaving} ({how})" if executor.leaving else how
+        executor.state = ExecutorState.EXITED
         executor.failed = unwanted and (exit_report.host_lost or exit_report.exit_code != 0)
         if unwanted and not exit_report.host_lost:
             if exit_report.exit_code != 0:

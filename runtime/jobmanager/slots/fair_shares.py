@@ -67,6 +67,8 @@ class _Queue:
     by_user: Counter[str] = field(default_factory=Counter)
     waiting: dict[str, list[_Job]] = field(default_factory=dict)
     """By user; the job whose turn it is stands last."""
+    positions: dict[str, int] | None = None
+    """Of waiting jobs, once somebody has asked."""
 
 
 class FairShares:
@@ -182,6 +184,15 @@ class FairShares:
             return False
         return not queue.slots or self.share_of(queue.used.plus(ask.profile)) <= queue.config.guaranteed + _ROUNDING
 
+    def below_guarantee(self, queue: str) -> bool:
+        """Whether a job of a queue waits for a slot that is part of what the queue is guaranteed, and may have it."""
+        return any(
+            self.entitled(Ask(job.claim.job_id, profile)) and not self.obstacle(job.claim, profile)
+            for jobs in self._queues[queue].waiting.values()
+            for job in jobs
+            for profile, _ in job.lacking
+        )
+
     def same_queue(self, job_id: str, other: str) -> bool:
         """Whether both jobs are in one queue."""
         return self._queue_of[job_id] is self._queue_of[other]
@@ -230,6 +241,20 @@ class FairShares:
     def queues(self) -> tuple[QueueConfig, ...]:
         """All queues, with that of jobs whose queue is not configured if there are any."""
         return tuple(each.config for each in self._queues.values())
+
+    def position(self, job_id: str) -> int:
+        """Which of the waiting jobs of its queue that may have a slot it is, the first is 1; 0: it is none of them."""
+        queue = self._queue_of[job_id]
+        if queue.positions is None:
+            waiting = [
+                job
+                for jobs in queue.waiting.values()
+                for job in jobs
+                if not all(self.obstacle(job.claim, profile) for profile, _ in job.lacking)
+            ]
+            waiting.sort(key=lambda job: (-job.priority, queue.by_user[job.claim.owner], job.arrival))
+            queue.positions = {job.claim.job_id: number for number, job in enumerate(waiting, start=1)}
+        return queue.positions.get(job_id, 0)
 
     def obstacle(self, claim: JobClaim, profile: SlotProfile) -> str:
         """Which limit keeps the job from another slot of that size; empty: none."""

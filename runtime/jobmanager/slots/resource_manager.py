@@ -38,7 +38,7 @@ from sluice.runtime.jobmanager.slots.preemption import Preemption
 from sluice.runtime.jobmanager.slots.provision import Provided, Provision, ProvisionLimits
 from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve, TaskManagerSlots
 from sluice.runtime.jobmanager.slots.slot_pools import SlotPools
-from sluice.runtime.jobmanager.views import SlotView, TaskManagerView
+from sluice.runtime.jobmanager.views import QueueView, SlotView, TaskManagerView
 from sluice.runtime.messages import (
     DRIVER_LOGS,
     MAX_SLOTS_PER_TASKMANAGER,
@@ -449,6 +449,11 @@ class ResourceManager(FencedRpcEndpoint):
         """All registered TaskManagers."""
         drivers = {each.name: each for each in self._slots.of(SlotKind.DRIVER).taskmanagers}
         return tuple(self._view(each, drivers[each.name]) for each in self._slots.taskmanagers)
+
+    async def queues(self) -> tuple[QueueView, ...]:
+        """All queues, with all jobs that hold or lack slots for executors; none where none are configured."""
+        now, monotonic = self._clock(), time.monotonic()
+        return self._slots.queues(self._preempted, lambda at: int((now + at - monotonic) * 1000))
 
     async def box_of(self, taskmanager: str) -> Box:
         """What a TaskManager keeps the processes of jobs in; raises ``TaskManagerNotFound``."""

@@ -18,6 +18,7 @@ import functools
 import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TypeAlias
 
 from sluice.runtime.jobmanager.gateways import SlotRequirement
 from sluice.runtime.jobmanager.slots.fair_shares import FairShares, JobClaim
@@ -48,6 +49,8 @@ from sluice.runtime.scheduling_config import SchedulingConfig
 _FREE, _ALLOCATED, _ACTIVE, _RELEASING = SlotState.FREE, SlotState.ALLOCATED, SlotState.ACTIVE, SlotState.RELEASING
 
 _NOTHING = Holdings()
+_Missing: TypeAlias = list[tuple[SlotProfile, int]]
+"""How many slots of which size a job lacks."""
 
 
 class SlotManager:
@@ -328,7 +331,7 @@ class SlotManager:
             self._claim(each, self._missing(each) if wanting is None or each.job_id in wanting else []) for each in jobs
         ]
 
-    def _claim(self, requirement: SlotRequirement, missing: list[tuple[SlotProfile, int]]) -> JobClaim:
+    def _claim(self, requirement: SlotRequirement, missing: _Missing) -> JobClaim:
         coming = Counter(self._reservations.of(requirement.job_id)) if self._reservations else Counter[SlotProfile]()
         return JobClaim(
             requirement.job_id,
@@ -340,7 +343,7 @@ class SlotManager:
             self._held(requirement.job_id).by_profile + coming,
         )
 
-    def _missing(self, requirement: SlotRequirement) -> list[tuple[SlotProfile, int]]:
+    def _missing(self, requirement: SlotRequirement) -> _Missing:
         """What a job lacks, the largest slots first."""
         held = self._held(requirement.job_id).by_profile
         lacking = [(each.profile, each.count - held[each.profile]) for each in requirement.wanted]
@@ -489,7 +492,7 @@ class SlotManager:
 
     # --- what is there ----------------------------------------------------------------------------------
 
-    def unmet(self) -> list[tuple[SlotProfile, int]]:
+    def unmet(self) -> _Missing:
         """What jobs lack and may have: how many slots of which size."""
         if self._scheduling.queues:
             return self.shares().demand()
@@ -522,29 +525,40 @@ class SlotManager:
         lacking = sum(count for _, count in self._missing(requirement))
         return f"{requirement.count - lacking} of {requirement.count} slots: {why}"
 
-    def why_pending(self, job_id: str) -> str:
-        """The same without how many it has."""
+    def why_pending(self, job_id: str, shares: FairShares | None = None) -> str:
+        """The same without how many it has; ``shares``: as of now, if somebody has them already."""
         requirement = self._requirements.get(job_id)
         missing = [] if requirement is None else self._missing(requirement)
-        return "" if requirement is None or not missing else self._why(requirement, missing)
+        if requirement is None or not missing:
+            return ""
+        return self._why(requirement, missing, shares or (self.shares() if self._scheduling.queues else None))
 
-    def _why(self, requirement: SlotRequirement, missing: list[tuple[SlotProfile, int]]) -> str:
+    def holds(self, job_id: str) -> int:
+        """How many slots a job has."""
+        return len(self._held(job_id).allocations)
+
+    def lacks(self, job_id: str) -> int:
+        """How many slots a job wants besides."""
+        requirement = self._requirements.get(job_id)
+        return 0 if requirement is None else sum(count for _, count in self._missing(requirement))
+
+    def _why(self, requirement: SlotRequirement, missing: _Missing, shares: FairShares | None) -> str:
         if not self._taskmanagers:
             return "no TaskManager is registered"
         for profile, _ in missing:
             if unfit := self.too_large(profile):
                 return unfit
-        if limit := self._why_limited(requirement, missing):
+        if limit := self._why_limited(requirement, missing, shares):
             return limit
         if not any(each.total.fits(profile) for each in self._open() for profile, _ in missing):
             return "the TaskManagers that it would fit into are being drained"
-        return self._why_not_now(requirement, missing)
+        return self._why_not_now(requirement, missing, shares)
 
-    def _why_limited(self, requirement: SlotRequirement, missing: list[tuple[SlotProfile, int]]) -> str:
-        if self._scheduling.queues:
+    def _why_limited(self, requirement: SlotRequirement, missing: _Missing, shares: FairShares | None) -> str:
+        if shares is not None:
             if coming := self._reservations.of(requirement.job_id):
                 return f"executors of other jobs are making room for {len(coming)} of its slots"
-            shares, claim = self.shares(), self._claim(requirement, missing)
+            claim = self._claim(requirement, missing)
             obstacles = [shares.obstacle(claim, profile) for profile, _ in missing]
             if all(obstacles):
                 return f"queue {shares.queue_of(requirement.job_id).name}: {obstacles[0]}"
@@ -552,15 +566,14 @@ class SlotManager:
             return f"the jobs of {requirement.owner} hold the {self._max_slots_per_user} slots that one user may have"
         return ""
 
-    def _why_not_now(self, requirement: SlotRequirement, missing: list[tuple[SlotProfile, int]]) -> str:
+    def _why_not_now(self, requirement: SlotRequirement, missing: _Missing, shares: FairShares | None) -> str:
         refusing = sorted(each.name for each in self._open() if self._refusals.avoids(requirement.job_id, each.name))
         if refusing:
             return f"refused by {', '.join(refusing[:3])}, to be asked again after its next reports"
         first = next((job for job in self._kept.values() if job != requirement.job_id), "")
         if first and any(self._capacity.fits(profile) for profile, _ in missing):
             return f"what is free is kept for job {first}, which came first"
-        if self._scheduling.queues:
-            shares = self.shares()
+        if shares is not None:
             queue = shares.queue_of(requirement.job_id)
             why = (
                 f"all fitting slots are in use; queue {queue.name} has {shares.held(queue.name)[1]:.0%} of the cluster"

@@ -73,7 +73,7 @@ async def until_preempted(cluster: Cluster, job_id: str, reason: str, count: int
 
     async def gone() -> bool:
         executors = (await cluster.job(job_id))["executors"]
-        return [each["exit_reason"] for each in executors if each["state"] == "EXITED"] == [reason] * count
+        return count == sum(str(each["exit_reason"]).startswith(f"{reason} (") for each in executors)
 
     await eventually(gone, f"{count} executors ended: {reason}")
 

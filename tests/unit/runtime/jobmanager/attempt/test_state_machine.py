@@ -524,7 +524,7 @@ def test_preempted_executors_end_in_order_and_count_as_no_failure() -> None:
     for _ in range(3):
         attempt.do(attempt.executors.executor_exited, ended(1, 137), "tm-1")
     executor = next(each for each in attempt.executors.all if each.id == 1)
-    assert executor.exit_reason == "preempted: a job of higher priority waits"
+    assert executor.exit_reason == "preempted: a job of higher priority waits (exit code 137)"
     assert not executor.failed
     assert attempt.machine.record().exceptions == ()
 
