@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.runtime.messages import NO_RESOURCES, SlotProfile
-from sluice.runtime.scheduling_config import OTHERS_NAME, QueueConfig, SchedulingConfig
+from sluice.runtime.scheduling_config import MAX_PRIORITY, OTHERS_NAME, QueueConfig, SchedulingConfig
 
 OTHERS = QueueConfig(name=OTHERS_NAME)
 """Jobs whose queue is not configured (any more)."""
@@ -176,6 +176,26 @@ class FairShares:
                 del queue.waiting[job.claim.owner]
 
     # --- taking slots away ------------------------------------------------------------------------------------
+
+    def claimants(self) -> set[str]:
+        """The waiting jobs for which slots could be taken from others."""
+        lowest: dict[int, int] = {}
+        for job_id, job in self._jobs.items():
+            if job.slots > 0:
+                position = self._queue_of[job_id].position
+                lowest[position] = min(lowest.get(position, job.priority), job.priority)
+        found: set[str] = set()
+        for queue in self._queues.values():
+            guaranteed = self.share_of(queue.used) < queue.config.guaranteed - _ROUNDING
+            above = lowest.get(queue.position, MAX_PRIORITY)
+            for job in (job for jobs in queue.waiting.values() for job in jobs):
+                if guaranteed or job.priority > above:
+                    found.add(job.claim.job_id)
+        return found
+
+    def user(self, job_id: str) -> tuple[str, str]:
+        """The queue and the owner of a job."""
+        return self._queue_of[job_id].config.name, self._jobs[job_id].claim.owner
 
     def entitled(self, ask: Ask) -> bool:
         """Whether this slot is part of what the job's queue is guaranteed; the first one is if it is guaranteed any."""

@@ -7,14 +7,18 @@ of the same priority in its queue: so a slot is never taken back and forth.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.runtime.jobmanager.slots.fair_shares import Ask, FairShares
 from sluice.runtime.messages import SlotProfile
 
-MAX_ASKS_PER_ROUND = 64
-"""Waiting jobs, or sizes of slots, that a round of decisions looks for victims for."""
+MAX_SLOTS_PER_ROUND = 64
+"""Slots that are made for others in a round of decisions."""
+MAX_VAIN_SEARCHES_PER_USER = 4
+"""Sizes of slots, or priorities, for which a round looks in vain for victims for one user in one queue. So nobody keeps
+others from their turn by asking for what cannot be had."""
 MAX_VICTIMS_PER_SLOT = 64
 """Slots that are taken to make room for one."""
 BELOW_GUARANTEE = "another queue waits below what it is guaranteed"
@@ -59,15 +63,21 @@ def choose_victims(
     """
     round_ = _Round(shares, dict(free), held, avoids)
     found: list[Preemption] = []
-    for _ in range(MAX_ASKS_PER_ROUND):
-        ask = shares.next()
-        if ask is None:
-            break
-        preemption = round_.preemption_for(ask)
-        if preemption is None:
-            shares.passed_over(ask)
-        else:
+    vain: set[tuple[str, SlotProfile, int]] = set()
+    searches: Counter[tuple[str, str]] = Counter()
+    while len(found) < MAX_SLOTS_PER_ROUND and (ask := shares.next()) is not None:
+        user = shares.user(ask.job_id)
+        same = (user[0], ask.profile, shares.priority(ask.job_id))
+        hopeless = same in vain or searches[user] >= MAX_VAIN_SEARCHES_PER_USER
+        preemption = None if hopeless else round_.preemption_for(ask)
+        if preemption is not None:
             found.append(preemption)
+            continue
+        if not hopeless:
+            searches[user] += 1
+            if not any(avoids(ask.job_id, name) for name in free):
+                vain.add(same)
+        shares.passed_over(ask)
     return found
 
 

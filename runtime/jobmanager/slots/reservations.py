@@ -5,6 +5,7 @@ Decisions only; the time is passed in.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -88,9 +89,12 @@ class Reservations:
         taken = (victim for each in self._all for victim in each.preemption.victims if victim.job_id == job_id)
         return {victim.allocation_id for victim in taken if self._held(victim.allocation_id)}
 
-    def of(self, job_id: str) -> list[SlotProfile]:
-        """The slots that a job is about to get."""
-        return [each.preemption.wanted for each in self._all if each.preemption.beneficiary == job_id]
+    def by_job(self) -> dict[str, Counter[SlotProfile]]:
+        """The slots that jobs are about to get."""
+        coming: dict[str, Counter[SlotProfile]] = {}
+        for each in self._all:
+            coming.setdefault(each.preemption.beneficiary, Counter())[each.preemption.wanted] += 1
+        return coming
 
     def deadline(self, job_id: str) -> float | None:
         """When the first of them is free at the latest; None when there is none."""

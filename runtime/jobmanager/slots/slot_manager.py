@@ -287,7 +287,8 @@ class SlotManager:
         overdue = [release for each in self._reservations.overdue(now) for release in self.release(each)]
         if not self._scheduling.preempts:
             return [], overdue
-        possible = [] if self._reservations.full else self._choose_victims(self._requirements)
+        claimants = set() if self._reservations.full else self.shares().claimants()
+        possible = self._choose_victims(claimants) if claimants else []
         waited = self._reservations.waited(
             {each.beneficiary for each in possible}, now, self._scheduling.preemption_wait
         )
@@ -327,12 +328,17 @@ class SlotManager:
         """
         jobs = [*self._requirements.values()]
         jobs += (each for job_id, each in self._known.items() if job_id not in self._requirements)
+        coming = self._reservations.by_job()
         return [
-            self._claim(each, self._missing(each) if wanting is None or each.job_id in wanting else []) for each in jobs
+            self._claim(
+                each,
+                self._missing(each) if wanting is None or each.job_id in wanting else [],
+                coming.get(each.job_id, Counter()),
+            )
+            for each in jobs
         ]
 
-    def _claim(self, requirement: SlotRequirement, missing: _Missing) -> JobClaim:
-        coming = Counter(self._reservations.of(requirement.job_id)) if self._reservations else Counter[SlotProfile]()
+    def _claim(self, requirement: SlotRequirement, missing: _Missing, coming: Counter[SlotProfile]) -> JobClaim:
         return JobClaim(
             requirement.job_id,
             requirement.owner,
@@ -366,17 +372,22 @@ class SlotManager:
     ) -> list[Reserve]:
         """Reserve up to ``missing`` slots of one size; ``only``: on this TaskManager."""
         held = self._held(requirement.job_id).spread
+        known: dict[tuple[int, SlotProfile], tuple[float, float]] = {}
+        """Most TaskManagers are alike: those with as much free, of which the job holds as many slots, rank the same."""
 
         def ranked(each: TaskManagerSlots) -> tuple[float, float, str]:
-            return rank(self._placement, name=each.name, held=held[each.name], free=each.free_total, wanted=profile)
+            alike = (held[each.name], each.free_total)
+            if alike not in known:
+                known[alike] = rank(self._placement, name="", held=alike[0], free=alike[1], wanted=profile)[:2]
+            return (*known[alike], each.name)
 
         queue = [
             ranked(each)
             for each in (self._capacity.fitting(profile) if missing > 0 else ())
-            if self._kept.get(each.name, requirement.job_id) == requirement.job_id
+            if only in {"", each.name}
+            and self._kept.get(each.name, requirement.job_id) == requirement.job_id
             and not self._refusals.avoids(requirement.job_id, each.name)
-            and only in {"", each.name}
-            and self._room(each, requirement.job_id).fits(profile)
+            and (not self._reservations or self._room(each, requirement.job_id).fits(profile))
         ]
         heapq.heapify(queue)
         reserved: list[Reserve] = []
@@ -556,9 +567,9 @@ class SlotManager:
 
     def _why_limited(self, requirement: SlotRequirement, missing: _Missing, shares: FairShares | None) -> str:
         if shares is not None:
-            if coming := self._reservations.of(requirement.job_id):
-                return f"executors of other jobs are making room for {len(coming)} of its slots"
-            claim = self._claim(requirement, missing)
+            if coming := self._reservations.by_job().get(requirement.job_id):
+                return f"executors of other jobs are making room for {coming.total()} of its slots"
+            claim = self._claim(requirement, missing, Counter())
             obstacles = [shares.obstacle(claim, profile) for profile, _ in missing]
             if all(obstacles):
                 return f"queue {shares.queue_of(requirement.job_id).name}: {obstacles[0]}"

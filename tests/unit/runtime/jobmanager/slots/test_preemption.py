@@ -10,7 +10,7 @@ from sluice.runtime.jobmanager.slots.fair_shares import FairShares, JobClaim
 from sluice.runtime.jobmanager.slots.preemption import (
     BELOW_GUARANTEE,
     HIGHER_PRIORITY,
-    MAX_ASKS_PER_ROUND,
+    MAX_SLOTS_PER_ROUND,
     HeldSlot,
     Preemption,
     choose_victims,
@@ -172,8 +172,35 @@ def test_limits_hold_for_those_who_would_benefit() -> None:
 def test_a_round_is_bounded() -> None:
     queues = SchedulingConfig(queues=(QueueConfig(name="a", guaranteed=1), QueueConfig(name="b")))
     assert losses(choose([job("b", "b", holds=500), job("a", "a", lacks=500)], config=queues)) == {
-        "b": MAX_ASKS_PER_ROUND
+        "b": MAX_SLOTS_PER_ROUND
     }
+
+
+def test_nobody_keeps_others_from_their_turn_by_asking_for_what_cannot_be_had() -> None:
+    odd = tuple((SlotProfile(cores=1, memory_mb=100_000 + i), 1) for i in range(100))
+    many = [JobClaim(f"odd-{i}", f"eve-{i % 3}", (), "sure", 9, odd) for i in range(30)]
+    found = choose([job("b", "spare", holds=8), *many, job("a", "sure", lacks=2)])
+    assert losses(found) == {"b": 2}
+    assert {each.beneficiary for each in found} == {"a"}
+
+
+def test_a_taskmanager_that_refuses_one_job_is_still_used_for_others() -> None:
+    claims = [job("b", "spare", holds=4), job("a", "sure", lacks=1), job("a2", "sure", lacks=1)]
+    found = choose(claims, avoids=[("a", "tm-0")])
+    assert [each.beneficiary for each in found] == ["a2"]
+
+
+def test_slots_could_be_taken_only_for_those_with_a_promise() -> None:
+    claims = [
+        job("low", "spare", holds=4),
+        job("idle", "spare", lacks=4),
+        job("high", "spare", lacks=4, priority=1),
+        job("a", "sure", lacks=1),
+        job("c", "also-sure", holds=2, lacks=1),
+        job("old", "gone", lacks=1, priority=9),
+    ]
+    shares = FairShares(QUEUES, SMALL.multiplied(6), claims)
+    assert shares.claimants() == {"high", "a"}
 
 
 @pytest.mark.parametrize("priority", [0, 9])
