@@ -45,6 +45,7 @@ class SlotRequirement(Message, frozen=True):
     """A job wants slots of these sizes and numbers in total.
 
     ``owner`` and ``groups`` are whose limits they count towards, ``queue`` and ``priority`` when it is the job's turn.
+    ``ready``: it could use them at once. For a job whose SparkContext is not up nothing is taken from others.
     """
 
     job_id: str
@@ -56,6 +57,7 @@ class SlotRequirement(Message, frozen=True):
     groups: tuple[str, ...] = ()
     queue: str = ""
     priority: int = 0
+    ready: bool = True
 
     def __repr__(self) -> str:
         return f"<SlotRequirement of {self.job_id}: {self.kind} {self.wanted}>"  # never the token

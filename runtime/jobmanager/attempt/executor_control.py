@@ -116,6 +116,11 @@ class ExecutorControl:
         """All executors, ended ones included."""
         return self._pool.executors
 
+    @property
+    def ready(self) -> bool:
+        """Whether there is a SparkContext that could use more executors at once."""
+        return self._pool.registration is not None
+
     def check_launched(self, executor_id: int, taskmanager: str) -> None:
         """Raise :class:`ExecutorUnknown` unless ``taskmanager`` was told to launch this executor and it goes on."""
         if not self._pool.launched_on(executor_id, taskmanager):

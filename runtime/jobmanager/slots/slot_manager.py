@@ -288,6 +288,7 @@ class SlotManager:
         if not self._scheduling.preempts:
             return [], overdue
         claimants = set() if self._reservations.full else self.shares().claimants()
+        claimants = {each for each in claimants if self._requirements[each].ready}
         possible = self._choose_victims(claimants) if claimants else []
         waited = self._reservations.waited(
             {each.beneficiary for each in possible}, now, self._scheduling.preemption_wait

@@ -33,10 +33,21 @@ def slots() -> SlotManager:
     return manager
 
 
-def require(slots: SlotManager, job_id: str, queue: str, count: int, *, owner: str = "", priority: int = 0) -> None:
+def require(
+    slots: SlotManager,
+    job_id: str,
+    queue: str,
+    count: int,
+    *,
+    owner: str = "",
+    priority: int = 0,
+    ready: bool = True,
+) -> None:
     """State what a job wants; what it gets becomes active."""
     wanted = (SlotCount(SMALL, count),)
-    slots.require(SlotRequirement(job_id, wanted, "jobmaster", b"", owner or job_id, queue=queue, priority=priority))
+    slots.require(
+        SlotRequirement(job_id, wanted, "jobmaster", b"", owner or job_id, queue=queue, priority=priority, ready=ready)
+    )
     for each in slots.decide():
         slots.acknowledged(each.request.allocation_id)
     (taskmanager,) = slots.taskmanagers
@@ -109,3 +120,14 @@ def test_the_next_slot_is_expected_when_executors_make_room_and_not_before(slots
     assert not seen(slots)["sure"].below_guarantee, "what is on its way counts"
     (loser,) = seen(slots)["spare"].jobs
     assert (loser.slots, loser.lacking, loser.expected_by) == (2, 2, None)
+
+
+def test_nothing_is_taken_for_a_job_that_could_not_use_it_yet(slots: SlotManager) -> None:
+    require(slots, "early", "spare", 4)
+    require(slots, "a", "sure", 1, ready=False)
+    for now in (100.0, 200.0):
+        assert slots.preempt(now) == ([], [])
+    assert seen(slots)["sure"].jobs[0].expected_by is None
+    require(slots, "a", "sure", 1)
+    assert slots.preempt(300.0) == ([], []), "it waits from now on"
+    assert len(slots.preempt(310.0)[0]) == 1
