@@ -44,6 +44,7 @@ VERBS = {
     "login": "sluice.cli.gateway.login:login",
     "logout": "sluice.cli.gateway.login:logout",
     "whoami": "sluice.cli.gateway.login:whoami",
+    "queues": "sluice.cli.jobs.queues:app",
     "shuffle": "sluice.cli.jobs.shuffle:app",
     "gateway": "sluice.cli.gateway.commands:app",
     "run": "sluice.cli.run.commands:app",

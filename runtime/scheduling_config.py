@@ -11,10 +11,13 @@ import msgspec
 MAX_QUEUES = 64
 MAX_PRIORITY = 100
 EVERYBODY = "*"
+OTHERS_NAME = "others"
+"""Name of the queue of jobs whose queue is not configured (any more); no other queue has it."""
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 
 
 class QueueConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,14 +60,31 @@ class SchedulingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Queues, as tables ``[[scheduling.queues]]``. A job that names none is in the first one that its owner may use."""
     max_slots_per_group: dict[str, _Count] = {}
     """Slots of the jobs of all members of a group together, by its name. Needs queues."""
+    preemption: bool = True
+    """Whether executors are taken from jobs for queues below what they are guaranteed, and for higher priorities."""
+    preemption_wait: _Seconds = 15.0
+    """Seconds for which such a job waits before executors are taken for it."""
+    preemption_grace: _Seconds = 60.0
+    """Seconds that an executor that is taken gets to finish its tasks and hand on its blocks; then it is killed."""
 
     def __post_init__(self) -> None:
         names = [each.name for each in self.queues]
         if len(set(names)) != len(names):
             raise ValueError("two queues have the same name")
+        if OTHERS_NAME in names:
+            raise ValueError(f"{OTHERS_NAME!r} is the queue of jobs whose queue is not configured: take another name")
         if len(names) > MAX_QUEUES:
             raise ValueError(f"there can be {MAX_QUEUES} queues at most")
         if sum(each.guaranteed for each in self.queues) > 1 + 1e-9:
             raise ValueError("the queues are guaranteed more than the whole cluster")
         if self.max_slots_per_group and not self.queues:
             raise ValueError("max_slots_per_group needs queues")
+
+    @property
+    def preempts(self) -> bool:
+        """Whether there is anything for which executors are ever taken."""
+        return self.preemption and any(each.guaranteed or each.max_priority for each in self.queues)
+
+    def shown(self, queue: str) -> str:
+        """The name of a queue, or of the one in which jobs of queues are that are not configured."""
+        return queue if any(each.name == queue for each in self.queues) else OTHERS_NAME

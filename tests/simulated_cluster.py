@@ -44,6 +44,7 @@ from sluice.runtime.jobmanager.views import (
     JobDetail,
     JobRecord,
     JobSummary,
+    QueueView,
     SavepointRequest,
     SlotView,
     TaskManagerView,
@@ -513,6 +514,10 @@ class SimulatedResourceManager(PartialResourceManager):
         self.now = time.time() if now is None else now
         self.count, self.slots, self.busy = count, slots, tuple(busy)
         self.without_isolation = without_isolation
+        self.shown_queues: tuple[QueueView, ...] = ()
+
+    async def queues(self) -> tuple[QueueView, ...]:
+        return self.shown_queues
 
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         return tuple(self._view(number) for number in range(1, self.count + 1))

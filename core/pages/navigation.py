@@ -30,6 +30,7 @@ NAVIGATION: tuple[Group, ...] = (
             Place("Overview", "/ui", "overview.read", "overview"),
             Place("Jobs", "/ui/jobs", "jobs.list", "jobs"),
             Place("TaskManagers", "/ui/taskmanagers", "taskmanagers.read", "taskmanagers"),
+            Place("Queues", "/ui/queues", "queues.read", "queues"),
             Place("Shuffle", "/ui/shuffle", "shuffle.read", "shuffle"),
         ),
     ),

@@ -36,6 +36,7 @@ OWNED_OPERATIONS = frozenset(
         "savepoints.dispose",
         "shuffle.read",
         "taskmanagers.read",
+        "queues.read",
         "connections.read",
     }
 )

@@ -3,6 +3,7 @@ from .errors import (
     JobAlreadyTerminal as JobAlreadyTerminal,
     JobNotFound as JobNotFound,
     LogNotFound as LogNotFound,
+    QueueNotFound as QueueNotFound,
     QuotaExceeded as QuotaExceeded,
     SubmissionRejected as SubmissionRejected,
     TaskManagerLeaves as TaskManagerLeaves,
@@ -26,6 +27,7 @@ from .views import (
     JobRecord as JobRecord,
     JobSummary as JobSummary,
     Overview as Overview,
+    QueueView as QueueView,
     SavepointRequest as SavepointRequest,
     TaskManagerView as TaskManagerView,
 )

@@ -33,6 +33,10 @@ class SubmissionRejected(JobManagerError):
     """The submission cannot be accepted; the detail says why."""
 
 
+class QueueNotFound(JobManagerError):
+    """There is no queue with that name that the caller may use or see."""
+
+
 @remotable
 class TaskManagerLeaves(JobManagerError):
     """The TaskManager is empty and has been told to leave."""

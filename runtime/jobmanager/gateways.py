@@ -17,6 +17,7 @@ from sluice.runtime.jobmanager.views import (
     JobDetail,
     JobRecord,
     JobSummary,
+    QueueView,
     TaskManagerView,
 )
 from sluice.runtime.messages import (
@@ -44,6 +45,7 @@ class SlotRequirement(Message, frozen=True):
     """A job wants slots of these sizes and numbers in total.
 
     ``owner`` and ``groups`` are whose limits they count towards, ``queue`` and ``priority`` when it is the job's turn.
+    ``ready``: it could use them at once. For a job whose SparkContext is not up nothing is taken from others.
     """
 
     job_id: str
@@ -55,6 +57,7 @@ class SlotRequirement(Message, frozen=True):
     groups: tuple[str, ...] = ()
     queue: str = ""
     priority: int = 0
+    ready: bool = True
 
     def __repr__(self) -> str:
         return f"<SlotRequirement of {self.job_id}: {self.kind} {self.wanted}>"  # never the token
@@ -187,6 +190,11 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
         ...
 
     @rpc(local=True)
+    async def queues(self) -> tuple[QueueView, ...]:
+        """All queues, with all jobs that hold or lack slots for executors; none where none are configured."""
+        ...
+
+    @rpc(local=True)
     async def box_of(self, taskmanager: str) -> Box:
         """What a TaskManager keeps the processes of jobs in; raises ``TaskManagerNotFound``."""
         ...
@@ -241,6 +249,11 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
     @rpc(local=True)
     async def slots_draining(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
         """These slots are to be given back soon: what runs in them is moved to others."""
+        ...
+
+    @rpc(local=True)
+    async def slots_preempted(self, allocation_ids: tuple[str, ...], reason: str, grace: float) -> None:
+        """These slots are taken for other jobs: what runs in them has ``grace`` seconds to end in order."""
         ...
 
     @rpc(local=True)

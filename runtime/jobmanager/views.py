@@ -246,6 +246,61 @@ class TaskManagerView(Message, frozen=True):
     warm: WarmJvms | None = None
 
 
+class QueueJobView(Message, frozen=True):
+    """A job that holds or lacks slots for executors.
+
+    Attributes:
+        priority: in its queue, as far as the queue allows it.
+        slots: that it holds; those that were taken from it do not count.
+        lacking: slots that it waits for.
+        position: among the jobs of its queue that may have a slot, when the next one is free: 1 is the first. 0: it
+            lacks none, a limit keeps it from having more, or all that it lacks are on their way.
+        waits_for: what it waits for; empty when it lacks nothing.
+        expected_by: about when it has its next slot at the latest, in epoch milliseconds: executors of other jobs make
+            room, or are about to. Null: unknown.
+    """
+
+    id: str
+    owner: str
+    priority: int
+    slots: int
+    lacking: int
+    position: int
+    waits_for: str
+    expected_by: int | None = None
+
+
+class QueueView(Message, frozen=True):
+    """A queue: what it is configured to get, and what its jobs have.
+
+    Attributes:
+        weight, guaranteed, maximum, max_slots, max_slots_per_user, max_priority: as configured.
+        share: the larger of the parts of all cores and all memory that its jobs hold, or that are on their way to them.
+        below_guarantee: whether a job waits for a slot that is part of what the queue is guaranteed, and may have it.
+        slots: that its jobs hold.
+        lacking: slots that its jobs wait for.
+        jobs_waiting, jobs_served: jobs that lack slots, and those that have what they want.
+        preempted: slots that were taken from its jobs since this JobManager leads.
+        jobs: those that the caller may see: waiting ones first, in the order in which they get the next slots.
+    """
+
+    name: str
+    weight: float
+    guaranteed: float
+    maximum: float
+    max_slots: int
+    max_slots_per_user: int
+    max_priority: int
+    share: float
+    below_guarantee: bool
+    slots: int
+    lacking: int
+    jobs_waiting: int
+    jobs_served: int
+    preempted: int
+    jobs: tuple[QueueJobView, ...] = ()
+
+
 class Overview(Message, frozen=True):
     """The cluster in numbers; ``isolation`` says how many TaskManagers keep jobs in which sandbox, ``egress`` how many
     decide how about connections of jobs to others."""

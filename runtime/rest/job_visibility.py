@@ -10,7 +10,7 @@ from collections.abc import Iterable, Set as AbstractSet
 
 import msgspec
 
-from sluice.runtime.jobmanager import TaskManagerView
+from sluice.runtime.jobmanager import QueueView, TaskManagerView
 from sluice.runtime.messages import ConnectionEvidence
 
 _OF_JOB = re.compile(r"spiffe://[^/]+/job/([^/]+)/")
@@ -45,3 +45,13 @@ def visible_connections(
 
 def _jobs_of(connection: ConnectionEvidence) -> set[str]:
     return {found[1] for end in (connection.local, connection.peer) if (found := _OF_JOB.match(end))}
+
+
+def visible_queues(
+    queues: Iterable[QueueView], seen: AbstractSet[str] | None, usable: AbstractSet[str]
+) -> tuple[QueueView, ...]:
+    """The ``usable`` queues, and those with a job that is ``seen``; of their jobs only those."""
+    if seen is None:
+        return tuple(queues)
+    own = (msgspec.structs.replace(each, jobs=tuple(job for job in each.jobs if job.id in seen)) for each in queues)
+    return tuple(each for each in own if each.jobs or each.name in usable)

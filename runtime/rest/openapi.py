@@ -33,6 +33,7 @@ REFERENCE = "#/components/schemas/{name}"
 PARAMETERS: Mapping[str, str] = {
     "job_id": "id of a job, from the answer to its submission",
     "taskmanager_id": "name of a TaskManager, as in its certificate",
+    "queue": "name of a queue",
     "savepoint_id": "id of a savepoint",
     "secret": "name of a secret",
     "upload_id": "id of an upload, from the answer to its announcement",

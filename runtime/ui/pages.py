@@ -30,6 +30,7 @@ from sluice.runtime.ui.job_pages import (
 )
 from sluice.runtime.ui.page import page, render
 from sluice.runtime.ui.plan_picture import draw_plan, view_of
+from sluice.runtime.ui.queue_pages import QUEUE_PAGES
 from sluice.runtime.ui.shuffle_pages import SHUFFLE_PAGES
 from sluice.runtime.ui.trust_pages import TRUST_PAGES
 
@@ -167,6 +168,7 @@ PAGES: tuple[Route, ...] = (
     Route("GET", "/ui/parts/checkpoints/{job_id}", "jobs.checkpoints", show_checkpoints, media=HTML, errors=JOB_ERRORS),
     Route("GET", "/ui/taskmanagers", "taskmanagers.read", show_taskmanagers, media=HTML),
     Route("GET", "/ui/parts/taskmanagers", "taskmanagers.read", show_slots, media=HTML),
+    *QUEUE_PAGES,
     *SHUFFLE_PAGES,
     *TRUST_PAGES,
 )

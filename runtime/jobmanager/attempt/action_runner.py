@@ -320,6 +320,7 @@ class ActionRunner:
             groups=self._submission.owner_groups,
             queue=self._submission.queue or "",
             priority=self._submission.priority or 0,
+            ready=self._machine.executors.ready,
         )
         self._hand_off(
             self._services.resource_manager.require_slots(requirement),

@@ -29,7 +29,7 @@ class Timer(enum.Enum):
     STREAMING_STOPPED = enum.auto()
     """The pipeline must have ended after its streaming queries were stopped for a savepoint."""
     DRAINED = enum.auto()
-    """Executors on a drained TaskManager must have ended; they are killed."""
+    """Executors whose slots are to be given back must have ended; they are killed."""
     RECONCILE = enum.auto()
     """Compare wanted and running executors again."""
     REQUIREMENT = enum.auto()

@@ -116,6 +116,11 @@ class ExecutorControl:
         """All executors, ended ones included."""
         return self._pool.executors
 
+    @property
+    def ready(self) -> bool:
+        """Whether there is a SparkContext that could use more executors at once."""
+        return self._pool.registration is not None
+
     def check_launched(self, executor_id: int, taskmanager: str) -> None:
         """Raise :class:`ExecutorUnknown` unless ``taskmanager`` was told to launch this executor and it goes on."""
         if not self._pool.launched_on(executor_id, taskmanager):
@@ -199,14 +204,25 @@ class ExecutorControl:
 
     def slots_draining(self, allocation_ids: Iterable[str], taskmanager: str) -> None:
         """Slots are to be given back soon; what runs in them moves to others."""
+        self._end_in_order(allocation_ids, f"TaskManager {taskmanager} is drained", self._drain_timeout)
+
+    def slots_preempted(self, allocation_ids: Iterable[str], reason: str, grace: float) -> None:
+        """Slots are taken for other jobs; what runs in them has ``grace`` seconds to end in order."""
+        executors = self._end_in_order(allocation_ids, f"preempted: {reason}", grace)
+        for each in executors:
+            each.leaving = f"preempted: {reason}"
+        if executors:
+            ids = ", ".join(str(each.id) for each in executors)
+            _LOG.info("job %s: executors %s are preempted: %s", self._status.job_id, ids, reason)
+
+    def _end_in_order(self, allocation_ids: Iterable[str], reason: str, seconds: float) -> list[Executor]:
+        """Have executors hand on their blocks and end; they are killed after that many seconds."""
         executors = self._pool.drain(allocation_ids)
         if executors:
             ids = tuple(each.id for each in executors)
-            self._outbox.add(
-                DecommissionExecutors(ids, f"TaskManager {taskmanager} is drained"),
-                StartTimer(Timer.DRAINED, self._drain_timeout, ids),
-            )
+            self._outbox.add(DecommissionExecutors(ids, reason), StartTimer(Timer.DRAINED, seconds, ids))
         self._require_again()
+        return executors
 
     def slots_required(self, reason: str) -> None:
         """The ResourceManager's answer: why the requirement is not met, empty when it is."""
@@ -217,7 +233,7 @@ class ExecutorControl:
             self._outbox.publish()
 
     def drained(self, executor_ids: Iterable[int]) -> None:
-        """Executors on a drained TaskManager have had their time."""
+        """Executors whose slots are to be given back have had their time."""
         self._kill(each for i in executor_ids if (each := self._pool.get(i)) is not None)
 
     def _kill(self, executors: Iterable[Executor]) -> None:

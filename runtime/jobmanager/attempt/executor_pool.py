@@ -74,6 +74,8 @@ class Executor:
     exit_reason: str = ""
     failed: bool = False
     """It ended by itself and not in order, or its host was lost."""
+    leaving: str = ""
+    """Why it was told to end; empty: nobody told it, or the job itself did."""
 
     @property
     def active(self) -> bool:
@@ -272,7 +274,9 @@ class ExecutorPool:
         if executor is None or executor.state is ExecutorState.EXITED:
             return False
         unwanted = executor.state is not ExecutorState.STOPPING
-        executor.state, executor.exit_reason = ExecutorState.EXITED, exit_report.reason
+        how = exit_report.reason
+        executor.exit_reason = f"{executor.leaving} ({how})" if executor.leaving else how
+        executor.state = ExecutorState.EXITED
         executor.failed = unwanted and (exit_report.host_lost or exit_report.exit_code != 0)
         if unwanted and not exit_report.host_lost:
             if exit_report.exit_code != 0:

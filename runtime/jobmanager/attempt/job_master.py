@@ -342,6 +342,10 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         """These slots are to be given back soon: what runs in them is moved to others."""
         self._event(self._machine.executors.slots_draining, allocation_ids, taskmanager)
 
+    async def slots_preempted(self, allocation_ids: tuple[str, ...], reason: str, grace: float) -> None:
+        """These slots are taken for other jobs: what runs in them has ``grace`` seconds to end in order."""
+        self._event(self._machine.executors.slots_preempted, allocation_ids, reason, grace)
+
     async def cancel(self) -> None:
         """Cancel the job; raises ``JobAlreadyTerminal``."""
         self._event(self._machine.cancel)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.runtime.messages import NO_RESOURCES, SlotProfile
-from sluice.runtime.scheduling_config import QueueConfig, SchedulingConfig
+from sluice.runtime.scheduling_config import MAX_PRIORITY, OTHERS_NAME, QueueConfig, SchedulingConfig
 
-OTHERS = QueueConfig(name="others")
+OTHERS = QueueConfig(name=OTHERS_NAME)
 """Jobs whose queue is not configured (any more)."""
 _ROUNDING = 1e-9
 
@@ -51,6 +51,7 @@ class _Job:
     priority: int
     arrival: int
     lacking: list[tuple[SlotProfile, int]]
+    slots: int
 
     @property
     def order(self) -> tuple[int, int]:
@@ -66,6 +67,8 @@ class _Queue:
     by_user: Counter[str] = field(default_factory=Counter)
     waiting: dict[str, list[_Job]] = field(default_factory=dict)
     """By user; the job whose turn it is stands last."""
+    positions: dict[str, int] | None = None
+    """Of waiting jobs, once somebody has asked."""
 
 
 class FairShares:
@@ -86,6 +89,7 @@ class FairShares:
         self._max_per_group = config.max_slots_per_group
         self._queues = {each.name: _Queue(each, position) for position, each in enumerate(config.queues)}
         self._queue_of: dict[str, _Queue] = {}
+        self._jobs: dict[str, _Job] = {}
         self._by_user: Counter[str] = Counter()
         self._by_group: Counter[str] = Counter()
         for arrival, claim in enumerate(claims):
@@ -102,16 +106,18 @@ class FairShares:
         for profile, count in claim.held.items():
             self._count(queue, claim, profile, count)
         lacking = [each for each in claim.lacking if each[1] > 0]
+        job = _Job(claim, min(claim.priority, queue.config.max_priority), arrival, lacking, sum(claim.held.values()))
+        self._jobs[claim.job_id] = job
         if lacking:
-            job = _Job(claim, min(claim.priority, queue.config.max_priority), arrival, lacking)
             queue.waiting.setdefault(claim.owner, []).append(job)
 
     def _count(self, queue: _Queue, claim: JobClaim, profile: SlotProfile, count: int) -> None:
-        queue.used = queue.used.plus(profile.multiplied(count))
+        change = profile.multiplied(abs(count))
+        queue.used = queue.used.plus(change) if count > 0 else queue.used.less(change)
         queue.slots += count
         queue.by_user[claim.owner] += count
         self._by_user[claim.owner] += count
-        for group in claim.groups:
+        for group in set(claim.groups):
             if group in self._max_per_group:
                 self._by_group[group] += count
 
@@ -135,6 +141,7 @@ class FairShares:
         job = self._waiting(ask)
         profile, count = job.lacking[0]
         self._count(self._queue_of[ask.job_id], job.claim, profile, 1)
+        job.slots += 1
         job.lacking[0] = (profile, count - 1)
         if count == 1:
             self._skip(job)
@@ -168,6 +175,73 @@ class FairShares:
             if not jobs:
                 del queue.waiting[job.claim.owner]
 
+    # --- taking slots away ------------------------------------------------------------------------------------
+
+    def claimants(self) -> set[str]:
+        """The waiting jobs for which slots could be taken from others."""
+        lowest: dict[int, int] = {}
+        for job_id, job in self._jobs.items():
+            if job.slots > 0:
+                position = self._queue_of[job_id].position
+                lowest[position] = min(lowest.get(position, job.priority), job.priority)
+        found: set[str] = set()
+        for queue in self._queues.values():
+            guaranteed = self.share_of(queue.used) < queue.config.guaranteed - _ROUNDING
+            above = lowest.get(queue.position, MAX_PRIORITY)
+            for job in (job for jobs in queue.waiting.values() for job in jobs):
+                if guaranteed or job.priority > above:
+                    found.add(job.claim.job_id)
+        return found
+
+    def user(self, job_id: str) -> tuple[str, str]:
+        """The queue and the owner of a job."""
+        return self._queue_of[job_id].config.name, self._jobs[job_id].claim.owner
+
+    def entitled(self, ask: Ask) -> bool:
+        """Whether this slot is part of what the job's queue is guaranteed; the first one is if it is guaranteed any."""
+        queue = self._queue_of[ask.job_id]
+        if self.share_of(queue.used) >= queue.config.guaranteed - _ROUNDING:
+            return False
+        return not queue.slots or self.share_of(queue.used.plus(ask.profile)) <= queue.config.guaranteed + _ROUNDING
+
+    def below_guarantee(self, queue: str) -> bool:
+        """Whether a job of a queue waits for a slot that is part of what the queue is guaranteed, and may have it."""
+        return any(
+            self.entitled(Ask(job.claim.job_id, profile)) and not self.obstacle(job.claim, profile)
+            for jobs in self._queues[queue].waiting.values()
+            for job in jobs
+            for profile, _ in job.lacking
+        )
+
+    def same_queue(self, job_id: str, other: str) -> bool:
+        """Whether both jobs are in one queue."""
+        return self._queue_of[job_id] is self._queue_of[other]
+
+    def priority(self, job_id: str) -> int:
+        """The priority of a job as far as its queue allows it."""
+        return self._jobs[job_id].priority
+
+    def spare(self, job_id: str, profile: SlotProfile) -> bool:
+        """Whether the job's queue keeps what it is guaranteed without such a slot."""
+        queue = self._queue_of[job_id]
+        return self.share_of(queue.used.less(profile)) >= queue.config.guaranteed - _ROUNDING
+
+    def cost(self, job_id: str) -> tuple[bool, float, int, int, int]:
+        """By which jobs lose slots: the least first.
+
+        Last of all are jobs that would be left without any. Else those of the queue with the largest share for its
+        weight come first; in it the lowest priority, then the user who holds most, then the latest job.
+        """
+        job, queue = self._jobs[job_id], self._queue_of[job_id]
+        relative = self.share_of(queue.used) / queue.config.weight
+        return (job.slots <= 1, -relative, job.priority, -queue.by_user[job.claim.owner], -job.arrival)
+
+    def taken(self, job_id: str, profile: SlotProfile) -> None:
+        """The job loses a slot."""
+        job = self._jobs[job_id]
+        self._count(self._queue_of[job_id], job.claim, profile, -1)
+        job.slots -= 1
+
     # --- what there is --------------------------------------------------------------------------------------
 
     def share_of(self, used: SlotProfile) -> float:
@@ -187,6 +261,20 @@ class FairShares:
     def queues(self) -> tuple[QueueConfig, ...]:
         """All queues, with that of jobs whose queue is not configured if there are any."""
         return tuple(each.config for each in self._queues.values())
+
+    def position(self, job_id: str) -> int:
+        """Which of the waiting jobs of its queue that may have a slot it is, the first is 1; 0: it is none of them."""
+        queue = self._queue_of[job_id]
+        if queue.positions is None:
+            waiting = [
+                job
+                for jobs in queue.waiting.values()
+                for job in jobs
+                if not all(self.obstacle(job.claim, profile) for profile, _ in job.lacking)
+            ]
+            waiting.sort(key=lambda job: (-job.priority, queue.by_user[job.claim.owner], job.arrival))
+            queue.positions = {job.claim.job_id: number for number, job in enumerate(waiting, start=1)}
+        return queue.positions.get(job_id, 0)
 
     def obstacle(self, claim: JobClaim, profile: SlotProfile) -> str:
         """Which limit keeps the job from another slot of that size; empty: none."""
@@ -227,6 +315,6 @@ class FairShares:
             (self._max_per_user, self._by_user[claim.owner]),
             (config.max_slots_per_user, queue.by_user[claim.owner]),
             (config.max_slots, queue.slots),
-            *((self._max_per_group.get(each, 0), self._by_group[each]) for each in claim.groups),
+            *((self._max_per_group.get(each, 0), self._by_group[each]) for each in set(claim.groups)),
         ]
         return [most - held if most else float("inf") for most, held in limits]

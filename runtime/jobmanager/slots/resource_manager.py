@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,10 +34,11 @@ from sluice.runtime.jobmanager.gateways import (
     SlotRequirement,
 )
 from sluice.runtime.jobmanager.slots.concurrency_limit import ConcurrencyLimit
+from sluice.runtime.jobmanager.slots.preemption import Preemption
 from sluice.runtime.jobmanager.slots.provision import Provided, Provision, ProvisionLimits
 from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve, TaskManagerSlots
 from sluice.runtime.jobmanager.slots.slot_pools import SlotPools
-from sluice.runtime.jobmanager.views import SlotView, TaskManagerView
+from sluice.runtime.jobmanager.views import QueueView, SlotView, TaskManagerView
 from sluice.runtime.messages import (
     DRIVER_LOGS,
     MAX_SLOTS_PER_TASKMANAGER,
@@ -69,6 +70,8 @@ MAX_TASKMANAGERS = 10_000
 TOKEN_BYTES = 16
 PROVIDE_SECONDS = 0.5
 """How often it is looked at how many TaskManagers there should be."""
+PREEMPT_SECONDS = 1.0
+"""How often it is decided whether executors are taken from jobs for others."""
 MAX_REQUESTS_AT_ONCE = 512
 """Requests to TaskManagers, for slots or to free them, that are under way at a time."""
 
@@ -120,6 +123,9 @@ class ResourceManager(FencedRpcEndpoint):
         self._blob_address = blob_address
         self._connections = connections
         self._clock = clock
+        self._scheduling = scheduling or SchedulingConfig()
+        self._preempted: Counter[str] = Counter()
+        """Slots that were taken from the jobs of each queue."""
         self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(heartbeat_timeout)
         self._slots = SlotPools(
             lambda: secrets.token_hex(16),
@@ -139,6 +145,7 @@ class ResourceManager(FencedRpcEndpoint):
         """Start to watch heartbeats, and what is lacking."""
         self._watch()
         self._provide()
+        self._preempt()
 
     # --- TaskManagers -----------------------------------------------------------------------------------
 
@@ -316,6 +323,40 @@ class ResourceManager(FencedRpcEndpoint):
                 registered.draining = True
                 self._drain(name, registered, draining=True)
 
+    # --- executors taken for others -------------------------------------------------------------------------
+
+    def _preempt(self) -> None:
+        if not self._scheduling.preempts:
+            return
+        self.call_later(PREEMPT_SECONDS, self._preempt)
+        try:
+            preemptions, overdue = self._slots.preempt(time.monotonic())
+        except Exception as error:  # noqa: BLE001  # tried again the next time; slots are given meanwhile
+            self.note_failure(error)
+            return
+        for each in preemptions:
+            self._tell_preempted(each)
+        for release in overdue:
+            _LOG.warning("a slot of %s was not given back in time and is freed", release.taskmanager)
+            self._release(release)
+
+    def _tell_preempted(self, preemption: Preemption) -> None:
+        by_job: dict[str, list[str]] = defaultdict(list)
+        for victim in preemption.victims:
+            by_job[victim.job_id].append(victim.allocation_id)
+        for job_id, allocations in by_job.items():
+            _LOG.info(
+                "job %s loses %d executors on %s for job %s: %s",
+                *(job_id, len(allocations), preemption.taskmanager, preemption.beneficiary, preemption.reason),
+            )
+            requirement = self._jobs.get(job_id)
+            if requirement is not None:
+                self._preempted[self._scheduling.shown(requirement.queue)] += len(allocations)
+                told = self._master(requirement).slots_preempted(
+                    tuple(allocations), preemption.reason, self._scheduling.preemption_grace
+                )
+                self.hand_off(told, failed=partial(self._untold, requirement))
+
     # --- JobMasters ---------------------------------------------------------------------------------------
 
     async def expect(self, job_ids: tuple[str, ...]) -> None:
@@ -408,6 +449,11 @@ class ResourceManager(FencedRpcEndpoint):
         """All registered TaskManagers."""
         drivers = {each.name: each for each in self._slots.of(SlotKind.DRIVER).taskmanagers}
         return tuple(self._view(each, drivers[each.name]) for each in self._slots.taskmanagers)
+
+    async def queues(self) -> tuple[QueueView, ...]:
+        """All queues, with all jobs that hold or lack slots for executors; none where none are configured."""
+        now, monotonic = self._clock(), time.monotonic()
+        return self._slots.queues(self._preempted, lambda at: int((now + at - monotonic) * 1000))
 
     async def box_of(self, taskmanager: str) -> Box:
         """What a TaskManager keeps the processes of jobs in; raises ``TaskManagerNotFound``."""

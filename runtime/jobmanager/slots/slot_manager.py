@@ -17,12 +17,15 @@ from __future__ import annotations
 import functools
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TypeAlias
 
 from sluice.runtime.jobmanager.gateways import SlotRequirement
 from sluice.runtime.jobmanager.slots.fair_shares import FairShares, JobClaim
 from sluice.runtime.jobmanager.slots.free_capacity import FreeCapacity
+from sluice.runtime.jobmanager.slots.preemption import HeldSlot, Preemption, choose_victims
 from sluice.runtime.jobmanager.slots.refusals import Refusals
+from sluice.runtime.jobmanager.slots.reservations import Reservations
 from sluice.runtime.jobmanager.slots.slot_ledger import (
     AllocationLost,
     Holdings,
@@ -46,6 +49,8 @@ from sluice.runtime.scheduling_config import SchedulingConfig
 _FREE, _ALLOCATED, _ACTIVE, _RELEASING = SlotState.FREE, SlotState.ALLOCATED, SlotState.ACTIVE, SlotState.RELEASING
 
 _NOTHING = Holdings()
+_Missing: TypeAlias = list[tuple[SlotProfile, int]]
+"""How many slots of which size a job lacks."""
 
 
 class SlotManager:
@@ -86,6 +91,7 @@ class SlotManager:
         self._capacity = FreeCapacity()
         self._kept: dict[str, str] = {}
         self._refusals = Refusals()
+        self._reservations = Reservations(lambda allocation_id: allocation_id in self._allocations)
 
     # --- TaskManagers come and go ---------------------------------------------------------------------
 
@@ -122,6 +128,7 @@ class SlotManager:
         if taskmanager is None:
             return []
         self._refusals.taskmanager_lost(name)
+        self._reservations.taskmanager_lost(name)
         self._sizes[taskmanager.total] -= 1
         self._sizes += Counter()  # without those of which there are none
         self._capacity.remove(name)
@@ -156,6 +163,7 @@ class SlotManager:
         if taskmanager is None:
             return {}
         taskmanager.draining = draining
+        self._reservations.taskmanager_lost(name)
         held: dict[str, list[str]] = {}
         for slot in taskmanager.slots.values() if draining and self._movable else ():
             if slot.state in {_ALLOCATED, _ACTIVE}:
@@ -239,10 +247,12 @@ class SlotManager:
 
     def _decide_fairly(self) -> list[Reserve]:
         """Allocate what is free slot by slot, each to the job whose turn it is."""
-        reserved: list[Reserve] = []
         self._kept = {}
-        shares = self.shares() if self._capacity else None
-        while shares is not None and self._capacity and (ask := shares.next()) is not None:
+        if not self._capacity:
+            return []
+        reserved = self._fulfil_reservations(anywhere=False)
+        shares = self.shares()
+        while self._capacity and (ask := shares.next()) is not None:
             given = self._allocate(self._requirements[ask.job_id], ask.profile, 1)
             if given:
                 shares.granted(ask)
@@ -250,34 +260,97 @@ class SlotManager:
             else:
                 self._keep_for(ask.job_id, ask.profile)
                 shares.passed_over(ask)
+        return reserved + self._fulfil_reservations(anywhere=True)
+
+    def _fulfil_reservations(self, *, anywhere: bool) -> list[Reserve]:
+        """Give jobs the slots that were taken for them: where these are free now, or anywhere if nobody else had it."""
+        reserved: list[Reserve] = []
+        for each in self._reservations:
+            job_id, wanted = each.preemption.beneficiary, each.preemption.wanted
+            requirement = self._requirements.get(job_id)
+            if requirement is None or wanted not in dict(self._missing(requirement)):
+                self._reservations.remove(each)
+                continue
+            only = "" if anywhere else each.preemption.taskmanager
+            given = self._allocate(requirement, wanted, 1, only)
+            if given:
+                self._reservations.remove(each)
+            reserved += given
         return reserved
 
-    def shares(self) -> FairShares:
-        """What jobs hold and lack, for a round of turns."""
-        sizes = (size.multiplied(count) for size, count in self._sizes.items())
-        capacity = functools.reduce(SlotProfile.plus, sizes, NO_RESOURCES)
-        return FairShares(self._scheduling, capacity, self.claims(), self._max_slots_per_user)
+    def preempt(self, now: float) -> tuple[list[Preemption], list[Release]]:
+        """Take slots from jobs for others, and free those whose time is over; ``now`` rises, in seconds.
 
-    def claims(self) -> list[JobClaim]:
-        """What each job holds and lacks, in the order in which they came."""
-        wanting = self._requirements.values()
-        resting = (each for job_id, each in self._known.items() if job_id not in self._requirements)
-        return [self._claim(each, self._missing(each)) for each in wanting] + [
-            self._claim(each, []) for each in resting
+        What is taken does not count as held any more, as on a TaskManager that is drained.
+        """
+        self._reservations.expire(now)
+        overdue = [release for each in self._reservations.overdue(now) for release in self.release(each)]
+        if not self._scheduling.preempts:
+            return [], overdue
+        claimants = set() if self._reservations.full else self.shares().claimants()
+        claimants = {each for each in claimants if self._requirements[each].ready}
+        possible = self._choose_victims(claimants) if claimants else []
+        waited = self._reservations.waited(
+            {each.beneficiary for each in possible}, now, self._scheduling.preemption_wait
+        )
+        chosen = self._choose_victims(waited) if waited else []
+        for each in chosen:
+            self._reservations.add(each, now + self._scheduling.preemption_grace)
+            for victim in each.victims:
+                name, slot = self._allocations[victim.allocation_id]
+                self._held(victim.job_id).discard(slot, name)
+        return chosen, overdue
+
+    def _choose_victims(self, beneficiaries: Collection[str]) -> list[Preemption]:
+        shares = self.shares(beneficiaries)
+        free = {each.name: each.free_total.less(self._reservations.kept(each.name, "")) for each in self._open()}
+        return choose_victims(shares, free, self._held_slots(), self._refusals.avoids)
+
+    def _held_slots(self) -> list[HeldSlot]:
+        """The slots that jobs use and that could be taken, the earliest first."""
+        return [
+            HeldSlot(allocation_id, slot.job_id, name, slot.profile)
+            for allocation_id, (name, slot) in self._allocations.items()
+            if slot.state is _ACTIVE
+            and slot.job_id in self._known
+            and allocation_id in self._held(slot.job_id).allocations
         ]
 
-    def _claim(self, requirement: SlotRequirement, missing: list[tuple[SlotProfile, int]]) -> JobClaim:
+    def shares(self, wanting: Collection[str] | None = None) -> FairShares:
+        """What jobs hold and lack, for a round of turns; with ``wanting`` only these lack anything."""
+        sizes = (each.total for each in self._open())
+        capacity = functools.reduce(SlotProfile.plus, sizes, NO_RESOURCES)
+        return FairShares(self._scheduling, capacity, self.claims(wanting), self._max_slots_per_user)
+
+    def claims(self, wanting: Collection[str] | None = None) -> list[JobClaim]:
+        """What each job holds and lacks, in the order in which they came.
+
+        A slot that was taken for a job counts as held by it, not as lacking.
+        """
+        jobs = [*self._requirements.values()]
+        jobs += (each for job_id, each in self._known.items() if job_id not in self._requirements)
+        coming = self._reservations.by_job()
+        return [
+            self._claim(
+                each,
+                self._missing(each) if wanting is None or each.job_id in wanting else [],
+                coming.get(each.job_id, Counter()),
+            )
+            for each in jobs
+        ]
+
+    def _claim(self, requirement: SlotRequirement, missing: _Missing, coming: Counter[SlotProfile]) -> JobClaim:
         return JobClaim(
             requirement.job_id,
             requirement.owner,
             requirement.groups,
             requirement.queue,
             requirement.priority,
-            missing,
-            self._held(requirement.job_id).by_profile,
+            [(profile, count - coming[profile]) for profile, count in missing],
+            self._held(requirement.job_id).by_profile + coming,
         )
 
-    def _missing(self, requirement: SlotRequirement) -> list[tuple[SlotProfile, int]]:
+    def _missing(self, requirement: SlotRequirement) -> _Missing:
         """What a job lacks, the largest slots first."""
         held = self._held(requirement.job_id).by_profile
         lacking = [(each.profile, each.count - held[each.profile]) for each in requirement.wanted]
@@ -295,17 +368,27 @@ class SlotManager:
                 allowed[requirement.owner] -= len(held.allocations)
         return Counter({owner: max(0, count) for owner, count in allowed.items()})
 
-    def _allocate(self, requirement: SlotRequirement, profile: SlotProfile, missing: int) -> list[Reserve]:
+    def _allocate(
+        self, requirement: SlotRequirement, profile: SlotProfile, missing: int, only: str = ""
+    ) -> list[Reserve]:
+        """Reserve up to ``missing`` slots of one size; ``only``: on this TaskManager."""
         held = self._held(requirement.job_id).spread
+        known: dict[tuple[int, SlotProfile], tuple[float, float]] = {}
+        """Most TaskManagers are alike: those with as much free, of which the job holds as many slots, rank the same."""
 
         def ranked(each: TaskManagerSlots) -> tuple[float, float, str]:
-            return rank(self._placement, name=each.name, held=held[each.name], free=each.free_total, wanted=profile)
+            alike = (held[each.name], each.free_total)
+            if alike not in known:
+                known[alike] = rank(self._placement, name="", held=alike[0], free=alike[1], wanted=profile)[:2]
+            return (*known[alike], each.name)
 
         queue = [
             ranked(each)
             for each in (self._capacity.fitting(profile) if missing > 0 else ())
-            if self._kept.get(each.name, requirement.job_id) == requirement.job_id
+            if only in {"", each.name}
+            and self._kept.get(each.name, requirement.job_id) == requirement.job_id
             and not self._refusals.avoids(requirement.job_id, each.name)
+            and (not self._reservations or self._room(each, requirement.job_id).fits(profile))
         ]
         heapq.heapify(queue)
         reserved: list[Reserve] = []
@@ -317,9 +400,15 @@ class SlotManager:
                 continue  # as many slots as a TaskManager may have
             reserved.append(self._reserve(name, slot, requirement))
             held = self._held(requirement.job_id).spread
-            if taskmanager.free_total.fits(profile):
+            if self._room(taskmanager, requirement.job_id).fits(profile):
                 heapq.heappush(queue, ranked(taskmanager))
         return reserved
+
+    def _room(self, taskmanager: TaskManagerSlots, job_id: str) -> SlotProfile:
+        """What a TaskManager has free for this job."""
+        if not self._reservations:
+            return taskmanager.free_total
+        return taskmanager.free_total.less(self._reservations.kept(taskmanager.name, job_id))
 
     def _keep_for(self, job_id: str, profile: SlotProfile) -> None:
         """Reserve for a job that fits nowhere the TaskManager that comes nearest, so that later jobs leave it alone."""
@@ -408,13 +497,14 @@ class SlotManager:
             for slot in each.slots.values()
             if slot.job_id == job_id
         }
-        releases = [release for each in sorted(held | draining) for release in self.release(each)]
+        taken = self._reservations.victims(job_id)
+        releases = [release for each in sorted(held | draining | taken) for release in self.release(each)]
         self._by_job.pop(job_id, None)
         return releases
 
     # --- what is there ----------------------------------------------------------------------------------
 
-    def unmet(self) -> list[tuple[SlotProfile, int]]:
+    def unmet(self) -> _Missing:
         """What jobs lack and may have: how many slots of which size."""
         if self._scheduling.queues:
             return self.shares().demand()
@@ -447,43 +537,76 @@ class SlotManager:
         lacking = sum(count for _, count in self._missing(requirement))
         return f"{requirement.count - lacking} of {requirement.count} slots: {why}"
 
-    def why_pending(self, job_id: str) -> str:
-        """The same without how many it has."""
+    def why_pending(self, job_id: str, shares: FairShares | None = None) -> str:
+        """The same without how many it has; ``shares``: as of now, if somebody has them already."""
         requirement = self._requirements.get(job_id)
         missing = [] if requirement is None else self._missing(requirement)
-        return "" if requirement is None or not missing else self._why(requirement, missing)
+        if requirement is None or not missing:
+            return ""
+        return self._why(requirement, missing, shares or (self.shares() if self._scheduling.queues else None))
 
-    def _why(self, requirement: SlotRequirement, missing: list[tuple[SlotProfile, int]]) -> str:
+    def holds(self, job_id: str) -> int:
+        """How many slots a job has."""
+        return len(self._held(job_id).allocations)
+
+    def lacks(self, job_id: str) -> int:
+        """How many slots a job wants besides."""
+        requirement = self._requirements.get(job_id)
+        return 0 if requirement is None else sum(count for _, count in self._missing(requirement))
+
+    def _why(self, requirement: SlotRequirement, missing: _Missing, shares: FairShares | None) -> str:
         if not self._taskmanagers:
             return "no TaskManager is registered"
         for profile, _ in missing:
             if unfit := self.too_large(profile):
                 return unfit
-        if self._scheduling.queues:
-            shares, claim = self.shares(), self._claim(requirement, missing)
+        if limit := self._why_limited(requirement, missing, shares):
+            return limit
+        if not any(each.total.fits(profile) for each in self._open() for profile, _ in missing):
+            return "the TaskManagers that it would fit into are being drained"
+        return self._why_not_now(requirement, missing, shares)
+
+    def _why_limited(self, requirement: SlotRequirement, missing: _Missing, shares: FairShares | None) -> str:
+        if shares is not None:
+            if coming := self._reservations.by_job().get(requirement.job_id):
+                return f"executors of other jobs are making room for {coming.total()} of its slots"
+            claim = self._claim(requirement, missing, Counter())
             obstacles = [shares.obstacle(claim, profile) for profile, _ in missing]
             if all(obstacles):
                 return f"queue {shares.queue_of(requirement.job_id).name}: {obstacles[0]}"
         elif (allowed := self._allowances()) is not None and not allowed[requirement.owner]:
             return f"the jobs of {requirement.owner} hold the {self._max_slots_per_user} slots that one user may have"
-        if not any(each.total.fits(profile) for each in self._open() for profile, _ in missing):
-            return "the TaskManagers that it would fit into are being drained"
-        return self._why_not_now(requirement, missing)
+        return ""
 
-    def _why_not_now(self, requirement: SlotRequirement, missing: list[tuple[SlotProfile, int]]) -> str:
+    def _why_not_now(self, requirement: SlotRequirement, missing: _Missing, shares: FairShares | None) -> str:
         refusing = sorted(each.name for each in self._open() if self._refusals.avoids(requirement.job_id, each.name))
         if refusing:
             return f"refused by {', '.join(refusing[:3])}, to be asked again after its next reports"
         first = next((job for job in self._kept.values() if job != requirement.job_id), "")
         if first and any(self._capacity.fits(profile) for profile, _ in missing):
             return f"what is free is kept for job {first}, which came first"
-        if self._scheduling.queues:
-            shares = self.shares()
+        if shares is not None:
             queue = shares.queue_of(requirement.job_id)
-            return (
+            why = (
                 f"all fitting slots are in use; queue {queue.name} has {shares.held(queue.name)[1]:.0%} of the cluster"
             )
+            return why + self._soon(requirement.job_id)
         return "all fitting slots are in use"
+
+    def _soon(self, job_id: str) -> str:
+        if self._reservations.due_at(job_id) is None:
+            return ""
+        return f"; slots are taken from other jobs if it waits for {self._scheduling.preemption_wait:g} s"
+
+    def expected_by(self, job_id: str) -> float | None:
+        """When the job has its next slot at the latest, by the clock of :meth:`preempt`; None: nobody knows."""
+        requirement = self._requirements.get(job_id)
+        if requirement is None or not self._missing(requirement):
+            return None
+        deadline, due_at = self._reservations.deadline(job_id), self._reservations.due_at(job_id)
+        if deadline is None and due_at is not None:
+            deadline = due_at + self._scheduling.preemption_wait + self._scheduling.preemption_grace
+        return deadline
 
     def too_large(self, profile: SlotProfile) -> str:
         """Why no TaskManager that is registered could have such a slot; empty when one could, or there is none."""

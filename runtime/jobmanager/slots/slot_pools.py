@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from sluice.runtime.jobmanager.gateways import SlotRequirement
+from sluice.runtime.jobmanager.slots.preemption import Preemption
 from sluice.runtime.jobmanager.slots.provision import Demand, ProvisionLimits
+from sluice.runtime.jobmanager.slots.queue_states import queue_views
 from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve, TaskManagerSlots
 from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
+from sluice.runtime.jobmanager.views import QueueView
 from sluice.runtime.messages import SlotKind, SlotProfile, SlotReport, TaskManagerRegistration
 from sluice.runtime.placement import Placement
 from sluice.runtime.scheduling_config import SchedulingConfig
@@ -31,6 +34,7 @@ class SlotPools:
         max_slots_per_user: int = 0,
         scheduling: SchedulingConfig | None = None,
     ) -> None:
+        self._scheduling = scheduling or SchedulingConfig()
         self._executors = SlotManager(
             new_allocation_id, placement=placement, max_slots_per_user=max_slots_per_user, scheduling=scheduling
         )
@@ -86,6 +90,14 @@ class SlotPools:
     def decide(self) -> list[Reserve]:
         """Allocate what is free to jobs that lack some."""
         return [reserve for pool in self._both for reserve in pool.decide()]
+
+    def preempt(self, now: float) -> tuple[list[Preemption], list[Release]]:
+        """Take slots for executors from jobs for others, and free those whose time is over."""
+        return self._executors.preempt(now)
+
+    def queues(self, preempted: Mapping[str, int], epoch_ms: Callable[[float], int]) -> tuple[QueueView, ...]:
+        """What is shown of the queues."""
+        return queue_views(self._executors, preempted, epoch_ms) if self._scheduling.queues else ()
 
     def awaits(self, allocation_id: str) -> bool:
         """Whether an allocation is still to be reserved at its TaskManager."""

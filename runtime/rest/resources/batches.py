@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
@@ -39,6 +40,7 @@ NUMBER_DIGITS = 13
 MAX_LOG_BYTES = 8 << 20
 """What is looked at of one log; lines behind it have no number."""
 MAX_LOG_LINES = 10_000
+DEFAULT_QUEUE = "default"
 MAX_LISTED = 1000
 
 STATES = {
@@ -80,6 +82,12 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     class_name: str | None = msgspec.field(default=None, name="className")
     proxy_user: str | None = msgspec.field(default=None, name="proxyUser")
     queue: str | None = None
+
+    def queue_among(self, configured: Iterable[str]) -> str | msgspec.UnsetType:
+        """The queue; ``default``, which clients send by themselves, is nothing special where a queue has that name."""
+        if not self.queue or (self.queue == DEFAULT_QUEUE and DEFAULT_QUEUE not in configured):
+            return msgspec.UNSET
+        return self.queue
 
     def spark_conf(self) -> dict[str, str]:
         """Its Spark settings; they are checked elsewhere."""
@@ -195,6 +203,7 @@ async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest
             trace=call.trace,
             admission=admission_of(call.who),
             salt=new_salt(),
+            queue=body.queue_among(each.name for each in cluster.config.scheduling.queues),
         )
 
     await submit_with_blobs(cluster.dispatcher, cluster.store, job_id, prepare)
@@ -257,8 +266,6 @@ def _refuse_what_is_not_done(body: BatchRequest, principal: str) -> None:
         )
     if body.proxy_user not in {None, "", principal}:
         raise NotYours("a batch cannot be submitted for somebody else", "leave proxyUser out")
-    if body.queue not in {None, "", "default"}:
-        raise BadRequest(f"there is no queue {str(body.queue)[:80]!r}", "leave queue out")
 
 
 async def _batches(cluster: Cluster, call: Call[Any]) -> list[JobSummary]:

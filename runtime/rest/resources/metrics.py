@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from aiohttp import web
 
 from sluice.core import CONTENT_TYPE, PROCESS, Sample, SluiceError, exposition, families, merge
+from sluice.runtime.jobmanager import QueueView
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.resources.overview import overview_of
 from sluice.runtime.rest.route import (
@@ -36,6 +37,7 @@ async def get_metrics(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 async def _samples(cluster: Cluster) -> Iterable[Sample]:
     """What the leader knows of the cluster."""
     overview, jobs = await overview_of(cluster), await cluster.dispatcher.jobs()
+    queues = await cluster.resource_manager.queues()
     label = {PROCESS: cluster.diagnostics.process}
     states = Counter(job.state.value for job in jobs)
     return [
@@ -47,7 +49,31 @@ async def _samples(cluster: Cluster) -> Iterable[Sample]:
             Sample("sluice_jobs", "gauge", "Jobs that are known, by state.", count, {**label, "state": state})
             for state, count in sorted(states.items())
         ),
+        *_queues(queues, label),
     ]
+
+
+def _queues(queues: Iterable[QueueView], label: Mapping[str, str]) -> Iterator[Sample]:
+    for each in queues:
+        mine = {**label, "queue": each.name}
+        yield Sample("sluice_queue_share", "gauge", "Part of the cluster that a queue's jobs hold.", each.share, mine)
+        yield Sample(
+            "sluice_queue_below_guarantee",
+            "gauge",
+            "1 while a job of a queue waits for a slot that is part of what the queue is guaranteed.",
+            float(each.below_guarantee),
+            mine,
+        )
+        yield Sample("sluice_queue_slots", "gauge", "Slots that a queue's jobs hold.", each.slots, mine)
+        yield Sample("sluice_queue_slots_lacking", "gauge", "Slots that a queue's jobs wait for.", each.lacking, mine)
+        yield Sample("sluice_queue_jobs_waiting", "gauge", "Jobs of a queue that lack slots.", each.jobs_waiting, mine)
+        yield Sample(
+            "sluice_queue_preempted_total",
+            "counter",
+            "Slots that were taken from a queue's jobs.",
+            each.preempted,
+            mine,
+        )
 
 
 async def _shuffle(cluster: Cluster) -> str:

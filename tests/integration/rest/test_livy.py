@@ -109,7 +109,7 @@ async def test_what_would_mislead_is_refused_and_nothing_is_kept(cluster: Cluste
         ({"file": good, "executorCores": 5000}, 400, "SubmissionRejected"),
         ({"file": good, "archives": ["s3://bucket/env.zip#env"]}, 400, "ArtifactRefused"),
         ({"file": good, "proxyUser": "root"}, 403, "NotYours"),
-        ({"file": good, "queue": "fast"}, 400, "BadRequest"),
+        ({"file": good, "queue": "fast"}, 400, "SubmissionRejected"),
         ({"file": good, "conf": {"spark.ssl.rpc.enabled": False}}, 400, "ForbiddenSparkConf"),
         ({"file": good, "numExecutors": 0}, 400, "SubmissionRejected"),
         ({"file": good, "pyFiles": [good]}, 400, "SubmissionRejected"),

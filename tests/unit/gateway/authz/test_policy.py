@@ -51,6 +51,7 @@ TABLE = {
     "jobs.ui": (ALLOW, OWN, ALLOW),
     "jobs.receipt": (ALLOW, OWN, ALLOW),
     "taskmanagers.read": (ALLOW, OWN, ALLOW),
+    "queues.read": (ALLOW, OWN, ALLOW),
     "taskmanagers.drain": (DENY, DENY, ALLOW),
     "shuffle.read": (ALLOW, OWN, ALLOW),
     "shuffle.drain": (DENY, DENY, ALLOW),
@@ -201,7 +202,7 @@ allow = ["overview.read", "jobs.submit"]
 allow_own = [
   "jobs.list", "jobs.read", "jobs.logs", "jobs.connections", "jobs.exceptions", "jobs.checkpoints",
   "jobs.ui", "jobs.receipt", "jobs.cancel", "jobs.savepoint", "savepoints.read", "savepoints.dispose", "events.read",
-  "shuffle.read", "taskmanagers.read", "connections.read",
+  "shuffle.read", "taskmanagers.read", "queues.read", "connections.read",
 ]
 [roles.viewer]
 allow = ["*.read", "jobs.list"]

@@ -50,6 +50,7 @@ from sluice.runtime.jobmanager.views import (
     JobDetail,
     JobRecord,
     JobSummary,
+    QueueView,
     SavepointRequest,
     SlotView,
     TaskManagerView,
@@ -257,6 +258,9 @@ class FakeResourceManager(PartialResourceManager):
 
     def __init__(self) -> None:
         self.leaving = False
+
+    async def queues(self) -> tuple[QueueView, ...]:
+        return ()
 
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         slot = SlotView(slot=0, state=SlotState.ACTIVE, job_id=JOB)

@@ -14,10 +14,13 @@ import pytest
 
 from sluice.core.home import Home
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
+from sluice.runtime.config import RuntimeConfig
+from sluice.runtime.jobmanager.views import QueueJobView, QueueView
 from sluice.runtime.messages import JobState
 from sluice.runtime.rest.serving import handler_of
 from sluice.runtime.rest_server.routes import ROUTES
 from sluice.runtime.rest_server.server import RestServer, make_application
+from sluice.runtime.scheduling_config import QueueConfig, SchedulingConfig
 from sluice.runtime.ui.pages import PAGES
 from tests.assertions import AssertingGateway
 from tests.simulated_cluster import SimulatedDispatcher, SimulatedResourceManager, simulated
@@ -42,6 +45,7 @@ class Browser:
     session: aiohttp.ClientSession
     gateway: AssertingGateway
     without_isolation: set[int]
+    manager: SimulatedResourceManager
 
     async def see(self, path: str) -> tuple[int, str, aiohttp.ClientResponse]:
         headers = self.gateway.headers("GET", path, "ada", "viewer")
@@ -61,13 +65,18 @@ async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
     without_isolation: set[int] = set()
     manager = SimulatedResourceManager(5, busy=list(dispatcher.details)[:3], without_isolation=without_isolation)
     election = Election()
-    cluster = dataclasses.replace(simulated(dispatcher, manager, tmp_path), standbys=election.standbys)
+    scheduling = SchedulingConfig(queues=(QueueConfig(name="etl", guaranteed=0.5),))
+    cluster = dataclasses.replace(
+        simulated(dispatcher, manager, tmp_path),
+        standbys=election.standbys,
+        config=RuntimeConfig(scheduling=scheduling),
+    )
     home = Home.at(tmp_path / "home").create()
     keys = AssertionKeys(assertion_keys_file(home)).keys
     server = RestServer(make_application(lambda route: handler_of(route, cluster), keys), tmp_path / "s" / "rest.sock")
     await server.start()
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(server.path))) as session:
-        yield Browser(election, dispatcher, session, AssertingGateway(home), without_isolation)
+        yield Browser(election, dispatcher, session, AssertingGateway(home), without_isolation, manager)
     await server.close()
 
 
@@ -134,6 +143,36 @@ async def test_taskmanagers_without_a_sandbox_are_told_on_every_page_about_the_c
     text = await browser.page("/ui/taskmanagers")
     badges = re.findall(r'<span class="badge (ok|bad)">(sandbox|none)</span>', text)
     assert badges == [("ok", "sandbox"), ("bad", "none"), ("ok", "sandbox"), ("bad", "none"), ("ok", "sandbox")]
+
+
+async def test_queues_show_who_waits_for_what_and_until_when(browser: Browser) -> None:
+    assert "You may use none of the queues" in await browser.page("/ui/queues")
+    job_id, other = list(browser.dispatcher.details)[:2]
+    waiting = QueueJobView(
+        id=job_id, owner="ada", priority=3, slots=1, lacking=2, position=1, waits_for="room", expected_by=int(9e15)
+    )
+    unknown = QueueJobView(id=other, owner="<b>eve", priority=0, slots=0, lacking=1, position=2, waits_for="slots")
+    browser.manager.shown_queues = (
+        QueueView(
+            name="etl", weight=2.5, guaranteed=0.5, maximum=1, max_slots=8, max_slots_per_user=0, max_priority=9,
+            share=0.38, below_guarantee=True,
+            slots=3, lacking=3, jobs_waiting=2, jobs_served=0, preempted=4, jobs=(waiting, unknown),
+        ),
+    )  # fmt: skip
+    text = await browser.page("/ui/queues")
+    for shown in (
+        ">2.5<",
+        ">50 % ",
+        ">38 %<",
+        "3 of 8",
+        ">room<",
+        "in at most",
+        ">unknown<",
+        "&lt;b&gt;eve",
+        ">waits<",
+    ):
+        assert shown in text, shown
+    assert browser.dispatcher.details[job_id].name in text
 
 
 async def test_who_leads_and_who_stands_by_are_a_part_of_the_overview(browser: Browser) -> None:

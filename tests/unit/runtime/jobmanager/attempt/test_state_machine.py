@@ -515,6 +515,20 @@ def test_executors_of_a_drained_taskmanager_are_decommissioned_and_killed_when_t
     assert attempt.do(attempt.machine.timer_fired, Timer.DRAINED, (1,)) == [actions.KillExecutor(1, "tm-1")]
 
 
+def test_preempted_executors_end_in_order_and_count_as_no_failure() -> None:
+    attempt = Attempt().with_executors()
+    taken = attempt.do(attempt.executors.slots_preempted, ("slot-1",), "a job of higher priority waits", 45.0)
+    assert actions.DecommissionExecutors((1,), "preempted: a job of higher priority waits") in taken
+    assert timers(taken)[Timer.DRAINED] == 45.0
+    assert attempt.do(attempt.machine.timer_fired, Timer.DRAINED, (1,)) == [actions.KillExecutor(1, "tm-1")]
+    for _ in range(3):
+        attempt.do(attempt.executors.executor_exited, ended(1, 137), "tm-1")
+    executor = next(each for each in attempt.executors.all if each.id == 1)
+    assert executor.exit_reason == "preempted: a job of higher priority waits (exit code 137)"
+    assert not executor.failed
+    assert attempt.machine.record().exceptions == ()
+
+
 def test_no_slot_is_taken_by_an_attempt_that_ends() -> None:
     attempt = Attempt().running()
     attempt.do(attempt.machine.cancel)

@@ -1,0 +1,58 @@
+"""Queues: who shares the slots for executors, and what jobs wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sluice.runtime.jobmanager import QueueNotFound, QueueView
+from sluice.runtime.messages import Message
+from sluice.runtime.rest.assertion import asserted
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.job_access import visible_job_ids
+from sluice.runtime.rest.job_visibility import visible_queues
+from sluice.runtime.rest.route import Call, NoQuery, Route
+
+MAX_JOBS_SHOWN = 500
+"""Jobs of one queue in an answer, waiting ones first; the numbers are of all."""
+
+
+class QueueList(Message, frozen=True):
+    """The queues that the caller may use, or all; none where none are configured."""
+
+    queues: tuple[QueueView, ...]
+    preemption: bool
+    """Whether executors are taken for queues below their guarantee and for higher priorities."""
+
+
+async def list_queues(cluster: Cluster, call: Call[NoQuery]) -> QueueList:
+    """List queues with what their jobs hold and wait for. Numbers are of all jobs, `jobs` only those one may see.
+
+    Users who may not see all jobs see the queues that they may use and those in which they have jobs. Jobs that wait
+    for a slot for their driver, or for `limits.max_running_jobs`, are in no queue yet.
+    """
+    return QueueList(queues=await queues_seen(cluster, call), preemption=cluster.config.scheduling.preempts)
+
+
+async def get_queue(cluster: Cluster, call: Call[NoQuery]) -> QueueView:
+    """Get a queue with what its jobs hold and wait for."""
+    name = call.path["queue"]
+    found = next((each for each in await queues_seen(cluster, call) if each.name == name), None)
+    if found is None:
+        raise QueueNotFound(f"there is no queue {name[:64]!r}", "see the list of them")
+    return found
+
+
+async def queues_seen(cluster: Cluster, call: Call[Any]) -> tuple[QueueView, ...]:
+    """The queues without what the caller may not see."""
+    who = asserted(call.request).principal
+    usable = {each.name for each in cluster.config.scheduling.queues if each.admits(who.name, who.groups)}
+    seen = visible_queues(await cluster.resource_manager.queues(), await visible_job_ids(cluster, call), usable)
+    return tuple(msgspec.structs.replace(each, jobs=each.jobs[:MAX_JOBS_SHOWN]) for each in seen)
+
+
+ROUTES = (
+    Route("GET", "/v1/queues", "queues.read", list_queues),
+    Route("GET", "/v1/queues/{queue}", "queues.read", get_queue, errors=(QueueNotFound,)),
+)

@@ -1,0 +1,46 @@
+"""Queues that make no sense are refused when the configuration is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from sluice.runtime.scheduling_config import MAX_QUEUES, SchedulingConfig
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        pytest.param({"queues": [{"name": "a"}, {"name": "a"}]}, "same name", id="same-name"),
+        pytest.param({"queues": [{"name": "others"}]}, "take another name", id="name-of-the-rest"),
+        pytest.param({"queues": [{"name": "Größe"}]}, "no name of a queue", id="no-name"),
+        pytest.param({"queues": [{"name": "a" * 33}]}, "no name of a queue", id="long-name"),
+        pytest.param({"queues": [{"name": "a", "guaranteed": 0.5, "maximum": 0.4}]}, "more than maximum", id="maximum"),
+        pytest.param(
+            {"queues": [{"name": "a", "guaranteed": 0.6}, {"name": "b", "guaranteed": 0.6}]},
+            "more than the whole",
+            id="more-than-all",
+        ),
+        pytest.param({"queues": [{"name": f"q{i}"} for i in range(MAX_QUEUES + 1)]}, "at most", id="too-many"),
+        pytest.param({"queues": [{"name": "a", "weight": float("nan")}]}, "weight", id="nan"),
+        pytest.param({"queues": [{"name": "a", "weight": 0}]}, "weight", id="no-weight"),
+        pytest.param({"max_slots_per_group": {"g": 1}}, "needs queues", id="groups-without-queues"),
+        pytest.param({"preemption_grace": -1}, "preemption_grace", id="negative-grace"),
+        pytest.param({"preemption_wait": float("nan")}, "preemption_wait", id="nan-wait"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(config: dict[str, Any], why: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=why):
+        msgspec.convert(config, SchedulingConfig)
+
+
+def test_executors_are_taken_only_where_there_is_something_to_take_them_for() -> None:
+    def preempts(**queue: object) -> bool:
+        return msgspec.convert({"queues": [{"name": "a", **queue}]}, SchedulingConfig).preempts
+
+    assert preempts(guaranteed=0.1)
+    assert preempts(max_priority=1)
+    assert not preempts(weight=9)
+    assert not SchedulingConfig().preempts
