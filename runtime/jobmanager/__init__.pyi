@@ -9,6 +9,7 @@ from .errors import (
     TaskManagerNotFound as TaskManagerNotFound,
     TooManyJobs as TooManyJobs,
     UiNotFound as UiNotFound,
+    UiNotReady as UiNotReady,
 )
 from .gateways import (
     DISPATCHER as DISPATCHER,
@@ -27,5 +28,7 @@ from .views import (
     JobSummary as JobSummary,
     Overview as Overview,
     SavepointRequest as SavepointRequest,
+    SparkUiState as SparkUiState,
+    SparkUiView as SparkUiView,
     TaskManagerView as TaskManagerView,
 )

@@ -52,6 +52,8 @@ from sluice.runtime.jobmanager.views import (
     JobSummary,
     SavepointRequest,
     SlotView,
+    SparkUiState,
+    SparkUiView,
     TaskManagerView,
 )
 from sluice.runtime.messages import (
@@ -210,6 +212,10 @@ class FakeDispatcher(PartialDispatcher):
         await self.job(job_id)
         self.asked.append(request)
         return self.page
+
+    async def job_ui_state(self, job_id: str) -> SparkUiView:
+        await self.job(job_id)
+        return SparkUiView(state=SparkUiState.KEPT, path=f"/v1/jobs/{job_id}/ui", size=9, kept_until=7)
 
     async def job_connections(self, job_id: str) -> Evidence:
         assert job_id == JOB

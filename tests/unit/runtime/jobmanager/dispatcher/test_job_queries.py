@@ -69,7 +69,14 @@ async def test_a_log_that_is_not_on_its_taskmanager_is_looked_for_in_the_history
     logs: Any = Logs(there)
     archive: Any = Logs(kept)
     queries = JobQueries(
-        nothing, jobs, pending_reason=nothing, logs=logs, archive=archive, savepoints=nothing, clock=nothing
+        nothing,
+        jobs,
+        pending_reason=nothing,
+        logs=logs,
+        archive=archive,
+        ended_uis=nothing,
+        savepoints=nothing,
+        clock=nothing,
     )
     if shown is None:
         with pytest.raises(LogNotFound, match="gone"):
