@@ -21,7 +21,7 @@ from sluice.runtime.sandbox import Sandbox, Subject, View
 from sluice.runtime.spark.driver import UI_SOCKET, ask_ui
 from sluice.runtime.spark.jvm import SparkRuntime, history_ui_command, make_temp_dir, remove_temp_dir
 
-READ_SECONDS = 180.0
+READ_SECONDS = 300.0
 """How long a JVM may take to start and to read an event log."""
 DISK_MB = 256
 TEMPORARY_MB = 64
@@ -29,7 +29,6 @@ EVENT_LOG = "events.gz"
 JVM_LOG = "history.log"
 MAX_WHY_CHARACTERS = 600
 _POLL_SECONDS = 0.05
-_NO_SOCKET = 503
 _LOG = logging.getLogger(__name__)
 SUBJECT = Subject("the JVM that shows Spark's UI", "ui_memory_mb in [history]")
 

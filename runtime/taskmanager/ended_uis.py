@@ -33,6 +33,7 @@ STALLED_SECONDS = 60.0
 LOOK_SECONDS = 15.0
 ENDED_UI_DIRECTORY = "ended-ui"
 """Below a TaskManager's directory."""
+_BUSY = 503
 _LOG = logging.getLogger(__name__)
 
 
@@ -118,11 +119,14 @@ class EndedUis(RpcEndpoint):
         entry = self._entries.get(job_id)
         if entry is None:
             return EndedUiAnswer(state=EndedUiState.ABSENT)
-        if not entry.ui.why:
-            entry.used_at = self._monotonic() if entry.started else entry.used_at
+        if entry.started and not entry.ui.why:
+            entry.used_at = self._monotonic()
         if entry.state is not EndedUiState.SHOWN:
             return EndedUiAnswer(state=entry.state, why=entry.ui.why)
-        return EndedUiAnswer(state=EndedUiState.SHOWN, page=await entry.ui.ask(request))
+        page = await entry.ui.ask(request)
+        if page.status == _BUSY:  # the first pages load many classes
+            return EndedUiAnswer(state=EndedUiState.LOADING)
+        return EndedUiAnswer(state=EndedUiState.SHOWN, page=page)
 
     async def load(self, piece: EventLogPiece) -> None:
         """Take a piece of an event log; the first one opens a place, the last one starts the UI."""

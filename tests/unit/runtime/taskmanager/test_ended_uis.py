@@ -28,12 +28,13 @@ class Ui:
     shown: bool = False
     started: bool = False
     ended: bool = False
+    status: int = 200
 
     def start(self) -> None:
         self.started = True
 
     async def ask(self, request: UiRequest) -> UiPage:
-        return UiPage(status=200, body=self.places.event_log.read_bytes())
+        return UiPage(status=self.status, body=self.places.event_log.read_bytes())
 
     async def end(self) -> None:
         self.ended = True
@@ -151,6 +152,12 @@ async def test_idle_stalled_and_failed_ones_go(uis: Uis) -> None:
     uis.now = IDLE_SECONDS + 1
     await uis.endpoint.trim()
     assert one.ended
+
+
+async def test_one_that_is_busy_is_asked_again(uis: Uis) -> None:
+    one = await uis.shown(ONE)
+    one.status = 503
+    assert await uis.state(ONE) is EndedUiState.LOADING
 
 
 async def test_a_failed_one_can_be_tried_again(uis: Uis) -> None:
