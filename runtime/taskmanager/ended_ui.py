@@ -14,13 +14,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.core import SluiceError, end_tasks, make_private_directory, remove_untrusted
+from prometheus_client import Counter
+
+from sluice.core import REGISTRY, SluiceError, end_tasks, make_private_directory, remove_untrusted
 from sluice.runtime.messages import UiPage, UiRequest
 from sluice.runtime.node import ChildProcess, Exit, kill_below, open_log
 from sluice.runtime.sandbox import Sandbox, Subject, View
 from sluice.runtime.spark.driver import UI_SOCKET, ask_ui
 from sluice.runtime.spark.jvm import SparkRuntime, history_ui_command, make_temp_dir, remove_temp_dir
 
+FAILED = Counter(
+    "sluice_history_uis_failed_total",
+    "Spark UIs of ended jobs that this TaskManager could not show: their event logs could not be read.",
+    registry=REGISTRY,
+)
 READ_SECONDS = 300.0
 """How long a JVM may take to start and to read an event log."""
 DISK_MB = 256
@@ -124,6 +131,7 @@ class EndedUi:
             self.why = f"its JVM could not be started: {error}"
         self.why = self.why[:MAX_WHY_CHARACTERS]
         self.shown = False
+        FAILED.inc()
         _LOG.warning("the Spark UI of job %s is not shown: %s", self.job_id, self.why)
 
     async def _start(self) -> ChildProcess:

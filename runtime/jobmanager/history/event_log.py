@@ -11,11 +11,17 @@ import logging
 from collections.abc import Awaitable, Callable
 
 import msgspec
+from prometheus_client import Counter
 
-from sluice.core import SluiceError
+from sluice.core import REGISTRY, SluiceError
 from sluice.runtime.ha import StoredEntry
 from sluice.runtime.messages import MAX_EVENT_LOG_CHUNK_BYTES, EventLogChunk
 
+CUT = Counter(
+    "sluice_history_event_logs_cut_total",
+    "Event logs of ended jobs that were kept without some of their events: too large, or lost with their TaskManager.",
+    registry=REGISTRY,
+)
 EVENT_BLOCK_BYTES = 4 << 20
 _LOG = logging.getLogger(__name__)
 
@@ -59,5 +65,7 @@ async def keep_event_log(
                     buffer.clear()
     except (SluiceError, TimeoutError) as error:
         _LOG.info("no more of an event log is kept: %s", error or "its TaskManager is slow")
-        return EventLog(tuple(blocks), cut=True)
+        cut = True
+    if cut:
+        CUT.inc()
     return EventLog(tuple(blocks), cut=cut)
