@@ -140,7 +140,8 @@ async def test_what_is_no_event_log_is_not_shown(opened: Open, log: bytes, says:
 async def test_a_log_that_was_cut_off_in_the_middle_is_shown_as_far_as_it_goes(opened: Open) -> None:
     compressor = zlib.compressobj(2, zlib.DEFLATED, 31)
     log = compressor.compress(events(name="as far as it goes").encode()) + compressor.flush(zlib.Z_SYNC_FLUSH)
-    rest = compressor.compress(events().encode() * 100) + compressor.flush()
+    others = "".join(f'{{"Event":"SparkListenerUnpersistRDD","RDD ID":{number}}}\n' for number in range(5000))
+    rest = compressor.compress(others.encode()) + compressor.flush()
     ui = await opened(log + rest[: len(rest) // 2])
     assert ui.shown, ui.why
     assert b"as far as it goes" in (await page(ui, "/jobs/")).body
