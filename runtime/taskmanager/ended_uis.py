@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from sluice.core import SluiceError, end_tasks
+from sluice.core import SluiceError, clear_untrusted, end_tasks
 from sluice.runtime.blob import check_job_id
 from sluice.runtime.config import MAX_EVENT_LOG_BYTES
 from sluice.runtime.gateways import ENDED_UI, EndedUiGateway
@@ -100,7 +100,7 @@ class EndedUis(RpcEndpoint):
 
     async def on_start(self) -> None:
         """End and remove what an earlier process of this name left behind; raises ``OrphansRemain``."""
-        await asyncio.to_thread(kill_below, self._directory)
+        await asyncio.to_thread(_clean_up, self._directory)
         self._looking = asyncio.create_task(self._look(), name="idle Spark UIs")
 
     async def on_stop(self) -> None:
@@ -196,6 +196,12 @@ class EndedUis(RpcEndpoint):
             await asyncio.shield(ending)
         except SluiceError as error:
             _LOG.error("something of the Spark UI of job %s remains: %s", job_id, error)
+
+
+def _clean_up(directory: Path) -> None:
+    if directory.is_dir():
+        kill_below(directory)
+        clear_untrusted(directory, keep=())
 
 
 def _append(path: Path, data: bytes) -> None:

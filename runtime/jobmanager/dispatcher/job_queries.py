@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from sluice.core import EgressJob
+from sluice.core import EgressJob, SluiceError
 from sluice.runtime.checkpoint import Savepoint, SavepointFailed, Savepoints, new_savepoint_id
 from sluice.runtime.jobmanager.dispatcher.ended_job_uis import EndedJobUis
 from sluice.runtime.jobmanager.dispatcher.job_logs import JobLogs
@@ -173,7 +173,12 @@ class JobQueries:
                 return SparkUiView(state=SparkUiState.LIVE, path=path)
             why = "the job has not begun" if not job.terminal else "the job is not in the history"
             return SparkUiView(state=SparkUiState.NONE, reason=why)
-        log = await self._archive.event_log(job_id)
+        try:
+            log = await self._archive.event_log(job_id)
+        except SluiceError:
+            if job_id not in self._jobs:
+                raise
+            return SparkUiView(state=SparkUiState.NONE, reason="the history cannot be read now")
         if not log.blocks:
             return SparkUiView(state=SparkUiState.NONE, reason="no event log of the job was kept")
         return SparkUiView(

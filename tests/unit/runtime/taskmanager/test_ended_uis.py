@@ -177,3 +177,12 @@ async def test_nothing_is_left_at_the_end(uis: Uis) -> None:
     await uis.endpoint.on_stop()
     assert one.ended
     assert list(uis.directory.iterdir()) == []
+
+
+async def test_what_a_killed_process_has_left_goes_at_the_next_start(uis: Uis) -> None:
+    left = UiPlaces.make(uis.directory / ONE)
+    left.event_log.write_bytes(b"x")
+    await uis.endpoint.on_start()
+    await uis.endpoint.on_stop()
+    assert list(uis.directory.iterdir()) == []
+    left.remove()

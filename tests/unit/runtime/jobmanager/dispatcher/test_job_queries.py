@@ -10,7 +10,7 @@ import pytest
 
 from sluice.runtime.ha.storage import StoredEntry
 from sluice.runtime.jobmanager.dispatcher.job_queries import JobQueries, answer_or_record
-from sluice.runtime.jobmanager.errors import LogNotFound
+from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
 from sluice.runtime.jobmanager.history.event_log import EventLog
 from sluice.runtime.jobmanager.views import SparkUiState
 from sluice.runtime.messages import LogChunk
@@ -96,9 +96,11 @@ class EventLogs:
     log: EventLog
 
     def __contains__(self, job_id: str) -> bool:
-        return job_id == "ended"
+        return job_id in {"ended", "damaged"}
 
     async def event_log(self, job_id: str) -> EventLog:
+        if job_id == "damaged":
+            raise JobNotFound("it cannot be read any more")
         return self.log
 
     def kept_until(self, job_id: str) -> int:
@@ -117,6 +119,7 @@ BLOCKS = (StoredEntry.of("a", b"abc"), StoredEntry.of("b", b"de"))
         ("running", EventLog(), SparkUiState.LIVE, 0),
         ("waiting", EventLog(), SparkUiState.NONE, 0),
         ("just ended", EventLog(), SparkUiState.NONE, 0),
+        ("damaged", EventLog(), SparkUiState.NONE, 0),
     ],
 )
 async def test_whether_a_job_has_a_spark_ui(job: str, log: EventLog, state: SparkUiState, size: int) -> None:
@@ -125,7 +128,8 @@ async def test_whether_a_job_has_a_spark_ui(job: str, log: EventLog, state: Spar
     jobs: Any = {
         "running": SimpleNamespace(terminal=False, master_gateway=lambda _: "there"),
         "waiting": SimpleNamespace(terminal=False, master_gateway=lambda _: None),
-        "just ended": SimpleNamespace(terminal=True),
+        "just ended": SimpleNamespace(terminal=True, master_gateway=lambda _: None),
+        "damaged": SimpleNamespace(terminal=True),
     }
     archive: Any = EventLogs(log)
     queries = JobQueries(
