@@ -155,6 +155,10 @@ class LimitsConfig(_Section, frozen=True):
     """Bytes of all files of one user's unfinished jobs."""
 
 
+MAX_EVENT_LOG_BYTES = 256 << 20
+"""Most bytes of one job's event log that can be configured to be kept."""
+
+
 class HistoryConfig(_Section, frozen=True):
     """Ended jobs with their logs in the HA storage: they stay when they have left the list of jobs."""
 
@@ -164,6 +168,12 @@ class HistoryConfig(_Section, frozen=True):
     """Bytes of all jobs together; beyond that, the oldest ones of whoever takes the most go."""
     max_job_bytes: Annotated[int, msgspec.Meta(ge=0)] = 16 << 20
     """Bytes of the logs of one job, compressed; what does not fit is not kept."""
+    max_ui_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_EVENT_LOG_BYTES)] = 16 << 20
+    """Bytes of Spark's event log of one job, compressed, from which its Spark UI is shown after its end; what does not
+    fit is left out, tasks first; 0: there is no Spark UI of ended jobs, and no event log."""
+    ui_memory_mb: Annotated[int, msgspec.Meta(ge=256, le=65536)] = 768
+    """Heap in MiB of a JVM that shows the Spark UI of an ended job; each TaskManager has at most two, beside its
+    slots."""
 
 
 class SecretsConfig(_Section, frozen=True):

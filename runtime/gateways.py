@@ -19,6 +19,9 @@ from sluice.runtime.messages import (
     DriverExit,
     DriverLaunch,
     DriverProcessEnd,
+    EndedUiAnswer,
+    EventLogChunk,
+    EventLogPiece,
     Evidence,
     ExecutorExcess,
     ExecutorExit,
@@ -50,6 +53,7 @@ from sluice.runtime.rpc import rpc
 RESOURCE_MANAGER = "resourcemanager"
 TASK_EXECUTOR = "taskexecutor"
 DRIVER = "driver"
+ENDED_UI = "ended-ui"
 EGRESS = "egress"
 STOP_DRIVER_SECONDS = 120.0
 """How long it is waited for the end of a driver that was told to end; its grace is usually shorter."""
@@ -151,6 +155,11 @@ class TaskExecutorGateway(Protocol):
         ...
 
     @rpc(allow={Role.JOBMANAGER})
+    async def read_event_log(self, job_id: str, attempt: int, offset: int, limit: int) -> EventLogChunk:
+        """A piece of Spark's event log of a driver that has ended; an empty one when it has left none."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
     async def release_job(self, job_id: str) -> None:
         """The job is over: end its driver and executors, free its slots, keep only its logs."""
         ...
@@ -168,6 +177,20 @@ class TaskExecutorGateway(Protocol):
     @rpc(allow={Role.JOBMANAGER})
     async def excesses(self, job_id: str) -> tuple[ExecutorExcess, ...]:
         """Which of the job's executors here have exceeded a bound, as is found out now, the latest ones."""
+        ...
+
+
+class EndedUiGateway(Protocol):
+    """Served by each TaskManager under :data:`ENDED_UI`: Spark's UI of jobs that have ended, wherever they ran."""
+
+    @rpc(allow={Role.JOBMANAGER}, timeout=20.0)
+    async def page(self, job_id: str, request: UiRequest) -> EndedUiAnswer:
+        """A page of the UI of a job whose event log is here."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER}, timeout=20.0)
+    async def load(self, piece: EventLogPiece) -> None:
+        """Take a piece of an event log, in order; raises ``EndedUiRefused``: too many are read, or it does not fit."""
         ...
 
 

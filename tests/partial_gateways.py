@@ -14,11 +14,15 @@ from sluice.runtime.jobmanager.gateways import (
 from sluice.runtime.jobmanager.store.job_history import JobHistory
 from sluice.runtime.jobmanager.views import JobDetail, JobRecord
 from sluice.runtime.messages import (
+    EndedUiAnswer,
+    EventLogChunk,
+    EventLogPiece,
     LogChunk,
     RegistrationAccepted,
     SlotProfile,
     SlotReport,
     TaskManagerRegistration,
+    UiRequest,
 )
 from sluice.runtime.sandbox import IsolationLevel
 
@@ -57,6 +61,18 @@ class PartialDispatcher:
 
 class PartialResourceManager:
     """Refuses what only JobMasters and TaskManagers ask; its TaskManagers have no isolation."""
+
+    async def read_event_log(self, taskmanager: str, job_id: str, attempt: int, offset: int) -> EventLogChunk:
+        raise NotImplementedError
+
+    async def ended_ui_hosts(self) -> tuple[str, ...]:
+        return ()
+
+    async def ended_ui_page(self, taskmanager: str, job_id: str, request: UiRequest) -> EndedUiAnswer:
+        raise NotImplementedError
+
+    async def load_ended_ui(self, taskmanager: str, piece: EventLogPiece) -> None:
+        raise NotImplementedError
 
     async def box_of(self, taskmanager: str) -> Box:
         assert taskmanager

@@ -47,6 +47,8 @@ from sluice.runtime.jobmanager.views import (
     QueueView,
     SavepointRequest,
     SlotView,
+    SparkUiState,
+    SparkUiView,
     TaskManagerView,
 )
 from sluice.runtime.messages import (
@@ -421,6 +423,9 @@ class SimulatedDispatcher(PartialDispatcher):
 
     async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
         raise UiNotFound(f"job {job_id} has no Spark", request.path)
+
+    async def job_ui_state(self, job_id: str) -> SparkUiView:
+        return SparkUiView(state=SparkUiState.NONE, reason="the job has no Spark")
 
     def _exceptions(self, found: JobDetail) -> tuple[ExceptionEntry, ...]:
         if found.failure is None:

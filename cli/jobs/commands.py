@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,7 +23,7 @@ from sluice.cli.jobs.restart_options import SettingsOption, StrategyOption, rest
 from sluice.cli.jobs.state_option import wanted_states
 from sluice.cli.jobs.submit_target import SubmitTarget
 from sluice.cli.options import ConfigOption, JobArgument, JsonOption
-from sluice.client import GatewayClient, JobLog, Submission, build_submission, latest_jobs, whole_id
+from sluice.client import ClientError, GatewayClient, JobLog, Submission, build_submission, latest_jobs, whole_id
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")
 app.command()(connections)
@@ -239,6 +239,14 @@ def list_jobs(
     print_jobs(jobs)
 
 
+def _spark_ui(gateway: GatewayOptions, job_id: str) -> Any:  # noqa: ANN401  JSON is what it is
+    """Where a job's Spark UI is; None: the token may not know, or the cluster is an earlier release."""
+    try:
+        return gateway.get(f"/v1/jobs/{job_id}/spark-ui")
+    except ClientError:
+        return None
+
+
 @app.command()
 @through_gateway
 def show(
@@ -247,10 +255,11 @@ def show(
     gateway: GatewayOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """One job: state, progress, executors, failure."""
+    """One job: state, progress, executors, failure, and where its Spark UI is, also when it has ended."""
     job = gateway.get_of_job(job_id)
+    spark_ui = _spark_ui(gateway, job["id"])
     if as_json:
-        print(json.dumps(job))
+        print(json.dumps(job if spark_ui is None else {**job, "spark_ui": spark_ui}))
         return
     console = Console()
     for key in ("id", "name", "owner", "state", "attempt"):
@@ -267,6 +276,10 @@ def show(
     for attempt in job.get("attempts", [])[:-1]:
         line = f"{'attempt':>9}  {attempt['number']}: {attempt['outcome']} {attempt['error']}".rstrip()
         console.print(line, highlight=False, markup=False)
+    if spark_ui is not None:
+        shown = f"{gateway.access().url}{spark_ui['path']}" if spark_ui["path"] else "none"
+        reason = f" ({spark_ui['reason']})" if spark_ui["reason"] else ""
+        console.print(f"{'Spark UI':>9}  {shown}{reason}", highlight=False, markup=False, soft_wrap=True)
     if job.get("failure"):
         console.print(f"{'failure':>9}  {job['failure']['error']}", highlight=False, markup=False)
         console.print(job["failure"]["traceback"], highlight=False, markup=False, soft_wrap=True)

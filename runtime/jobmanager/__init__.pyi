@@ -10,6 +10,7 @@ from .errors import (
     TaskManagerNotFound as TaskManagerNotFound,
     TooManyJobs as TooManyJobs,
     UiNotFound as UiNotFound,
+    UiNotReady as UiNotReady,
 )
 from .gateways import (
     DISPATCHER as DISPATCHER,
@@ -29,5 +30,7 @@ from .views import (
     Overview as Overview,
     QueueView as QueueView,
     SavepointRequest as SavepointRequest,
+    SparkUiState as SparkUiState,
+    SparkUiView as SparkUiView,
     TaskManagerView as TaskManagerView,
 )

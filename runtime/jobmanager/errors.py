@@ -68,7 +68,12 @@ class LogNotFound(JobManagerError):
 
 @remotable
 class UiNotFound(JobManagerError):
-    """Spark's UI has no such page, or the job's driver does not run."""
+    """Spark's UI has no such page, or the job's driver does not run and its event log was not kept."""
+
+
+@remotable
+class UiNotReady(JobManagerError):
+    """The Spark UI of a job that has ended cannot be shown now; it can be later."""
 
 
 @remotable

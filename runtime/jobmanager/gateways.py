@@ -18,9 +18,13 @@ from sluice.runtime.jobmanager.views import (
     JobRecord,
     JobSummary,
     QueueView,
+    SparkUiView,
     TaskManagerView,
 )
 from sluice.runtime.messages import (
+    EndedUiAnswer,
+    EventLogChunk,
+    EventLogPiece,
     Evidence,
     JobSubmission,
     LogChunk,
@@ -232,6 +236,26 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
         """A piece of a driver's log, from its TaskManager; raises ``LogNotFound``."""
         ...
 
+    @rpc(local=True, timeout=20.0)
+    async def read_event_log(self, taskmanager: str, job_id: str, attempt: int, offset: int) -> EventLogChunk:
+        """A piece of Spark's event log of a driver that has ended; raises ``LogNotFound``."""
+        ...
+
+    @rpc(local=True)
+    async def ended_ui_hosts(self) -> tuple[str, ...]:
+        """The TaskManagers that can show Spark's UI of jobs that have ended: they have a sandbox."""
+        ...
+
+    @rpc(local=True, timeout=25.0)
+    async def ended_ui_page(self, taskmanager: str, job_id: str, request: UiRequest) -> EndedUiAnswer:
+        """A page of the UI of a job that has ended; raises ``TaskManagerNotFound``."""
+        ...
+
+    @rpc(local=True, timeout=25.0)
+    async def load_ended_ui(self, taskmanager: str, piece: EventLogPiece) -> None:
+        """Give a TaskManager a piece of an event log; raises ``TaskManagerNotFound``, or what it raises."""
+        ...
+
 
 class JobMasterInternalGateway(JobMasterGateway, Protocol):
     """What Dispatcher and ResourceManager ask of a JobMaster."""
@@ -348,7 +372,15 @@ class DispatcherGateway(Protocol):
 
     @rpc(local=True, timeout=30.0)
     async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
-        """A page of the UI of a running job's Spark; raises ``UiNotFound``."""
+        """A page of the UI of a job's Spark; status 202 while the event log of one that has ended is read.
+
+        Raises ``UiNotFound`` or ``UiNotReady``.
+        """
+        ...
+
+    @rpc(local=True, timeout=30.0)
+    async def job_ui_state(self, job_id: str) -> SparkUiView:
+        """Whether there is such a UI; raises ``JobNotFound``."""
         ...
 
     @rpc(local=True, timeout=30.0)

@@ -196,6 +196,30 @@ class JobRecord(Message, frozen=True):
         return Evidence(self.seen_connections, self.seen_dropped)
 
 
+class SparkUiState(enum.StrEnum):
+    """Whether Spark's UI of a job can be opened."""
+
+    LIVE = "LIVE"
+    """The job runs."""
+    KEPT = "KEPT"
+    """It has ended, and its event log is in the history."""
+    CUT = "CUT"
+    """The same, but events are missing: the log was too large, or its end was lost."""
+    NONE = "NONE"
+
+
+class SparkUiView(Message, frozen=True):
+    """Where Spark's UI of a job is: ``path`` is empty without one, and ``reason`` says why, or what is missing."""
+
+    state: SparkUiState
+    path: str = ""
+    reason: str = ""
+    size: int = 0
+    """Of the event log, compressed, in bytes."""
+    kept_until: int | None = None
+    """Epoch milliseconds; it may go earlier when the history needs room."""
+
+
 class JobBlob(Message, frozen=True):
     """A file of a job that has not ended."""
 

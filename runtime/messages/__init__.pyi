@@ -43,7 +43,12 @@ from .progress import (
     TaskFailure as TaskFailure,
 )
 from .reading import (
+    MAX_EVENT_LOG_CHUNK_BYTES as MAX_EVENT_LOG_CHUNK_BYTES,
     ConnectionEvidence as ConnectionEvidence,
+    EndedUiAnswer as EndedUiAnswer,
+    EndedUiState as EndedUiState,
+    EventLogChunk as EventLogChunk,
+    EventLogPiece as EventLogPiece,
     Evidence as Evidence,
     LogChunk as LogChunk,
     UiPage as UiPage,

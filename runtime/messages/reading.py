@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import enum
+from typing import Annotated
+
+import msgspec
+
 from sluice.pki.tls import PeerCertificate
 from sluice.runtime.messages.base import Message
 
@@ -30,6 +35,50 @@ class UiPage(Message, frozen=True):
     media: str = ""
     location: str = ""
     body: bytes = b""
+
+
+MAX_EVENT_LOG_CHUNK_BYTES = 1 << 20
+"""Most bytes of an event log in one message."""
+
+
+class EventLogChunk(Message, frozen=True):
+    """A piece of the compressed event log of a driver that has ended; ``cut``: events are missing in it.
+
+    ``end`` says that nothing follows. Whoever passes it on does not look into it: the job has written it.
+    """
+
+    data: Annotated[bytes, msgspec.Meta(max_length=MAX_EVENT_LOG_CHUNK_BYTES)]
+    end: bool
+    cut: bool = False
+
+
+class EventLogPiece(Message, frozen=True):
+    """A piece of the event log of a job whose Spark UI is to be shown; after the ``last`` one it is."""
+
+    job_id: str
+    offset: Annotated[int, msgspec.Meta(ge=0)]
+    data: Annotated[bytes, msgspec.Meta(max_length=MAX_EVENT_LOG_CHUNK_BYTES)]
+    last: bool
+
+
+class EndedUiState(enum.StrEnum):
+    """Whether a TaskManager can show the Spark UI of a job that has ended."""
+
+    ABSENT = "absent"
+    """It has no event log of this job."""
+    LOADING = "loading"
+    """It reads the event log."""
+    SHOWN = "shown"
+    FAILED = "failed"
+    """The event log could not be read."""
+
+
+class EndedUiAnswer(Message, frozen=True):
+    """A page of the Spark UI of a job that has ended, or ``why`` there is none."""
+
+    state: EndedUiState
+    why: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    page: UiPage | None = None
 
 
 class ConnectionEvidence(Message, frozen=True):

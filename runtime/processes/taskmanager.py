@@ -6,6 +6,7 @@ import asyncio
 import importlib.metadata
 import logging
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -44,6 +45,9 @@ from sluice.runtime.rpc import RpcService
 from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.taskmanager import (
     AGENT,
+    ENDED_UI_DIRECTORY,
+    EndedUi,
+    EndedUis,
     ExecutorLauncher,
     Networks,
     RegisteringTaskManager,
@@ -155,7 +159,15 @@ async def taskmanager(
         networks = job_networks(stack, home, config, name, sandbox, journal, outside, mode)
         warm = _warm_processes(stack, metrics, config.warm, shape.work, sandbox, networks, spark)
         executor = TaskExecutor(
-            shape, spark, sandbox, connections, slots_changed.set, argv=argv, networks=networks, warm=warm
+            shape,
+            spark,
+            sandbox,
+            connections,
+            slots_changed.set,
+            argv=argv,
+            event_log_bytes=config.history.max_ui_bytes if config.history.days else 0,
+            networks=networks,
+            warm=warm,
         )
         registrant = RegisteringTaskManager(
             executor,
@@ -177,7 +189,7 @@ async def taskmanager(
         link = LeaderLink(leader, registrant, report_now=slots_changed, registered=registered)
         await service.start(executor)
         stack.push_async_callback(_tell_the_rest, service, leader, executor, outside, unsent)
-        await service.start(Diagnostics(f"taskmanager/{name}", stack.enter_context(kept())))
+        await _serve_besides(stack, service, config, shape, sandbox, spark)
         linked = asyncio.create_task(_until_left(link, executor), name="jobmanager link")
         stack.push_async_callback(end_tasks, linked)
         await stack.enter_async_context(reporting_egress(outside))
@@ -186,6 +198,28 @@ async def taskmanager(
         _LOG.info(told, identity.spiffe_id, *offered)
         yield linked
         _LOG.info("TaskManager %s stops", identity.spiffe_id)
+
+
+async def _serve_besides(  # noqa: PLR0917  # what they are made of
+    stack: AsyncExitStack,
+    service: RpcService,
+    config: RuntimeConfig,
+    shape: TaskManagerShape,
+    sandbox: Sandbox,
+    launcher: ExecutorLauncher,
+) -> None:
+    """Until ``stack`` is left: diagnostics, and Spark's UI of jobs that have ended if there is a Spark here."""
+    await service.start(Diagnostics(f"taskmanager/{shape.name}", stack.enter_context(kept())))
+    if not isinstance(launcher, SparkExecutorLauncher):
+        return
+    memory_mb = config.history.ui_memory_mb
+    uis = EndedUis(
+        make_private_directory(shape.work / ENDED_UI_DIRECTORY),
+        lambda job_id, places: EndedUi(job_id, places, spark=launcher.spark, sandbox=sandbox, memory_mb=memory_mb),
+        time.monotonic,
+    )
+    await service.start(uis)
+    stack.push_async_callback(service.stop, uis)
 
 
 async def _tell_the_rest(

@@ -32,6 +32,7 @@ from sluice.runtime.jobmanager import (
     TaskManagerNotFound,
     TooManyJobs,
     UiNotFound,
+    UiNotReady,
 )
 from sluice.runtime.jobmanager.secrets import (
     InvalidSecret,
@@ -110,6 +111,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (TooManyStreams, 429),
     (QuotaExceeded, 413),
     (SecretsFull, 409),
+    (UiNotReady, 503),
     (SecretKeyMissing, 503),
     (EntryDamaged, 503),
     (TooManyJobs, 503),

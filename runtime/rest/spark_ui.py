@@ -25,6 +25,12 @@ PAGES = frozenset({"jobs", "stages", "storage", "environment", "executors", "SQL
 """The first segment of paths that are pages; below them, Spark wants a slash at the end."""
 API = "api"
 STATIC = "static"
+WAITING_PAGE = (
+    b'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="2">'
+    b"<title>Spark UI</title></head><body><p>The job has ended. Its event log is being read; this page opens when that "
+    b"is done.</p></body></html>"
+)
+"""Shown until Spark's UI of a job that has ended is there."""
 _KILL = re.compile("kill|threadDump|heapHistogram", re.IGNORECASE)
 """They change something, or look into processes; switched off in the driver, and refused here."""
 

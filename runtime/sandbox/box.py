@@ -80,6 +80,8 @@ class Box:
     """Its place in a network of the job's own; None: it shares that of the machine."""
     shared: frozenset[Path] = frozenset()
     """Writable mounts in which it may make no sockets."""
+    offline: bool = False
+    """Whether it has a network of its own in which there is nothing but itself."""
 
     @contextlib.contextmanager
     def launch(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> Iterator[Launch]:
@@ -153,6 +155,7 @@ class Box:
             files.append((fds[-1], file))
         options = (
             *bwrap.namespace_options(self.uid),
+            *(("--unshare-net",) if self.offline else ()),
             *bwrap.mount_options(walls.mounts, self.mounts, files, tmp_mb=self.limits.tmp_mb),
             *("--seccomp", str(filter_fd), "--chdir", "/"),
         )

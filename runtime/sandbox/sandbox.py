@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -14,6 +15,7 @@ from sluice.runtime.sandbox.bounds import (
     Subject,
     driver_jvm_memory_mb,
     executor_memory_mb,
+    jvm_memory_mb,
 )
 from sluice.runtime.sandbox.box import Box, Walls
 from sluice.runtime.sandbox.config import IsolationConfig, IsolationLevel
@@ -200,6 +202,11 @@ class Sandbox:
         """The limits of a driver's JVM with a heap of ``heap_mb`` MiB."""
         return self.limits(memory_mb=driver_jvm_memory_mb(self.config, heap_mb), cores=1)
 
+    def history_ui_limits(self, *, heap_mb: int, disk_mb: int, tmp_mb: int) -> Limits:
+        """The limits of a JVM that shows Spark's UI of a job that has ended."""
+        memory_mb = jvm_memory_mb(self.config, heap_mb)
+        return replace(self.limits(memory_mb=memory_mb, cores=1), disk_mb=disk_mb, tmp_mb=tmp_mb)
+
     def driver_python_limits(self) -> Limits:
         """The limits of a driver's Python process."""
         return self.limits(memory_mb=self.config.driver_python_memory_mb, cores=1)
@@ -209,6 +216,19 @@ class Sandbox:
     ) -> Guard:
         """What keeps a process of a job within ``limits``, at every level; see :class:`Guard`."""
         return Guard(limits, subject, directories=directories, logs=logs, groups=self._groups)
+
+    def offline_box(self, view: View, limits: Limits) -> Box:
+        """The box of one process that reaches nothing over a network, and can be reached over none.
+
+        Raises:
+            SandboxRefused: as :meth:`box`, or at a level without namespaces.
+        """
+        if self._walls is None or not self._walls.bwrap:
+            raise SandboxRefused(
+                f"only a box with namespaces has no network, not one at level {self.level}",
+                'set [isolation] level = "sandbox"',
+            )
+        return replace(self.box(view, limits), offline=True)
 
     def box(self, view: View, limits: Limits, *, network: NetworkAttachment | None = None) -> Box:
         """The box of one process.

@@ -16,16 +16,31 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.core import clear_untrusted, is_regular_file, make_private_directory, side_by_side, utc_now
+from sluice.core import (
+    UnsafeFile,
+    clear_untrusted,
+    is_regular_file,
+    make_private_directory,
+    open_untrusted,
+    side_by_side,
+    utc_now,
+)
 from sluice.pki import SpiffeId
 from sluice.pki.issuing import SignedChain, install_chain
 from sluice.pki.x509 import new_csr
 from sluice.runtime.job_network import AttachmentServer, JobNetwork, WaitingNetwork, attachment_sockets
-from sluice.runtime.messages import DRIVER_LOGS, DriverCsr, DriverLaunch, Evidence
+from sluice.runtime.messages import (
+    DRIVER_LOGS,
+    MAX_EVENT_LOG_CHUNK_BYTES,
+    DriverCsr,
+    DriverLaunch,
+    EventLogChunk,
+    Evidence,
+)
 from sluice.runtime.node import ChildProcess, Exit, LeaderPlace, keep_renewed, open_log, shorten_log
 from sluice.runtime.sandbox import IsolationConfig, Trial
 from sluice.runtime.spark import read_evidence
-from sluice.runtime.spark.driver import BEGIN, EXIT_WAITED_IN_VAIN, DriverSpec
+from sluice.runtime.spark.driver import BEGIN, CUT, EVENT_LOG, EXIT_WAITED_IN_VAIN, DriverSpec
 from sluice.runtime.spark.jvm import SparkRuntime
 from sluice.runtime.taskmanager.errors import DriverNotStarted
 from sluice.runtime.taskmanager.waiting_driver import PASSED_ENVIRONMENT, WaitingDriverAgent
@@ -59,6 +74,7 @@ class DriverHome:
         isolation: what JVM and Python run in.
         trial: how this machine was found to give that; None: each agent tries it itself.
         private: what no job may see.
+        event_log_bytes: largest event log that is kept of one, compressed; 0: none is.
         spark: what their JVMs are started from; None: each agent examines Java and Spark itself.
         argv: the command of a driver agent; the path of its spec follows, by which a process is known to be this one.
     """
@@ -70,6 +86,7 @@ class DriverHome:
     isolation: IsolationConfig
     trial: Trial | None = None
     private: Sequence[Path] = ()
+    event_log_bytes: int = 0
     spark: Callable[[], SparkRuntime | None] = lambda: None
     argv: Sequence[str] = AGENT
 
@@ -280,6 +297,7 @@ class HostedDriver:
             start_timeout_seconds=launch.start_timeout,
             lease_seconds=launch.lease,
             allow_conf=launch.allow_conf,
+            event_log_bytes=self._home.event_log_bytes,
             isolation=self._home.isolation,
             trial=self._home.trial,
             spark=self._home.spark(),
@@ -338,9 +356,9 @@ class HostedDriver:
 
 
 def clean_driver_directory(directory: Path) -> None:
-    """Keep nothing but the logs of a driver."""
+    """Keep nothing but the logs of a driver, and Spark's event log."""
     logs = frozenset(LOG_FILES.values())
-    clear_untrusted(directory, keep=logs)
+    clear_untrusted(directory, keep={*logs, EVENT_LOG, CUT})
     for name in logs:
         shorten_log(directory / name)
 
@@ -348,3 +366,15 @@ def clean_driver_directory(directory: Path) -> None:
 def driver_logs(directory: Path) -> tuple[str, ...]:
     """Which logs a driver has left."""
     return tuple(name for name, file in LOG_FILES.items() if is_regular_file(directory, file))
+
+
+def read_event_log(directory: Path, offset: int, limit: int) -> EventLogChunk:
+    """A piece of the event log that a driver has left; an empty one when there is none."""
+    try:
+        with open_untrusted(directory, EVENT_LOG) as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, offset))
+            data = file.read(max(1, min(limit, MAX_EVENT_LOG_CHUNK_BYTES)))
+    except (FileNotFoundError, UnsafeFile):
+        return EventLogChunk(data=b"", end=True)
+    return EventLogChunk(data=data, end=offset + len(data) >= size, cut=is_regular_file(directory, CUT))

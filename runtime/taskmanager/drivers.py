@@ -18,6 +18,7 @@ from sluice.runtime.messages import (
     DriverCsr,
     DriverLaunch,
     DriverProcessEnd,
+    EventLogChunk,
     Evidence,
     LogChunk,
     SlotKind,
@@ -34,6 +35,7 @@ from sluice.runtime.taskmanager.driver import (
     JoinDriver,
     driver_directory,
     driver_logs,
+    read_event_log,
 )
 from sluice.runtime.taskmanager.errors import AllocationUnknown, DriverNotStarted, SlotNotAvailable
 from sluice.runtime.taskmanager.network_owner import NetworkOwner
@@ -275,3 +277,12 @@ class Drivers:
             raise AllocationUnknown(f"a driver has no log {name[:40]!r}")
         path = driver_directory(self._home.jobs, check_job_id(job_id), attempt) / file
         return await asyncio.to_thread(read_log, path, offset, limit)
+
+    async def read_event_log(self, job_id: str, attempt: int, offset: int, limit: int) -> EventLogChunk:
+        """A piece of the event log of a driver that has ended."""
+        driver = self._drivers.get(check_job_id(job_id))
+        if driver is not None and driver.launch.attempt == attempt:
+            await driver.ended.wait()
+        return await asyncio.to_thread(
+            read_event_log, driver_directory(self._home.jobs, job_id, attempt), offset, limit
+        )

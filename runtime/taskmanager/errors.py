@@ -35,3 +35,8 @@ class DriverNotStarted(TaskManagerError):
 @remotable
 class ExecutorNotStarted(TaskManagerError):
     """An executor's process could not be started."""
+
+
+@remotable
+class EndedUiRefused(TaskManagerError):
+    """The Spark UI of a job that has ended cannot be shown here, or not now."""

@@ -15,6 +15,7 @@ from sluice.runtime.gateways import EGRESS, TASK_EXECUTOR, EgressGateway, JobMas
 from sluice.runtime.ha import LeadershipLost
 from sluice.runtime.messages import (
     DriverLaunch,
+    EventLogChunk,
     Evidence,
     ExecutorExcess,
     ExecutorExit,
@@ -62,6 +63,7 @@ class TaskExecutor(RpcEndpoint):
         launcher: composes the commands of executors.
         slots_changed: called on the main thread after each change, so that the ResourceManager hears of it soon.
         argv: the command of a driver agent.
+        event_log_bytes: largest event log that is kept of a driver, compressed; 0: none is.
         networks: those of drivers and executors; None: they share the machine's.
         warm: processes that wait to become drivers and executors; None: there are none.
     """
@@ -75,6 +77,7 @@ class TaskExecutor(RpcEndpoint):
         slots_changed: Callable[[], None],
         *,
         argv: Sequence[str] = AGENT,
+        event_log_bytes: int = 0,
         networks: Networks | None = None,
         warm: WarmProcesses | None = None,
     ) -> None:
@@ -98,6 +101,7 @@ class TaskExecutor(RpcEndpoint):
             isolation=sandbox.config,
             trial=sandbox.trial,
             private=sandbox.private,
+            event_log_bytes=event_log_bytes,
             spark=launcher.spark,
             argv=argv,
         )
@@ -300,6 +304,10 @@ class TaskExecutor(RpcEndpoint):
     async def read_driver_log(self, job_id: str, attempt: int, name: str, offset: int, limit: int) -> LogChunk:
         """A piece of a driver's log; raises ``AllocationUnknown``."""
         return self.deferred(self._drivers.read_log(job_id, attempt, name, offset, limit))
+
+    async def read_event_log(self, job_id: str, attempt: int, offset: int, limit: int) -> EventLogChunk:
+        """A piece of Spark's event log of a driver that has ended."""
+        return self.deferred(self._drivers.read_event_log(job_id, attempt, offset, limit))
 
     async def release_job(self, job_id: str) -> None:
         """The job is over: end its driver and executors, free its slots, keep only its logs."""

@@ -87,6 +87,7 @@ async def show_job(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
         call,
         "job.html",
         job=detail,
+        spark_ui=await cluster.dispatcher.job_ui_state(detail.id),
         steps=history(detail),
         bars=bars(detail),
         picture=draw_plan(table.stages),

@@ -22,6 +22,7 @@ from sluice.runtime.ha import Leadership, LeadershipLost
 from sluice.runtime.jobmanager.attempt import JobServices
 from sluice.runtime.jobmanager.dispatcher.action_runner import ActionRunner
 from sluice.runtime.jobmanager.dispatcher.durable_writes import persistently
+from sluice.runtime.jobmanager.dispatcher.ended_job_uis import EndedJobUis
 from sluice.runtime.jobmanager.dispatcher.job_archiving import JobArchiver
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
 from sluice.runtime.jobmanager.dispatcher.job_logs import JobLogs
@@ -50,7 +51,7 @@ from sluice.runtime.jobmanager.gateways import (
 from sluice.runtime.jobmanager.history import JobArchive
 from sluice.runtime.jobmanager.restart_strategies import NoRestart, RestartBackoff, restart_backoff
 from sluice.runtime.jobmanager.store import AcceptedJob, HistoryKeeper, HistoryStore, JobHistory, JobStore
-from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary
+from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary, SparkUiView
 from sluice.runtime.messages import Evidence, JobKind, JobSubmission, LogChunk, UiPage, UiRequest
 from sluice.runtime.restart_config import RestartConfig, settle
 from sluice.runtime.rpc import RpcEndpoint
@@ -128,6 +129,7 @@ class Dispatcher(RpcEndpoint):
             pending_reason=self._machine.pending_reason,
             logs=logs,
             archive=archive,
+            ended_uis=EndedJobUis(archive, resource_manager, time.monotonic),
             savepoints=lambda: services.places.savepoints,
             clock=clock,
         )
@@ -293,6 +295,10 @@ class Dispatcher(RpcEndpoint):
     async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
         """A page of Spark's UI."""
         return self.deferred(self._queries.ui(job_id, request))
+
+    async def job_ui_state(self, job_id: str) -> SparkUiView:
+        """Whether there is such a UI."""
+        return self.deferred(self._queries.ui_state(job_id))
 
     async def connect_address(self, job_id: str) -> ConnectAddress:
         """The address of a session's Spark Connect server."""

@@ -1,10 +1,14 @@
-"""Puts ended jobs into the history, with their logs. What cannot be kept is told, and holds nothing up."""
+"""Puts ended jobs into the history, with their logs and Spark's event log.
+
+What cannot be kept is told, and holds nothing up.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from prometheus_client import Counter
 
@@ -15,8 +19,9 @@ from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJobs
 from sluice.runtime.jobmanager.errors import LogNotFound
 from sluice.runtime.jobmanager.history import JobArchive
 from sluice.runtime.jobmanager.views import JobDetail
-from sluice.runtime.messages import LogChunk
+from sluice.runtime.messages import EventLogChunk, LogChunk
 
+_T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
 
 LOST = Counter(
@@ -60,7 +65,7 @@ class JobArchiver:
         logs = _LogsOf(job.record.detail, self._logs, until, self._monotonic)
         try:
             async with self._turns:
-                await self._archive.put(job.record, logs)
+                await self._archive.put(job.record, logs, logs.read_events)
         except LeadershipLost:
             raise
         except SluiceError as error:
@@ -93,9 +98,16 @@ class _LogsOf:
 
     async def read(self, name: str, offset: int, limit: int) -> LogChunk:
         """A piece of one."""
+        return await self._patiently(lambda: self._logs.read(self._detail, name, offset, limit))
+
+    async def read_events(self, offset: int) -> EventLogChunk:
+        """A piece of Spark's event log."""
+        return await self._patiently(lambda: self._logs.read_events(self._detail, offset))
+
+    async def _patiently(self, read: Callable[[], Awaitable[_T]]) -> _T:
         while True:
             try:
-                return await self._logs.read(self._detail, name, offset, limit)
+                return await read()
             except LogNotFound:
                 if self._monotonic() >= self._until:
                     raise

@@ -12,7 +12,7 @@ from sluice.runtime.jobmanager.gateways import (
     ResourceManagerInternalGateway,
 )
 from sluice.runtime.jobmanager.views import JobDetail
-from sluice.runtime.messages import DRIVER_LOGS, LogChunk
+from sluice.runtime.messages import DRIVER_LOGS, EventLogChunk, LogChunk
 
 _EARLIER_LOG = re.compile(r"attempt-([1-9][0-9]{0,5})\.(driver\.[a-z]+)")
 _EXECUTOR_LOG = re.compile(r"executor-([1-9][0-9]{0,8})\.(stdout|stderr)")
@@ -66,6 +66,13 @@ class JobLogs:
             limit=limit,
         )
         return await self._resource_manager.read_executor_log(request)
+
+    async def read_events(self, detail: JobDetail, offset: int) -> EventLogChunk:
+        """A piece of Spark's event log of the latest driver, once that has ended; raises ``LogNotFound``."""
+        taskmanager = _driver_on(detail, detail.attempt)
+        if not taskmanager:
+            return EventLogChunk(data=b"", end=True)
+        return await self._resource_manager.read_event_log(taskmanager, detail.id, detail.attempt, offset)
 
 
 def _driver_on(detail: JobDetail, attempt: int) -> str:

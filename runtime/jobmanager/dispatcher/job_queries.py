@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
-from sluice.core import EgressJob
+from sluice.core import EgressJob, SluiceError
 from sluice.runtime.checkpoint import Savepoint, SavepointFailed, Savepoints, new_savepoint_id
+from sluice.runtime.jobmanager.dispatcher.ended_job_uis import EndedJobUis
 from sluice.runtime.jobmanager.dispatcher.job_logs import JobLogs
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJob, RegisteredJobs
 from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound, UiNotFound
@@ -21,7 +22,7 @@ from sluice.runtime.jobmanager.gateways import (
     JobOrigin,
 )
 from sluice.runtime.jobmanager.history import JobArchive
-from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary
+from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary, SparkUiState, SparkUiView
 from sluice.runtime.messages import Evidence, LogChunk, UiPage, UiRequest
 from sluice.runtime.rpc import EndpointNotFound, EndpointStopped, RpcEndpoint
 
@@ -34,6 +35,7 @@ class JobQueries:
     Args:
         pending_reason: why a job waits for its turn; empty when it does not.
         logs: reads logs of drivers and executors where they ran.
+        ended_uis: shows Spark's UI of those that are in the archive.
         archive: has the jobs that are not known any more.
         savepoints: those that exist; asked for when they are needed.
         clock: epoch seconds.
@@ -47,6 +49,7 @@ class JobQueries:
         pending_reason: Callable[[str], str],
         logs: JobLogs,
         archive: JobArchive,
+        ended_uis: EndedJobUis,
         savepoints: Callable[[], Savepoints],
         clock: Callable[[], float],
     ) -> None:
@@ -55,6 +58,7 @@ class JobQueries:
         self._pending_reason = pending_reason
         self._logs = logs
         self._archive = archive
+        self._ended_uis = ended_uis
         self._savepoints = savepoints
         self._clock = clock
 
@@ -149,16 +153,43 @@ class JobQueries:
         return await answer_or_record(master.connections(), lambda: job.record.evidence)
 
     async def ui(self, job_id: str, request: UiRequest) -> UiPage:
-        """A page of Spark's UI; raises ``UiNotFound`` for a job that does not run."""
-        if job_id in self._archive and job_id not in self._jobs:
-            raise UiNotFound(f"job {job_id} has ended", "its UI was there while it ran")
+        """A page of Spark's UI; raises ``UiNotFound`` or ``UiNotReady``."""
+        if job_id in self._archive:
+            return await self._ended_uis.page(job_id, request)
         _, master = self._running(job_id)
         if master is not None:
             try:
                 return await master.ui(request)
             except (EndpointNotFound, EndpointStopped):
                 pass
-        raise UiNotFound(f"job {job_id} does not run", "its UI is there while it runs")
+        raise UiNotFound(f"job {job_id} does not run", "its UI is there while it runs, and when it is in the history")
+
+    async def ui_state(self, job_id: str) -> SparkUiView:
+        """Whether there is a UI."""
+        path = f"/v1/jobs/{job_id}/ui"
+        if job_id not in self._archive:
+            job, master = self._running(job_id)
+            if master is not None:
+                return SparkUiView(state=SparkUiState.LIVE, path=path)
+            why = "the job has not begun" if not job.terminal else "the job is not in the history"
+            return SparkUiView(state=SparkUiState.NONE, reason=why)
+        try:
+            log = await self._archive.event_log(job_id)
+        except SluiceError:
+            if job_id not in self._jobs:
+                raise
+            return SparkUiView(state=SparkUiState.NONE, reason="the history cannot be read now")
+        if not log.blocks:
+            return SparkUiView(state=SparkUiState.NONE, reason="no event log of the job was kept")
+        return SparkUiView(
+            state=SparkUiState.CUT if log.cut else SparkUiState.KEPT,
+            path=path,
+            reason="events are missing, tasks first: the event log was too large, or its end was lost"
+            if log.cut
+            else "",
+            size=log.size,
+            kept_until=self._archive.kept_until(job_id),
+        )
 
     async def connect_address(self, job_id: str) -> ConnectAddress:
         """The address of a session's Spark Connect server; port 0 while there is none."""

@@ -22,7 +22,8 @@ from sluice.core import SluiceError
 from sluice.runtime.config import HistoryConfig
 from sluice.runtime.ha import EntryDamaged, EntryMissing, HaStorage, StoredEntry
 from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
-from sluice.runtime.jobmanager.history.entries import ArchivedJob, owner_mark, superfluous
+from sluice.runtime.jobmanager.history.entries import DAY_MS, ArchivedJob, owner_mark, superfluous
+from sluice.runtime.jobmanager.history.event_log import EventLog, ReadEvents, keep_event_log
 from sluice.runtime.jobmanager.history.log_blocks import (
     MAX_BLOCK_BYTES,
     ArchivedLog,
@@ -47,12 +48,14 @@ CACHED_RECORDS = 4
 
 
 class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The entry of a job: ``record`` and ``blocks`` are files, ``logs`` are in the blocks."""
+    """The entry of a job: ``record``, ``blocks`` and ``events`` are files, ``logs`` are in the blocks."""
 
     summary: JobSummary
     record: StoredEntry
     blocks: tuple[StoredEntry, ...] = ()
     logs: tuple[ArchivedLog, ...] = ()
+    events: tuple[StoredEntry, ...] = ()
+    events_cut: bool = False
 
 
 class JobArchive:
@@ -93,8 +96,11 @@ class JobArchive:
         folders = await asyncio.to_thread(self._storage.names, f"{JOBS}/{jobs[0].job_id}")
         return max(jobs, key=lambda job: (job.folder in folders, job))
 
-    async def put(self, record: JobRecord, logs: LogSource) -> None:
+    async def put(self, record: JobRecord, logs: LogSource, events: ReadEvents | None = None) -> None:
         """Keep an ended job; nothing of it is there unless this returns. One that is there already stays as it is.
+
+        Args:
+            events: reads Spark's event log; None: there is none.
 
         Raises:
             LeadershipLost: somebody else leads.
@@ -105,9 +111,9 @@ class JobArchive:
             return
         folder = f"{JOBS}/{job_id}/{secrets.token_hex(8)}"
         try:
-            manifest = await self._write_files(folder, record, logs)
+            manifest = await self._write_files(folder, record, logs, events)
             content = msgspec.json.encode(manifest)
-            files = (manifest.record, *manifest.blocks)
+            files = (manifest.record, *manifest.blocks, *manifest.events)
             job = ArchivedJob(
                 ended_at=ended_at,
                 job_id=job_id,
@@ -126,7 +132,9 @@ class JobArchive:
             if name != job.folder:  # of a try that was interrupted
                 await self._remove(f"{JOBS}/{job_id}/{name}")
 
-    async def _write_files(self, folder: str, record: JobRecord, logs: LogSource) -> _Manifest:
+    async def _write_files(
+        self, folder: str, record: JobRecord, logs: LogSource, events: ReadEvents | None
+    ) -> _Manifest:
         packed = await asyncio.to_thread(lambda: zlib.compress(msgspec.json.encode(record)))
         of_record = await self._write(f"{folder}/record.json.z", packed)
         packer = LogPacker(
@@ -138,7 +146,22 @@ class JobArchive:
         except TimeoutError:
             _LOG.warning("the logs of job %s are not kept to their end: a TaskManager is slow", record.detail.id)
         taken = await packer.close()
-        return _Manifest(summary=record.detail.summary(), record=of_record, blocks=tuple(packer.blocks), logs=taken)
+        kept = EventLog()
+        if events is not None and self._settings.max_ui_bytes:
+            kept = await keep_event_log(
+                events,
+                lambda block: self._write(f"{folder}/events-{secrets.token_hex(4)}.gz", block),
+                self._settings.max_ui_bytes,
+                COLLECT_SECONDS,
+            )
+        return _Manifest(
+            summary=record.detail.summary(),
+            record=of_record,
+            blocks=tuple(packer.blocks),
+            logs=taken,
+            events=kept.blocks,
+            events_cut=kept.cut,
+        )
 
     async def _write(self, name: str, data: bytes) -> StoredEntry:
         await asyncio.to_thread(self._storage.write, name, data)
@@ -223,6 +246,19 @@ class JobArchive:
         except (EntryDamaged, EntryMissing, IndexError) as error:
             raise LogNotFound(f"the log {name} of job {job_id} cannot be read any more", "restore it") from error
         return log_chunk(bytes(data), offset, log.size)
+
+    def kept_until(self, job_id: str) -> int:
+        """When a job is too old (epoch milliseconds); raises ``JobNotFound``."""
+        return self._found(job_id).ended_at + int(self._settings.days * DAY_MS)
+
+    async def event_log(self, job_id: str) -> EventLog:
+        """Where the event log of a job is, nowhere if it has none; raises ``JobNotFound``."""
+        manifest = await self._readable(job_id)
+        return EventLog(manifest.events, cut=manifest.events_cut)
+
+    async def read_events(self, block: StoredEntry) -> bytes:
+        """A block of :meth:`event_log`; raises ``EntryDamaged``, ``EntryMissing`` or ``StorageUnavailable``."""
+        return await self._read(block)
 
     def _found(self, job_id: str) -> ArchivedJob:
         try:

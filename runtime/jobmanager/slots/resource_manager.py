@@ -17,7 +17,13 @@ from functools import partial
 
 from sluice.core import EgressMode, PeerRefused, SluiceError
 from sluice.pki.tls import ConnectionLog
-from sluice.runtime.gateways import RESOURCE_MANAGER, TASK_EXECUTOR, TaskExecutorGateway
+from sluice.runtime.gateways import (
+    ENDED_UI,
+    RESOURCE_MANAGER,
+    TASK_EXECUTOR,
+    EndedUiGateway,
+    TaskExecutorGateway,
+)
 from sluice.runtime.jobmanager.errors import (
     LogNotFound,
     NotRegistered,
@@ -41,7 +47,11 @@ from sluice.runtime.jobmanager.slots.slot_pools import SlotPools
 from sluice.runtime.jobmanager.views import QueueView, SlotView, TaskManagerView
 from sluice.runtime.messages import (
     DRIVER_LOGS,
+    MAX_EVENT_LOG_CHUNK_BYTES,
     MAX_SLOTS_PER_TASKMANAGER,
+    EndedUiAnswer,
+    EventLogChunk,
+    EventLogPiece,
     Evidence,
     LogChunk,
     RegistrationAccepted,
@@ -49,6 +59,7 @@ from sluice.runtime.messages import (
     SlotProfile,
     SlotReport,
     TaskManagerRegistration,
+    UiRequest,
     WarmJvms,
 )
 from sluice.runtime.node import from_log, merge
@@ -522,6 +533,32 @@ class ResourceManager(FencedRpcEndpoint):
         return self.deferred(
             gateway.read_driver_log(request.job_id, request.attempt, request.name, request.offset, request.limit)
         )
+
+    async def read_event_log(self, taskmanager: str, job_id: str, attempt: int, offset: int) -> EventLogChunk:
+        """A piece of Spark's event log, from the driver's TaskManager; raises ``LogNotFound``."""
+        gateway = self._gateway_for_logs(taskmanager)
+        return self.deferred(gateway.read_event_log(job_id, attempt, offset, MAX_EVENT_LOG_CHUNK_BYTES))
+
+    # --- Spark's UI of jobs that have ended -------------------------------------------------------------------
+
+    async def ended_ui_hosts(self) -> tuple[str, ...]:
+        """The TaskManagers with a sandbox; drained ones only while there is no other."""
+        able = {name: each for name, each in self._registered.items() if each.isolation is IsolationLevel.SANDBOX}
+        return tuple(name for name, each in able.items() if not each.draining) or tuple(able)
+
+    async def ended_ui_page(self, taskmanager: str, job_id: str, request: UiRequest) -> EndedUiAnswer:
+        """A page of the UI of a job that has ended."""
+        return self.deferred(self._ended_uis(taskmanager).page(job_id, request))
+
+    async def load_ended_ui(self, taskmanager: str, piece: EventLogPiece) -> None:
+        """Give a TaskManager a piece of an event log."""
+        return self.deferred(self._ended_uis(taskmanager).load(piece))
+
+    def _ended_uis(self, taskmanager: str) -> EndedUiGateway:
+        registered = self._registered.get(taskmanager)
+        if registered is None:
+            raise TaskManagerNotFound(f"TaskManager {taskmanager[:64]!r} is not there any more")
+        return registered.peer.gateway(EndedUiGateway, ENDED_UI)
 
     def _gateway_for_logs(self, taskmanager: str) -> TaskExecutorGateway:
         try:

@@ -1,4 +1,7 @@
-"""The Spark UI of a job, read-only: pages from its driver, scripts and images from this JobManager's own Spark."""
+"""The Spark UI of a job, read-only: pages from its driver, or after its end from what has read its event log.
+
+Scripts and images are from this JobManager's own Spark.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,17 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from sluice.runtime.jobmanager import UiNotFound
+from sluice.runtime.jobmanager import SparkUiView, UiNotFound, UiNotReady
 from sluice.runtime.messages import UiPage, UiRequest
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible
-from sluice.runtime.rest.route import Call, Query, Route
+from sluice.runtime.rest.route import Call, NoQuery, Query, Route
 from sluice.runtime.rest.spark_ui import (
+    API,
     HTML,
     SHOWN,
     STATIC,
+    WAITING_PAGE,
     base_of,
     content_security_policy,
     driver_path,
@@ -26,6 +31,7 @@ from sluice.runtime.spark.ui_files import ui_files
 
 UI_SEGMENTS = ("page", "part", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 """Spark's UI has paths of up to so many segments."""
+_NOT_YET = 202
 _REDIRECTIONS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -52,6 +58,12 @@ async def _show(cluster: Cluster, call: Call[UiQuery]) -> web.Response:
 
 
 def _response(call: Call[UiQuery], page: UiPage, base: str) -> web.Response:
+    if page.status == _NOT_YET:
+        if not call.path.get("page") != API:
+            raise UiNotReady("the event log of the job is being read", "ask again in a few seconds")
+        return web.Response(
+            status=202, body=WAITING_PAGE, content_type=HTML, charset="utf-8", headers=_policy(call, base)
+        )
     if page.status in _REDIRECTIONS:
         target = redirected(page, base)
         if target is None or target == call.request.rel_url.raw_path_qs:
@@ -59,11 +71,18 @@ def _response(call: Call[UiQuery], page: UiPage, base: str) -> web.Response:
         return web.Response(status=302, headers={"location": target})
     if page.status != 200 or page.media not in SHOWN:
         raise UiNotFound(f"Spark's UI does not show this page now (status {page.status})", "is Spark up yet?")
-    headers = {}
-    if page.media == HTML:
-        # The gateway lets through its own names alone; the port is not in what it passes on.
-        headers["content-security-policy"] = content_security_policy(base, f"https://{call.request.host}")
+    headers = _policy(call, base) if page.media == HTML else {}
     return web.Response(body=shown_body(page, base), content_type=page.media, charset="utf-8", headers=headers)
+
+
+def _policy(call: Call[UiQuery], base: str) -> dict[str, str]:
+    # The gateway lets through its own names alone; the port is not in what it passes on.
+    return {"content-security-policy": content_security_policy(base, f"https://{call.request.host}")}
+
+
+async def show_ui_state(cluster: Cluster, call: Call[NoQuery]) -> SparkUiView:
+    """Get whether a job has a Spark UI: while it runs, and for as long as it is in the history."""
+    return await cluster.dispatcher.job_ui_state(await require_visible(cluster, call))
 
 
 async def _file(name: str) -> web.Response:
@@ -83,7 +102,13 @@ def _deep(depth: int) -> Route:
     show.__name__ = f"show_ui_{depth}" if depth else "show_ui"
     show.__doc__ = _show.__doc__
     path = "".join(f"/{{{name}}}" for name in UI_SEGMENTS[:depth])
-    return Route("GET", f"/v1/jobs/{{job_id}}/ui{path}", "jobs.ui", show, errors=(*JOB_ERRORS, UiNotFound), media=HTML)
+    errors = (*JOB_ERRORS, UiNotFound, UiNotReady)
+    return Route(
+        "GET", f"/v1/jobs/{{job_id}}/ui{path}", "jobs.ui", show, other_statuses=(202,), errors=errors, media=HTML
+    )
 
 
-ROUTES = tuple(_deep(depth) for depth in range(len(UI_SEGMENTS) + 1))
+ROUTES = (
+    Route("GET", "/v1/jobs/{job_id}/spark-ui", "jobs.ui", show_ui_state, errors=JOB_ERRORS),
+    *(_deep(depth) for depth in range(len(UI_SEGMENTS) + 1)),
+)

@@ -11,14 +11,15 @@ OVERHEAD_SHARE = 10
 
 def executor_memory_mb(config: IsolationConfig, heap_mb: int, cores: int) -> int:
     """MiB of an executor: its JVM, and the Python workers of each of its cores."""
-    return _jvm_memory_mb(config, heap_mb) + max(1, cores) * config.python_worker_memory_mb
+    return jvm_memory_mb(config, heap_mb) + max(1, cores) * config.python_worker_memory_mb
 
 
 def driver_jvm_memory_mb(config: IsolationConfig, heap_mb: int) -> int:
     """MiB of a driver's JVM, which starts Python workers itself for what it analyses and for sinks of streams."""
-    return _jvm_memory_mb(config, heap_mb) + config.python_worker_memory_mb
+    return jvm_memory_mb(config, heap_mb) + config.python_worker_memory_mb
 
 
-def _jvm_memory_mb(config: IsolationConfig, heap_mb: int) -> int:
+def jvm_memory_mb(config: IsolationConfig, heap_mb: int) -> int:
+    """MiB of a JVM that starts nothing else."""
     overhead = config.memory_overhead_mb or max(LEAST_OVERHEAD_MB, heap_mb // OVERHEAD_SHARE)
     return heap_mb + overhead

@@ -44,6 +44,7 @@ from sluice.runtime.spark.driver.bridge import (
     UnregisterShuffle,
 )
 from sluice.runtime.spark.driver.conf import driver_conf, kind_conf
+from sluice.runtime.spark.driver.event_log import EventLogReceiver
 from sluice.runtime.spark.driver.fetching import FetchBlob, following
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, first_of
 from sluice.runtime.spark.driver.places import DriverPlaces
@@ -107,6 +108,11 @@ class DriverAgent:
         self.masker = Masker({})
         self.bridge = Bridge(places.bridge, self._on_spark_event)
         self._process = DriverProcess(spec, spark, sandbox, places, attachments, waiting)
+        self._events = (
+            EventLogReceiver(places.events, places.logs, spec.event_log_bytes, lambda: self.masker)
+            if spec.event_log_bytes
+            else None
+        )
         self._workload: Closing | None = None
         self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._spark_lost = False
@@ -138,11 +144,15 @@ class DriverAgent:
         """
         try:
             await self.bridge.start()
+            if self._events is not None:
+                self._events.start()
             result = judge(await self._attempt())
         finally:
             for question in self._questions:
                 question.cancel()
             await self.bridge.close()
+            if self._events is not None:
+                await asyncio.to_thread(self._events.close)
         if not self._link.lost.done():
             await self._link.finish(result)
         return result

@@ -42,12 +42,12 @@ from sluice.runtime.messages import (
 from sluice.runtime.node import Leader, forbid_core_dumps
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint, RpcService
 from sluice.runtime.sandbox import Sandbox
-from sluice.runtime.spark.driver import ui_client
 from sluice.runtime.spark.driver.agent import DriverAgent
 from sluice.runtime.spark.driver.connect_address import published_port
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink
 from sluice.runtime.spark.driver.lease import DriverLease
 from sluice.runtime.spark.driver.spec import BEGIN, EXIT_WAITED_IN_VAIN, DriverSpec
+from sluice.runtime.spark.driver.ui_client import UI_SOCKET, ask_ui
 from sluice.runtime.spark.driver.waiting import WaitingDriver, WaitingSpec
 from sluice.runtime.spark.errors import DriverFailed, WaitedInVain
 from sluice.runtime.spark.evidence import read_evidence
@@ -107,7 +107,7 @@ class DriverEndpoint(RpcEndpoint):
         return self.deferred(self._ui(request))
 
     async def _ui(self, request: UiRequest) -> UiPage:
-        page = await ui_client.ask(self._agent.bridge.path.with_name(ui_client.SOCKET_NAME), request)
+        page = await ask_ui(self._agent.bridge.path.with_name(UI_SOCKET), request)
         return self._agent.masker.mask_message(page)
 
 

@@ -36,6 +36,11 @@ class DriverPlaces:
         return self.jvm / "bridge"
 
     @property
+    def events(self) -> Path:
+        """The socket on which the agent listens for Spark's event log."""
+        return self.jvm / "events"
+
+    @property
     def gateway(self) -> Path:
         """Where the JVM says how Python reaches it."""
         return self.jvm / "gateway"

@@ -55,6 +55,7 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         ports: assigned to the driver, by what it listens for; empty: it listens where it wants.
         waited: in the place of a job's id, whose uid its boxes have, if JVM and Python have waited for it; else empty.
         attachments: descriptor over which its boxes are attached to the job's network; -1: they share the machine's.
+        event_log_bytes: largest event log that is kept, compressed; 0: none is.
         private_dirs: what no job may see, wherever it is: the home directory with its keys.
     """
 
@@ -78,6 +79,7 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     start_timeout_seconds: float = 120.0
     lease_seconds: float = 0.0
     allow_conf: tuple[str, ...] = ()
+    event_log_bytes: int = 0
     isolation: IsolationConfig = IsolationConfig()
     trial: Trial | None = None
     spark: SparkRuntime | None = None

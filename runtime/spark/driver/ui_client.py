@@ -15,7 +15,7 @@ from pathlib import Path
 from sluice.core import UnsafeFile, untrusted_socket
 from sluice.runtime.messages import UiPage, UiRequest
 
-SOCKET_NAME = "ui"
+UI_SOCKET = "ui"
 MAX_REQUEST_BYTES = 8 << 10
 """What the driver's JVM reads."""
 MAX_ANSWER_BYTES = 3 << 20
@@ -29,7 +29,7 @@ _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2}) ")
 _HEAD_END = b"\r\n\r\n"
 
 
-async def ask(socket: Path, request: UiRequest) -> UiPage:
+async def ask_ui(socket: Path, request: UiRequest) -> UiPage:
     """What Spark's UI answers; a page with status 502 to 504 when there is none."""
     if not (_PATH.fullmatch(request.path) and _QUERY.fullmatch(request.query) and _BASE.fullmatch(request.base)):
         return UiPage(status=400)

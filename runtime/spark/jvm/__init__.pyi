@@ -17,6 +17,7 @@ from .command import (
     driver_jvm_command as driver_jvm_command,
     executor_command as executor_command,
     find_spark_runtime as find_spark_runtime,
+    history_ui_command as history_ui_command,
     jvm_environment as jvm_environment,
     jvm_options as jvm_options,
 )

@@ -38,6 +38,7 @@ from sluice.runtime.spark.jvm.conf import (
     driver_port_conf,
     executor_port_conf,
     executor_startup_conf,
+    ui_conf,
 )
 from sluice.runtime.spark.jvm.job_conf import rendered
 from sluice.runtime.spark.jvm.options import MODULE_OPTIONS, SCALA_BINARY_VERSION, argument_file
@@ -275,6 +276,41 @@ def driver_jvm_command(
         "SLUICE_ATTEMPT": str(attempt),
     }
     return program.command(spark, env, work_dir / "driver-jvm.args")
+
+
+HISTORY_UI_CLASS = "org.apache.spark.ui.HistoryUi"
+"""Spark's UI of a job that has ended (``runtime/spark/plugin/ui/HistoryUi.scala``)."""
+
+
+def history_ui_command(
+    spark: SparkRuntime, *, event_log: Path, work_dir: Path, temp_dir: Path, bridge: Path, memory_mb: int
+) -> Command:
+    """The command of a JVM that shows Spark's UI of a job that has ended. It ends with its standard input.
+
+    It has neither an identity nor anything to connect to, so nothing of the plugin guards it: its box does.
+
+    Args:
+        event_log: compressed, of whoever.
+        bridge: beside it the JVM makes the socket ``ui``, in a private directory.
+        memory_mb: its heap.
+    """
+    archive = archive_options(spark.class_archive, work_dir / CLASSES_LOG) if spark.class_archive is not None else []
+    options = (
+        *MODULE_OPTIONS,
+        f"-Xmx{memory_mb}m",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-XX:+DisableAttachMechanism",
+        "-XX:-UsePerfData",
+        "-XX:+UseSerialGC",
+        *archive,
+        f"-Djava.io.tmpdir={temp_dir}",
+        *(f"-D{key}={value}" for key, value in ui_conf().items()),
+        *("-cp", f"{spark.distribution.class_path}:{spark.plugin}"),
+    )
+    argfile = work_dir / "history.args"
+    env = {**jvm_environment(spark, work_dir, temp_dir, "127.0.0.1"), "SLUICE_BRIDGE": str(bridge)}
+    argv = (str(spark.java.executable), f"@{argfile}", HISTORY_UI_CLASS, str(event_log))
+    return Command(argv, env, {argfile: argument_file(options)}, spark.read_only)
 
 
 def jvm_options(

@@ -57,12 +57,9 @@ def launcher_conf(*, job_id: str, name: str, host: str, shape: DriverShape) -> d
         "spark.app.name": name,
         "spark.driver.host": host,
         "spark.driver.bindAddress": host,
-        # It listens nowhere: see the plugin's SluiceUi. Read-only, and without what looks into processes.
+        # It listens nowhere: see the plugin's SluiceUi.
         "spark.ui.enabled": "true",
-        "spark.ui.killEnabled": "false",
-        "spark.ui.threadDumpsEnabled": "false",
-        "spark.ui.heapHistogramEnabled": "false",
-        "spark.ui.timelineEnabled": "false",
+        **ui_conf(),
         "spark.ui.showConsoleProgress": "false",
         "spark.shuffle.service.enabled": "false",
         # Without the shuffle service; Spark's own, for real-time mode, opens listeners. See the class.
@@ -72,6 +69,19 @@ def launcher_conf(*, job_id: str, name: str, host: str, shape: DriverShape) -> d
         "spark.executor.cores": str(shape.executor_cores),
         "spark.executor.memory": f"{shape.executor_memory_mb}m",
         "spark.driver.memory": f"{shape.driver_memory_mb}m",
+    }
+
+
+def ui_conf() -> dict[str, str]:
+    """The settings of Spark's UI, of a running job and of one that has ended.
+
+    Read-only, and without what looks into processes.
+    """
+    return {
+        "spark.ui.killEnabled": "false",
+        "spark.ui.threadDumpsEnabled": "false",
+        "spark.ui.heapHistogramEnabled": "false",
+        "spark.ui.timelineEnabled": "false",
     }
 
 

@@ -140,6 +140,7 @@ RESERVED: tuple[Rule, ...] = (
     Rule("spark.*.defaultextraclasspath", _COMMAND),
     Rule("spark.*.log.*dir", "the launcher keeps a job's logs"),
     Rule("spark.executor.logs.*", "the launcher keeps a job's logs"),
+    Rule("spark.eventlog.*", "the launcher keeps a job's event log"),
     Rule("spark.memory.offheap.*", _SIZE),
     Rule("spark.*.memoryoverhead*", _SIZE),
     Rule("spark.*.minmemoryoverhead", _SIZE),

@@ -35,6 +35,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   private val stopping = new AtomicBoolean()
   @volatile private var begun = false
   private val graceTimer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("sluice-loss-grace")
+  private var eventLog: Option[EventLog] = None
   private val awaitingReason = ConcurrentHashMap.newKeySet[String]()
 
   /** Executors whose end was told to Spark, once: the report and the lost connection come in any order. */
@@ -66,6 +67,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   override def start(): Unit = {
     super.start()
     bridge.start() // no agent, no SparkContext
+    eventLog = EventLog.begin(sc)
     ShuffleService.open(new BridgeShuffleService(bridge))
     sc.addSparkListener(progress)
     sc.addSparkListener(new FetchFailureListener)
@@ -87,6 +89,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
         ShuffleService.close()
         progress.close()
         stages.close()
+        eventLog.foreach(_.close())
         bridge.send(bridge.message("stopped"))
         bridge.close()
       }

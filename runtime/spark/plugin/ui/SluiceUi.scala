@@ -32,12 +32,22 @@ object SluiceUi {
   private val TooLarge = "HTTP/1.0 507 Insufficient Storage\r\nContent-Length: 0\r\n\r\n".getBytes(ISO_8859_1)
 
   @volatile private var current: Option[LocalConnector] = None
-  private lazy val listening: ServerSocketChannel = listen()
+  private lazy val listening: ServerSocketChannel = open()
 
   /** In the place of a server with a port: one whose only connector is in memory. Returns a `ServerInfo`, which names
     * Jetty's classes as they are not called in Spark's jars; so the compiler must not look at it.
     */
   def start(conf: SparkConf, name: String): AnyRef = {
+    val made = inMemory(conf, name)
+    listen()
+    made
+  }
+
+  /** Begins to answer over the socket, once. */
+  private[ui] def listen(): Unit = listening
+
+  /** The server alone. */
+  private[ui] def inMemory(conf: SparkConf, name: String): AnyRef = {
     val pool = new QueuedThreadPool(2 * Threads)
     pool.setName(if (name.isEmpty) "sluice-ui" else name)
     pool.setDaemon(true)
@@ -55,14 +65,13 @@ object SluiceUi {
     server.addConnector(connector)
     server.start()
     current = Some(connector)
-    listening
     val made = Class.forName("org.apache.spark.ui.ServerInfo").getConstructors.head
     made.newInstance(server, Int.box(0), None, conf, pages).asInstanceOf[AnyRef]
   }
 
-  private def listen(): ServerSocketChannel = {
+  private def open(): ServerSocketChannel = {
     val bridge = Option(System.getenv("SLUICE_BRIDGE")).getOrElse(throw new IOException("SLUICE_BRIDGE is not set"))
-    val path = Path.of(bridge).resolveSibling("ui") // SOCKET_NAME in runtime/spark/driver/ui_client.py
+    val path = Path.of(bridge).resolveSibling("ui") // UI_SOCKET in runtime/spark/driver/ui_client.py
     Files.deleteIfExists(path)
     val channel = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
     channel.bind(UnixDomainSocketAddress.of(path))

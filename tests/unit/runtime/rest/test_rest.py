@@ -53,6 +53,8 @@ from sluice.runtime.jobmanager.views import (
     QueueView,
     SavepointRequest,
     SlotView,
+    SparkUiState,
+    SparkUiView,
     TaskManagerView,
 )
 from sluice.runtime.messages import (
@@ -211,6 +213,10 @@ class FakeDispatcher(PartialDispatcher):
         await self.job(job_id)
         self.asked.append(request)
         return self.page
+
+    async def job_ui_state(self, job_id: str) -> SparkUiView:
+        await self.job(job_id)
+        return SparkUiView(state=SparkUiState.KEPT, path=f"/v1/jobs/{job_id}/ui", size=9, kept_until=7)
 
     async def job_connections(self, job_id: str) -> Evidence:
         assert job_id == JOB
@@ -474,7 +480,7 @@ async def test_a_taskmanager_is_drained_and_one_that_leaves_cannot_be_taken_back
     assert (await rest.call("GET", "/v1/taskmanagers/tm-1/drain"))[0] == 405
 
 
-@pytest.mark.parametrize("path", ["", "/logs", "/logs?source=driver.stdout", "/connections", "/ui/jobs"])
+@pytest.mark.parametrize("path", ["", "/logs", "/logs?source=driver.stdout", "/connections", "/ui/jobs", "/spark-ui"])
 async def test_who_may_see_own_jobs_alone_sees_no_others(rest: Rest, path: str) -> None:
     """Granted for one's own jobs: the assertion does not say that the owner does not matter."""
 
@@ -597,6 +603,23 @@ async def test_answers_of_a_driver_that_are_not_passed_on(
     found, headers, text = await ui(rest, "/executors")
     assert (found, headers.get("location")) == (status, location)
     assert "trace" not in text
+
+
+async def test_until_an_event_log_has_been_read_a_page_of_ours_reloads_itself(rest: Rest) -> None:
+    rest.dispatcher.page = UiPage(status=202)
+    status, headers, text = await ui(rest, "/jobs")
+    assert (status, headers["content-type"]) == (202, "text/html; charset=utf-8")
+    assert 'http-equiv="refresh"' in text
+    assert "script-src 'sha256-" in headers["content-security-policy"]
+    status, _, text = await ui(rest, "/api/v1/applications")
+    assert (status, "UiNotReady" in text) == (503, True)
+
+
+async def test_whether_there_is_a_spark_ui_is_said(rest: Rest) -> None:
+    status, document = await rest.call("GET", f"/v1/jobs/{JOB}/spark-ui")
+    expected = {"state": "KEPT", "path": UI, "reason": "", "size": 9, "kept_until": 7}
+    assert (status, document) == (200, expected)
+    assert (await rest.call("GET", f"/v1/jobs/{'f' * 32}/spark-ui"))[0] == 404
 
 
 async def test_ui_of_a_job_that_is_not_there(rest: Rest) -> None:

@@ -22,7 +22,7 @@ class Archive:
         self.error = error
         self.trimmed = 0
 
-    async def put(self, record: object, logs: object) -> None:
+    async def put(self, record: object, logs: object, events: object) -> None:
         if self.error is not None:
             raise self.error
 

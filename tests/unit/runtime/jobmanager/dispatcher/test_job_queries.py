@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sluice.runtime.ha.storage import StoredEntry
 from sluice.runtime.jobmanager.dispatcher.job_queries import JobQueries, answer_or_record
-from sluice.runtime.jobmanager.errors import LogNotFound
+from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
+from sluice.runtime.jobmanager.history.event_log import EventLog
+from sluice.runtime.jobmanager.views import SparkUiState
 from sluice.runtime.messages import LogChunk
 from sluice.runtime.rpc import EndpointNotFound, EndpointStopped, RpcError, RpcTimeout
 
@@ -69,10 +73,77 @@ async def test_a_log_that_is_not_on_its_taskmanager_is_looked_for_in_the_history
     logs: Any = Logs(there)
     archive: Any = Logs(kept)
     queries = JobQueries(
-        nothing, jobs, pending_reason=nothing, logs=logs, archive=archive, savepoints=nothing, clock=nothing
+        nothing,
+        jobs,
+        pending_reason=nothing,
+        logs=logs,
+        archive=archive,
+        ended_uis=nothing,
+        savepoints=nothing,
+        clock=nothing,
     )
     if shown is None:
         with pytest.raises(LogNotFound, match="gone"):
             await queries.read_log("id", "driver.stdout", 0, 9)
     else:
         assert (await queries.read_log("id", "driver.stdout", 0, 9)).data == shown
+
+
+@dataclass
+class EventLogs:
+    """An archive that has one job, with or without an event log."""
+
+    log: EventLog
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in {"ended", "damaged"}
+
+    async def event_log(self, job_id: str) -> EventLog:
+        if job_id == "damaged":
+            raise JobNotFound("it cannot be read any more")
+        return self.log
+
+    def kept_until(self, job_id: str) -> int:
+        return 99
+
+
+BLOCKS = (StoredEntry.of("a", b"abc"), StoredEntry.of("b", b"de"))
+
+
+@pytest.mark.parametrize(
+    ("job", "log", "state", "size"),
+    [
+        ("ended", EventLog(BLOCKS), SparkUiState.KEPT, 5),
+        ("ended", EventLog(BLOCKS, cut=True), SparkUiState.CUT, 5),
+        ("ended", EventLog(), SparkUiState.NONE, 0),
+        ("running", EventLog(), SparkUiState.LIVE, 0),
+        ("waiting", EventLog(), SparkUiState.NONE, 0),
+        ("just ended", EventLog(), SparkUiState.NONE, 0),
+        ("damaged", EventLog(), SparkUiState.NONE, 0),
+    ],
+)
+async def test_whether_a_job_has_a_spark_ui(job: str, log: EventLog, state: SparkUiState, size: int) -> None:
+    nothing: Any = None
+    host: Any = SimpleNamespace(service=None)
+    jobs: Any = {
+        "running": SimpleNamespace(terminal=False, master_gateway=lambda _: "there"),
+        "waiting": SimpleNamespace(terminal=False, master_gateway=lambda _: None),
+        "just ended": SimpleNamespace(terminal=True, master_gateway=lambda _: None),
+        "damaged": SimpleNamespace(terminal=True),
+    }
+    archive: Any = EventLogs(log)
+    queries = JobQueries(
+        host,
+        jobs,
+        pending_reason=nothing,
+        logs=nothing,
+        archive=archive,
+        ended_uis=nothing,
+        savepoints=nothing,
+        clock=nothing,
+    )
+    found = await queries.ui_state(job)
+    assert (found.state, found.size) == (state, size)
+    assert found.path == ("" if state is SparkUiState.NONE else f"/v1/jobs/{job}/ui")
+    assert bool(found.reason) == (state in {SparkUiState.NONE, SparkUiState.CUT})
+    assert (found.kept_until is not None) == bool(size)

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.runtime.messages import UiPage, UiRequest
 from sluice.runtime.spark.driver import ui_client
-from sluice.runtime.spark.driver.ui_client import ask, parse
+from sluice.runtime.spark.driver.ui_client import ask_ui, parse
 
 Serve = Callable[[bytes], Awaitable[Path]]
 ASKED = UiRequest(path="/jobs/", query="id=1", base="/v1/jobs/7/ui")
@@ -37,7 +37,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
 
 async def test_request_and_answer(serve: Serve) -> None:
     path = await serve(b"HTTP/1.1 200 OK\r\nContent-Type: text/html;charset=utf-8\r\nSet-Cookie: a=b\r\n\r\nHEAD")
-    page = await ask(path, ASKED)
+    page = await ask_ui(path, ASKED)
     assert (page.status, page.media, page.location) == (200, "text/html", "")
     assert page.body == (b"GET /jobs/?id=1 HTTP/1.0\r\nHost: driver\r\nX-Forwarded-Context: /v1/jobs/7/ui\r\n\r\n")
 
@@ -53,18 +53,18 @@ async def test_request_and_answer(serve: Serve) -> None:
     ],
 )
 async def test_what_could_be_another_request_is_not_sent(tmp_path: Path, asked: UiRequest) -> None:
-    assert (await ask(tmp_path / "none", asked)).status == 400
+    assert (await ask_ui(tmp_path / "none", asked)).status == 400
 
 
 async def test_a_link_to_a_socket_of_somebody_else_is_not_followed(serve: Serve, tmp_path: Path) -> None:
     path = await serve(b"HTTP/1.1 200 OK\r\n\r\nsecret")
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "ui").symlink_to(path)
-    assert await ask(tmp_path / "job" / "ui", ASKED) == UiPage(status=502)
+    assert await ask_ui(tmp_path / "job" / "ui", ASKED) == UiPage(status=502)
 
 
 async def test_no_ui(tmp_path: Path) -> None:
-    assert await ask(tmp_path / "none", ASKED) == UiPage(status=503)
+    assert await ask_ui(tmp_path / "none", ASKED) == UiPage(status=503)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ async def test_no_ui(tmp_path: Path) -> None:
     ],
 )
 async def test_answer_that_is_none(serve: Serve, answer: bytes) -> None:
-    assert await ask(await serve(answer), ASKED) == UiPage(status=502)
+    assert await ask_ui(await serve(answer), ASKED) == UiPage(status=502)
 
 
 async def test_jvm_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_jvm_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_pat
         writer.close()
 
     server = await asyncio.start_unix_server(silent, tmp_path / "silent")
-    assert await ask(tmp_path / "silent", ASKED) == UiPage(status=504)
+    assert await ask_ui(tmp_path / "silent", ASKED) == UiPage(status=504)
     stop.set()
     server.close()
     await server.wait_closed()

@@ -56,12 +56,13 @@ spark.driver.resource.gpu.amount spark.executor.resource.gpu.amount spark.driver
 spark.sql.execution.pyspark.python spark.driver.defaultExtraClassPath spark.driver.log.localDir spark.driver.log.dfsDir
 spark.executor.logs.rolling.strategy spark.memory.offHeap.size spark.executor.memoryOverhead
 spark.driver.memoryOverheadFactor spark.executor.minMemoryOverhead spark.acls.enable spark.admin.acls
-spark.modify.acls.groups spark.testing spark.testing.memory
+spark.modify.acls.groups spark.testing spark.testing.memory spark.eventLog.enabled
+spark.eventLog.dir
 """)
 
 NOT_LISTED = words("""
 spark.sql.extensions spark.sql.queryExecutionListeners spark.sql.hive.metastore.jars spark.sql.hive.metastore.jars.path
-spark.sql.catalog.mine spark.sql.catalog.mine.uri spark.eventLog.enabled spark.eventLog.dir spark.kerberos.keytab
+spark.sql.catalog.mine spark.sql.catalog.mine.uri spark.kerberos.keytab
 spark.kerberos.principal spark.security.credentials.x.enabled spark.storage.decommission.fallbackStorage.path
 spark.storage.replication.topologyFile spark.executor.processTreeMetrics.enabled spark.sql.redaction.options.regex
 spark.sql.maven.additionalRemoteRepositories spark.hadoop.hadoop.security.credential.provider.path
