@@ -34,7 +34,7 @@ INCLUDED = (
 MADE_ANEW = (
     r"pki/identities/.*",
     r"pki/(ca/tokens|authorities|identities|revocation|rotation)/.*",
-    r"gateway/(sessions\.json|assertion-keys\.json|pass-keys/.*|envoy/.*|nginx/.*)",
+    r"gateway/(sessions\.json|shared\.sqlite(-wal|-shm)?|assertion-keys\.json|pass-keys/.*|envoy/.*|nginx/.*)",
     r"gateway/audit/(lock|checkpoint\.lock)",
     r"ha/storage/history/.*",
     r"ha/(leader\.lock|leader\.json|epoch|origin|standbys/.*)",
