@@ -1,0 +1,177 @@
+"""Two auth services and two Envoys of one home, each a process of its own that is started again when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.gateway.config import ENVOY_NAME, GatewayConfig, auth_names, envoy_names
+from sluice.gateway.proxy.bootstrap import EnvoyPaths, of_auth
+from sluice.gateway.service.processes import auth_announcement, envoy_announcement, route_file
+from tests.integration.gateway.conftest import ROUTES, TRUST_DOMAIN, BackgroundLoop, EdgeAuthority, Gateway, eventually
+from tests.waiting import wait_until
+
+START_SECONDS = 90.0
+PACE_SECONDS = 0.01
+"""Between two requests of a client, so that a process that starts beside them gets its share of the machine."""
+RUN = """
+
+import asyncio, sys
+from pathlib import Path
+import msgspec
+from sluice.core.home import Home
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.service.processes import run_auth, run_envoy
+
+role, name, home, domain, config = sys.argv[1:]
+run = {"auth": run_auth, "envoy": run_envoy}[role]
+asyncio.run(run(Home.at(Path(home)), msgspec.json.decode(config, type=GatewayConfig), domain, name))
+"""
+
+
+class Member:
+    """One of the processes."""
+
+    def __init__(self, role: str, name: str, home: Home, config: GatewayConfig, ready: Path) -> None:
+        self.name = name
+        self._argv = [role, name, str(home.root), TRUST_DOMAIN, msgspec.json.encode(config).decode()]
+        self._log = home.logs / f"{name}.log"
+        self.ready = ready
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self.ready.unlink(missing_ok=True)
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen([sys.executable, "-P", "-c", RUN, *self._argv], stdout=log, stderr=log)
+        process = self.process
+        wait_until(
+            lambda: self.ready.exists() or process.poll() is not None, f"{self.name} does not start", START_SECONDS
+        )
+        assert process.poll() is None, self._log.read_text()[-3000:]
+
+    def kill(self) -> None:
+        """``kill -9``, and wait until it is gone: of Envoy the proxy itself."""
+        assert self.process is not None
+        children = psutil.Process(self.process.pid).children()
+        proxies = [each for each in children if "envoy" in each.name()]
+        for each in proxies or [psutil.Process(self.process.pid)]:
+            os.kill(each.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait()
+
+
+class ReplicatedGateway(Gateway):
+    """Clients connect to one port, and get whichever Envoy the kernel picks; each Envoy asks either auth service."""
+
+    def __init__(self, home: Home, authority: EdgeAuthority, loop: BackgroundLoop, config: GatewayConfig) -> None:
+        super().__init__(home, authority, loop, config)
+        self.port = config.port
+        self.auths = [
+            Member("auth", name, home, config, auth_announcement(home, config, number))
+            for number, name in enumerate(auth_names(config), 1)
+        ]
+        self.envoys = [
+            Member("envoy", name, home, config, envoy_announcement(home, name)) for name in envoy_names(config)
+        ]
+
+    def start(self) -> None:
+        self.home.create()
+        self.authority.issue(self.identity)
+        write_secret(route_file(self.home), json.dumps(ROUTES).encode())
+        self._others.append(self._loop.start(self.upstream.serve(self.home.sockets / "rest.sock")))
+        for member in (*self.auths, *self.envoys):
+            member.start()
+
+    def stop(self) -> None:
+        for member in (*self.envoys, *self.auths):
+            member.stop()
+        super().stop()
+
+    def auth_socket(self, number: int) -> Path:
+        return of_auth(EnvoyPaths.of(self.home).auth_socket, number)
+
+    def admin_socket(self, name: str = ENVOY_NAME) -> Path:
+        return EnvoyPaths.of(self.home, name).admin_socket
+
+
+class Load:
+    """Clients that ask all the time; tells requests that were refused from connections that broke."""
+
+    def __init__(self, gateway: Gateway, requests: list[bytes], *, per_connection: int = 40) -> None:
+        self._gateway = gateway
+        self._requests = requests
+        self._per_connection = per_connection
+        self._context: ssl.SSLContext = gateway.tls()
+        self._stop = threading.Event()
+        self._mutex = threading.Lock()
+        self.answered = 0
+        self.refused: list[str] = []
+        self.broken: list[str] = []
+        self.slowest = 0.0
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Load]:
+        threads = [threading.Thread(target=self._run, args=(each,)) for each in self._requests]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+
+    def more(self, requests: int) -> None:
+        """Wait until so many more were answered."""
+        goal = self.answered + requests
+        eventually(lambda: self.answered >= goal or self.refused, "the clients stand still")
+
+    def _run(self, request: bytes) -> None:
+        while not self._stop.is_set():
+            try:
+                with self._gateway.connect(self._context) as connection:
+                    for _ in range(self._per_connection):
+                        if self._stop.is_set() or self._ask(connection, request):
+                            break
+            except (OSError, http.client.HTTPException) as error:
+                with self._mutex:
+                    self.broken.append(repr(error))
+
+    def _ask(self, connection: ssl.SSLSocket, request: bytes) -> bool:
+        """Ask once; whether the connection ends."""
+        began = time.monotonic()
+        connection.sendall(request)
+        reply = self._gateway.read(connection)
+        with self._mutex:
+            self.slowest = max(self.slowest, time.monotonic() - began)
+            if reply.status not in {200, 303}:
+                self.refused.append(f"{reply.status} {reply.body[:200]!r}")
+            self.answered += 1
+        return reply.headers["connection"] == "close" or self._stop.wait(PACE_SECONDS)
+
+
+def seconds_until(condition: Callable[[], object], what: str) -> float:
+    """How long it takes until ``condition`` holds; fails with ``what`` after a generous time."""
+    began = time.monotonic()
+    eventually(condition, what)
+    return time.monotonic() - began
