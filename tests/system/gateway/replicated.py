@@ -17,11 +17,12 @@ from pathlib import Path
 
 import msgspec
 import psutil
+from aiohttp import ClientSession, UnixConnector
 
 from sluice.core.files import write_secret
 from sluice.core.home import Home
 from sluice.gateway.config import ENVOY_NAME, GatewayConfig, auth_names, envoy_names
-from sluice.gateway.proxy.bootstrap import EnvoyPaths, of_auth
+from sluice.gateway.proxy.bootstrap import EnvoyPaths
 from sluice.gateway.service.processes import auth_announcement, envoy_announcement, route_file
 from tests.integration.gateway.conftest import ROUTES, TRUST_DOMAIN, BackgroundLoop, EdgeAuthority, Gateway, eventually
 from tests.waiting import wait_until
@@ -74,6 +75,16 @@ class Member:
             os.kill(each.pid, signal.SIGKILL)
         self.process.wait()
 
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """It hangs within the block."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
@@ -107,17 +118,21 @@ class ReplicatedGateway(Gateway):
             member.stop()
         super().stop()
 
-    def auth_socket(self, number: int) -> Path:
-        return of_auth(EnvoyPaths.of(self.home).auth_socket, number)
+    def open_connections(self, name: str = ENVOY_NAME) -> int:
+        """How many connections of clients Envoy ``name`` has."""
+        return int(self._loop.start_value(_ask_connections(EnvoyPaths.of(self.home, name).admin_socket)))
 
-    def admin_socket(self, name: str = ENVOY_NAME) -> Path:
-        return EnvoyPaths.of(self.home, name).admin_socket
+
+async def _ask_connections(socket: Path) -> int:
+    query = "http://admin/stats?format=json&filter=^http.edge.downstream_cx_active$"
+    async with ClientSession(connector=UnixConnector(str(socket))) as session, session.get(query) as answer:
+        return sum(each.get("value", 0) for each in json.loads(await answer.read())["stats"])
 
 
 class Load:
     """Clients that ask all the time; tells requests that were refused from connections that broke."""
 
-    def __init__(self, gateway: Gateway, requests: list[bytes], *, per_connection: int = 40) -> None:
+    def __init__(self, gateway: Gateway, requests: list[Callable[[], bytes]], *, per_connection: int = 40) -> None:
         self._gateway = gateway
         self._requests = requests
         self._per_connection = per_connection
@@ -146,12 +161,12 @@ class Load:
         goal = self.answered + requests
         eventually(lambda: self.answered >= goal or self.refused, "the clients stand still")
 
-    def _run(self, request: bytes) -> None:
+    def _run(self, request: Callable[[], bytes]) -> None:
         while not self._stop.is_set():
             try:
                 with self._gateway.connect(self._context) as connection:
                     for _ in range(self._per_connection):
-                        if self._stop.is_set() or self._ask(connection, request):
+                        if self._stop.is_set() or self._ask(connection, request()):
                             break
             except (OSError, http.client.HTTPException) as error:
                 with self._mutex:
@@ -168,10 +183,3 @@ class Load:
                 self.refused.append(f"{reply.status} {reply.body[:200]!r}")
             self.answered += 1
         return reply.headers["connection"] == "close" or self._stop.wait(PACE_SECONDS)
-
-
-def seconds_until(condition: Callable[[], object], what: str) -> float:
-    """How long it takes until ``condition`` holds; fails with ``what`` after a generous time."""
-    began = time.monotonic()
-    eventually(condition, what)
-    return time.monotonic() - began
