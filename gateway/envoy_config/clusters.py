@@ -31,7 +31,9 @@ def edge_clusters(config: GatewayConfig, trust_domain: str, legs: Legs) -> list[
             connect_timeout=seconds(config.authorization_timeout),
             max_connection_duration=lifetime,
             replicas=legs.more_auth,
-            **_retrying(legs),
+            # None is left out after failures: by then it has been started again, and the next to end may be the one
+            # that is left.
+            circuit_breakers={"thresholds": [{"max_retries": MAX_AUTH_RETRIES}] if legs.more_auth else []},
         ),
         cluster(
             "rest",
@@ -44,12 +46,3 @@ def edge_clusters(config: GatewayConfig, trust_domain: str, legs: Legs) -> list[
         ),
         connect_cluster(legs.connect, trust_domain),
     ]
-
-
-def _retrying(legs: Legs) -> dict[str, object]:
-    """What cannot be asked of one auth service is asked of another at once: see ``retrying``.
-
-    None is left out after failures: it has been started again before that would end, and the next to die may be the
-    one that is left.
-    """
-    return {"circuit_breakers": {"thresholds": [{"max_retries": MAX_AUTH_RETRIES}]}} if legs.more_auth else {}

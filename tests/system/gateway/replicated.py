@@ -52,6 +52,9 @@ class Member:
         self.name = name
         self._argv = [role, name, str(home.root), TRUST_DOMAIN, msgspec.json.encode(config).decode()]
         self._log = home.logs / f"{name}.log"
+        # They are started often, so what is compiled is kept, whatever the environment of the tests says.
+        self._environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(home.run / "compiled")}
+        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self.ready = ready
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -59,7 +62,9 @@ class Member:
         """Start it, and wait until it answers."""
         self.ready.unlink(missing_ok=True)
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-P", "-c", RUN, *self._argv], stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", RUN, *self._argv], stdout=log, stderr=log, env=self._environment
+            )
         process = self.process
         wait_until(
             lambda: self.ready.exists() or process.poll() is not None, f"{self.name} does not start", START_SECONDS

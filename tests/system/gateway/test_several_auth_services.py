@@ -35,7 +35,7 @@ def running(authority: EdgeAuthority, loop: BackgroundLoop, *, per_second: float
         port=free_port(),
         auth_services=2,
         envoys=2,
-        authorization_timeout=5.0,
+        authorization_timeout=20.0,  # a connection that breaks is noticed at once; a loaded machine is not
         address_requests_per_second=per_second,
         principal_requests_per_second=1e6,
     )
@@ -64,12 +64,13 @@ def asking(method: str, target: str, credential: str) -> bytes:
 def load_of(gateway: ReplicatedGateway) -> Load:
     """Clients of every kind: an opaque token, which is asked about; a pass; what changes something; ``/auth/``."""
     token = gateway.token(AccessRole.ADMIN)
-    kept = {"pass": "", "until": 0.0}
+    kept, until = "", 0.0
 
     def by_pass() -> bytes:
-        if time.monotonic() > float(kept["until"]):  # it lives for minutes, and the test for longer
-            kept.update({"pass": pass_of(gateway, "viewer")[0], "until": time.monotonic() + 60})
-        return asking("GET", "/v1/jobs", str(kept["pass"]))
+        nonlocal kept, until
+        if time.monotonic() > until:  # it lives for minutes, and the test for longer
+            kept, until = pass_of(gateway, "viewer")[0], time.monotonic() + 60
+        return asking("GET", "/v1/jobs", kept)
 
     return Load(
         gateway,
@@ -131,7 +132,7 @@ def test_what_is_revoked_is_refused_on_every_open_connection_of_both_envoys(repl
 def test_an_auth_service_that_hangs_only_delays(replicated: ReplicatedGateway) -> None:
     token = replicated.token(AccessRole.ADMIN)
     with replicated.auths[1].suspended():
-        assert {replicated.send("GET", "/v1/jobs", token=token).status for _ in range(6)} == {200}
+        assert {replicated.send("GET", "/v1/jobs", token=token).status for _ in range(4)} == {200}
 
 
 @pytest.mark.timeout(600)
