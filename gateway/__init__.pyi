@@ -8,4 +8,5 @@ from .config import (
     envoy_names as envoy_names,
 )
 from .job_tokens import job_tokens_in as job_tokens_in
+from .listening import require_free_port as require_free_port
 from .principal import AccessRole as AccessRole, is_group as is_group, is_name as is_name

@@ -50,9 +50,8 @@ from sluice.cli.config import Configuration
 from sluice.cli.errors import CommandError
 from sluice.cli.published_routes import publish_routes
 from sluice.core import EgressMode, Home, SluiceError, egress_mode, make_private_directory
-from sluice.gateway import auth_names, envoy_names
+from sluice.gateway import auth_names, envoy_names, require_free_port
 from sluice.gateway.connect import connect_socket
-from sluice.gateway.listening import require_free_port
 from sluice.gateway.service import auth_announcement, envoy_announcement
 from sluice.runtime import Provider
 from sluice.runtime.node import ChildProcess
