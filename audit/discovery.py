@@ -141,11 +141,23 @@ def declared(home: Home) -> tuple[Listener, ...]:
     sockets = ["sds", "connect", "envoy-admin"]
     auth = _read(endpoints / "auth.json", _HostPort)
     if auth is None:
-        sockets = ["auth", "xds", *sockets]
+        # Each of several reports on what it gave to Envoy.
+        more = sorted(path.stem.removeprefix("xds-auth") for path in home.run.glob("xds-auth-*.json"))
+        sockets = [f"{name}{number}" for number in ("", *more) for name in ("auth", "xds")] + sockets
     else:
         found.append(Listener(name="auth", kind=Kind.MUTUAL, channel=Channel.AUTH, host=auth.host, port=auth.port))
     found += (Listener(name=name, kind=Kind.SOCKET, path=str(home.sockets / f"{name}.sock")) for name in sockets)
+    found += _more_envoys(home)
     return (*found, *_metrics(home), *_shuffle_service(endpoints), *_zookeepers(endpoints), *_sessions(home))
+
+
+def _more_envoys(home: Home) -> Iterable[Listener]:
+    """Those beside the first listen on its port, and have sockets of their own."""
+    for path in sorted((home.root / "envoys").glob("*/run/endpoints/envoy.json")):
+        name = path.parents[2].name
+        for what in ("sds", "envoy-admin"):
+            socket = home.envoy(name).sockets / f"{what}.sock"
+            yield Listener(name=f"{what}-{name}", kind=Kind.SOCKET, path=str(socket))
 
 
 def _jobmanagers(home: Home, endpoints: Path) -> Iterable[Listener]:

@@ -73,6 +73,10 @@ class Home:
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"sluice-{os.geteuid()}-{digest}"
 
+    def envoy(self, name: str) -> Home:
+        """What Envoy ``name`` has beside the first one of this machine: its sockets, logs and audit chain."""
+        return Home(self.root / "envoys" / name)
+
     @property
     def metric_sockets(self) -> Path:
         """Directory (0700) for the sockets that serve metrics, one for each process."""

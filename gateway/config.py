@@ -8,14 +8,18 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from sluice.gateway.errors import BootstrapError
+
 AUTH_NAME = "auth-1"
 """Process name in the auth service's certificate."""
 ENVOY_NAME = "envoy"
-"""Process name in the certificate that Envoy shows inside."""
+"""Process name in the certificate that Envoy shows inside; of several on one machine the first one's name."""
 EDGE_NAME = "edge"
 """Name of the gateway's public certificate."""
 CONNECT_NAME = "connect"
 """Process name in the certificate of the relay for Spark Connect."""
+MAX_AUTH_SERVICES = 8
+MAX_ENVOYS = 8
 MAX_EXT_AUTHZ_CLIENTS = 64
 MAX_AUDIT_EXPORTS = 8
 MAX_PASS_SECONDS = 600
@@ -96,6 +100,7 @@ class ExtAuthzConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     host: str
     """Address or host name to listen on."""
     port: int = 8083
+    """Port of the first auth service; each further one listens on the next."""
     clients: tuple[str, ...]
     """SPIFFE IDs of the proxies, as in ``spiffe://sluice.local/gateway/edge-1``; nobody else is admitted."""
 
@@ -104,6 +109,11 @@ class ExtAuthzConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError("clients must name the proxies that may ask")
         if len(self.clients) > MAX_EXT_AUTHZ_CLIENTS:
             raise ValueError(f"clients has more than {MAX_EXT_AUTHZ_CLIENTS} names")
+
+    def of_number(self, number: int) -> ExtAuthzConfig:
+        """That of one of several auth services: the second listens on the next port, and so on."""
+        port = self.port + number - 1 if self.port else 0
+        return msgspec.structs.replace(self, port=port)
 
 
 class AuditExportConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -167,6 +177,32 @@ def check_asked_names(names: tuple[str, ...]) -> None:
             raise ValueError(f"server_names has {name[:253]!r}: with certificate_file they must be plain DNS names")
 
 
+def auth_names(config: GatewayConfig) -> list[str]:
+    """The names of the auth services of one home, the first of which is :data:`AUTH_NAME`."""
+    return [f"auth-{number}" for number in range(1, config.auth_services + 1)]
+
+
+def auth_number(config: GatewayConfig, name: str) -> int:
+    """The number of the auth service called ``name``; where there is one, whatever its name, it is 1.
+
+    Raises :class:`~sluice.gateway.errors.BootstrapError` for one that no Envoy would ask.
+    """
+    if config.auth_services == 1:
+        return 1
+    names = auth_names(config)
+    if name not in names:
+        raise BootstrapError(
+            f"gateway.auth_services is {config.auth_services}, and {name[:80]!r} is none of {', '.join(names)}",
+            "use one of these names, or set gateway.auth_services",
+        )
+    return names.index(name) + 1
+
+
+def envoy_names(config: GatewayConfig) -> list[str]:
+    """The names of the Envoys of one machine, the first of which is :data:`ENVOY_NAME`."""
+    return [ENVOY_NAME, *(f"{ENVOY_NAME}-{number}" for number in range(2, config.envoys + 1))]
+
+
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Times are in seconds, sizes in bytes."""
 
@@ -209,6 +245,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     auth_host: str = ""
     """Where Envoy reaches the auth service over mutual TLS; empty: on its unix socket, both on one machine."""
     auth_port: int = 8082
+    auth_services: int = 1
+    """How many auth services of one home answer, on unix sockets; Envoy asks any that is there."""
+    envoys: int = 1
+    """How many Envoys serve the same port of one machine; each has an equal share of the limits of requests per
+    second."""
     ext_authz: ExtAuthzConfig | None = None
     """Where proxies of your own ask by gRPC, as a table ``[gateway.ext_authz]``; without it there is no listener."""
     max_upstream_seconds: float = 3.0
@@ -246,6 +287,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             check_asked_names(self.server_names)
         if self.http3 and not self.port:
             raise ValueError("http3 needs a fixed port: TCP and UDP have the same one, and 0 is any")
+        self._check_replicas()
         if not 10 <= self.pass_lifetime <= MAX_PASS_SECONDS:
             raise ValueError(f"pass_lifetime must be 10 to {MAX_PASS_SECONDS} seconds")
         if len({each.issuer for each in self.issuers}) != len(self.issuers):
@@ -254,6 +296,16 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("audit_exports has the same name twice")
         if len(self.audit_exports) > MAX_AUDIT_EXPORTS:
             raise ValueError(f"audit_exports has more than {MAX_AUDIT_EXPORTS} tables")
+
+    def _check_replicas(self) -> None:
+        if not 1 <= self.auth_services <= MAX_AUTH_SERVICES:
+            raise ValueError(f"auth_services must be 1 to {MAX_AUTH_SERVICES}")
+        if self.auth_services > 1 and self.auth_host:
+            raise ValueError("auth_services above 1 share a home and its unix sockets: auth_host must be empty")
+        if not 1 <= self.envoys <= MAX_ENVOYS:
+            raise ValueError(f"envoys must be 1 to {MAX_ENVOYS}")
+        if self.envoys > 1 and (not self.port or self.http3):
+            raise ValueError("envoys above 1 share a fixed port of TCP: port must not be 0, nor http3 be on")
 
     @property
     def origin(self) -> str:

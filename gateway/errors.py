@@ -69,6 +69,10 @@ class SessionError(GatewayError):
     """The session file is damaged or full, or no session has this id."""
 
 
+class SharedStoreError(GatewayError):
+    """The store that auth services share cannot be used; without it nobody signs in."""
+
+
 class UserFileError(GatewayError):
     """The user file is damaged, or does not have, or already has, this user."""
 

@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping
 from sluice.gateway.errors import ListenError
 
 
-def require_free_port(host: str, port: int, *, udp: bool = False) -> None:
-    """Raise :class:`ListenError` when ``host:port`` cannot be listened on; port 0 is always free."""
+def require_free_port(host: str, port: int, *, udp: bool = False, shared: bool = False) -> None:
+    """Raise :class:`ListenError` when ``host:port`` cannot be listened on; port 0 is always free.
+
+    ``shared``: other Envoys of this user may listen there, each of which gets a part of the connections.
+    """
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
     except ValueError as error:
@@ -22,10 +25,12 @@ def require_free_port(host: str, port: int, *, udp: bool = False) -> None:
         if not udp:
             # As Envoy does it: connections in TIME_WAIT are no obstacle, a listener is.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             probe.bind((host, port))
-            if not udp:
-                probe.listen(1)
+            if not udp and not shared:
+                probe.listen(1)  # a shared one would get connections
         except OSError as error:
             raise port_error(host, port, error) from error
 

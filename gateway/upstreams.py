@@ -6,6 +6,7 @@ Pure. There is no third kind, so that no configuration makes Envoy speak plainte
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,8 @@ _TLS = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTl
 _HTTP = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _RAW = "type.googleapis.com/envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer"
 _MAX_PORT = 65535
+KEEPALIVE_INTERVAL = "1s"
+KEEPALIVE_TIMEOUT = "2s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,17 @@ Leg = UnixLeg | TlsLeg
 
 @dataclass(frozen=True, slots=True)
 class Legs:
-    """All of them; the relay for Spark Connect is on Envoy's machine."""
+    """All of them; the relay for Spark Connect is on Envoy's machine.
+
+    Attributes:
+        auth: the first auth service.
+        more_auth: the others, of the same kind, each as good as the first.
+    """
 
     auth: Leg
     rest: Leg
     connect: UnixLeg
+    more_auth: tuple[Leg, ...] = ()
 
     @property
     def any_tls(self) -> bool:
@@ -155,13 +164,19 @@ def cluster(
     connect_timeout: str,
     max_connection_duration: str,
     http2: bool = False,
+    replicas: Sequence[Leg] = (),
     **more: object,
 ) -> dict[str, object]:
-    """One upstream of Envoy.
+    """One upstream of Envoy: at ``leg``, or at any of ``replicas``, which are of the same kind.
 
     A new revocation list counts in handshakes only, so no connection outlives it for long.
     """
-    protocol: dict[str, object] = {"http2_protocol_options": {}} if http2 else {"http_protocol_options": {}}
+    protocol: dict[str, object] = {"http_protocol_options": {}}
+    if http2:
+        # One of several that says nothing any more, without having ended, must not hold a stream.
+        alive = {"connection_keepalive": {"interval": KEEPALIVE_INTERVAL, "timeout": KEEPALIVE_TIMEOUT}}
+        protocol = {"http2_protocol_options": alive if replicas else {}}
+    endpoints = [{"endpoint": {"address": address(each)}} for each in (leg, *replicas)]
     return {
         "name": name,
         "type": discovery_type(leg),
@@ -177,7 +192,7 @@ def cluster(
         },
         "load_assignment": {
             "cluster_name": name,
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address(leg)}}]}],
+            "endpoints": [{"lb_endpoints": endpoints}],
         },
         **more,
     }

@@ -60,8 +60,13 @@ def home_files(home: Home) -> Iterator[list[Content]]:
                         take(_small(home, f"gateway/{path.name}"))
             # Before the log: what is exported once more does no harm, what is left out does.
             take(_small(home, "gateway/audit-export"))
+        envoys = _directories(home.root / "envoys")
+        for directory in envoys:
+            take(_small(home, f"envoys/{directory.name}/gateway/audit-export"))
         take(stack.enter_context(_jobs(home)))
-        take(stack.enter_context(_audit_log(home)))
+        take(stack.enter_context(_audit_log(home, home)))
+        for directory in envoys:
+            take(stack.enter_context(_audit_log(home, home.envoy(directory.name))))
         yield [contents[path] for path in sorted(contents)]
 
 
@@ -134,8 +139,9 @@ def _ledger(home: Home) -> Iterator[list[Content]]:
 
 
 @contextlib.contextmanager
-def _audit_log(home: Home) -> Iterator[list[Content]]:
-    with log_files(audit_directory(home)) as files:
+def _audit_log(home: Home, part: Home) -> Iterator[list[Content]]:
+    """The audit log of ``part``: of the home itself, or of an Envoy beside the first."""
+    with log_files(audit_directory(part)) as files:
         yield [
             OnDisk(relative, each.path) if each.descriptor < 0 else Opened(relative, each.descriptor, each.size)
             for each in files

@@ -15,7 +15,7 @@ from cryptography import x509
 
 from sluice.cli.config import Configuration
 from sluice.core import CertificateRejected, Home, PkiError, StoreError, is_ip_address, utc_now
-from sluice.gateway import AUTH_NAME, CONNECT_NAME, EDGE_NAME, ENVOY_NAME
+from sluice.gateway import CONNECT_NAME, EDGE_NAME, auth_names, envoy_names
 from sluice.pki import CertificateSuperseded, Role, SpiffeId
 from sluice.pki.authorities import AuthorityStore, TrustStore
 from sluice.pki.ca import CaAddress, TokenStore, read_ca
@@ -90,9 +90,9 @@ def _wanted(configuration: Configuration, taskmanagers: Iterable[str]) -> list[_
     """The edge first: it does not need the online authority."""
     return [
         _Wanted(Role.GATEWAY, EDGE_NAME, edge=True),
-        _Wanted(Role.GATEWAY, ENVOY_NAME),
+        *(_Wanted(Role.GATEWAY, name) for name in envoy_names(configuration.gateway)),
         _Wanted(Role.GATEWAY, CONNECT_NAME),
-        _Wanted(Role.AUTH, AUTH_NAME),
+        *(_Wanted(Role.AUTH, name) for name in auth_names(configuration.gateway)),
         *(_Wanted(Role.JOBMANAGER, name) for name in jobmanager_names(configuration.jobmanager.count)),
         *(_Wanted(Role.TASKMANAGER, name) for name in taskmanagers),
         *(_Wanted(Role.SHUFFLE_MANAGER, name) for name in shuffle_manager_names(configuration.shuffle)),

@@ -50,8 +50,9 @@ from sluice.cli.config import Configuration
 from sluice.cli.errors import CommandError
 from sluice.cli.published_routes import publish_routes
 from sluice.core import EgressMode, Home, SluiceError, egress_mode, make_private_directory
+from sluice.gateway import auth_names, envoy_names, require_free_port
 from sluice.gateway.connect import connect_socket
-from sluice.gateway.service import auth_announcement
+from sluice.gateway.service import auth_announcement, envoy_announcement
 from sluice.runtime import Provider
 from sluice.runtime.node import ChildProcess
 from sluice.runtime.sandbox import Sandbox
@@ -120,14 +121,22 @@ class Launcher:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        for socket in self.home.sockets.glob("*.sock"):
-            socket.unlink(missing_ok=True)
+        for part in (self.home, *self._more_envoys()):
+            for socket in part.sockets.glob("*.sock"):
+                socket.unlink(missing_ok=True)
+        for part in self._more_envoys():
+            shutil.rmtree(part.run / "endpoints", ignore_errors=True)
         make_private_directory(self.home.run / "endpoints")
 
     def _forget(self) -> None:
         (self.home.run / "cluster.json").unlink(missing_ok=True)
         shutil.rmtree(self.home.run / "endpoints", ignore_errors=True)
-        self.home.remove_socket_directory()
+        for part in (*self._more_envoys(), self.home):
+            part.remove_socket_directory()
+
+    def _more_envoys(self) -> list[Home]:
+        """What the Envoys beside the first have for themselves."""
+        return [self.home.envoy(name) for name in envoy_names(self.configuration.gateway)[1:]]
 
     async def _start(self) -> None:
         from sluice.runtime.spark import ensure_plugin, find_spark
@@ -135,6 +144,10 @@ class Launcher:
 
         # One for the life of this cluster: a job's JVMs are not to be of two.
         self._java_home = str((await asyncio.to_thread(find_spark_java, find_spark())).home)
+        gateway = self.configuration.gateway
+        if gateway.envoys > 1:
+            # They share the port with each other, and would with those of another cluster.
+            require_free_port(gateway.host, gateway.port)
         # Before anything else, because without it no TaskManager would start; and here its remedy is seen.
         isolation = self.configuration.isolation
         own = egress_mode(self.configuration.egress, isolation.level) is not EgressMode.OFF
@@ -154,10 +167,10 @@ class Launcher:
         plan = [
             *self._shuffle_service(),
             *self._jobmanagers(),
-            Member("auth", ("auth",)),
+            *self._auth_services(),
             Member("connect", ("connect",)),
             *(Member(name, ("taskmanager", "--name", name)) for name in taskmanager_names(count)),
-            Member("envoy", ("envoy",)),
+            *self._envoys(),
         ]
         self._members += plan
         await self._issue_due()
@@ -173,6 +186,17 @@ class Launcher:
         if len(names) == 1:
             return [Member("jobmanager", ("jobmanager",))]
         return [Member(name, ("jobmanager", "--name", name)) for name in names]
+
+    def _auth_services(self) -> list[Member]:
+        """One is called after its role; of several each has its name."""
+        names = auth_names(self.configuration.gateway)
+        if len(names) == 1:
+            return [Member("auth", ("auth",))]
+        return [Member(name, ("auth", "--name", name)) for name in names]
+
+    def _envoys(self) -> list[Member]:
+        first, *more = envoy_names(self.configuration.gateway)
+        return [Member(first, ("envoy",)), *(Member(name, ("envoy", "--name", name)) for name in more)]
 
     def _shuffle_service(self) -> list[Member]:
         """Managers before workers, so that these register at once."""
@@ -273,8 +297,10 @@ class Launcher:
             return "the REST endpoint"
         if registered < taskmanagers:
             return f"{taskmanagers - registered} of {taskmanagers} TaskManagers"
-        if not auth_announcement(self.home, self.configuration.gateway).exists():
-            return "the auth service"
+        gateway = self.configuration.gateway
+        for number in range(1, gateway.auth_services + 1):
+            if not auth_announcement(self.home, gateway, number).exists():
+                return "the auth service" if gateway.auth_services == 1 else f"the auth service auth-{number}"
         endpoints = self.home.run / "endpoints"
         announced = {
             **{
@@ -282,7 +308,10 @@ class Launcher:
                 for name in shuffle_worker_names(self.configuration.shuffle)
             },
             "the relay for Spark Connect": connect_socket(self.home),
-            "Envoy": endpoints / "envoy.json",
+            **{
+                "Envoy" if gateway.envoys == 1 else f"Envoy {name}": envoy_announcement(self.home, name)
+                for name in envoy_names(gateway)
+            },
         }
         return next((name for name, path in announced.items() if not path.exists()), "")
 

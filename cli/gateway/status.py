@@ -20,13 +20,15 @@ SERVERS = {"auth": "listeners, routes, policy, revocations", "envoy": "certifica
 def status(
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
-    server: Annotated[str | None, typer.Option(help="Only this xDS server: auth or envoy.")] = None,
+    server: Annotated[
+        str | None, typer.Option(help="Only this xDS server: auth or envoy, of several auth-2, envoy-2 and so on.")
+    ] = None,
 ) -> None:
     """Show what Envoy was sent, accepted and rejected. Exit code 1 when anything was rejected."""
     located = Home.at(home)
     reports = {
         name: report
-        for name in SERVERS
+        for name in _servers(located)
         if server in {None, name} and (report := read_status(status_file(located, name))) is not None
     }
     if not reports:
@@ -37,10 +39,19 @@ def status(
         print(json.dumps({"servers": documents, "problems": problems}))
     else:
         for name, report in reports.items():
-            print(f"{name} ({SERVERS[name]})")
+            print(f"{name} ({SERVERS[name.partition('-')[0]]})")
             for kind, state in sorted(report.kinds.items()):
                 works = "in use" if state.accepted == state.sent else f"in use: {state.accepted or 'nothing'}"
                 print(f"  {kind:<12} {state.sent or '-':<18} {works}")
         for problem in problems:
             print(f"! {problem}")
     raise typer.Exit(EXIT_NO if problems else 0)
+
+
+def _servers(home: Home) -> list[str]:
+    """Each kind, and of several of a kind the others."""
+    return [
+        name
+        for kind in SERVERS
+        for name in (kind, *sorted(path.stem.removeprefix("xds-") for path in home.run.glob(f"xds-{kind}-*.json")))
+    ]

@@ -215,6 +215,9 @@ def auth(
 @member_command
 def envoy(
     *,
+    name: Annotated[
+        str, typer.Option(help="Which Envoy of this home: envoy, or envoy-2 and so on where gateway.envoys says so.")
+    ] = ENVOY_NAME,
     options: MemberOptions,
     edge_token_file: EdgeTokenFileOption = None,
     elsewhere: Annotated[
@@ -228,18 +231,19 @@ def envoy(
 ) -> None:
     """Envoy, the gateway's proxy.
 
-    With --ca it has two tokens: one for its internal identity, gateway/envoy, without names, and one made with
+    With --ca it has two tokens: one for its internal identity, gateway/NAME, without names, and one made with
     --edge-server for its public certificate, gateway/edge, with the names given here by --dns and --ip. A pod's token
     is for both.
     """
     from sluice.gateway.service import run_envoy
 
-    member = options.member(Role.GATEWAY, ENVOY_NAME)
+    member = options.member(Role.GATEWAY, name)
     gateway, domain, rest = member.configuration.gateway, member.configuration.pki.trust_domain, member.rest_address
     egress = member.configuration.gateway_egress
-    identities = gateway_identities(member.home, member.configuration.pki, member.join, edge_token_file)
+    identities = gateway_identities(member.home, member.configuration.pki, member.join, edge_token_file, name)
     member.serve(
-        lambda: run_envoy(member.home, gateway, domain, rest=rest, elsewhere=elsewhere, egress=egress), identities
+        lambda: run_envoy(member.home, gateway, domain, name, rest=rest, elsewhere=elsewhere, egress=egress),
+        identities,
     )
 
 

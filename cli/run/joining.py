@@ -187,12 +187,12 @@ def own_identity(home: Home, config: PkiConfig, join: Joining | None, role: Role
 
 
 def gateway_identities(
-    home: Home, config: PkiConfig, join: Joining | None, edge_token_file: Path | None
+    home: Home, config: PkiConfig, join: Joining | None, edge_token_file: Path | None, name: str = ENVOY_NAME
 ) -> list[EnrolledIdentity]:
     """What Envoy needs when it joins: its internal identity, which dials only, and its public certificate."""
     if join is None:
         return []
-    inside = own_identity(home, config, replace(join, dns=(), ips=()), Role.GATEWAY, ENVOY_NAME)
+    inside = own_identity(home, config, replace(join, dns=(), ips=()), Role.GATEWAY, name)
     spiffe_id = SpiffeId.process(config.trust_domain, Role.GATEWAY, EDGE_NAME)
     names = Names.checked(spiffe_id, join.dns, join.ips)
     public_credential = JoinTokenFile(edge_token_file) if edge_token_file is not None else _of_both(join.credential)

@@ -24,6 +24,7 @@ from sluice.core.errors import SluiceError
 
 DESCRIPTORS = Path(__file__).with_name("envoy_api.binpb.gz")
 
+_ANY = "google.protobuf.Any"
 TYPE_PREFIX = "type.googleapis.com/"
 REQUEST = TYPE_PREFIX + "envoy.service.discovery.v3.DiscoveryRequest"
 RESPONSE = TYPE_PREFIX + "envoy.service.discovery.v3.DiscoveryResponse"
@@ -74,7 +75,28 @@ def from_json(type_url: str, document: Mapping[str, object]) -> Message:
         json_format.ParseDict(dict(document), message, descriptor_pool=_pool())
     except (json_format.Error, TypeError) as error:
         raise XdsError(f"not a {type_url.rpartition('.')[2]}: {error}") from error
+    _repack(message)
     return message
+
+
+def _repack(message: Message) -> None:
+    """Encode the messages inside of ``Any`` anew, maps in a fixed order: parsing does so in one that no two processes
+    have in common, and then equal content would not be equal bytes."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if field.message_type.GetOptions().map_entry:
+            inner = field.message_type.fields_by_name["value"].message_type
+            children = list(value.values()) if inner is not None else []
+        else:
+            children = [value] if hasattr(value, "DESCRIPTOR") else list(value)
+        for child in children:
+            if child.DESCRIPTOR.full_name == _ANY:
+                packed = message_class(child.type_url).FromString(child.value)
+                _repack(packed)
+                child.value = encode(packed)
+            else:
+                _repack(child)
 
 
 def to_json(message: Message) -> dict[str, Any]:

@@ -1,12 +1,13 @@
-"""The session file: written by the auth service alone, read by the command."""
+"""The session file: written by the auth services of a home, read by the command."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import msgspec
 
 from sluice.core import CachedFile, Home
 from sluice.gateway.credentials.record_file import RecordFile
@@ -66,10 +67,14 @@ def revoke_sessions(
 
 
 class SessionStore:
-    """The sessions of a running auth service: in memory, and on disk before a client gets one.
+    """The sessions of a home, for one of its auth services: on disk before a client gets one, and read when changed.
+
+    Several auth services share the file: each changes it with the writers' lock, from what is in it then, so a session
+    that one begins or ends is begun or ended at the others with their next request. When sessions were last used is
+    kept in memory and written now and then; of two services the later use counts.
 
     What writes (:meth:`begin`, :meth:`end`, :meth:`flush`, :meth:`flush_if_due`) waits for the disk, and is for threads
-    beside the event loop; the rest waits for nothing.
+    beside the event loop.
     """
 
     def __init__(self, home: Home, limits: SessionLimits, clock: Callable[[], float] = time.time) -> None:
@@ -77,67 +82,88 @@ class SessionStore:
         self._file = _file(home)
         self._limits = limits
         self._clock = clock
-        self._book = self._file.read()
-        self._written = self._book
         self._written_at = clock()
-        self._writer = threading.Lock()
+        self._cached = self._file.cached()
         self._mutex = threading.Lock()
+        self._used: dict[SessionId, float] = {}
+        self._book()
 
     @property
     def records(self) -> tuple[SessionRecord, ...]:
         """Every session that is kept, ended ones among them."""
-        return self._book.records
+        return tuple(self._with_use(record) for record in self._book().records)
 
     def authenticate(self, presented: str) -> SessionRecord:
-        """The session that ``presented`` is; raises :class:`~sluice.gateway.credentials.sessions.NoSession`."""
-        return self._book.authenticate(presented, self._limits, now=self._clock())
+        """The session that ``presented`` is; raises :class:`~sluice.gateway.credentials.sessions.NoSession`.
+
+        Raises :class:`~sluice.gateway.errors.SessionError` or ``StoreError`` when the sessions cannot be read.
+        """
+        return self._book().authenticate(presented, self._limits, now=self._clock(), used=self._used)
 
     def begin(self, subject: Subject, client: Client, address: str = "") -> tuple[SessionRecord, str]:
         """A new session, and what its client is to hold."""
-        with self._changing() as known:
+        with self._file.locked():
+            known, used = self._with_uses()
             book, record, text = known.begin(subject, client, self._limits, now=self._clock(), address=address)
-            self._change(known, book)
+            self._write(book, used)
         return record, text
 
     def end(self, identifier: SessionId) -> None:
         """End a session: it is gone from the disk when this returns."""
-        with self._changing() as known:
-            self._change(known, known.end(identifier))
+        with self._file.locked():
+            known, used = self._with_uses()
+            self._write(known.end(identifier), used)
 
     def used(self, identifier: SessionId) -> None:
         """A session was used. Waits for no disk: :meth:`flush_if_due` writes it."""
         with self._mutex:
-            if self._book.get(identifier) is not None:  # it may have ended meanwhile
-                self._book = self._book.seen(identifier, now=self._clock())
+            self._used[identifier] = self._clock()
 
     def flush_if_due(self) -> None:
-        """Write when sessions were last used, every :data:`FLUSH_SECONDS`; for a thread, for it waits for the disk."""
-        if self._clock() - self._written_at >= FLUSH_SECONDS:
+        """Write when sessions were last used, every :data:`FLUSH_SECONDS`; for a thread, for it waits for the disk.
+
+        At once when another auth service might soon take one for idle.
+        """
+        if self._clock() - self._written_at >= FLUSH_SECONDS or self._is_urgent():
             self.flush()
 
     def flush(self) -> None:
         """Write what has not been written."""
-        with self._writer:
-            book = self._book
-            if book is not self._written:
-                self._write(book)
-
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[SessionBook]:
-        """One change at a time; yields what it starts from."""
-        with self._writer:
-            yield self._book
-
-    def _change(self, known: SessionBook, book: SessionBook) -> None:
-        """Write ``book``, made of ``known``; only then does it count. What was used meanwhile stays used."""
-        self._write(book)
         with self._mutex:
-            for record in self._book.records if self._book is not known else ():
-                kept = book.get(record.id)
-                if kept is not None and kept.seen_at < record.seen_at:
-                    book = book.seen(record.id, now=record.seen_at)
-            self._book = book
+            if not self._used:
+                return
+        with self._file.locked():
+            book, used = self._with_uses()
+            self._write(book, used)
 
-    def _write(self, book: SessionBook) -> None:
+    def _is_urgent(self) -> bool:
+        with self._mutex:
+            used = dict(self._used)
+        book = self._book() if used else SessionBook()
+        return any(
+            record is not None and moment - record.seen_at > self._limits.idle / 2
+            for record, moment in ((book.get(identifier), moment) for identifier, moment in used.items())
+        )
+
+    def _book(self) -> SessionBook:
+        with self._mutex:
+            return self._cached.get()
+
+    def _with_use(self, record: SessionRecord) -> SessionRecord:
+        moment = self._used.get(record.id, 0.0)
+        return msgspec.structs.replace(record, seen_at=moment) if moment > record.seen_at else record
+
+    def _with_uses(self) -> tuple[SessionBook, dict[SessionId, float]]:
+        """The sessions on disk, with the uses that are not there yet, and these."""
+        with self._mutex:
+            used = dict(self._used)
+        return self._file.read().with_uses(used), used
+
+    def _write(self, book: SessionBook, used: Mapping[SessionId, float]) -> None:
+        """Write ``book``; the uses in it are written then, and those since are not."""
         self._file.write(book)
-        self._written, self._written_at = book, self._clock()
+        with self._mutex:
+            self._written_at = self._clock()
+            for identifier, moment in used.items():
+                if self._used.get(identifier) == moment:
+                    del self._used[identifier]

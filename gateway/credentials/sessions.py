@@ -134,8 +134,10 @@ class SessionBook:
         )
         return SessionBook([*kept, record]), record, text
 
-    def authenticate(self, presented: str, limits: SessionLimits, *, now: float) -> SessionRecord:
-        """The session that ``presented`` is; raises :class:`NoSession`."""
+    def authenticate(
+        self, presented: str, limits: SessionLimits, *, now: float, used: Mapping[SessionId, float] | None = None
+    ) -> SessionRecord:
+        """The session that ``presented`` is; raises :class:`NoSession`. ``used``: uses later than in the book."""
         match = _SESSION.fullmatch(presented)
         if match is None:
             raise NoSession("not of a session's shape")
@@ -144,14 +146,24 @@ class SessionBook:
         expected = _NO_DIGEST if record is None else record.sha256
         if not hmac.compare_digest(_digest(presented), expected) or record is None:
             raise NoSession("not known, or ended")
+        if (moment := (used or {}).get(record.id, 0.0)) > record.seen_at:
+            record = msgspec.structs.replace(record, seen_at=moment)
         if not limits.hold(record, now):
             raise NoSession("expired")
         return record
 
     def seen(self, identifier: SessionId, *, now: float) -> SessionBook:
         """The session was used."""
-        record = self._records[identifier]
-        return SessionBook({**self._records, identifier: msgspec.structs.replace(record, seen_at=now)}.values())
+        return self.with_uses({identifier: now})
+
+    def with_uses(self, uses: Mapping[SessionId, float]) -> SessionBook:
+        """These sessions were used then; what is known to be later stays, and ids of no session are no error."""
+        later = {
+            identifier: msgspec.structs.replace(record, seen_at=moment)
+            for identifier, moment in uses.items()
+            if (record := self._records.get(identifier)) is not None and record.seen_at < moment
+        }
+        return SessionBook({**self._records, **later}.values()) if later else self
 
     def end(self, identifier: SessionId) -> SessionBook:
         """Without this session; one that is not there is no error."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
-from sluice.core import Home, StoreError, make_private_directory, read_secret, write_secret
+from sluice.core import Home, StoreError, locked, make_private_directory, read_secret, write_secret
 from sluice.gateway.credentials.api_tokens import MAX_TOKENS
+from sluice.gateway.credentials.record_file import LOCK_SECONDS
 from sluice.pki.assertions import TokenId
 
 MAX_USE_FILE_BYTES = 1 << 20
@@ -27,40 +28,44 @@ def read_last_used(home: Home) -> dict[str, float]:
 class TokensLastUsed:
     """Records uses in memory; its owner calls :meth:`flush` every few seconds in a thread.
 
-    A crash loses the uses since the last flush.
+    A crash loses the uses since the last flush. Several auth services of one home write the same file.
     """
 
     def __init__(self, home: Home, clock: Callable[[], float] = time.time) -> None:
-        self._path = _file(home)
+        self._home = home
         self._clock = clock
-        self._used = read_last_used(home)
-        self._dirty = False
+        self._known = read_last_used(home)
+        self._used: dict[str, float] = {}
         self._mutex = threading.Lock()
-        self._writer = threading.Lock()
 
     def used(self, identifier: TokenId) -> None:
         """The token with this id was accepted. Waits for no disk."""
         with self._mutex:
             self._used[identifier] = self._clock()
-            self._dirty = True
 
     def flush(self) -> None:
-        """Write what has not been written; for a thread, for it waits for the disk."""
-        with self._writer:
-            with self._mutex:
-                if not self._dirty:
-                    return
-                if len(self._used) > MAX_TOKENS:
-                    newest = sorted(self._used.items(), key=lambda entry: entry[1])[-MAX_TOKENS:]
-                    self._used = dict(newest)
-                used, self._dirty = dict(self._used), False
-            try:
-                make_private_directory(self._path.parent)
-                write_secret(self._path, msgspec.json.encode(used))
-            except BaseException:
-                with self._mutex:
-                    self._dirty = True
-                raise
+        """Add what has not been written to what all auth services of this home have written; for a thread."""
+        with self._mutex:
+            used = dict(self._used)
+        if not used:
+            return
+        path = _file(self._home)
+        make_private_directory(path.parent)
+        with locked(path.parent, patience=LOCK_SECONDS):
+            merged = _later(_later(self._known, read_last_used(self._home)), used)
+            if len(merged) > MAX_TOKENS:
+                merged = dict(sorted(merged.items(), key=lambda entry: entry[1])[-MAX_TOKENS:])
+            write_secret(path, msgspec.json.encode(merged))
+        with self._mutex:
+            self._known = merged
+            for key, moment in used.items():
+                if self._used.get(key) == moment:
+                    del self._used[key]
+
+
+def _later(some: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
+    """Of each id the later use."""
+    return {key: max(some.get(key, 0.0), others.get(key, 0.0)) for key in some.keys() | others.keys()}
 
 
 def _file(home: Home) -> Path:

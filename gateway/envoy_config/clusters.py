@@ -11,6 +11,8 @@ REST_CONNECT_TIMEOUT_SECONDS = 5.0
 MAX_REST_REQUESTS = 256
 """Connections to REST and requests under way there; more are refused with 503."""
 BUFFER_BYTES = 256 << 10
+MAX_AUTH_RETRIES = 1024
+"""Questions that are asked again at the same time; Envoy's own limit is 3."""
 
 
 def edge_clusters(config: GatewayConfig, trust_domain: str, legs: Legs) -> list[dict[str, object]]:
@@ -28,6 +30,10 @@ def edge_clusters(config: GatewayConfig, trust_domain: str, legs: Legs) -> list[
             trust_domain,
             connect_timeout=seconds(config.authorization_timeout),
             max_connection_duration=lifetime,
+            replicas=legs.more_auth,
+            # None is left out after failures: by then it has been started again, and the next to end may be the one
+            # that is left.
+            circuit_breakers={"thresholds": [{"max_retries": MAX_AUTH_RETRIES}] if legs.more_auth else []},
         ),
         cluster(
             "rest",

@@ -49,7 +49,7 @@ def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]
     if inputs.config.http3:
         listeners[EDGE_QUIC] = quic_listener(listeners[EDGE], inputs.config)
     listeners = {name: with_certificate_file(each, inputs.config) for name, each in listeners.items()}
-    listeners |= egress_listeners(inputs.egress, inputs.trust_domain)
+    listeners |= egress_listeners(inputs.egress, inputs.trust_domain, shared=inputs.config.envoys > 1)
     routes = route_configuration(inputs.config, inputs.routes, inputs.grants)
     clusters = [
         *edge_clusters(inputs.config, inputs.trust_domain, inputs.legs),

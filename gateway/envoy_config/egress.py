@@ -53,8 +53,11 @@ def is_on(config: EgressConfig) -> bool:
     return config.mode in {EgressSetting.ENFORCE, EgressSetting.AUDIT}
 
 
-def egress_listeners(config: EgressConfig, trust_domain: str) -> dict[str, dict[str, object]]:
-    """The listener for jobs and the three inside, by name; none when there is no way out."""
+def egress_listeners(config: EgressConfig, trust_domain: str, *, shared: bool = False) -> dict[str, dict[str, object]]:
+    """The listener for jobs and the three inside, by name; none when there is no way out.
+
+    ``shared``: several Envoys of one machine listen on the same port.
+    """
     if not is_on(config):
         return {}
     enforced = config.mode is EgressSetting.ENFORCE
@@ -62,7 +65,7 @@ def egress_listeners(config: EgressConfig, trust_domain: str) -> dict[str, dict[
         internal_listener(kind, UPSTREAM, idle=config.idle_timeout, longest=config.max_seconds, enforced=enforced)
         for kind in INTERNAL_LISTENERS
     ]
-    return {str(each["name"]): each for each in (_listener(config, trust_domain), *inside)}
+    return {str(each["name"]): each for each in (_listener(config, trust_domain, shared=shared), *inside)}
 
 
 def egress_clusters(config: EgressConfig) -> list[dict[str, object]]:
@@ -92,11 +95,11 @@ def egress_clusters(config: EgressConfig) -> list[dict[str, object]]:
     return [*({**internal_cluster(kind), "circuit_breakers": limits} for kind in INTERNAL_LISTENERS), upstream, nowhere]
 
 
-def _listener(config: EgressConfig, trust_domain: str) -> dict[str, object]:
+def _listener(config: EgressConfig, trust_domain: str, *, shared: bool) -> dict[str, object]:
     return {
         "name": EGRESS,
         "address": {"socket_address": {"address": config.host, "port_value": config.port}},
-        "enable_reuse_port": False,
+        "enable_reuse_port": shared,
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
         # Connections of jobs have a limit of their own: they shut out nobody from the gateway.
         "ignore_global_conn_limit": True,

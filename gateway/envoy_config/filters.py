@@ -26,7 +26,9 @@ from sluice.gateway.envoy_config.headers import (
 )
 from sluice.gateway.envoy_config.json_values import (
     FROM_XDS,
+    NOT_ANSWERED,
     extension,
+    retrying,
     seconds,
     typed,
 )
@@ -193,6 +195,12 @@ def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> 
                 "cluster": "auth",
                 "timeout": seconds(config.authorization_timeout),
             },
+            # A decision changes nothing, and may be made twice. Half of the time, for one that hangs.
+            **(
+                {"retry_policy": retrying(NOT_ANSWERED, try_seconds=config.authorization_timeout / 2)}
+                if config.auth_services > 1
+                else {}
+            ),
             "authorization_response": {
                 "allowed_upstream_headers": {"patterns": [{"prefix": "x-sluice-"}, {"exact": TRACEPARENT_HEADER}]},
                 "allowed_client_headers": {"patterns": [{"exact": header} for header in REFUSAL_HEADERS]},

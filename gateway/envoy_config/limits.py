@@ -28,7 +28,8 @@ def rate_limit(config: GatewayConfig) -> list[dict[str, object]]:
             config.principal_requests_per_second,
         ),
     ]
-    wanted = [(action, key, rate) for action, key, rate in limits if rate > 0]
+    # Of several Envoys each has its share: together they let no more pass than one would, wherever it comes in.
+    wanted = [(action, key, rate / config.envoys) for action, key, rate in limits if rate > 0]
     if not wanted:
         return []
     always = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}

@@ -43,6 +43,7 @@ def edge_listener(source: object, config: GatewayConfig, collector: Collector | 
         {
             "host": config.host,
             "port": config.port,
+            "reuse_port": config.envoys > 1,
             "header_timeout": seconds(config.header_timeout),
             "idle_timeout": seconds(config.idle_timeout),
             "upload_timeout": seconds(config.upload_timeout),

@@ -25,7 +25,14 @@ from sluice.gateway.envoy_config.filters import (
 )
 from sluice.gateway.envoy_config.headers import CLIENT_CERTIFICATE
 from sluice.gateway.envoy_config.http3 import alternative_service
-from sluice.gateway.envoy_config.json_values import exact_header, seconds, typed
+from sluice.gateway.envoy_config.json_values import (
+    NOT_ANSWERED,
+    NOT_SENT,
+    exact_header,
+    retrying,
+    seconds,
+    typed,
+)
 from sluice.pki.assertions import HEADER as ASSERTION, PASS_SCHEME
 
 REMOVED_TOWARDS_REST = ("authorization", "proxy-authorization", "cookie", CLIENT_CERTIFICATE)
@@ -166,25 +173,36 @@ def _auth_routes(config: GatewayConfig) -> list[dict[str, object]]:
         "direct_response": {"status": 413},
         "typed_per_filter_config": dict(open_route()),
     }
-    route: dict[str, object] = {
-        "match": {"path_separated_prefix": "/auth"},
-        "route": {"cluster": "auth", "timeout": seconds(config.request_timeout)},
-        "request_headers_to_remove": [ASSERTION],
+    everything = _to_auth(config, {"path_separated_prefix": "/auth"}, NOT_SENT)
+    if config.auth_services == 1:
+        return [refusal, everything]
+    reads = exact_header(":method", "GET")
+    # Of several auth services one may die before it has answered; what reads, or only makes a token, is asked again.
+    return [
+        refusal,
+        _to_auth(config, {"path_separated_prefix": "/auth", "headers": [reads]}, NOT_ANSWERED),
+        _to_auth(config, {"path": "/auth/exchange"}, NOT_ANSWERED),
+        everything,
+    ]
+
+
+def _to_auth(
+    config: GatewayConfig, match: Mapping[str, object], retry_on: str, removed: Sequence[str] = ()
+) -> dict[str, object]:
+    retry = {"retry_policy": retrying(retry_on)} if config.auth_services > 1 else {}
+    return {
+        "match": dict(match),
+        "route": {"cluster": "auth", "timeout": seconds(config.request_timeout), **retry},
+        "request_headers_to_remove": [*removed, ASSERTION],
         "typed_per_filter_config": dict(open_route()),
     }
-    return [refusal, route]
 
 
 def _discovery_routes(config: GatewayConfig) -> list[dict[str, object]]:
     """The keys of jobs' tokens: for everybody, without credentials; Envoy's limits for an address count."""
     read: _Condition = {"name": ":method", "string_match": {"safe_regex": {"regex": "GET|HEAD"}}}
     return [
-        {
-            "match": {"path": path, "headers": [read]},
-            "route": {"cluster": "auth", "timeout": seconds(config.request_timeout)},
-            "request_headers_to_remove": [*REMOVED_TOWARDS_REST, ASSERTION],
-            "typed_per_filter_config": dict(open_route()),
-        }
+        _to_auth(config, {"path": path, "headers": [read]}, NOT_ANSWERED, REMOVED_TOWARDS_REST)
         for path in DISCOVERY_PATHS
     ]
 

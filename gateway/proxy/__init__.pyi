@@ -1,4 +1,10 @@
-from .bootstrap import SOURCE as SOURCE, EnvoyPaths as EnvoyPaths, legs_of as legs_of, render as render
+from .bootstrap import (
+    SOURCE as SOURCE,
+    EnvoyPaths as EnvoyPaths,
+    legs_of as legs_of,
+    of_auth as of_auth,
+    render as render,
+)
 from .certificate_files import CertificateFiles as CertificateFiles
 from .envoy_admin import EnvoyAdmin as EnvoyAdmin, EnvoyElsewhere as EnvoyElsewhere
 from .envoy_process import EnvoyProcess as EnvoyProcess, arguments as arguments

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sluice.core import Home
 from sluice.gateway.audit_log import access_file
-from sluice.gateway.config import GatewayConfig
+from sluice.gateway.config import ENVOY_NAME, GatewayConfig
 from sluice.gateway.connect import connect_socket
 from sluice.gateway.envoy_config import DIRECTORY, FROM_XDS, fill, seconds
 from sluice.gateway.upstreams import (
@@ -40,17 +40,18 @@ class EnvoyPaths:
     access_log: Path
 
     @classmethod
-    def of(cls, home: Home) -> EnvoyPaths:
-        """Where they are in ``home``."""
+    def of(cls, home: Home, name: str = ENVOY_NAME) -> EnvoyPaths:
+        """Where they are in ``home``: what all Envoys of the home share, and what Envoy ``name`` has for itself."""
+        own = home if name == ENVOY_NAME else home.envoy(name)
         return cls(
-            admin_socket=home.sockets / "envoy-admin.sock",
+            admin_socket=own.sockets / "envoy-admin.sock",
             auth_socket=home.sockets / "auth.sock",
             xds_socket=home.sockets / "xds.sock",
-            sds_socket=home.sockets / "sds.sock",
+            sds_socket=own.sockets / "sds.sock",
             rest_socket=home.sockets / "rest.sock",
-            bootstrap=home.run / "envoy" / "bootstrap.json",
+            bootstrap=own.run / "envoy" / "bootstrap.json",
             configuration=home.run / "envoy" / "configuration.json",
-            access_log=access_file(home),
+            access_log=access_file(own),
             connect_socket=connect_socket(home),
         )
 
@@ -60,17 +61,26 @@ def legs_of(config: GatewayConfig, paths: EnvoyPaths, rest: tuple[str, int] | No
     auth_leg: Leg = UnixLeg(paths.auth_socket)
     if config.auth_host:
         auth_leg = TlsLeg(config.auth_host, config.auth_port, Role.AUTH)
+    others = tuple(UnixLeg(of_auth(paths.auth_socket, number)) for number in range(2, config.auth_services + 1))
     rest_leg = UnixLeg(paths.rest_socket) if rest is None else TlsLeg(*rest, Role.JOBMANAGER)
-    return Legs(auth_leg, rest_leg, UnixLeg(paths.connect_socket))
+    return Legs(auth_leg, rest_leg, UnixLeg(paths.connect_socket), others)
 
 
-def xds_leg(legs: Legs, paths: EnvoyPaths) -> Leg:
-    """The xDS server is at the address of the auth service (HTTP/2 there), or on a socket of its own."""
-    return legs.auth if isinstance(legs.auth, TlsLeg) else UnixLeg(paths.xds_socket)
+def of_auth(socket: Path, number: int) -> Path:
+    """The socket of the auth service with this number, in the place of the first one's ``socket``."""
+    return socket if number == 1 else socket.with_name(f"{socket.stem}-{number}{socket.suffix}")
+
+
+def xds_legs(legs: Legs, paths: EnvoyPaths) -> tuple[Leg, ...]:
+    """The xDS servers are at the addresses of the auth services (HTTP/2 there), or on sockets of their own."""
+    if isinstance(legs.auth, TlsLeg):
+        return legs.auth, *legs.more_auth
+    return tuple(UnixLeg(of_auth(paths.xds_socket, number)) for number in range(1, 2 + len(legs.more_auth)))
 
 
 def render(source: object, config: GatewayConfig, trust_domain: str, paths: EnvoyPaths, legs: Legs) -> object:
     """The complete bootstrap; raises :class:`BootstrapError` when source and values do not fit each other."""
+    xds, *more_xds = xds_legs(legs, paths)
     return fill(
         source,
         {
@@ -81,11 +91,12 @@ def render(source: object, config: GatewayConfig, trust_domain: str, paths: Envo
             "xds_service": grpc_service(XDS_CLUSTER),
             "xds_cluster": cluster(
                 XDS_CLUSTER,
-                xds_leg(legs, paths),
+                xds,
                 trust_domain,
                 connect_timeout="2s",
                 max_connection_duration=seconds(config.max_upstream_seconds),
                 http2=True,
+                replicas=more_xds,
             ),
             "sds_cluster": cluster(
                 SDS_CLUSTER,

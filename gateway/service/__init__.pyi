@@ -4,6 +4,7 @@ from .grpc_authz import GrpcAuthorization as GrpcAuthorization
 from .processes import (
     auth_announcement as auth_announcement,
     edge_directory as edge_directory,
+    envoy_announcement as envoy_announcement,
     run_auth as run_auth,
     run_envoy as run_envoy,
 )

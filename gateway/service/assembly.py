@@ -34,6 +34,7 @@ from sluice.gateway.service.auth_api import AuthApi
 from sluice.gateway.service.checks import CheckService
 from sluice.gateway.service.discovery import Discovery, FetchKeys
 from sluice.gateway.service.ext_authz import AuthService
+from sluice.gateway.shared_store import SqliteStore
 from sluice.gateway.signin import Directory, Provider, SignIn, key_cache
 from sluice.gateway.ui import RevocationClient
 from sluice.pki import Role
@@ -101,7 +102,8 @@ async def auth_service(
         policy.get()
         use = TokensLastUsed(home)
         provider = None if config.oidc is None else Provider(config.oidc, config.origin)
-        sign_in = SignIn(config, authenticator, audit, trust_domain, provider, use)
+        store = stack.enter_context(contextlib.closing(SqliteStore.of(home)))
+        sign_in = SignIn(config, authenticator, audit, trust_domain, store, provider, use)
         for _, cache in authenticator.issuers.values():
             stack.push_async_callback(cache.close)
         if provider is not None:

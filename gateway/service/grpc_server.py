@@ -17,6 +17,7 @@ from grpc_health.v1.health import aio as health  # type: ignore[import-untyped]
 
 from sluice.core import Home, PkiError, clear_stale_socket, make_private_directory
 from sluice.gateway.config import ExtAuthzConfig
+from sluice.gateway.proxy import of_auth
 from sluice.gateway.service.checks import CheckService
 from sluice.gateway.service.edge_clients import EdgeClients
 from sluice.gateway.service.grpc_authz import SERVICE, GrpcAuthorization
@@ -52,9 +53,9 @@ _OPTIONS = (
 )
 
 
-def ext_authz_socket(home: Home) -> Path:
+def ext_authz_socket(home: Home, number: int = 1) -> Path:
     """Where the gRPC server is behind its TLS: in a directory that only this user can enter."""
-    return home.sockets / "ext-authz.sock"
+    return of_auth(home.sockets / "ext-authz.sock", number)
 
 
 def allowed_clients(config: ExtAuthzConfig, trust_domain: str) -> PeerPolicy:
@@ -76,6 +77,7 @@ async def ext_authz_listener(
     identity: TlsIdentity,
     *,
     users: Path,
+    number: int = 1,
 ) -> AsyncIterator[tuple[str, int]]:
     """Serve until left; yields the address bound. On leaving, health says so first, and open calls are answered.
 
@@ -85,9 +87,10 @@ async def ext_authz_listener(
         checks: decides.
         identity: of the auth service.
         users: identity directory with the authority of users' certificates.
+        number: which of the auth services of ``home`` it is.
     """
     policy = allowed_clients(config, identity.spiffe_id.trust_domain)
-    path = ext_authz_socket(home)
+    path = ext_authz_socket(home, number)
     make_private_directory(path.parent)
     clear_stale_socket(path)
     servicer = health.HealthServicer()

@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -46,11 +47,13 @@ from sluice.gateway.config import (
     EDGE_NAME,
     ENVOY_NAME,
     GatewayConfig,
+    auth_number,
+    envoy_names,
 )
 from sluice.gateway.egress import RestJobs, authorization
 from sluice.gateway.egress_evidence import EgressEvidence
 from sluice.gateway.envoy_config import EGRESS, collector_of, is_on, load_source
-from sluice.gateway.errors import EnvoyFailed
+from sluice.gateway.errors import BootstrapError, EnvoyFailed
 from sluice.gateway.job_tokens import JobTokenDecisions
 from sluice.gateway.listening import ByApplicationProtocol, require_free_port
 from sluice.gateway.proxy import (
@@ -66,6 +69,7 @@ from sluice.gateway.proxy import (
     Sources,
     UseReports,
     legs_of,
+    of_auth,
     publishing,
     render,
 )
@@ -81,6 +85,7 @@ from sluice.pki.trust import reporting
 __all__ = [
     "auth_announcement",
     "edge_directory",
+    "envoy_announcement",
     "ext_authz_announcement",
     "route_file",
     "run_auth",
@@ -95,14 +100,21 @@ _SHUTDOWN_SECONDS = 2.0
 NO_EGRESS = EgressConfig(mode=EgressSetting.OFF)
 
 
-def auth_announcement(home: Home, config: GatewayConfig) -> Path:
+def auth_announcement(home: Home, config: GatewayConfig, number: int = 1) -> Path:
     """The path that exists once the auth service answers: its socket, or the file with its address."""
-    return home.run / "endpoints" / "auth.json" if config.auth_host else EnvoyPaths.of(home).auth_socket
+    return (
+        home.run / "endpoints" / "auth.json" if config.auth_host else of_auth(EnvoyPaths.of(home).auth_socket, number)
+    )
 
 
-def ext_authz_announcement(home: Home) -> Path:
+def ext_authz_announcement(home: Home, number: int = 1) -> Path:
     """The file with the address of the gRPC listener, while it serves."""
-    return home.run / "endpoints" / "ext-authz.json"
+    return of_auth(home.run / "endpoints" / "ext-authz.json", number)
+
+
+def envoy_announcement(home: Home, name: str = ENVOY_NAME) -> Path:
+    """The file with the address of Envoy ``name``, while it serves."""
+    return (home if name == ENVOY_NAME else home.envoy(name)).run / "endpoints" / "envoy.json"
 
 
 def edge_directory(home: Home) -> Path:
@@ -131,7 +143,8 @@ async def run_auth(
     Raises ``SluiceError`` when tokens, routes or the audit log are not in order, or there is no
     identity for the network: an auth service that cannot decide does not start.
     """
-    paths = EnvoyPaths.of(home)
+    paths, number = EnvoyPaths.of(home), auth_number(config, name)
+    server_name = "auth" if number == 1 else name
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(auth_service(home, config, trust_domain, name, locate_ca=locate_ca))
         checks, decides = service.checks, service.checks.authenticator
@@ -169,7 +182,11 @@ async def run_auth(
                 await stack.enter_async_context(egress_checks(service, jobs, outside, trust_domain))
             )
         xds = await stack.enter_async_context(
-            xds_service(status_file(home, "auth"), None if config.auth_host else paths.xds_socket, of_jobs)
+            xds_service(
+                status_file(home, server_name),
+                None if config.auth_host else of_auth(paths.xds_socket, number),
+                of_jobs,
+            )
         )
         if config.auth_host:
             peers = client_policy(Channel.AUTH, trust_domain)
@@ -195,7 +212,7 @@ async def run_auth(
             config = msgspec.structs.replace(config, auth_port=port)
             stack.callback(_publish(auth_announcement(home, config), host, port))
         else:
-            path = paths.auth_socket
+            path = of_auth(paths.auth_socket, number)
             listening = stack.enter_context(contextlib.closing(listen_unix(path)))
             stack.callback(path.unlink, missing_ok=True)
             stack.push_async_callback(runner.cleanup)
@@ -211,9 +228,11 @@ async def run_auth(
             # Late: importing gRPC takes longer than all else, and few have such a listener.
             from sluice.gateway.service.grpc_server import ext_authz_listener
 
-            asked = ext_authz_listener(home, config.ext_authz, checks, identity, users=edge_directory(home))
+            asked = ext_authz_listener(
+                home, config.ext_authz.of_number(number), checks, identity, users=edge_directory(home), number=number
+            )
             address = await stack.enter_async_context(asked)
-            stack.callback(_publish(ext_authz_announcement(home), *address))
+            stack.callback(_publish(ext_authz_announcement(home, number), *address))
         _LOG.info("auth service ready on %s with %d routes", where, len(checks.routes.get().routes))
         await asyncio.Event().wait()
 
@@ -226,6 +245,7 @@ async def run_envoy(
     home: Home,
     config: GatewayConfig,
     trust_domain: str,
+    name: str = ENVOY_NAME,
     *,
     rest: tuple[str, int] | None = None,
     elsewhere: bool = False,
@@ -240,6 +260,7 @@ async def run_envoy(
         home: where identities, sockets and logs are.
         config: where it listens, and where it finds the auth service.
         trust_domain: that of all identities.
+        name: which of the Envoys of this home; each but the first has files of its own below ``envoys``.
         rest: where it finds REST over mutual TLS; None: on its unix socket.
         elsewhere: somebody else starts Envoy, with the bootstrap that is written here, and shares ``run`` with this
             process: the sockets on which Envoy is given its secrets and is asked.
@@ -252,32 +273,51 @@ async def run_envoy(
         StoreError: an identity is missing or damaged.
         EnvoyFailed: Envoy did not start, or ended by itself.
     """
-    paths = EnvoyPaths.of(home)
-    legs, outside = legs_of(config, paths, rest), egress or NO_EGRESS
+    if name not in envoy_names(config):
+        raise BootstrapError(
+            f"gateway.envoys is {config.envoys}, and {name[:80]!r} is none of {', '.join(envoy_names(config))}",
+            "use one of these names, or set gateway.envoys",
+        )
+    own = home if name == ENVOY_NAME else home.envoy(name).create()
+    paths = EnvoyPaths.of(home, name)
+    legs, outside, shared = legs_of(config, paths, rest), egress or NO_EGRESS, config.envoys > 1
     # Before anything is written: another gateway of this home may be using the files.
     if not elsewhere:
-        require_free_port(config.host, config.port)
+        require_free_port(config.host, config.port, shared=shared)
         if config.http3:
             require_free_port(config.host, config.port, udp=True)
         if is_on(outside):
-            require_free_port(outside.host, outside.port)
+            require_free_port(outside.host, outside.port, shared=shared)
         clear_stale_socket(paths.admin_socket)
     make_private_directory(paths.bootstrap.parent)
     feeds = [SecretFeed(edge_directory(home), Side.EDGE, trust_domain)]
     if legs.any_tls or is_on(outside):
-        feeds.append(SecretFeed(home.identity(Role.GATEWAY, ENVOY_NAME), Side.INTERNAL, trust_domain))
+        feeds.append(SecretFeed(home.identity(Role.GATEWAY, name), Side.INTERNAL, trust_domain))
     first = {feed: given for feed in feeds if (given := feed.update(utc_now())) is not None}
     files = CertificateFiles.of(config)
     if files is not None:
         files.update(utc_now())
-    async with xds_service(status_file(home, "envoy"), paths.sds_socket) as sds:
+    async with xds_service(status_file(home, name), paths.sds_socket) as sds:
         secrets = Secrets(sds, first, files)
         document = render(load_source(SOURCE), config, trust_domain, paths, legs)
         _prepare_access_log(paths)
         write_secret(paths.bootstrap, msgspec.json.encode(document))
+        running = _Running(own, config, paths, secrets, outside, chains=bool(config.auth_host) or own is not home)
         if elsewhere:
-            await _accompany_envoy(home, config, EnvoyElsewhere(paths.admin_socket), secrets, outside)
-        await _run_envoy(home, config, paths, secrets, outside)
+            await _accompany_envoy(running, EnvoyElsewhere(paths.admin_socket))
+        await _run_envoy(running, home.root)
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What an Envoy runs with: ``home`` is its own part of it, and ``chains`` whether it chains its own access log."""
+
+    home: Home
+    config: GatewayConfig
+    paths: EnvoyPaths
+    secrets: Secrets
+    egress: EgressConfig
+    chains: bool
 
 
 def _prepare_access_log(paths: EnvoyPaths) -> None:
@@ -285,29 +325,28 @@ def _prepare_access_log(paths: EnvoyPaths) -> None:
     make_access_log(paths.access_log)
 
 
-async def _chain_access_log(home: Home, config: GatewayConfig, stack: contextlib.AsyncExitStack) -> None:
-    """An auth service elsewhere cannot read this machine's access log: it has a chain of its own here."""
-    if config.auth_host:
-        log = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
-        await stack.enter_async_context(keeping(home, log))
-        await stack.enter_async_context(exporting(home, config.audit_exports))
+async def _chain_access_log(running: _Running, stack: contextlib.AsyncExitStack) -> None:
+    """No auth service reads this access log (it is on another machine, or reads the first one's): it has a chain."""
+    if running.chains:
+        log = stack.enter_context(contextlib.closing(AuditLog(audit_file(running.home))))
+        await stack.enter_async_context(keeping(running.home, log))
+        await stack.enter_async_context(exporting(running.home, running.config.audit_exports))
 
 
-async def _accompany_envoy(
-    home: Home, config: GatewayConfig, envoy: EnvoyElsewhere, secrets: Secrets, egress: EgressConfig
-) -> NoReturn:
+async def _accompany_envoy(running: _Running, envoy: EnvoyElsewhere) -> NoReturn:
     """Announce an Envoy that another process starts, whenever it serves."""
+    home, config = running.home, running.config
     async with contextlib.AsyncExitStack() as stack:
-        await _chain_access_log(home, config, stack)
+        await _chain_access_log(running, stack)
         reports = UseReports(envoy)
         stack.callback(reports.close)
-        stack.callback(asyncio.create_task(secrets.feed_forever(reports)).cancel)
-        await stack.enter_async_context(rotating(EnvoyPaths.of(home).access_log, envoy))
+        stack.callback(asyncio.create_task(running.secrets.feed_forever(reports)).cancel)
+        await stack.enter_async_context(rotating(running.paths.access_log, envoy))
         while True:
             port = await envoy.until_serving()
             with contextlib.ExitStack() as announced:
-                announced.callback(_publish(home.run / "endpoints" / "envoy.json", config.host, port))
-                await _announce_egress(home, envoy, egress, announced)
+                announced.callback(_publish(envoy_announcement(home), config.host, port))
+                await _announce_egress(home, envoy, running.egress, announced)
                 _LOG.info("Envoy serves https://%s:%d", config.host, port)
                 await envoy.until_gone()
                 _LOG.warning("Envoy does not answer any more")
@@ -323,26 +362,25 @@ async def _announce_egress(
         _LOG.info("Envoy takes connections of jobs to destinations outside on %s:%d", egress.host, port)
 
 
-async def _run_envoy(
-    home: Home, config: GatewayConfig, paths: EnvoyPaths, secrets: Secrets, egress: EgressConfig
-) -> None:
+async def _run_envoy(running: _Running, directory: Path) -> None:
+    home, config, paths = running.home, running.config, running.paths
     make_private_directory(home.logs)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(paths.admin_socket.unlink, missing_ok=True)
-        await _chain_access_log(home, config, stack)
+        await _chain_access_log(running, stack)
         # In the home, where the paths of its configuration begin: that may come from another machine.
         envoy = await EnvoyProcess.start(
-            paths.bootstrap, admin_socket=paths.admin_socket, log=home.logs / "envoy-proxy.log", directory=home.root
+            paths.bootstrap, admin_socket=paths.admin_socket, log=home.logs / "envoy-proxy.log", directory=directory
         )
         reports = UseReports(envoy)
         stack.callback(reports.close)
         stack.push_async_callback(envoy.stop)
-        feeding = asyncio.create_task(secrets.feed_forever(reports))
+        feeding = asyncio.create_task(running.secrets.feed_forever(reports))
         stack.callback(feeding.cancel)
         await stack.enter_async_context(rotating(paths.access_log, envoy))
         port = await envoy.listening_port()
-        await _announce_egress(home, envoy, egress, stack)
-        stack.callback(_publish(home.run / "endpoints" / "envoy.json", config.host, port))
+        await _announce_egress(home, envoy, running.egress, stack)
+        stack.callback(_publish(envoy_announcement(home), config.host, port))
         _LOG.info("Envoy serves https://%s:%d", config.host, port)
         code = await envoy.wait()
         raise EnvoyFailed(f"Envoy ended by itself (exit code {code})", envoy.tail())

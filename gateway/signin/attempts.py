@@ -1,4 +1,4 @@
-"""Sign-ins in progress at the identity provider; each is completed at most once. No I/O.
+"""Sign-ins in progress at the identity provider; each is completed at most once, by any auth service.
 
 Sources: RFC 6749 section 10.12 (state), RFC 7636 (PKCE), OpenID Connect Core section 3.1.2.1 (nonce).
 """
@@ -9,8 +9,10 @@ import base64
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass
 
+import msgspec
+
+from sluice.gateway.shared_store import SharedStore
 from sluice.gateway.signin.pending_requests import PendingRequests
 
 MAX_ATTEMPTS = 10_000
@@ -19,8 +21,7 @@ MAX_ATTEMPTS_PER_ADDRESS = 100
 LIFETIME_SECONDS = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """One sign-in: what was sent to the provider, and what must come back."""
 
     state: str
@@ -40,8 +41,15 @@ class Attempt:
 class Attempts:
     """Bounded, in all and for each address."""
 
-    def __init__(self) -> None:
-        self._open: PendingRequests[Attempt] = PendingRequests(LIFETIME_SECONDS, MAX_ATTEMPTS, MAX_ATTEMPTS_PER_ADDRESS)
+    def __init__(self, store: SharedStore) -> None:
+        self._open = PendingRequests(
+            store,
+            "sign-ins",
+            Attempt,
+            lifetime=LIFETIME_SECONDS,
+            limit=MAX_ATTEMPTS,
+            limit_per_address=MAX_ATTEMPTS_PER_ADDRESS,
+        )
 
     def begin(self, browser: str, return_to: str, address: str, now: float) -> Attempt:
         """A sign-in of ``browser`` (its login cookie's value) from ``address``; raises :class:`TooManyPending`."""

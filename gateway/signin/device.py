@@ -9,11 +9,11 @@ import msgspec
 from aiohttp import web
 
 from sluice.gateway.credentials import Authenticated, Unauthenticated
-from sluice.gateway.principal import Subject
 from sluice.gateway.signin import pages
 from sluice.gateway.signin.device_codes import (
     LIFETIME_SECONDS,
     Answer,
+    Approver,
     DeviceCodes,
     Pending,
 )
@@ -31,13 +31,14 @@ class Device:
 
     def __init__(self, sign_in: SignIn) -> None:
         self._sign_in = sign_in
-        self._codes = DeviceCodes()
-        self._guesses = Throttle()
+        self._codes = DeviceCodes(sign_in.store)
+        self._guesses = Throttle(sign_in.store, "device-code-failures")
 
     async def begin(self, request: AuthRequest, note: AuditNote) -> web.Response:
         """``POST /auth/device``: a command asks to be signed in."""
         try:
-            code, pending = self._codes.begin(request.address or "an unknown address", self._sign_in.clock())
+            address = request.address or "an unknown address"
+            code, pending = await asyncio.to_thread(self._codes.begin, address, self._sign_in.clock())
         except TooManyPending as error:
             raise too_many(error, "Too many commands wait to be signed in.") from error
         note.reason = "a command asks to be signed in"
@@ -58,7 +59,8 @@ class Device:
         """``POST /auth/device/token``: a command asks whether it has been signed in."""
         if request.form.get("grant_type") != GRANT_TYPE:
             return _error(note, "unsupported_grant_type")
-        found = self._codes.ask(request.form.get("device_code", ""), self._sign_in.clock())
+        shown = request.form.get("device_code", "")
+        found = await asyncio.to_thread(self._codes.ask, shown, self._sign_in.clock())
         if isinstance(found, Answer):
             return _error(note, found)
         begin = self._sign_in.authenticator.sessions.begin
@@ -90,7 +92,7 @@ class Device:
         name, csrf = who.principal.name, who.csrf or ""
         if not code:
             return page(pages.device(name=name, csrf=csrf))
-        pending = self._find(code, who, note)
+        pending = await asyncio.to_thread(self._find, code, who, note)
         if pending is None:
             text = "No command is waiting with this code."
             return page(pages.device(name=name, csrf=csrf, error=text), status=404)
@@ -103,14 +105,17 @@ class Device:
         who = await self._sign_in.who(request)
         session = _require_browser(who)
         note.principal, note.credential = who.principal.name, who.principal.credential.id
-        pending = self._find(request.form.get("user_code", ""), who, note)
+        code, approved = request.form.get("user_code", ""), request.form.get("decision") == "approve"
+        if await asyncio.to_thread(self._find, code, who, note) is not None:
+            now = self._sign_in.clock()
+            pending = await asyncio.to_thread(self._codes.decide, code, session if approved else None, now)
+        else:
+            pending = None
         if pending is None:
             raise Refused(404, "unknown device code", "No command is waiting with this code.")
-        if request.form.get("decision") != "approve":
-            pending.denied = True
+        if not approved:
             note.reason = "did not sign in a command"
             return page(pages.message("Not signed in", "The command was refused. You can close this page."))
-        pending.who = session
         note.reason = f"signed in a command at {pending.address}"
         return page(pages.message("Signed in", "The command goes on. You can close this page."))
 
@@ -126,11 +131,12 @@ class Device:
         return pending
 
 
-def _require_browser(who: Authenticated) -> Subject:
+def _require_browser(who: Authenticated) -> Approver:
     """The user of a browser session as a command's subject. A token's session is refused: its rights must not widen."""
-    if who.csrf is None or who.principal.method not in {"session", "user"}:
+    method = who.principal.method
+    if who.csrf is None or method not in {"session", "user"}:
         raise Refused(403, "not a session of a browser", "Sign in with a browser to sign in a command.")
-    return Subject(who.principal.name, who.principal.method, who.principal.groups)
+    return Approver(who.principal.name, "user" if method == "user" else "session", who.principal.groups)
 
 
 def _error(note: AuditNote, code: str) -> web.Response:

@@ -35,9 +35,9 @@ class Login:
 
     def __init__(self, sign_in: SignIn) -> None:
         self._sign_in = sign_in
-        self._attempts = Attempts()
-        self._by_name = Throttle()
-        self._by_address = Throttle(FREE_FAILURES_PER_ADDRESS)
+        self._attempts = Attempts(sign_in.store)
+        self._by_name = Throttle(sign_in.store, "failures-by-name")
+        self._by_address = Throttle(sign_in.store, "failures-by-address", FREE_FAILURES_PER_ADDRESS)
         self._hashing = asyncio.Semaphore(CONCURRENT_HASHES)
         self._waiting = 0
 
@@ -65,7 +65,7 @@ class Login:
         keys = (f"{name}\n{request.address}", request.address)
         if "api_token" in request.form:
             return await self._with_token(request, back, note)
-        wait = max(self._by_name.wait(keys[0], now), self._by_address.wait(keys[1], now))
+        wait = await asyncio.to_thread(self._wait, keys, now)
         if wait > 0 or self._waiting >= MAX_WAITING_HASHES:
             note.reason = "too many failed sign-ins"
             return self._form(request, back, f"Too many attempts. Wait {int(wait) + 1} seconds.", status=429)
@@ -78,11 +78,10 @@ class Login:
             finally:
                 self._waiting -= 1
         if user is None or self._locked_out(name):
-            self._by_name.failed(keys[0], now)
-            self._by_address.failed(keys[1], now)
+            await asyncio.to_thread(self._failed, keys, now)
             note.reason = "wrong name or password, or locked out"
             return self._form(request, back, "Name or password is wrong.", status=403)
-        self._by_name.succeeded(keys[0])
+        await asyncio.to_thread(self._by_name.succeeded, keys[0], now)
         subject = Subject(user.name, "user", user.groups)
         session, cookies = await sign_in.begin_browser_session(subject, request)
         note.principal, note.credential, note.reason = user.name, session, "signed in with a password"
@@ -91,13 +90,13 @@ class Login:
     async def _with_token(self, request: AuthRequest, back: str, note: AuditNote) -> web.Response:
         """Exchange an API token for a browser session, which has the token's permissions and expires with it."""
         sign_in, now = self._sign_in, self._sign_in.clock()
-        if (wait := self._by_address.wait(request.address, now)) > 0:
+        if (wait := await asyncio.to_thread(self._by_address.wait, request.address, now)) > 0:
             note.reason = "too many failed sign-ins"
             return self._form(request, back, f"Too many attempts. Wait {int(wait) + 1} seconds.", status=429)
         try:
             who = sign_in.authenticator.of_token(request.form["api_token"].strip()[:MAX_TOKEN_CHARACTERS])
         except Unauthenticated as error:
-            self._by_address.failed(request.address, now)
+            await asyncio.to_thread(self._by_address.failed, request.address, now)
             note.credential, note.reason = error.credential, f"sign-in with a token: {error.reason}"
             return self._form(request, back, "The token is not valid.", status=403)
         name, token = who.principal.name, who.principal.credential
@@ -114,9 +113,8 @@ class Login:
         if provider is None:
             raise Refused(404, "no identity provider", "There is no such resource here.")
         # 1. Begun here, by this browser, not long ago, and not finished before.
-        attempt = self._attempts.finish(
-            request.query.get("state", ""), request.cookies.get(LOGIN_COOKIE, ""), sign_in.clock()
-        )
+        state, browser = request.query.get("state", ""), request.cookies.get(LOGIN_COOKIE, "")
+        attempt = await asyncio.to_thread(self._attempts.finish, state, browser, sign_in.clock())
         if attempt is None:
             note.reason = "no pending sign-in of this browser with this state"
             return _failed(400)
@@ -133,7 +131,7 @@ class Login:
             return _failed(403)
         # 3. A session with an id that nobody knew before (no fixation).
         session, cookies = await sign_in.begin_browser_session(redeemed.subject, request)
-        sign_in.remember_id_token(session, redeemed.id_token)
+        await asyncio.to_thread(sign_in.remember_id_token, session, redeemed.id_token)
         note.principal, note.credential, note.reason = name, session, "signed in with the identity provider"
         return redirect(attempt.return_to, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
 
@@ -166,7 +164,7 @@ class Login:
             raise Refused(403, "not a session", "Only sessions are signed out; see `sluice token revoke`.")
         await sign_in.end_session(identifier, who.principal.name)
         note.principal, note.credential, note.reason = who.principal.name, identifier, "signed out"
-        id_token = sign_in.id_tokens.pop(identifier, None)
+        id_token = await asyncio.to_thread(sign_in.take_id_token, identifier)
         url = None
         if sign_in.provider is not None and who.principal.method == "session":
             url = await sign_in.provider.logout_url(id_token)
@@ -199,7 +197,7 @@ class Login:
             raise Refused(404, "no identity provider", "There is no such resource here.")
         token, cookies = sign_in.login_token(request)
         try:
-            attempt = self._attempts.begin(token, back, request.address, sign_in.clock())
+            attempt = await asyncio.to_thread(self._attempts.begin, token, back, request.address, sign_in.clock())
         except TooManyPending as error:
             raise too_many(error, "Too many people are signing in.") from error
         try:
@@ -220,6 +218,14 @@ class Login:
             error=error,
         )
         return page(html, status=status, cookies=cookies)
+
+    def _wait(self, keys: tuple[str, str], now: float) -> float:
+        """Seconds until a try counts: for this name at this address, and for the address."""
+        return max(self._by_name.wait(keys[0], now), self._by_address.wait(keys[1], now))
+
+    def _failed(self, keys: tuple[str, str], now: float) -> None:
+        self._by_name.failed(keys[0], now)
+        self._by_address.failed(keys[1], now)
 
     def _with_users(self) -> bool:
         return bool(self._sign_in.authenticator.users.get().records)

@@ -1,17 +1,25 @@
-"""Requests that callers have begun before they sign in: bounded in total and for each address. No I/O.
+"""Requests that callers have begun before they sign in: bounded in total and for each address.
 
 Anybody can begin one, so anybody could fill all places. A limit for each address makes that expensive. When all places
 are taken, new requests are refused; pending ones, whose users may be entering a code, are never dropped for them.
+
+They are in the store that all auth services share, so any of them can go on with what another one began, and each is
+completed once. Everything here waits for a disk.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+import hashlib
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
+import msgspec
+
+from sluice.gateway.errors import SharedStoreError
+from sluice.gateway.shared_store import Entry, SharedStore
 from sluice.pki.tls import network_of
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class TooManyPending(Exception):  # answered with 429
@@ -23,66 +31,100 @@ class TooManyPending(Exception):  # answered with 429
 
 
 class PendingRequests(Generic[_T]):
-    """Pending requests by key; each expires after its lifetime.
+    """Pending requests by key; each expires after its lifetime. The store has only digests of keys.
 
     Args:
+        store: where they are kept.
+        space: the name of their space there.
+        kind: their type.
         lifetime: in seconds.
         limit: of all together.
         limit_per_address: of one address (IPv6: of one /64 network).
     """
 
-    def __init__(self, lifetime: float, limit: int, limit_per_address: int) -> None:
+    def __init__(
+        self, store: SharedStore, space: str, kind: type[_T], *, lifetime: float, limit: int, limit_per_address: int
+    ) -> None:
+        self._store = store
+        self._space = space
+        self._kind = kind
         self._lifetime = lifetime
         self._limit = limit
         self._limit_per_address = limit_per_address
-        self._open: OrderedDict[str, tuple[_T, str, float]] = OrderedDict()
-        self._per_network: Counter[str] = Counter()
 
     def add(self, key: str, one: _T, address: str, now: float) -> None:
         """Add a request that was begun from ``address``; raises :class:`TooManyPending`."""
-        self._expire(now)
         network = network_of(address)
-        if self._per_network[network] >= self._limit_per_address:
-            mine = next(began for _, each, began in self._open.values() if each == network)
-            raise TooManyPending(f"{self._limit_per_address} of {network} are under way already", self._left(mine, now))
-        if len(self._open) >= self._limit:
-            _, _, began = next(iter(self._open.values()))
-            raise TooManyPending(f"{self._limit} are under way already", self._left(began, now))
-        self._open[key] = one, network, now
-        self._per_network[network] += 1
+        with self._store.transaction(self._space, now) as entries:
+            if entries.count(network) >= self._limit_per_address:
+                raise TooManyPending(
+                    f"{self._limit_per_address} of {network} are under way already",
+                    self._left(entries.oldest(network), now),
+                )
+            if entries.count() >= self._limit:
+                raise TooManyPending(f"{self._limit} are under way already", self._left(entries.oldest(), now))
+            value = msgspec.json.encode(one)
+            entries.put(Entry(_digest(key), value, since=now, until=now + self._lifetime, group=network))
 
     def get(self, key: str, now: float) -> _T | None:
         """The request with this key, unless it has expired."""
-        self._expire(now)
-        found = self._open.get(key)
-        return None if found is None else found[0]
+        with self._store.transaction(self._space, now) as entries:
+            found = entries.get(_digest(key))
+        return None if found is None else self._decode(found)
 
     def pop(self, key: str, now: float) -> _T | None:
-        """Remove and return the request with this key, unless it has expired."""
-        self._expire(now)
-        return self._remove(key)
+        """Remove and return the request with this key, unless it has expired. Of several callers one gets it."""
+        with self._store.transaction(self._space, now) as entries:
+            found = entries.get(_digest(key))
+            entries.remove(_digest(key))
+        return None if found is None else self._decode(found)
+
+    def change(self, key: str, change: Callable[[_T], _T | None], now: float) -> _T | None:
+        """Replace the request with this key by what ``change`` makes of it (None: remove it); returns what it was."""
+        with self._store.transaction(self._space, now) as entries:
+            found = entries.get(_digest(key))
+            if found is None:
+                return None
+            before = self._decode(found)
+            self._replace(entries.put, entries.remove, found, change(before))
+        return before
+
+    def change_first(self, wanted: Callable[[_T], bool], change: Callable[[_T], _T | None], now: float) -> _T | None:
+        """As :meth:`change` for the oldest request that is ``wanted``; returns what it was, None: there is none."""
+        with self._store.transaction(self._space, now) as entries:
+            for found in entries.entries():
+                before = self._decode(found)
+                if wanted(before):
+                    self._replace(entries.put, entries.remove, found, change(before))
+                    return before
+        return None
 
     def all(self, now: float) -> list[_T]:
         """All pending requests, the oldest first."""
-        self._expire(now)
-        return [one for one, _, _ in self._open.values()]
+        with self._store.transaction(self._space, now) as entries:
+            return [self._decode(each) for each in entries.entries()]
 
-    def _left(self, began: float, now: float) -> float:
-        return max(1.0, began + self._lifetime - now)
+    @staticmethod
+    def _replace(
+        put: Callable[[Entry], None], remove: Callable[[str], None], found: Entry, changed: msgspec.Struct | None
+    ) -> None:
+        if changed is None:
+            remove(found.key)
+        else:
+            value = msgspec.json.encode(changed)
+            put(Entry(found.key, value, since=found.since, until=found.until, group=found.group))
 
-    def _expire(self, now: float) -> None:
-        while self._open:
-            key, (_, _, began) = next(iter(self._open.items()))
-            if now - began <= self._lifetime:
-                return
-            self._remove(key)
+    def _decode(self, entry: Entry) -> _T:
+        try:
+            return msgspec.json.decode(entry.value, type=self._kind)
+        except msgspec.MsgspecError as error:
+            raise SharedStoreError(
+                f"an entry of {self._space} in the shared store is damaged: {error}", "it is forgotten within minutes"
+            ) from error
 
-    def _remove(self, key: str) -> _T | None:
-        found = self._open.pop(key, None)
-        if found is None:
-            return None
-        one, network, _ = found
-        self._per_network[network] -= 1
-        if not self._per_network[network]:
-            del self._per_network[network]
-        return one
+    def _left(self, oldest: Entry | None, now: float) -> float:
+        return max(1.0, (now if oldest is None else oldest.until) - now)
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()

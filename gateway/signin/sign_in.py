@@ -7,9 +7,8 @@ import datetime as dt
 import hmac
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from aiohttp import hdrs, web
 
@@ -34,6 +33,7 @@ from sluice.gateway.problem_page import (
     problem_page,
     wants_page,
 )
+from sluice.gateway.shared_store import MAX_VALUE_BYTES, Entry, SharedStore
 from sluice.gateway.signin.cookies import (
     LOGIN_COOKIE,
     pass_cookie,
@@ -46,6 +46,7 @@ from sluice.gateway.signin.responses import answer
 from sluice.pki.assertions import SessionId
 
 MAX_ID_TOKENS = 2000
+_ID_TOKENS = "id-tokens"
 _LOGIN_SECONDS = 600
 _RESERVED_SECONDS = 60
 _LOGIN_TOKEN_CHARACTERS = 43
@@ -53,17 +54,16 @@ _LOGIN_TOKEN_CHARACTERS = 43
 
 @dataclass
 class SignIn:
-    """The state of signing in, of one auth service."""
+    """The state of signing in; what is under way is in ``store``, which all auth services share."""
 
     config: GatewayConfig
     authenticator: Authenticator
     audit: AuditWriter
     realm: str
+    store: SharedStore
     provider: Provider | None = None
     token_use: TokensLastUsed | None = None
     clock: Callable[[], float] = time.time
-    id_tokens: OrderedDict[SessionId, str] = field(default_factory=OrderedDict)
-    """Session id -> ID token, to tell the provider who signs out. In memory: without it the provider asks."""
 
     async def who(self, request: AuthRequest) -> Authenticated:
         """The caller, after the CSRF check; raises :class:`Refused` or ``Unauthenticated``."""
@@ -126,10 +126,21 @@ class SignIn:
         await asyncio.to_thread(self.authenticator.sessions.end, identifier)
 
     def remember_id_token(self, session: SessionId, id_token: str) -> None:
-        """Keep an ID token for signing out."""
-        self.id_tokens[session] = id_token
-        while len(self.id_tokens) > MAX_ID_TOKENS:
-            self.id_tokens.popitem(last=False)
+        """Keep an ID token, to tell the provider who signs out. Waits for a disk."""
+        now, data = self.clock(), id_token.encode()
+        if len(data) > MAX_VALUE_BYTES:
+            return  # without it the provider asks
+        with self.store.transaction(_ID_TOKENS, now) as entries:
+            while entries.count() >= MAX_ID_TOKENS and (oldest := entries.oldest()) is not None:
+                entries.remove(oldest.key)
+            entries.put(Entry(session, data, since=now, until=now + self.config.session_lifetime))
+
+    def take_id_token(self, session: SessionId) -> str | None:
+        """The ID token of a session that ends. Waits for a disk."""
+        with self.store.transaction(_ID_TOKENS, self.clock()) as entries:
+            found = entries.get(session)
+            entries.remove(session)
+        return None if found is None else found.value.decode()
 
     def login_token(self, request: AuthRequest) -> tuple[str, list[str]]:
         """The secret between this browser and us before it has a session, and the cookie when it is new."""

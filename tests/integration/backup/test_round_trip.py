@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from sluice.cli.backup.contents import is_known
 from sluice.cli.backup.encryption import ARMOUR_END
 from sluice.cli.backup.passphrase import decrypt_text
 from sluice.core.home import Home
+from sluice.gateway.audit_log.log import AuditLog, audit_file
 from sluice.gateway.audit_log.verification import read_records, verify_log
 from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.credentials.users import UserStore
@@ -102,6 +104,16 @@ def test_nothing_of_processes_sessions_and_join_tokens_is_in_a_backup(lived_in: 
     )
     assert not [path for path in restored if path.startswith(gone)]
     assert int(restored["ha/epoch"]) > 1_700_000_000
+
+
+def test_audit_log_of_another_envoy_is_kept(lived_in: LivedIn) -> None:
+    part = lived_in.home.envoy("envoy-2")
+    with contextlib.closing(AuditLog(audit_file(part))) as log:
+        log.event("test.made", "local:test")
+    home = lived_in.restore(lived_in.back_up(), ACCEPT)
+    restored = home.envoy("envoy-2").gateway / "audit"
+    assert [record.kind for record in read_records(restored) if record.event == "act"] == ["test.made"]
+    verify_log(restored)
 
 
 def test_somebody_has_thought_about_every_file_of_a_home(lived_in: LivedIn) -> None:

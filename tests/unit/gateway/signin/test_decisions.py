@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
@@ -13,12 +18,14 @@ from sluice.gateway.credentials.sessions import (
     SessionLimits,
 )
 from sluice.gateway.principal import Subject
+from sluice.gateway.shared_store.sqlite import SqliteStore
 from sluice.gateway.signin.attempts import LIFETIME_SECONDS, MAX_ATTEMPTS_PER_ADDRESS, Attempts
 from sluice.gateway.signin.device_codes import (
     INTERVAL_SECONDS,
     LIFETIME_SECONDS as CODE_SECONDS,
     MAX_OPEN_PER_ADDRESS,
     Answer,
+    Approver,
     DeviceCodes,
     normalized,
 )
@@ -27,7 +34,6 @@ from sluice.gateway.signin.requests import return_path
 from sluice.gateway.signin.throttle import (
     FORGET_SECONDS,
     FREE_FAILURES,
-    MAX_KEYS,
     MAX_WAIT_SECONDS,
     Throttle,
 )
@@ -36,11 +42,24 @@ from sluice.pki.assertions.principal import CertificateId, Credential
 NOW = 1_800_000_000.0
 HOST = "198.51.100.7"
 ADA = Subject("ada", "session", ("staff",))
+ADA_APPROVES = Approver("ada", "session", ("staff",))
 LIMITS = SessionLimits(lifetime=3600, idle=600)
 
 
-def test_an_attempt_ends_once_in_its_browser_and_in_time() -> None:
-    attempts = Attempts()
+class Waiting(msgspec.Struct, frozen=True):
+    """A request that waits."""
+
+    what: str = ""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    with contextlib.closing(SqliteStore(tmp_path / "shared.sqlite")) as opened:
+        yield opened
+
+
+def test_an_attempt_ends_once_in_its_browser_and_in_time(store: SqliteStore) -> None:
+    attempts = Attempts(store)
     kept = attempts.begin("b1", "/x", HOST, NOW)
     assert attempts.finish(kept.state, "b1", NOW) == kept
     assert attempts.finish(kept.state, "b1", NOW) is None
@@ -52,8 +71,8 @@ def test_an_attempt_ends_once_in_its_browser_and_in_time() -> None:
     assert attempts.finish("invented", "b1", NOW) is None
 
 
-def test_a_flood_of_attempts_leaves_those_alone_that_are_under_way() -> None:
-    attempts = Attempts()
+def test_a_flood_of_attempts_leaves_those_alone_that_are_under_way(store: SqliteStore) -> None:
+    attempts = Attempts(store)
     mine = attempts.begin("b", "/", HOST, NOW)
     for _ in range(MAX_ATTEMPTS_PER_ADDRESS):
         attempts.begin("", "/", "192.0.2.66", NOW)
@@ -67,75 +86,76 @@ def test_a_flood_of_attempts_leaves_those_alone_that_are_under_way() -> None:
     attempts.begin("", "/", "192.0.2.66", NOW + LIFETIME_SECONDS + 1)
 
 
-def test_when_all_places_are_taken_nobodys_is_given_up() -> None:
-    waiting: PendingRequests[str] = PendingRequests(60.0, limit=3, limit_per_address=2)
-    waiting.add("mine", "mine", HOST, NOW)
+def test_when_all_places_are_taken_nobodys_is_given_up(store: SqliteStore) -> None:
+    waiting = PendingRequests(store, "w", Waiting, lifetime=60.0, limit=3, limit_per_address=2)
+    waiting.add("mine", Waiting("mine"), HOST, NOW)
     for number in range(2):
-        waiting.add(f"flood {number}", "", f"2001:db8:0:{number}::1", NOW + 10)
+        waiting.add(f"flood {number}", Waiting(), f"2001:db8:0:{number}::1", NOW + 10)
     with pytest.raises(TooManyPending) as refused:
-        waiting.add("late", "", "203.0.113.9", NOW + 20)
+        waiting.add("late", Waiting(), "203.0.113.9", NOW + 20)
     assert refused.value.retry_after == 40.0
-    assert waiting.get("mine", NOW + 60) == "mine"
-    assert waiting.pop("mine", NOW + 60) == "mine"
+    assert waiting.get("mine", NOW + 60) == Waiting("mine")
+    assert waiting.pop("mine", NOW + 60) == Waiting("mine")
     assert waiting.pop("mine", NOW + 60) is None
-    waiting.add("late", "late", "203.0.113.9", NOW + 60)
-    assert waiting.all(NOW + 71) == ["late"]
+    waiting.add("late", Waiting("late"), "203.0.113.9", NOW + 60)
+    assert waiting.all(NOW + 71) == [Waiting("late")]
 
 
-def test_addresses_of_one_network_count_as_one() -> None:
-    waiting: PendingRequests[str] = PendingRequests(60.0, limit=100, limit_per_address=2)
+def test_addresses_of_one_network_count_as_one(store: SqliteStore) -> None:
+    waiting = PendingRequests(store, "w", Waiting, lifetime=60.0, limit=100, limit_per_address=2)
     for number in range(2):
-        waiting.add(str(number), "", f"2001:db8::{number}", NOW)
+        waiting.add(str(number), Waiting(), f"2001:db8::{number}", NOW)
     with pytest.raises(TooManyPending):
-        waiting.add("one more", "", "2001:db8::ffff", NOW)
-    assert waiting.pop("0", NOW) == ""
-    waiting.add("instead", "", "2001:db8::ffff", NOW)
+        waiting.add("one more", Waiting(), "2001:db8::ffff", NOW)
+    assert waiting.pop("0", NOW) == Waiting()
+    waiting.add("instead", Waiting(), "2001:db8::ffff", NOW)
 
 
-def test_a_flood_of_device_codes_leaves_those_alone_that_wait() -> None:
-    codes = DeviceCodes()
+def test_a_flood_of_device_codes_leaves_those_alone_that_wait(store: SqliteStore) -> None:
+    codes = DeviceCodes(store)
     code, pending = codes.begin(HOST, NOW)
     for _ in range(MAX_OPEN_PER_ADDRESS):
         codes.begin("192.0.2.66", NOW)
     with pytest.raises(TooManyPending):
         codes.begin("192.0.2.66", NOW)
-    found = codes.find(pending.user_code, NOW)
-    assert found is pending
-    found.who = ADA
-    assert codes.ask(code, NOW + INTERVAL_SECONDS) == found.who
+    assert codes.find(pending.user_code, NOW) == pending
+    codes.decide(pending.user_code, ADA_APPROVES, NOW)
+    assert codes.ask(code, NOW + INTERVAL_SECONDS) == ADA
 
 
-def test_a_device_code_waits_is_approved_and_counts_once() -> None:
-    codes = DeviceCodes()
+def test_a_device_code_waits_is_approved_and_counts_once(store: SqliteStore) -> None:
+    codes = DeviceCodes(store)
     code, pending = codes.begin("192.0.2.1", NOW)
     assert codes.ask(code, NOW) is Answer.PENDING
     assert codes.ask(code, NOW + 0.5) is Answer.SLOW_DOWN
     found = codes.find(pending.user_code.lower(), NOW)
-    assert found is pending
-    found.who = ADA
+    assert found is not None
+    assert found.user_code == pending.user_code
+    assert codes.decide(pending.user_code.lower(), ADA_APPROVES, NOW) == found
     assert codes.find(pending.user_code, NOW) is None
+    assert codes.decide(pending.user_code, None, NOW) is None, "the first decision counts"
     assert codes.ask(code, NOW + INTERVAL_SECONDS + 6) == ADA
     assert codes.ask(code, NOW + 60) is Answer.EXPIRED
 
 
-def test_a_device_code_that_is_refused_unknown_or_too_old() -> None:
-    codes = DeviceCodes()
+def test_a_device_code_that_is_refused_unknown_or_too_old(store: SqliteStore) -> None:
+    codes = DeviceCodes(store)
     code, pending = codes.begin("", NOW)
     old, _ = codes.begin("", NOW)
-    pending.denied = True
+    codes.decide(pending.user_code, None, NOW)
     assert codes.ask(code, NOW) is Answer.DENIED
     assert codes.ask("invented", NOW) is Answer.EXPIRED
     assert codes.ask(old, NOW + CODE_SECONDS + 1) is Answer.EXPIRED
 
 
 @pytest.mark.parametrize("typed", ["", "BCDF", "BCDF-GHJ", "BCDF-GHJKL", "AAAA-AAAA", "\x00"])
-def test_what_is_no_user_code_finds_nothing(typed: str) -> None:
+def test_what_is_no_user_code_finds_nothing(typed: str, store: SqliteStore) -> None:
     assert normalized(typed) == ""
-    assert DeviceCodes().find(typed, NOW) is None
+    assert DeviceCodes(store).find(typed, NOW) is None
 
 
-def test_guessing_waits_longer_each_time_and_is_forgotten_at_last() -> None:
-    throttle = Throttle()
+def test_guessing_waits_longer_each_time_and_is_forgotten_at_last(store: SqliteStore) -> None:
+    throttle = Throttle(store, "t")
     for _ in range(FREE_FAILURES):
         assert throttle.wait("k", NOW) == 0
         throttle.failed("k", NOW)
@@ -147,16 +167,17 @@ def test_guessing_waits_longer_each_time_and_is_forgotten_at_last() -> None:
     assert throttle.wait("k", NOW) == MAX_WAIT_SECONDS
     assert throttle.wait("other", NOW) == 0
     assert throttle.wait("k", NOW + FORGET_SECONDS + 1) == 0
-    throttle.succeeded("k")
+    throttle.succeeded("k", NOW)
     assert throttle.wait("k", NOW) == 0
 
 
-def test_a_throttle_is_bounded() -> None:
-    throttle = Throttle(free=1)
-    for number in range(MAX_KEYS + 1):
-        throttle.failed(str(number), NOW)
+def test_a_throttle_is_bounded(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    throttle = Throttle(store, "t", free=1)
+    monkeypatch.setattr("sluice.gateway.signin.throttle.MAX_KEYS", 20)
+    for number in range(21):
+        throttle.failed(str(number), NOW + number / 100)
     assert throttle.wait("0", NOW) == 0
-    assert throttle.wait("1", NOW) == 1
+    assert throttle.wait("1", NOW) > 0
 
 
 def test_a_session_ends_by_its_age_and_by_not_being_used() -> None:
