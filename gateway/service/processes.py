@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +30,7 @@ from sluice.core import (
     write_secret,
 )
 from sluice.core.grpc import Method
+from sluice.gateway.acme import ChallengeResources
 from sluice.gateway.audit_export import exporting
 from sluice.gateway.audit_log import (
     AuditLog,
@@ -55,7 +57,6 @@ from sluice.gateway.job_tokens import JobTokenDecisions
 from sluice.gateway.listening import ByApplicationProtocol, require_free_port
 from sluice.gateway.proxy import (
     SOURCE,
-    CertificateFiles,
     EnvoyAdmin,
     EnvoyElsewhere,
     EnvoyPaths,
@@ -71,8 +72,9 @@ from sluice.gateway.proxy import (
 )
 from sluice.gateway.rest_client import RestClient
 from sluice.gateway.service.assembly import auth_service, egress_checks, route_file
+from sluice.gateway.service.edge_certificate import certificate_files, renewing, require_free_challenge_port
 from sluice.gateway.service.jobmanager_api import with_jobmanager_api
-from sluice.gateway.xds import status_file, xds_service
+from sluice.gateway.xds import XdsStatus, status_file, xds_service
 from sluice.pki import Channel, Role, client_policy
 from sluice.pki.ca import CaAddress
 from sluice.pki.tls import MutualTlsListener, TlsIdentity
@@ -261,23 +263,22 @@ async def run_envoy(
             require_free_port(config.host, config.port, udp=True)
         if is_on(outside):
             require_free_port(outside.host, outside.port)
+        require_free_challenge_port(config)
         clear_stale_socket(paths.admin_socket)
     make_private_directory(paths.bootstrap.parent)
     feeds = [SecretFeed(edge_directory(home), Side.EDGE, trust_domain)]
     if legs.any_tls or is_on(outside):
         feeds.append(SecretFeed(home.identity(Role.GATEWAY, ENVOY_NAME), Side.INTERNAL, trust_domain))
     first = {feed: given for feed in feeds if (given := feed.update(utc_now())) is not None}
-    files = CertificateFiles.of(config)
-    if files is not None:
-        files.update(utc_now())
+    files = certificate_files(home, config)
     async with xds_service(status_file(home, "envoy"), paths.sds_socket) as sds:
-        secrets = Secrets(sds, first, files)
+        to_envoy = _Given(Secrets(sds, first, files, ChallengeResources.of(home, config)), outside, sds.status)
         document = render(load_source(SOURCE), config, trust_domain, paths, legs)
         _prepare_access_log(paths)
         write_secret(paths.bootstrap, msgspec.json.encode(document))
         if elsewhere:
-            await _accompany_envoy(home, config, EnvoyElsewhere(paths.admin_socket), secrets, outside)
-        await _run_envoy(home, config, paths, secrets, outside)
+            await _accompany_envoy(home, config, EnvoyElsewhere(paths.admin_socket), to_envoy)
+        await _run_envoy(home, config, paths, to_envoy)
 
 
 def _prepare_access_log(paths: EnvoyPaths) -> None:
@@ -293,23 +294,31 @@ async def _chain_access_log(home: Home, config: GatewayConfig, stack: contextlib
         await stack.enter_async_context(exporting(home, config.audit_exports))
 
 
-async def _accompany_envoy(
-    home: Home, config: GatewayConfig, envoy: EnvoyElsewhere, secrets: Secrets, egress: EgressConfig
-) -> NoReturn:
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What Envoy is given, and the report of it."""
+
+    secrets: Secrets
+    egress: EgressConfig
+    status: XdsStatus
+
+
+async def _accompany_envoy(home: Home, config: GatewayConfig, envoy: EnvoyElsewhere, given: _Given) -> NoReturn:
     """Announce an Envoy that another process starts, whenever it serves."""
     async with contextlib.AsyncExitStack() as stack:
         await _chain_access_log(home, config, stack)
         reports = UseReports(envoy)
         stack.callback(reports.close)
-        stack.callback(asyncio.create_task(secrets.feed_forever(reports)).cancel)
+        stack.callback(asyncio.create_task(given.secrets.feed_forever(reports)).cancel)
         await stack.enter_async_context(rotating(EnvoyPaths.of(home).access_log, envoy))
         while True:
             port = await envoy.until_serving()
             with contextlib.ExitStack() as announced:
                 announced.callback(_publish(home.run / "endpoints" / "envoy.json", config.host, port))
-                await _announce_egress(home, envoy, egress, announced)
+                await _announce_egress(home, envoy, given.egress, announced)
                 _LOG.info("Envoy serves https://%s:%d", config.host, port)
-                await envoy.until_gone()
+                async with renewing(home, config, envoy, given.status, _publish):
+                    await envoy.until_gone()
                 _LOG.warning("Envoy does not answer any more")
 
 
@@ -323,9 +332,7 @@ async def _announce_egress(
         _LOG.info("Envoy takes connections of jobs to destinations outside on %s:%d", egress.host, port)
 
 
-async def _run_envoy(
-    home: Home, config: GatewayConfig, paths: EnvoyPaths, secrets: Secrets, egress: EgressConfig
-) -> None:
+async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, given: _Given) -> None:
     make_private_directory(home.logs)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(paths.admin_socket.unlink, missing_ok=True)
@@ -337,13 +344,14 @@ async def _run_envoy(
         reports = UseReports(envoy)
         stack.callback(reports.close)
         stack.push_async_callback(envoy.stop)
-        feeding = asyncio.create_task(secrets.feed_forever(reports))
+        feeding = asyncio.create_task(given.secrets.feed_forever(reports))
         stack.callback(feeding.cancel)
         await stack.enter_async_context(rotating(paths.access_log, envoy))
         port = await envoy.listening_port()
-        await _announce_egress(home, envoy, egress, stack)
+        await _announce_egress(home, envoy, given.egress, stack)
         stack.callback(_publish(home.run / "endpoints" / "envoy.json", config.host, port))
         _LOG.info("Envoy serves https://%s:%d", config.host, port)
+        await stack.enter_async_context(renewing(home, config, envoy, given.status, _publish))
         code = await envoy.wait()
         raise EnvoyFailed(f"Envoy ended by itself (exit code {code})", envoy.tail())
 
