@@ -8,6 +8,9 @@ import ssl
 
 import pytest
 
+from sluice.audit import Kind, Options, Subject, examine
+from sluice.audit.discovery import declared
+from sluice.audit.model import Outcome
 from sluice.core import utc_now
 from sluice.gateway.acme.challenges import IDENTIFIER_EXTENSION, PROTOCOL, Challenge
 from sluice.gateway.acme.store import AcmeStore
@@ -180,3 +183,14 @@ def test_slow_client_without_tls_is_disconnected(http_site: Site) -> None:
 def test_there_is_no_listener_without_tls_unless_http_01_is_chosen(alpn_site: Site) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", alpn_site.acme.http_port), timeout=5)
+
+
+def test_audit_knows_the_listener_without_tls_and_tests_it(http_site: Site) -> None:
+    pending(http_site, "http-01")
+    (listener,) = [each for each in declared(http_site.home) if each.kind is Kind.CHALLENGES]
+    assert listener.address == ("127.0.0.1", http_site.acme.http_port)
+    report = examine("a test", [Subject(listener, Options())])
+    assert [(each.check, each.outcome) for each in report.results if each.check == "LSN-06"] == [
+        ("LSN-06", Outcome.PASSED)
+    ]
+    assert not report.findings()
