@@ -309,6 +309,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("certificate_file and the table acme exclude each other")
         if self.has_named_certificate:
             check_asked_names(self.server_names)
+        if self.acme is not None and self.acme.challenge == "http-01" and self.acme.http_port == self.port:
+            raise ValueError("acme.http_port must be another port than that of the gateway, which speaks TLS")
         if self.acme is not None and len(self.server_names) > MAX_ACME_NAMES:
             raise ValueError(f"server_names has more than {MAX_ACME_NAMES} names, which acme cannot have certified")
 

@@ -16,7 +16,7 @@ import msgspec
 from sluice.core import Clock, Home, SluiceError, repeat, utc_now
 from sluice.gateway.acme.schedule import Due, Lifetime, due
 from sluice.gateway.acme.store import AcmeStore, issued_files, orders_as
-from sluice.gateway.acme.worker import Job, Result
+from sluice.gateway.acme.worker import ATTEMPT_SECONDS, Job, Result
 from sluice.gateway.config import AcmeConfig
 from sluice.gateway.errors import AcmeError
 from sluice.gateway.proxy import CertificateFiles
@@ -25,8 +25,6 @@ _LOG = logging.getLogger(__name__)
 
 POLL_SECONDS = 5.0
 """How often it is looked whether a certificate is due; a look reads two small files."""
-ATTEMPT_SECONDS = 600.0
-"""After that an attempt is ended, wherever the server keeps it."""
 PAUSE_SECONDS = 300.0
 """Between the ends of two attempts of this process, even when their result cannot be kept (full disk)."""
 MAX_RESULT_BYTES = 64 << 10
@@ -122,7 +120,7 @@ class AcmeAgent:
                 answer, _ = await process.communicate(msgspec.json.encode(job))
             return msgspec.json.decode(answer[:MAX_RESULT_BYTES], type=Result).problem
         except TimeoutError:
-            return f"the ACME server kept the attempt for {ATTEMPT_SECONDS:.0f} s"
+            return f"the ACME server kept the attempt for {ATTEMPT_SECONDS} s"
         except msgspec.MsgspecError:
             return f"the process that orders ended with {process.returncode}; see the log"
         finally:

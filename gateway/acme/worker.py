@@ -11,6 +11,7 @@ import http.client
 import logging
 import random
 import shutil
+import signal
 import socket
 import ssl
 import sys
@@ -34,6 +35,8 @@ _LOG = logging.getLogger(__name__)
 CONNECT_SECONDS = 5.0
 MAX_ENDPOINT_BYTES = 4096
 MAX_JOB_BYTES = 1 << 20
+ATTEMPT_SECONDS = 600
+"""After that an attempt is ended, wherever the server keeps it."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +153,8 @@ def _take(store: AcmeStore, pem: bytes, key: PrivateKey, names: tuple[str, ...],
 
 def main() -> int:
     """Read the job, do it, write the result."""
+    # Also when who started it was killed meanwhile.
+    signal.alarm(ATTEMPT_SECONDS)
     job = msgspec.json.decode(sys.stdin.buffer.read(MAX_JOB_BYTES), type=Job)
     try:
         renew(Home.at(Path(job.home)), job.config, job.names)

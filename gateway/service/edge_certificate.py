@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from sluice.core import Home, SluiceError, end_tasks, utc_now
+from sluice.core import CERTIFICATE_FILE_NOT_AFTER, Home, SluiceError, end_tasks, utc_now
 from sluice.gateway.acme import AcmeAgent, issued_files
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.envoy_config import ACME_HTTP
@@ -47,10 +47,13 @@ def certificate_files(home: Home, config: GatewayConfig) -> CertificateFiles | N
         if files is not None:
             files.update(utc_now())
         return files
-    files = CertificateFiles(*issued_files(home), config.server_names)
+    chain, key = issued_files(home)
+    files = CertificateFiles(chain, key, config.server_names)
     try:
         files.update(utc_now())
     except SluiceError as error:
+        # For the alert on certificates that were not renewed.
+        CERTIFICATE_FILE_NOT_AFTER.labels(str(chain)).set(0)
         _LOG.warning("the edge authority's certificate is shown until the ACME server has issued one: %s", error)
     return files
 

@@ -68,7 +68,7 @@ def test_account_binding_and_key_types(make_site: MakeSite, tmp_path: Path, key_
     )
     site.pebble.start()
     site.gateway.start()
-    assert describe_key(issued(site).public_key()).lower().startswith(key_type.partition("-")[0])  # type: ignore[arg-type]
+    assert describe_key(issued(site).public_key()).lower().startswith(key_type.partition("-")[0])
     kept = b"".join(each.read_bytes() for each in site.home.gateway.rglob("*") if each.is_file())
     assert EAB_KEY.encode() not in kept
 

@@ -13,7 +13,7 @@ from sluice.core.home import Home
 from sluice.gateway.acme.agent import PAUSE_SECONDS, AcmeAgent, lifetime_in_use, next_order, require_acme
 from sluice.gateway.acme.schedule import begun, failed, succeeded
 from sluice.gateway.acme.store import AcmeStore, orders_as
-from sluice.gateway.config import AcmeConfig
+from sluice.gateway.config import AcmeConfig, GatewayConfig
 from sluice.gateway.errors import AcmeError
 from tests.public_authority import DAY, PublicAuthority
 
@@ -176,6 +176,22 @@ def test_damaged_account_key_is_an_error_and_not_replaced(bench: Bench) -> None:
     with pytest.raises(StoreError):
         bench.store.account_key("https://a.test/dir")
     assert path.read_bytes() == b"damaged"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        pytest.param({"certificate_file": "/c", "key_file": "/k"}, "exclude each other", id="files as well"),
+        pytest.param({"server_names": ("*.example.com",)}, "plain DNS names", id="wildcard"),
+        pytest.param({"server_names": ()}, "needs server_names", id="no names"),
+        pytest.param({"server_names": tuple(f"n{n}.example.com" for n in range(33))}, "more than 32", id="names"),
+        pytest.param({"port": 80}, "another port", id="port with TLS"),
+    ],
+)
+def test_gateway_with_acme_has_names_and_no_files(settings: dict[str, object], told: str) -> None:
+    acme = {"directory": "https://acme.test/dir", "terms_of_service_agreed": True, "challenge": "http-01"}
+    with pytest.raises(msgspec.ValidationError, match=told):
+        msgspec.convert({"server_names": NAMES, "acme": acme, **settings}, GatewayConfig)
 
 
 @pytest.mark.parametrize(
