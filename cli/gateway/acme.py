@@ -60,6 +60,7 @@ def renew_(
     now: Annotated[
         bool, typer.Option("--now", help="Also when no new certificate is due, or after a failure: it counts as a try.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Get a new certificate if one is due, and say why not when that fails. The gateway must be running."""
     located, configuration = load_configuration(home, config)
@@ -70,8 +71,13 @@ def renew_(
         )
     wanted = next_order(located, acme, names, utc_now())
     if not now and not wanted.now(utc_now()):
-        print(f"nothing to do before {rfc3339(wanted.at)}: {wanted.reason}")
+        _tell(as_json, f"nothing to do before {rfc3339(wanted.at)}: {wanted.reason}", renewed=False)
         return
     renew(located, acme, names)
     lifetime = lifetime_in_use(located, names, utc_now())
-    print("renewed" if lifetime is None else f"renewed: {lifetime.serial:x}, until {rfc3339(lifetime.end)}")
+    serial, end = ("", "") if lifetime is None else (f"{lifetime.serial:x}", rfc3339(lifetime.end))
+    _tell(as_json, f"renewed: {serial}, until {end}", renewed=True, serial=serial, not_after=end)
+
+
+def _tell(as_json: bool, text: str, **document: object) -> None:
+    print(json.dumps(document) if as_json else text)

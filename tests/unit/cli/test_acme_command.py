@@ -98,6 +98,7 @@ def test_renew_does_nothing_before_it_is_due(home: Home, command: Command) -> No
     done = command("acme", "renew")
     assert done.returncode == 0
     assert "nothing to do before" in done.stdout
+    assert json.loads(command("acme", "renew", "--json").stdout) == {"renewed": False}
 
 
 def test_verbs_without_the_table_say_how_to_make_it(home: Home, command: Command) -> None:
