@@ -132,6 +132,9 @@ def declared(home: Home) -> tuple[Listener, ...]:
     edge = _read(endpoints / "envoy.json", _HostPort)
     if edge is not None:
         found.append(Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=edge.host, port=edge.port))
+    challenges = _read(endpoints / "acme-http.json", _HostPort)
+    if challenges is not None:
+        found.append(Listener(name="acme-http-01", kind=Kind.CHALLENGES, host=challenges.host, port=challenges.port))
     egress = _read(egress_endpoint(home), _HostPort)
     if egress is not None:
         found.append(

@@ -43,6 +43,8 @@ class Kind(enum.StrEnum):
     """A unix socket."""
     HTTP = "http"
     """An HTTP API without TLS; nothing of ours is, but others' targets can be declared so."""
+    CHALLENGES = "challenges"
+    """HTTP without TLS that answers an ACME server's challenges (http-01), and nothing else."""
     UNDECLARED = "undeclared"
     """Nobody declared it."""
     HOME = "home"
@@ -52,7 +54,7 @@ class Kind(enum.StrEnum):
 
 
 TLS_KINDS = frozenset({Kind.MUTUAL, Kind.SERVER})
-EXAMINED_KINDS = TLS_KINDS | {Kind.HTTP}
+EXAMINED_KINDS = TLS_KINDS | {Kind.HTTP, Kind.CHALLENGES}
 """Those to which checks connect."""
 NO_LISTENERS = frozenset({Kind.HOME, Kind.CODE})
 """What is examined without being one."""
@@ -230,7 +232,13 @@ class ListenerReport(msgspec.Struct, frozen=True, kw_only=True):
         return _WITHOUT_TLS.get(self.listener.kind, "no TLS")
 
 
-_WITHOUT_TLS = {Kind.SOCKET: "unix socket", Kind.LOCAL: "no TLS, loopback", Kind.HOME: "", Kind.CODE: ""}
+_WITHOUT_TLS = {
+    Kind.SOCKET: "unix socket",
+    Kind.LOCAL: "no TLS, loopback",
+    Kind.CHALLENGES: "no TLS, challenges only",
+    Kind.HOME: "",
+    Kind.CODE: "",
+}
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ IDENTITY_NOT_BEFORE = Gauge(
 )
 CERTIFICATE_FILE_NOT_AFTER = Gauge(
     "sluice_certificate_file_not_after_seconds",
-    "When the certificate of gateway.certificate_file in use ends, in seconds since the epoch.",
+    "When the certificate of gateway.certificate_file or gateway.acme in use ends, seconds since the epoch; 0: none.",
     ["file"],
     registry=REGISTRY,
 )

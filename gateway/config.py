@@ -22,12 +22,15 @@ MAX_AUTH_SERVICES = 8
 MAX_ENVOYS = 8
 MAX_EXT_AUTHZ_CLIENTS = 64
 MAX_AUDIT_EXPORTS = 8
+MAX_ACME_NAMES = 32
+"""A certificate has more in theory; each is validated in every renewal."""
 MAX_PASS_SECONDS = 600
 """Shorter than a signing key stays published after its last signature."""
 _DNS_NAME = re.compile(
     r"(?=.{1,253}\Z)(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 )
 """Without a wildcard and a dot at the end; no address, which clients do not send (RFC 6066, 3)."""
+_EMAIL = re.compile(r"[A-Za-z0-9.!#$%&'*+/=^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,253}")
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Signature algorithms an issuer may use: none with a shared secret, and not ``none``."""
 
@@ -150,6 +153,46 @@ class AuditExportConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             check_url("url", self.url)
 
 
+class AcmeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An ACME server (RFC 8555) that certifies server_names, as a public authority. Only with Envoy."""
+
+    directory: str
+    """URL of the server's directory: ``https://acme-v02.api.letsencrypt.org/directory``."""
+    terms_of_service_agreed: bool = False
+    """Whether you agree to the server's terms of service; nothing is asked of it unless this is true."""
+    email: str = ""
+    """Address for the account, to which some servers write; empty: none."""
+    challenge: Literal["tls-alpn-01", "http-01"] = "tls-alpn-01"
+    """How the server validates the names: in a TLS handshake on port 443 (RFC 8737), or by a request without TLS on
+    port 80, for which Envoy then listens and answers nothing else."""
+    http_port: int = 80
+    """Port of the listener for http-01, which the server must reach as port 80."""
+    ca_file: str = ""
+    """Authorities (PEM) of the ACME server's own HTTPS certificate; empty: the system's."""
+    eab_key_id: str = ""
+    """Key identifier of an external account binding, as the server's operator gave it; empty: none."""
+    eab_key_file: str = ""
+    """File (mode 0600) with its HMAC key in base64url."""
+    key_type: Literal["ecdsa-p256", "ecdsa-p384", "rsa-3072", "rsa-4096"] = "ecdsa-p256"
+    """Key of the certificate; a new one with each renewal."""
+
+    def __post_init__(self) -> None:
+        check_url("directory", self.directory)
+        if not self.terms_of_service_agreed:
+            raise ValueError(
+                "terms_of_service_agreed must be true: read the terms of the ACME server, to which directory refers"
+            )
+        if bool(self.eab_key_id) != bool(self.eab_key_file):
+            raise ValueError("eab_key_id and eab_key_file belong together")
+        for key in ("ca_file", "eab_key_file"):
+            if (path := str(getattr(self, key))) and not path.startswith("/"):
+                raise ValueError(f"{key} {path[:200]!r} must be an absolute path")
+        if self.email and not _EMAIL.fullmatch(self.email):
+            raise ValueError(f"email {self.email[:200]!r} must be one address, as in ops@example.com")
+        if not 0 < self.http_port < 65536:
+            raise ValueError("http_port must be 1 to 65535")
+
+
 def is_tls_url(url: str) -> bool:
     """Whether ``url`` is a host with TLS, and perhaps its port, and nothing else."""
     parts = urlsplit(url)
@@ -171,10 +214,14 @@ def check_url(key: str, url: str) -> None:
 def check_asked_names(names: tuple[str, ...]) -> None:
     """Raise ValueError unless ``names`` are what clients can ask for in a TLS handshake: DNS names, at least one."""
     if not names:
-        raise ValueError("certificate_file needs server_names: it is shown to clients that ask for one of them")
+        raise ValueError(
+            "certificate_file or acme needs server_names: the certificate is shown to clients that ask for one"
+        )
     for name in names:
         if not _DNS_NAME.fullmatch(name) or name.rpartition(".")[2].isdigit():
-            raise ValueError(f"server_names has {name[:253]!r}: with certificate_file they must be plain DNS names")
+            raise ValueError(
+                f"server_names has {name[:253]!r}: with certificate_file or acme they must be plain DNS names"
+            )
 
 
 def auth_names(config: GatewayConfig) -> list[str]:
@@ -216,6 +263,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     server_names; empty: the edge authority's. Watched, and loaded without a restart."""
     key_file: str = ""
     """Path of its private key (PEM, mode 0600; a file of root may be readable by its group)."""
+    acme: AcmeConfig | None = None
+    """Gets and renews such a certificate for server_names from an ACME server, as a table ``[gateway.acme]``, in place
+    of certificate_file and key_file."""
     request_timeout: float = 60.0
     """How long REST may take to answer a request that has arrived completely."""
     header_timeout: float = 10.0
@@ -278,13 +328,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             check_url("public_url", self.public_url)
             if urlsplit(self.public_url).path:
                 raise ValueError("public_url must not have a path")
-        if bool(self.certificate_file) != bool(self.key_file):
-            raise ValueError("certificate_file and key_file belong together")
-        if self.certificate_file:
-            for key in ("certificate_file", "key_file"):
-                if not (path := str(getattr(self, key))).startswith("/"):
-                    raise ValueError(f"{key} {path[:200]!r} must be an absolute path")
-            check_asked_names(self.server_names)
+        self._check_named_certificate()
         if self.http3 and not self.port:
             raise ValueError("http3 needs a fixed port: TCP and UDP have the same one, and 0 is any")
         self._check_replicas()
@@ -306,6 +350,28 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"envoys must be 1 to {MAX_ENVOYS}")
         if self.envoys > 1 and (not self.port or self.http3):
             raise ValueError("envoys above 1 share a fixed port of TCP: port must not be 0, nor http3 be on")
+        if self.envoys > 1 and self.acme is not None:
+            raise ValueError("acme proves names with one Envoy: envoys above 1 need certificate_file instead")
+
+    def _check_named_certificate(self) -> None:
+        if bool(self.certificate_file) != bool(self.key_file):
+            raise ValueError("certificate_file and key_file belong together")
+        for key in ("certificate_file", "key_file"):
+            if (path := str(getattr(self, key))) and not path.startswith("/"):
+                raise ValueError(f"{key} {path[:200]!r} must be an absolute path")
+        if self.certificate_file and self.acme is not None:
+            raise ValueError("certificate_file and the table acme exclude each other")
+        if self.has_named_certificate:
+            check_asked_names(self.server_names)
+        if self.acme is not None and self.acme.challenge == "http-01" and self.acme.http_port == self.port:
+            raise ValueError("acme.http_port must be another port than that of the gateway, which speaks TLS")
+        if self.acme is not None and len(self.server_names) > MAX_ACME_NAMES:
+            raise ValueError(f"server_names has more than {MAX_ACME_NAMES} names, which acme cannot have certified")
+
+    @property
+    def has_named_certificate(self) -> bool:
+        """Whether clients that ask for one of server_names see the certificate of another authority."""
+        return bool(self.certificate_file) or self.acme is not None
 
     @property
     def origin(self) -> str:

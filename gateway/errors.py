@@ -37,6 +37,10 @@ class EdgeCertificateError(GatewayError):
     """The files of ``certificate_file`` and ``key_file`` do not hold what the gateway could show to clients."""
 
 
+class AcmeError(GatewayError):
+    """The ACME server does not certify the gateway's names, or cannot be asked."""
+
+
 class BootstrapError(GatewayError):
     """Envoy's configuration source is missing, or refers to an unknown value."""
 

@@ -16,6 +16,9 @@ from sluice.pki import Role
 EDGE_SECRET = "edge"  # noqa: S105  the name of a secret, not a secret
 EDGE_TRUST_SECRET = "edge-trust"  # noqa: S105  likewise
 EDGE_FILE_SECRET = "edge-file"  # noqa: S105  likewise
+ACME_SECRET = "acme"  # noqa: S105  likewise: what a client sees that offers acme-tls/1 and is no validation
+ACME_ROUTES = "acme-http-01"
+"""The routes of the listener for http-01, given by the same process as the secrets."""
 CERTIFICATE_SECRET = "internal"  # noqa: S105  likewise
 TRUST_SECRET = "internal-trust"  # noqa: S105  likewise
 XDS_CLUSTER = "xds"
@@ -133,20 +136,27 @@ def common_tls_context(trust_domain: str, role: str, alpn: str = "http/1.1") -> 
     }
 
 
+def acme_secret(name: str) -> str:
+    """The secret that is shown in the validation (tls-alpn-01) of this DNS name."""
+    return f"{ACME_SECRET}:{name.lower()}"
+
+
 def secret_source(name: str) -> dict[str, object]:
     """Where Envoy gets the secret ``name``: from the process that started it, on the same machine."""
+    return {"name": name, "sds_config": local_source()}
+
+
+def local_source() -> dict[str, object]:
+    """The xDS server of the process that started Envoy, on the same machine."""
     return {
-        "name": name,
-        "sds_config": {
-            "api_config_source": {
-                "api_type": "GRPC",
-                "transport_api_version": "V3",
-                "set_node_on_first_message_only": True,
-                "grpc_services": [grpc_service(SDS_CLUSTER)],
-            },
-            "resource_api_version": "V3",
-            "initial_fetch_timeout": "0s",
+        "api_config_source": {
+            "api_type": "GRPC",
+            "transport_api_version": "V3",
+            "set_node_on_first_message_only": True,
+            "grpc_services": [grpc_service(SDS_CLUSTER)],
         },
+        "resource_api_version": "V3",
+        "initial_fetch_timeout": "0s",
     }
 
 

@@ -29,6 +29,23 @@ _GREETINGS = (
     ("nothing, to hear who speaks first", b""),
 )
 
+_CHALLENGES = b"/.well-known/acme-challenge/"
+_END = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+_OTHER_REQUESTS = (
+    b"GET /" + _END,
+    b"GET /v1/overview" + _END,
+    b"GET /login" + _END,
+    b"GET " + _CHALLENGES + _END,
+    b"GET " + _CHALLENGES + b"A" * 43 + _END,
+    b"GET " + _CHALLENGES + b"../../v1/overview" + _END,
+    b"GET http://127.0.0.1/v1/overview" + _END,
+    b"POST /v1/jobs" + _END.replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n"),
+    b"OPTIONS *" + _END,
+    b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: 127.0.0.1:22\r\n\r\n",
+    _GREETINGS[1][1],
+)
+"""What a listener for ACME challenges must not answer."""
+
 MAX_ANSWER_BYTES = 4096
 _REJECTIONS = (
     b"The plain HTTP request was sent to HTTPS port",  # nginx and its kin
@@ -106,6 +123,18 @@ def _answer(subject: Subject, greeting: bytes) -> bytes:
     return answer
 
 
+def _challenges_only(subject: Subject) -> Evidence:
+    done = f"sent {len(_OTHER_REQUESTS)} requests that are no challenge"
+    for request in _OTHER_REQUESTS:
+        answer = _answer(subject, request)
+        head = answer.partition(b"\r\n\r\n")[0].lower()
+        refused = answer.startswith(b"HTTP/1.1 4") and b"\r\nlocation:" not in head and b"\r\nset-cookie:" not in head
+        if answer and not refused:
+            line = printable(request.partition(b"\r\n")[0])
+            return finding(done, f"{line} was answered: {printable(answer)}")
+    return passed(done, "each refused with a 4xx, or not answered")
+
+
 def _loopback(subject: Subject) -> Evidence:
     done = "looked at the address it is bound to"
     hosts = subject.listener.bound or (subject.listener.host,)
@@ -163,7 +192,7 @@ CHECKS = (
         title="The listener is bound as declared",
         problem="bound to more addresses than declared",
         severity=Severity.HIGH,
-        kinds=TLS_KINDS | {Kind.LOCAL},
+        kinds=TLS_KINDS | {Kind.LOCAL, Kind.CHALLENGES},
         expected="bound to the declared address, not to every interface",
         references=(ref.ASVS_SURFACE,),
         remedy="Bind to the address that is published ([jobmanager], [ca] or [gateway] host).",
@@ -176,7 +205,7 @@ CHECKS = (
         title="The listener can be reached",
         problem="unreachable",
         severity=Severity.HIGH,
-        kinds=TLS_KINDS | {Kind.HTTP},
+        kinds=TLS_KINDS | {Kind.HTTP, Kind.CHALLENGES},
         expected="what is declared listens",
         references=(ref.ASVS_SURFACE,),
         remedy="Start it, take it out of the registry, or let this machine reach it.",
@@ -207,6 +236,17 @@ CHECKS = (
         remedy="Bind it to 127.0.0.1, or put it behind mutual TLS.",
         run=_loopback,
         connects=False,
+    ),
+    Check(
+        id="LSN-06",
+        title="The listener for ACME challenges answers nothing else",
+        problem="listener for ACME challenges answers other requests",
+        severity=Severity.CRITICAL,
+        kinds=frozenset({Kind.CHALLENGES}),
+        expected="4xx or no answer: no redirect, no cookie, nothing passed on",
+        references=(ref.ASVS_TRANSPORT, "RFC 8555, 8.3 (http-01)"),
+        remedy='Choose gateway.acme.challenge = "tls-alpn-01", which needs no such listener, and report this.',
+        run=_challenges_only,
     ),
     Check(
         id="TLS-01",

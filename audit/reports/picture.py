@@ -22,6 +22,7 @@ _ANYONE = {
     Kind.LOCAL: "this machine",
     Kind.SOCKET: "the cluster's own user",
     Kind.HTTP: "anyone",
+    Kind.CHALLENGES: "an ACME server",
     Kind.UNDECLARED: "nobody declared it",
 }
 

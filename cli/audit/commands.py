@@ -282,7 +282,7 @@ def shown_by_name(listeners: Sequence[Listener], config: GatewayConfig) -> Itera
     That authority follows its own rules: neither a SPIFFE ID nor a lifetime of days can be expected of it.
     """
     for each in listeners:
-        if config.certificate_file and each.channel is Channel.EDGE:
+        if config.has_named_certificate and each.channel is Channel.EDGE:
             yield Listener(
                 name=f"{each.name}-certificate-file",
                 kind=Kind.SERVER,

@@ -26,6 +26,7 @@ INCLUDED = (
     r"(envoys/NAME/)?gateway/audit/(current\.jsonl|checkpoint\.json|signing-key\.(pem|uri)|verification-key\.pem)",
     r"(envoys/NAME/)?gateway/audit/audit-[0-9]+-[0-9]+\.jsonl(\.gz)?",
     r"(envoys/NAME/)?gateway/audit/traffic-[0-9]+\.jsonl(\.gz)?",
+    r"gateway/acme/accounts/[0-9a-f]{16}/(key\.pem|account\.json)",
     r"ha/(pointers|storage)/NAME(/NAME)*",
     r"secret-keys/[0-9a-f]{16}\.key",
 )
@@ -37,6 +38,7 @@ MADE_ANEW = (
     r"gateway/(sessions\.json|shared\.sqlite(-wal|-shm)?|assertion-keys\.json|pass-keys/.*|envoy/.*|nginx/.*)",
     r"(envoys/NAME/)?gateway/audit/(lock|checkpoint\.lock)",
     r"envoys/NAME/(run|log|access)/.*",
+    r"gateway/acme/(state\.json|challenges\.json|pending/.*|live/.*|certificates/.*)",
     r"ha/storage/history/.*",
     r"ha/(leader\.lock|leader\.json|epoch|origin|standbys/.*)",
     r"(run|log|work|access|blobs|shuffle|shuffle-ha|audit|zookeeper)/.*",

@@ -60,6 +60,8 @@ def home_files(home: Home) -> Iterator[list[Content]]:
                         take(_small(home, f"gateway/{path.name}"))
             # Before the log: what is exported once more does no harm, what is left out does.
             take(_small(home, "gateway/audit-export"))
+            # Some servers bind an account once: its key is more than a new one could be.
+            take(_small(home, "gateway/acme/accounts"))
         envoys = _directories(home.root / "envoys")
         for directory in envoys:
             take(_small(home, f"envoys/{directory.name}/gateway/audit-export"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from sluice.cli.gateway import render as gateway_render, status as gateway_status
+from sluice.cli.gateway import acme as gateway_acme, render as gateway_render, status as gateway_status
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The gateway's own configuration.")
 
@@ -14,3 +14,4 @@ app.command(
     "auth` and instead of `sluice run envoy` (docs/howto/nginx.md).",
 )(gateway_render.render_)
 app.command("status")(gateway_status.status)
+app.add_typer(gateway_acme.app, name="acme")

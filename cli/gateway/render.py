@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from sluice.cli.errors import UsageError
 from sluice.cli.options import (
     DEFAULT_HOME,
     ConfigOption,
@@ -53,6 +54,11 @@ def render_(
     It asks the same auth service about every request, and reads the gateway's certificates where they are.
     """
     located, configuration = load_configuration(home, config)
+    if configuration.gateway.acme is not None:
+        raise UsageError(
+            f"{proxy.value} does not answer an ACME server, which [gateway.acme] needs",
+            "remove that table; get the certificate with certbot and name it in gateway.certificate_file",
+        )
     settings = configuration.jobmanager
     rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
     legs = legs_of(configuration.gateway, EnvoyPaths.of(located), rest)

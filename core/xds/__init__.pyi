@@ -18,6 +18,7 @@ from .secrets import certificate_secret as certificate_secret, trust_secret as t
 from .snapshot import SnapshotBoard as SnapshotBoard
 from .stream import (
     AGGREGATED as AGGREGATED,
+    ROUTE_SERVICE as ROUTE_SERVICE,
     SECRET_SERVICE as SECRET_SERVICE,
     decoded as decoded,
     serve_stream as serve_stream,

@@ -17,6 +17,7 @@ from sluice.core.xds.resources import Resources
 from sluice.core.xds.subscription import MAX_NAMES, Heard, Subscription, readable
 
 AGGREGATED = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+ROUTE_SERVICE = "/envoy.service.route.v3.RouteDiscoveryService"
 SECRET_SERVICE = "/envoy.service.secret.v3.SecretDiscoveryService"  # noqa: S105  the name of a service
 
 

@@ -1,3 +1,10 @@
+from .acme import (
+    ACME_HTTP as ACME_HTTP,
+    acme_clusters as acme_clusters,
+    http_challenge_listeners as http_challenge_listeners,
+    http_challenge_routes as http_challenge_routes,
+    with_tls_challenges as with_tls_challenges,
+)
 from .clusters import edge_clusters as edge_clusters
 from .edge import (
     EdgeInputs as EdgeInputs,

@@ -21,7 +21,7 @@ def with_certificate_file(listener: dict[str, Any], config: GatewayConfig) -> di
 
     QUIC knows the name by itself; over TCP it is read from the ClientHello.
     """
-    if not config.certificate_file:
+    if not config.has_named_certificate:
         return listener
     (chain,) = listener["filter_chains"]
     named = copy.deepcopy(chain)

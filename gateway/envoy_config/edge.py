@@ -10,6 +10,7 @@ from sluice.core import EgressConfig
 from sluice.core.xds import CLUSTER, EXTENSION, LISTENER, ROUTES, Resources, from_json
 from sluice.gateway.authz import Route
 from sluice.gateway.config import GatewayConfig
+from sluice.gateway.envoy_config.acme import acme_clusters, http_challenge_listeners, with_tls_challenges
 from sluice.gateway.envoy_config.certificate_file import with_certificate_file
 from sluice.gateway.envoy_config.clusters import edge_clusters
 from sluice.gateway.envoy_config.egress import egress_clusters, egress_listeners
@@ -49,12 +50,15 @@ def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]
     if inputs.config.http3:
         listeners[EDGE_QUIC] = quic_listener(listeners[EDGE], inputs.config)
     listeners = {name: with_certificate_file(each, inputs.config) for name, each in listeners.items()}
+    listeners[EDGE] = with_tls_challenges(listeners[EDGE], inputs.config)
+    listeners |= http_challenge_listeners(inputs.config)
     listeners |= egress_listeners(inputs.egress, inputs.trust_domain, shared=inputs.config.envoys > 1)
     routes = route_configuration(inputs.config, inputs.routes, inputs.grants)
     clusters = [
         *edge_clusters(inputs.config, inputs.trust_domain, inputs.legs),
         *collector_clusters(inputs.collector),
         *egress_clusters(inputs.egress),
+        *acme_clusters(inputs.config),
     ]
     return {
         CLUSTER: {str(each["name"]): each for each in clusters},

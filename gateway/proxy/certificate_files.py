@@ -96,7 +96,7 @@ class CertificateFiles:
 
     @classmethod
     def of(cls, config: GatewayConfig) -> CertificateFiles | None:
-        """Those that are configured; None: the edge authority's certificate is the only one."""
+        """Those that are configured; None: somebody else's are not."""
         if not config.certificate_file:
             return None
         return cls(Path(config.certificate_file), Path(config.key_file), config.server_names)

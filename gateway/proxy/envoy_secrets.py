@@ -6,12 +6,14 @@ import datetime as dt
 import logging
 from collections.abc import Mapping
 from functools import partial
+from typing import Protocol
 
 from sluice.core import SluiceError, repeat
-from sluice.core.xds import SECRET, Resources
+from sluice.core.xds import SECRET, Message, Resources, certificate_secret
 from sluice.gateway.proxy.certificate_files import CertificateFiles, FileCertificate
 from sluice.gateway.proxy.envoy_status import UseReports
-from sluice.gateway.proxy.secret_feed import Given, SecretFeed
+from sluice.gateway.proxy.secret_feed import Given, SecretFeed, Side
+from sluice.gateway.upstreams import EDGE_FILE_SECRET
 from sluice.gateway.xds import XdsService
 
 _LOG = logging.getLogger(__name__)
@@ -20,15 +22,34 @@ POLL_SECONDS = 0.5
 CERTIFICATE_FILE = "certificate of gateway.certificate_file"
 
 
+class MoreResources(Protocol):
+    """What Envoy is given besides, from the same process."""
+
+    def update(self, now: dt.datetime) -> Mapping[str, Mapping[str, Message]] | None:
+        """All of them by kind and name when they are others than before, else None."""
+
+
 class Secrets:
-    """The last secrets of each feed, published together; ``files`` (already read) are those of another authority."""
+    """The last secrets of each feed, published together; ``files`` (already read) are those of another authority.
+
+    As long as the files hold nothing that can be used, Envoy shows the edge authority's certificate in their place.
+    ``more`` are published with them.
+    """
 
     def __init__(
-        self, service: XdsService, first: Mapping[SecretFeed, Given], files: CertificateFiles | None = None
+        self,
+        service: XdsService,
+        first: Mapping[SecretFeed, Given],
+        files: CertificateFiles | None = None,
+        more: MoreResources | None = None,
     ) -> None:
         self._service = service
         self._given = dict(first)
         self._files = files
+        self._more = more
+        self._besides: Mapping[str, Mapping[str, Message]] = {}
+        if more is not None:
+            self._besides = more.update(dt.datetime.now(dt.UTC)) or {}
         self._publish()
 
     async def feed_forever(self, reports: UseReports) -> None:
@@ -42,6 +63,9 @@ class Secrets:
             self.look(feed, reports, dt.datetime.now(dt.UTC))
         if self._files is not None:
             self.look_at_files(self._files, dt.datetime.now(dt.UTC))
+        if self._more is not None and (besides := self._more.update(dt.datetime.now(dt.UTC))) is not None:
+            self._besides = besides
+            self._publish()
         await reports.look(dt.datetime.now(dt.UTC))
 
     def look(self, feed: SecretFeed, reports: UseReports, now: dt.datetime) -> None:
@@ -84,7 +108,13 @@ class Secrets:
 
     def _publish(self) -> None:
         given: list[Given | FileCertificate] = list(self._given.values())
-        if self._files is not None and self._files.used is not None:
-            given.append(self._files.used)
         secrets = {name: secret for each in given for name, secret in each.secrets.items()}
-        self._service.board.publish({SECRET: Resources.of(secrets)})
+        if self._files is not None:
+            secrets |= self._files.used.secrets if self._files.used is not None else self._in_place_of_files()
+        kinds = {SECRET: secrets, **self._besides}
+        kinds[SECRET] = {**secrets, **self._besides.get(SECRET, {})}
+        self._service.board.publish({kind: Resources.of(messages) for kind, messages in kinds.items()})
+
+    def _in_place_of_files(self) -> dict[str, Message]:
+        edge = next(each.material for each in self._given.values() if each.side is Side.EDGE)
+        return {EDGE_FILE_SECRET: certificate_secret(EDGE_FILE_SECRET, edge.chain_pem, edge.key_pem)}

@@ -30,6 +30,7 @@ from sluice.core import (
     write_secret,
 )
 from sluice.core.grpc import Method
+from sluice.gateway.acme import ChallengeResources
 from sluice.gateway.audit_export import exporting
 from sluice.gateway.audit_log import (
     AuditLog,
@@ -58,7 +59,6 @@ from sluice.gateway.job_tokens import JobTokenDecisions
 from sluice.gateway.listening import ByApplicationProtocol, require_free_port
 from sluice.gateway.proxy import (
     SOURCE,
-    CertificateFiles,
     EnvoyAdmin,
     EnvoyElsewhere,
     EnvoyPaths,
@@ -75,8 +75,9 @@ from sluice.gateway.proxy import (
 )
 from sluice.gateway.rest_client import RestClient
 from sluice.gateway.service.assembly import auth_service, egress_checks, route_file
+from sluice.gateway.service.edge_certificate import certificate_files, renewing, require_free_challenge_port
 from sluice.gateway.service.jobmanager_api import with_jobmanager_api
-from sluice.gateway.xds import status_file, xds_service
+from sluice.gateway.xds import XdsStatus, status_file, xds_service
 from sluice.pki import Channel, Role, client_policy
 from sluice.pki.ca import CaAddress
 from sluice.pki.tls import MutualTlsListener, TlsIdentity
@@ -288,21 +289,22 @@ async def run_envoy(
             require_free_port(config.host, config.port, udp=True)
         if is_on(outside):
             require_free_port(outside.host, outside.port, shared=shared)
+        require_free_challenge_port(config)
         clear_stale_socket(paths.admin_socket)
     make_private_directory(paths.bootstrap.parent)
     feeds = [SecretFeed(edge_directory(home), Side.EDGE, trust_domain)]
     if legs.any_tls or is_on(outside):
         feeds.append(SecretFeed(home.identity(Role.GATEWAY, name), Side.INTERNAL, trust_domain))
     first = {feed: given for feed in feeds if (given := feed.update(utc_now())) is not None}
-    files = CertificateFiles.of(config)
-    if files is not None:
-        files.update(utc_now())
+    files = certificate_files(home, config)
     async with xds_service(status_file(home, name), paths.sds_socket) as sds:
-        secrets = Secrets(sds, first, files)
+        secrets = Secrets(sds, first, files, ChallengeResources.of(home, config))
         document = render(load_source(SOURCE), config, trust_domain, paths, legs)
         _prepare_access_log(paths)
         write_secret(paths.bootstrap, msgspec.json.encode(document))
-        running = _Running(own, config, paths, secrets, outside, chains=bool(config.auth_host) or own is not home)
+        running = _Running(
+            own, config, paths, secrets, outside, chains=bool(config.auth_host) or own is not home, status=sds.status
+        )
         if elsewhere:
             await _accompany_envoy(running, EnvoyElsewhere(paths.admin_socket))
         await _run_envoy(running, home.root)
@@ -318,6 +320,8 @@ class _Running:
     secrets: Secrets
     egress: EgressConfig
     chains: bool
+    status: XdsStatus
+    """What Envoy has taken of its secrets."""
 
 
 def _prepare_access_log(paths: EnvoyPaths) -> None:
@@ -348,7 +352,8 @@ async def _accompany_envoy(running: _Running, envoy: EnvoyElsewhere) -> NoReturn
                 announced.callback(_publish(envoy_announcement(home), config.host, port))
                 await _announce_egress(home, envoy, running.egress, announced)
                 _LOG.info("Envoy serves https://%s:%d", config.host, port)
-                await envoy.until_gone()
+                async with renewing(home, config, envoy, running.status, _publish):
+                    await envoy.until_gone()
                 _LOG.warning("Envoy does not answer any more")
 
 
@@ -382,6 +387,7 @@ async def _run_envoy(running: _Running, directory: Path) -> None:
         await _announce_egress(home, envoy, running.egress, stack)
         stack.callback(_publish(envoy_announcement(home), config.host, port))
         _LOG.info("Envoy serves https://%s:%d", config.host, port)
+        await stack.enter_async_context(renewing(home, config, envoy, running.status, _publish))
         code = await envoy.wait()
         raise EnvoyFailed(f"Envoy ended by itself (exit code {code})", envoy.tail())
 

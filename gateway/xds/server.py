@@ -11,6 +11,8 @@ from typing import Any
 from sluice.core.grpc import MAX_REQUEST_BYTES, Call, Caller, GrpcServer, Method
 from sluice.core.xds import (
     AGGREGATED,
+    ROUTE_SERVICE,
+    ROUTES,
     SECRET,
     SECRET_SERVICE,
     SHORT_NAMES,
@@ -41,6 +43,7 @@ def xds_server(
         {
             AGGREGATED: Method(partial(serve, only=""), MAX_REQUEST_BYTES),
             f"{SECRET_SERVICE}/StreamSecrets": Method(partial(serve, only=SECRET), MAX_REQUEST_BYTES),
+            f"{ROUTE_SERVICE}/StreamRoutes": Method(partial(serve, only=ROUTES), MAX_REQUEST_BYTES),
             **(more or {}),
         },
         admits,

@@ -193,3 +193,19 @@ def test_an_api_that_asks_for_a_credential_is_not_found() -> None:
     with serving(http_answer("401 Unauthorized")) as address:
         report = examine("a test", [Subject(listener_at(address, Kind.HTTP, None), OPTIONS)])
     assert found(report) == set()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        pytest.param(("404 Not Found", "", ""), set(), id="nothing"),
+        pytest.param(("200 OK", "", "{}"), {"LSN-06"}, id="an answer"),
+        pytest.param(("404 Not Found", "Set-Cookie: a=b\r\n", ""), {"LSN-06"}, id="a cookie"),
+        pytest.param(("301 Moved Permanently", "Location: https://localhost/\r\n", ""), {"LSN-06"}, id="a redirect"),
+        pytest.param(("503 Service Unavailable", "", ""), {"LSN-06"}, id="passed on"),
+    ],
+)
+def test_listener_for_acme_challenges_answers_nothing_else(answer: tuple[str, str, str], expected: set[str]) -> None:
+    with serving(http_answer(*answer)) as address:
+        report = examine("a test", [Subject(listener_at(address, Kind.CHALLENGES, None), OPTIONS)])
+    assert found(report) == expected

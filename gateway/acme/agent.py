@@ -1,0 +1,136 @@
+"""Orders a certificate whenever one is due, in the process beside Envoy. Each attempt is a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import msgspec
+
+from sluice.core import Clock, Home, SluiceError, repeat, utc_now
+from sluice.gateway.acme.schedule import Due, Lifetime, due
+from sluice.gateway.acme.store import AcmeStore, issued_files, orders_as
+from sluice.gateway.acme.worker import ATTEMPT_SECONDS, Job, Result
+from sluice.gateway.config import AcmeConfig
+from sluice.gateway.errors import AcmeError
+from sluice.gateway.proxy import CertificateFiles
+
+_LOG = logging.getLogger(__name__)
+
+POLL_SECONDS = 5.0
+"""How often it is looked whether a certificate is due; a look reads two small files."""
+PAUSE_SECONDS = 300.0
+"""Between the ends of two attempts of this process, even when their result cannot be kept (full disk)."""
+MAX_RESULT_BYTES = 64 << 10
+
+Attempt = Callable[[], Awaitable[str]]
+"""Makes one; returns what went wrong, or an empty string."""
+
+
+def next_order(home: Home, config: AcmeConfig, names: tuple[str, ...], now: dt.datetime) -> Due:
+    """When the next one is made, by what is on disk."""
+    return due(
+        AcmeStore(home).state(), orders_as(config, names), config.directory, lifetime_in_use(home, names, now), now
+    )
+
+
+def lifetime_in_use(home: Home, names: tuple[str, ...], now: dt.datetime) -> Lifetime | None:
+    """Of the certificate in use, if it passes all checks for ``names``; None: there is none."""
+    files = CertificateFiles(*issued_files(home), names)
+    with contextlib.suppress(SluiceError):
+        if (found := files.update(now)) is not None:
+            leaf = found.leaf
+            return Lifetime(leaf.not_valid_before_utc, leaf.not_valid_after_utc, leaf.serial_number)
+    return None
+
+
+class AcmeAgent:
+    """Looks and orders.
+
+    Args:
+        home: where the certificate is kept.
+        config: the ACME server.
+        names: DNS names for the certificate.
+        tell: told what keeps the gateway from its certificate; an empty string: nothing.
+        attempt: makes one; None: a process of its own does.
+        clock: the present.
+        monotonic: for the pause between attempts.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        config: AcmeConfig,
+        names: tuple[str, ...],
+        tell: Callable[[str], None],
+        *,
+        attempt: Attempt | None = None,
+        clock: Clock = utc_now,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._home = home
+        self._config = config
+        self._names = names
+        self._tell = tell
+        self._attempt = attempt or self._in_process
+        self._clock = clock
+        self._monotonic = monotonic
+        self._not_before = float("-inf")
+
+    async def run(self) -> NoReturn:
+        """Until cancelled; the first look is at once."""
+        with contextlib.suppress(SluiceError, OSError):
+            await self.look()
+        await repeat(self.look, POLL_SECONDS, "no certificate is ordered")
+
+    async def look(self) -> None:
+        """Order a certificate if that is due."""
+        now = self._clock()
+        if self._monotonic() < self._not_before:
+            return
+        wanted = await asyncio.to_thread(next_order, self._home, self._config, self._names, now)
+        if not wanted.now(now):
+            state = AcmeStore(self._home).state()
+            self._tell(state.last_error if state.failures else "")
+            return
+        _LOG.info("ask %s for a certificate: %s", self._config.directory, wanted.reason)
+        problem = await self._attempt()
+        if problem:
+            self._not_before = self._monotonic() + PAUSE_SECONDS
+            _LOG.warning("there is no new certificate, what is in use stays: %s", problem)
+        else:
+            _LOG.info("there is a new certificate of %s", self._config.directory)
+        self._tell(problem)
+
+    async def _in_process(self) -> str:
+        job = Job(home=str(self._home.root), config=self._config, names=self._names)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "sluice.gateway.acme.worker"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(ATTEMPT_SECONDS):
+                answer, _ = await process.communicate(msgspec.json.encode(job))
+            return msgspec.json.decode(answer[:MAX_RESULT_BYTES], type=Result).problem
+        except TimeoutError:
+            return f"the ACME server kept the attempt for {ATTEMPT_SECONDS} s"
+        except msgspec.MsgspecError:
+            return f"the process that orders ended with {process.returncode}; see the log"
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+def require_acme(config: AcmeConfig | None) -> AcmeConfig:
+    """The settings, or an :class:`AcmeError` that says how to make them."""
+    if config is None:
+        raise AcmeError("there is no [gateway.acme]", "name the ACME server there, see docs/howto/acme.md")
+    return config

@@ -1,0 +1,169 @@
+"""One attempt to get a certificate, in a process of its own: ``python -m sluice.gateway.acme.worker``.
+
+The library and what it reads from somebody else's server stay out of the process that has Envoy's keys, and can be
+ended at any moment.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import http.client
+import logging
+import random
+import shutil
+import signal
+import socket
+import ssl
+import sys
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+
+from sluice.core import Clock, Home, SluiceError, StoreError, read_bounded, utc_now
+from sluice.gateway.acme.challenges import IDENTIFIER_EXTENSION, PROTOCOL, Challenge, Serves, identifier_value
+from sluice.gateway.acme.schedule import begun, failed, succeeded
+from sluice.gateway.acme.store import CHAIN, KEY, AcmeStore, orders_as
+from sluice.gateway.config import AcmeConfig
+from sluice.gateway.errors import AcmeError, EdgeCertificateError
+from sluice.gateway.proxy import CertificateFiles
+from sluice.pki.authorities import to_pem
+from sluice.pki.x509 import PrivateKey
+
+_LOG = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 5.0
+MAX_ENDPOINT_BYTES = 4096
+MAX_JOB_BYTES = 1 << 20
+ATTEMPT_SECONDS = 600
+"""After that an attempt is ended, wherever the server keeps it."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What the worker reads from its standard input."""
+
+    home: str
+    config: AcmeConfig
+    names: tuple[str, ...]
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What it writes, on one line; ``problem`` is empty when there is a new certificate."""
+
+    problem: str = ""
+
+
+class _Endpoint(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+
+
+def renew(home: Home, config: AcmeConfig, names: tuple[str, ...], *, clock: Clock = utc_now) -> None:
+    """Get a certificate for ``names`` and put it in use; the one before stays in use until then.
+
+    Raises:
+        AcmeError: the server does not certify the names, or another process is ordering.
+        EdgeCertificateError: what it issued is no certificate for this gateway.
+        StoreError: files cannot be written.
+    """
+    # Late: the library is for who orders alone.
+    from sluice.gateway.acme.order import Ordering
+
+    store = AcmeStore(home)
+    with store.ordering():
+        # 1. Before the server is asked: what cannot be counted is not tried.
+        state = begun(store.state(), orders_as(config, names), clock(), random.random())  # noqa: S311  a pause
+        store.keep_state(state)
+        ordering = Ordering(config, names, store, _serving(home, config), clock)
+        try:
+            chain, key = ordering.obtain()
+            _take(store, chain, key, names, clock())
+        except SluiceError as error:
+            store.keep_state(failed(state, str(error), ordering.retry_after, clock()))
+            raise
+        store.keep_state(succeeded(state, config.directory, clock()))
+
+
+def _serving(home: Home, config: AcmeConfig) -> Serves:
+    """Asks the gateway itself, as the server will."""
+    name = "acme-http.json" if config.challenge == "http-01" else "envoy.json"
+
+    def serves(challenge: Challenge) -> bool:
+        try:
+            endpoint = msgspec.json.decode(
+                read_bounded(home.run / "endpoints" / name, MAX_ENDPOINT_BYTES), type=_Endpoint
+            )
+        except (StoreError, msgspec.MsgspecError):
+            return False
+        ask = _answered if challenge.kind == "http-01" else _shown
+        try:
+            return ask((endpoint.host, endpoint.port), challenge)
+        except (OSError, http.client.HTTPException, ValueError):
+            return False
+
+    return serves
+
+
+def _answered(address: tuple[str, int], challenge: Challenge) -> bool:
+    connection = http.client.HTTPConnection(*address, timeout=CONNECT_SECONDS)
+    try:
+        connection.request("GET", challenge.path, headers={"Host": challenge.name})
+        answer = connection.getresponse()
+        expected = challenge.key_authorization.encode()
+        return answer.status == 200 and answer.read(len(expected) + 1) == expected
+    finally:
+        connection.close()
+
+
+def _shown(address: tuple[str, int], challenge: Challenge) -> bool:
+    context = ssl.create_default_context()
+    # Self-signed: what counts is in it.
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols([PROTOCOL])
+    with (
+        socket.create_connection(address, timeout=CONNECT_SECONDS) as plain,
+        context.wrap_socket(plain, server_hostname=challenge.name) as connection,
+    ):
+        der = connection.getpeercert(binary_form=True) or b""
+        if connection.selected_alpn_protocol() != PROTOCOL:
+            return False
+    for each in x509.load_der_x509_certificate(der).extensions:
+        if each.oid == IDENTIFIER_EXTENSION and isinstance(each.value, x509.UnrecognizedExtension):
+            return each.critical and each.value.value == identifier_value(challenge.key_authorization)
+    return False
+
+
+def _take(store: AcmeStore, pem: bytes, key: PrivateKey, names: tuple[str, ...], now: dt.datetime) -> None:
+    """Put the new certificate in use if it passes the checks that every certificate for the gateway has to pass."""
+    from sluice.gateway.acme.order import chain_of
+
+    try:
+        place = store.stage(to_pem(*chain_of(pem)), key)
+        try:
+            CertificateFiles(place / CHAIN, place / KEY, names).update(now)
+        except SluiceError:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+    except (AcmeError, EdgeCertificateError):
+        # The server would send the same again.
+        store.drop_order()
+        raise
+    store.use(place)
+
+
+def main() -> int:
+    """Read the job, do it, write the result."""
+    # Also when who started it was killed meanwhile.
+    signal.alarm(ATTEMPT_SECONDS)
+    job = msgspec.json.decode(sys.stdin.buffer.read(MAX_JOB_BYTES), type=Job)
+    try:
+        renew(Home.at(Path(job.home)), job.config, job.names)
+        result = Result()
+    except (SluiceError, OSError) as error:
+        result = Result(problem=str(error))
+    sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
+    return 1 if result.problem else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""The certificate that browsers see: files of somebody else, or of an ACME server that is asked while Envoy serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from sluice.core import CERTIFICATE_FILE_NOT_AFTER, Home, SluiceError, end_tasks, utc_now
+from sluice.gateway.acme import AcmeAgent, issued_files
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.envoy_config import ACME_HTTP
+from sluice.gateway.listening import require_free_port
+from sluice.gateway.proxy import CertificateFiles, EnvoyAdmin
+from sluice.gateway.xds import XdsStatus
+
+_LOG = logging.getLogger(__name__)
+
+ACME_CERTIFICATE = "certificate of gateway.acme"
+"""In the status report."""
+
+Announce = Callable[[Path, str, int], Callable[[], None]]
+"""Publishes an address in a file; returns what withdraws it."""
+
+
+def acme_announcement(home: Home) -> Path:
+    """The file with the address of the listener for ACME challenges over http-01, while Envoy has it."""
+    return home.run / "endpoints" / "acme-http.json"
+
+
+def require_free_challenge_port(config: GatewayConfig) -> None:
+    """Raise :class:`ListenError` when http-01 is chosen and its port is taken."""
+    if config.acme is not None and config.acme.challenge == "http-01":
+        require_free_port(config.host, config.acme.http_port)
+
+
+def certificate_files(home: Home, config: GatewayConfig) -> CertificateFiles | None:
+    """The files of another authority's certificate, read once; None: there are none.
+
+    What somebody else provides must be good at the start. What the gateway itself gets may not be there yet, or may
+    have expired while it was down: it can only get the next one while it runs.
+    """
+    if config.acme is None:
+        files = CertificateFiles.of(config)
+        if files is not None:
+            files.update(utc_now())
+        return files
+    chain, key = issued_files(home)
+    files = CertificateFiles(chain, key, config.server_names)
+    try:
+        files.update(utc_now())
+    except SluiceError as error:
+        # For the alert on certificates that were not renewed.
+        CERTIFICATE_FILE_NOT_AFTER.labels(str(chain)).set(0)
+        _LOG.warning("the edge authority's certificate is shown until the ACME server has issued one: %s", error)
+    return files
+
+
+@contextlib.asynccontextmanager
+async def renewing(
+    home: Home, config: GatewayConfig, envoy: EnvoyAdmin, status: XdsStatus, announce: Announce
+) -> AsyncIterator[None]:
+    """Order certificates of the ACME server, if there is one, while ``envoy`` serves; say where http-01 is answered."""
+    if config.acme is None:
+        yield
+        return
+
+    def tell(problem: str) -> None:
+        if problem:
+            status.refused(ACME_CERTIFICATE, problem)
+        else:
+            status.fine(ACME_CERTIFICATE)
+
+    with contextlib.ExitStack() as announced:
+        if config.acme.challenge == "http-01":
+            port = await envoy.until_listening(ACME_HTTP)
+            announced.callback(announce(acme_announcement(home), config.host, port))
+            _LOG.info("Envoy answers ACME challenges on %s:%d, and nothing else there", config.host, port)
+        agent = AcmeAgent(home, config.acme, config.server_names, tell)
+        running = asyncio.create_task(agent.run(), name="acme")
+        try:
+            yield
+        finally:
+            await end_tasks(running)
