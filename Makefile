@@ -91,6 +91,11 @@ test-pkcs11: $(VENV) ## keys in a token: SoftHSM (unpacked once from Debian's pa
 	@.venv/bin/pip install --quiet --disable-pip-version-check --requirement requirements/pkcs11.txt
 	.venv/bin/pytest tests/pkcs11
 
+.PHONY: test-acme-server
+test-acme-server: $(VENV) ## the ACME server with certbot and lego (installed once from PyPI and Debian), four minutes
+	@scripts/ensure-acme-clients >/dev/null
+	.venv/bin/pytest tests/acme_server
+
 .PHONY: test-kubernetes
 test-kubernetes: $(VENV) ## elections, attestation, submissions and the chart with a Kubernetes API server (built once from Debian's packages, ten minutes)
 	@scripts/get-kubernetes

@@ -33,6 +33,7 @@ INCLUDED = (
 
 MADE_ANEW = (
     r"pki/identities/.*",
+    r"pki/ca/acme\.sqlite(-journal)?",
     r"pki/(ca/tokens|authorities|identities|revocation|rotation)/.*",
     r"gateway/(sessions\.json|assertion-keys\.json|pass-keys/.*|envoy/.*|nginx/.*)",
     r"gateway/audit/(lock|checkpoint\.lock)",
