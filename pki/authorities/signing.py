@@ -143,7 +143,8 @@ def sign_leaf(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(leaf_key_usage(), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose.oid for purpose in profile.purposes]), critical=False)
-        .add_extension(alternative_names, critical=False)
+        # Critical where the subject is empty (RFC 5280, 4.2.1.6).
+        .add_extension(alternative_names, critical=not list(names.subject()))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(authority_key_identifier(authority.certificate), critical=False)
         .sign(authority.key, signature_hash(authority.key))

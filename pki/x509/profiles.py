@@ -179,9 +179,9 @@ class HostNames:
 
     def subject(self) -> x509.Name:
         """A subject for human eyes; nothing decides on it."""
-        # Not empty: with an empty subject RFC 5280 (4.1.2.6) has the names critical, which some old clients refuse.
-        short = (name for name in (*self.dns, *self.ips) if len(name) <= MAX_COMMON_NAME_CHARACTERS)
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, next(short, "host"))])
+        # Of addresses alone it is empty: certbot takes a common name for a DNS name.
+        short = next((name for name in self.dns if len(name) <= MAX_COMMON_NAME_CHARACTERS), "")
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, short)] if short else [])
 
 
 def _certified_name(name: str) -> str:
