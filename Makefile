@@ -96,6 +96,11 @@ test-acme: $(VENV) ## certificates of a real ACME server, Pebble (unpacked once 
 	@scripts/ensure-pebble >/dev/null
 	.venv/bin/pytest tests/acme
 
+.PHONY: test-acme-server
+test-acme-server: $(VENV) ## the ACME server with certbot and lego (installed once from PyPI and Debian), four minutes
+	@scripts/ensure-acme-clients >/dev/null
+	.venv/bin/pytest tests/acme_server
+
 .PHONY: test-kubernetes
 test-kubernetes: $(VENV) ## elections, attestation, submissions and the chart with a Kubernetes API server (built once from Debian's packages, ten minutes)
 	@scripts/get-kubernetes

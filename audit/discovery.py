@@ -128,6 +128,10 @@ def declared(home: Home) -> tuple[Listener, ...]:
                 port=ca.enrolment[1],
             ),
         ]
+        if ca.acme is not None:
+            found.append(
+                Listener(name="acme", kind=Kind.SERVER, channel=Channel.ACME, host=ca.acme[0], port=ca.acme[1])
+            )
     found += _jobmanagers(home, endpoints)
     edge = _read(endpoints / "envoy.json", _HostPort)
     if edge is not None:

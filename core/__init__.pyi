@@ -1,4 +1,12 @@
 from .accepting import accept as accept
+from .address_blocks import (
+    Address as Address,
+    Network as Network,
+    Reach as Reach,
+    block_of as block_of,
+    canonical as canonical,
+    writes_out as writes_out,
+)
 from .addresses import host_port as host_port, is_ip_address as is_ip_address, url_host as url_host
 from .append_log import ChainState as ChainState, Disk as Disk, NotAppended as NotAppended, append_whole as append_whole
 from .background_task import run_with_background as run_with_background

@@ -13,4 +13,5 @@ from .errors import (
     CertificateUnknown as CertificateUnknown,
     IssuanceRefused as IssuanceRefused,
 )
+from .rate_limit import RateLimiter as RateLimiter
 from .spiffe_id import NAMED_ROLES as NAMED_ROLES, Role as Role, SpiffeId as SpiffeId

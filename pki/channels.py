@@ -25,6 +25,7 @@ class Channel(enum.StrEnum):
     EDGE = "edge"
     CA = "ca"
     ENROLMENT = "enrolment"
+    ACME = "acme"
     CONNECT = "connect"
     ZOOKEEPER = "zookeeper"
     EGRESS = "egress"
@@ -44,6 +45,7 @@ MAY_LISTEN: dict[Channel, frozenset[Role]] = {
     Channel.EDGE: frozenset({Role.GATEWAY}),
     Channel.CA: frozenset({Role.CA}),
     Channel.ENROLMENT: frozenset({Role.CA}),
+    Channel.ACME: frozenset({Role.CA}),
     Channel.CONNECT: frozenset({Role.DRIVER}),
     Channel.ZOOKEEPER: frozenset({Role.ZOOKEEPER}),
     Channel.EGRESS: frozenset({Role.GATEWAY}),
@@ -62,6 +64,7 @@ MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     Channel.EDGE: frozenset({Role.USER}),
     Channel.CA: _RENEWED,
     Channel.ENROLMENT: frozenset(),  # a join token takes the place of a client certificate
+    Channel.ACME: frozenset(),  # requests are signed with the keys of ACME accounts
     Channel.CONNECT: frozenset({Role.GATEWAY}),
     # The processes that elect a leader. ZooKeeper's TLS admits more; its ACLs refuse them.
     Channel.ZOOKEEPER: frozenset({Role.JOBMANAGER, Role.SHUFFLE_MANAGER}),

@@ -1,4 +1,4 @@
-"""A DNS server on loopback that answers what a test says; real UDP, RFC 1035 as far as A and AAAA need it."""
+"""A DNS server on loopback that answers what a test says; real UDP, RFC 1035 as far as A, AAAA and TXT need it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 _HEADER = struct.Struct(">HHHHHH")
 _ANSWER = struct.Struct(">HHHIH")
 _TYPES = {4: 1, 6: 28}
+_TXT = 16
 _NXDOMAIN = 0x8183
 _ANSWERED = 0x8180
 
@@ -20,11 +21,13 @@ class NameServer(asyncio.DatagramProtocol):
 
     Attributes:
         names: name -> addresses, or what tells them at each question.
+        texts: what tells the TXT records of a name, at each question; a name with records exists.
         asked: names, in lower case, once for each question.
     """
 
     def __init__(self) -> None:
         self.names: dict[str, tuple[str, ...] | Callable[[], tuple[str, ...]]] = {}
+        self.texts: Callable[[str], tuple[bytes, ...]] = lambda _: ()
         self.asked: list[str] = []
         self.address = ""
         self._transport: asyncio.DatagramTransport | None = None
@@ -44,11 +47,13 @@ class NameServer(asyncio.DatagramProtocol):
         self.asked.append(name)
         known = self.names.get(name)
         addresses = known() if callable(known) else known or ()
-        found = [each for each in map(ipaddress.ip_address, addresses) if _TYPES[each.version] == kind]
-        head = _HEADER.pack(
-            int.from_bytes(data[:2], "big"), _NXDOMAIN if known is None else _ANSWERED, 1, len(found), 0, 0
-        )
-        records = b"".join(_ANSWER.pack(0xC00C, kind, 1, 0, len(each.packed)) + each.packed for each in found)
+        found = [each.packed for each in map(ipaddress.ip_address, addresses) if _TYPES[each.version] == kind]
+        texts = self.texts(name)
+        if kind == _TXT:
+            found = [bytes([len(each)]) + each for each in texts]
+        exists = known is not None or bool(texts)
+        head = _HEADER.pack(int.from_bytes(data[:2], "big"), _ANSWERED if exists else _NXDOMAIN, 1, len(found), 0, 0)
+        records = b"".join(_ANSWER.pack(0xC00C, kind, 1, 0, len(each)) + each for each in found)
         if self._transport is not None:
             self._transport.sendto(head + data[_HEADER.size : at + 5] + records, addr)
 

@@ -34,6 +34,7 @@ INCLUDED = (
 
 MADE_ANEW = (
     r"pki/identities/.*",
+    r"pki/ca/acme\.sqlite(-journal)?",
     r"pki/(ca/tokens|authorities|identities|revocation|rotation)/.*",
     r"gateway/(sessions\.json|shared\.sqlite(-wal|-shm)?|assertion-keys\.json|pass-keys/.*|envoy/.*|nginx/.*)",
     r"(envoys/NAME/)?gateway/audit/(lock|checkpoint\.lock)",

@@ -17,6 +17,7 @@ from sluice.cli.options import (
     load_configuration,
 )
 from sluice.cli.pki import (
+    acme as pki_acme,
     authority as pki_authority,
     ca as pki_ca,
     doctor as pki_doctor,
@@ -52,6 +53,7 @@ app.add_typer(pki_verify.app)
 app.add_typer(pki_doctor.app)
 app.add_typer(pki_authority.app, name="authority")
 app.add_typer(pki_trust.app, name="trust")
+app.add_typer(pki_acme.app, name="acme")
 app.command(epilog="Example: sluice pki agent --policy agent.toml")(pki_agent.agent)
 app.command(epilog=pki_export.EPILOG)(pki_export.export)
 pki_revocation.mount(app)

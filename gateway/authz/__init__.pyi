@@ -1,4 +1,3 @@
-from .address_blocks import Address as Address
 from .audiences import (
     TOKEN_OPERATION as TOKEN_OPERATION,
 )

@@ -11,7 +11,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from sluice.gateway.authz.address_blocks import Address, Network, canonical, writes_out
+from sluice.core import Address, Network, canonical, writes_out
 
 MAX_NAME_CHARACTERS = 253
 MAX_PORT = 65535

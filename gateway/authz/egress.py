@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from sluice.gateway.authz.address_blocks import Address, Network, Reach, block_of, canonical, writes_out
+from sluice.core import Address, Network, Reach, block_of, canonical, writes_out
 from sluice.gateway.authz.destinations import Destination, Target, UnclearDestination, parse_authority, parse_host
 from sluice.gateway.authz.grantees import Grantees
 

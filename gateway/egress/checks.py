@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
-from sluice.core import EgressSetting, InvalidIdentity
+from sluice.core import Address, EgressSetting, InvalidIdentity
 from sluice.gateway.audit_log import AuditRecord, AuditWriter
 from sluice.gateway.authz import (
     EGRESS_OPERATION,
-    Address,
     Destination,
     EgressSubject,
     Policy,

@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 
-from sluice.gateway.authz import Address
+from sluice.core import Address
 
 NEXT_SECONDS = 0.25
 """How long an address has before the next one is tried beside it."""

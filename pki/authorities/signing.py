@@ -18,6 +18,7 @@ from sluice.pki.config import PkiConfig
 from sluice.pki.x509 import (
     DAMAGED,
     AuthorityKind,
+    HostNames,
     Names,
     PrivateKey,
     Profile,
@@ -106,7 +107,7 @@ def sign_intermediate(
 def sign_leaf(
     authority: Authority,
     key: PublicKey,
-    names: Names,
+    names: Names | HostNames,
     profile: Profile,
     *,
     now: dt.datetime,
@@ -128,7 +129,7 @@ def sign_leaf(
     validity = leaf_validity(now, lifetime or profile.lifetime, backdate=backdate, issuer_end=authority.end)
     if lifetime is not None and lifetime > profile.longest:
         raise CertificateRejected(
-            f"{names.spiffe_id} cannot live {lifetime_words(lifetime)}",
+            f"{_subject_of(names)} cannot live {lifetime_words(lifetime)}",
             f"at most {lifetime_words(profile.longest)} (pki.max_leaf_hours)",
         )
     return (
@@ -142,11 +143,16 @@ def sign_leaf(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(leaf_key_usage(), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose.oid for purpose in profile.purposes]), critical=False)
-        .add_extension(alternative_names, critical=False)
+        # Critical where the subject is empty (RFC 5280, 4.2.1.6).
+        .add_extension(alternative_names, critical=not list(names.subject()))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(authority_key_identifier(authority.certificate), critical=False)
         .sign(authority.key, signature_hash(authority.key))
     )
+
+
+def _subject_of(names: Names | HostNames) -> str:
+    return str(names.spiffe_id if isinstance(names, Names) else names)
 
 
 def authority_key_identifier(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:

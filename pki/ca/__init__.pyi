@@ -44,7 +44,6 @@ from .protocol import (
     TrustRequest as TrustRequest,
     TrustSide as TrustSide,
 )
-from .rate_limit import RateLimiter as RateLimiter
 from .refusals import Refusal as Refusal, needing_attention as needing_attention, refusals_path as refusals_path
 from .revocable_certificates import (
     Found as Found,

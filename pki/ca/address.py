@@ -18,7 +18,7 @@ Address = tuple[str, int]
 
 
 class CaAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """``mutual`` is for those with a certificate, ``enrolment`` for those with a join token.
+    """``mutual`` is for those with a certificate, ``enrolment`` for those with a join token, ``acme`` for ACME clients.
 
     ``pid`` is 0, and ``name`` empty, for an authority on another machine.
     """
@@ -27,6 +27,7 @@ class CaAddress(msgspec.Struct, frozen=True, kw_only=True):
     mutual: Address
     enrolment: Address
     pid: int = 0
+    acme: Address | None = None
 
 
 def publish_ca(home: Home, address: CaAddress) -> None:

@@ -32,7 +32,7 @@ from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateSuperseded, EnrolmentRefused, IssuanceRefused
 from sluice.pki.identities import JoinToken, check_token
-from sluice.pki.issuing import IssuingEngine, LeafRequest, SignedChain
+from sluice.pki.issuing import HostRequest, IssuedHost, IssuingEngine, LeafRequest, SignedChain
 from sluice.pki.jwt import LocalJwtAuthority
 from sluice.pki.ledger import DEFAULT_OVERLAP, IssuanceKind, IssuanceNotes, Ledger, LedgerRecord, ledger_path
 from sluice.pki.revocation import RevocationList
@@ -324,6 +324,19 @@ class OnlineAuthority:
         request = LeafRequest(names, workload_profile(Role.CA, self._config), kind="self", requester=str(spiffe_id))
         self._engine.issue_to(directory, request)
         ISSUED.inc()
+
+    def issue_host(self, request: HostRequest) -> IssuedHost:
+        """Certify a server that is none of ours, with host names and no identity; the ACME server has decided on it.
+
+        Raises:
+            IssuanceRefused: the edge's key is elsewhere.
+            CertificateRejected: a name that the edge authority may not certify.
+            LedgerError: it could not be recorded; nothing was issued.
+        """
+        self._require_edge_key()
+        issued = self._engine.issue_host(request)
+        ISSUED.inc()
+        return issued
 
     def _issue(self, request: LeafRequest) -> SignedChain:
         if request.profile.authority is AuthorityKind.EDGE:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from sluice.pki.acme import AcmeConfig
 from sluice.pki.attestation import PodAttestationConfig
 from sluice.pki.ledger import DEFAULT_OVERLAP
 
@@ -23,3 +24,5 @@ class CaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     could not keep the answer. Never more than a quarter of its lifetime."""
     kubernetes: PodAttestationConfig | None = None
     """How pods enrol, as a table ``[ca.kubernetes]``; without it they need join tokens."""
+    acme: AcmeConfig | None = None
+    """An ACME server for host names, as a table ``[ca.acme]``; without it there is none."""

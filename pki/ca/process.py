@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from sluice.core import Home, PkiError, repeat
+from sluice.pki.ca.acme_service import HomeAuthority, serving_acme
 from sluice.pki.ca.address import CaAddress, publish_ca, withdraw_ca
 from sluice.pki.ca.attesting import attesting
 from sluice.pki.ca.authority import OnlineAuthority
@@ -88,6 +89,8 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         )
         stack.push_async_callback(server.close)
         mutual, enrolment = await server.start(config.host, config.port, config.enrolment_port)
+        signing = HomeAuthority(home, pki, authority, server.call)
+        acme = await stack.enter_async_context(serving_acme(home, pki, config.acme, identity, signing))
         renewing = asyncio.create_task(_repeat_forever(server, renew_own, RENEWAL_CHECK_SECONDS))
         stack.callback(renewing.cancel)
         noting = asyncio.create_task(_repeat_forever(server, authority.take_notes, NOTES_CHECK_SECONDS))
@@ -96,7 +99,7 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         stack.callback(keeping.cancel)
         refreshing = asyncio.create_task(_repeat_forever(server, refresh_lists, LISTS_CHECK_SECONDS))
         stack.callback(refreshing.cancel)
-        address = CaAddress(name=name, mutual=mutual, enrolment=enrolment, pid=os.getpid())
+        address = CaAddress(name=name, mutual=mutual, enrolment=enrolment, pid=os.getpid(), acme=acme)
         stack.callback(withdraw_ca, home, address.pid)
         publish_ca(home, address)
         _LOG.info("CA %s is ready: %s:%d, enrolment %s:%d", spiffe_id, *mutual, *enrolment)

@@ -52,7 +52,8 @@ class Revoker:
                 "`sluice pki revoke SERIAL --authority …` revokes what is not known",
             )
         kind, target = found
-        if SpiffeId.parse(target.identity).role is Role.CA:
+        # What the ACME server issued has host names for an identity.
+        if target.identity.startswith("spiffe://") and SpiffeId.parse(target.identity).role is Role.CA:
             raise IssuanceRefused(
                 "the authority's own certificate is not revoked from a page", f"sluice pki revoke {serial:x}"
             )

@@ -68,13 +68,13 @@ from sluice.pki.ca.protocol import (
     TrustRequest,
     TrustSide,
 )
-from sluice.pki.ca.rate_limit import RateLimiter
 from sluice.pki.ca.revoker import Revoker
 from sluice.pki.ca.trust_subscribers import TrustSubscribers
 from sluice.pki.ca.trust_watch import TrustWatch, View
 from sluice.pki.channels import Channel, client_policy
 from sluice.pki.errors import EnrolmentRefused, RateLimited
 from sluice.pki.issuing import SignedChain
+from sluice.pki.rate_limit import RateLimiter
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls import ConnectionLog, MutualTlsListener, TlsIdentity, peer_of, tls_object_of
 from sluice.pki.x509 import DAMAGED_JSON, MAX_LEAF_LIFETIME, AuthorityKind
@@ -98,6 +98,7 @@ REVOCATIONS_PER_IDENTITY = (32, 0.2)
 NO_ATTESTORS: Mapping[str, Attestor] = MappingProxyType({})
 
 _Request = TypeVar("_Request", bound=msgspec.Struct)
+_Result = TypeVar("_Result")
 _Handler = Callable[[web.BaseRequest], Awaitable[msgspec.Struct | bytes]]
 """Returns what goes back as JSON; bytes are JSON already."""
 
@@ -173,9 +174,9 @@ class CaServer:
         """Listen; returns the addresses of the mutual TLS and of the enrolment listener."""
         return await self._mutual.start(host, port), await self._enrolment.start(host, enrolment_port)
 
-    async def call(self, function: Callable[[], object]) -> None:
+    async def call(self, function: Callable[[], _Result]) -> _Result:
         """Run ``function`` where the authority is used, so that it is alone with it."""
-        await asyncio.get_running_loop().run_in_executor(self._worker, function)
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function)
 
     async def close(self) -> None:
         """Stop listening, and wait for what is being issued."""

@@ -7,6 +7,7 @@ from .bulk import (
     issue_all as issue_all,
 )
 from .engine import IssuingEngine as IssuingEngine
+from .host import HostRequest as HostRequest, IssuedHost as IssuedHost
 from .inventory import (
     MAX_INVENTORY_BYTES as MAX_INVENTORY_BYTES,
     parse_duration as parse_duration,

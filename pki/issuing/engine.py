@@ -16,6 +16,7 @@ from sluice.core import CertificateRejected, Clock, StoreError, utc_now
 from sluice.pki.authorities import Authority, AuthorityStore, TrustStore, sign_leaf, trust_domain_of
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities import write_identity
+from sluice.pki.issuing.host import HostRequest, IssuedHost
 from sluice.pki.issuing.leaf import IssuedLeaf, LeafRequest, SignedChain
 from sluice.pki.ledger import IssuanceNotes, Ledger, LedgerRecord, NotedKind, issuance_note
 from sluice.pki.revocation import RevocationStore, install_crls
@@ -117,10 +118,7 @@ class IssuingEngine:
             LedgerError: the ledger could not be written; none of them may leave.
             StoreError: likewise, for a note beside the ledger of another process.
         """
-        if self.ledger is not None:
-            self.ledger.append_all([_record(each) for each in issued])
-        elif issued and self._notes.wanted:
-            self._notes.write([_record(each) for each in issued])
+        self._append([_record(each) for each in issued])
 
     def issue(self, request: LeafRequest, *, reinstate: bool = False) -> SignedChain:
         """Sign for a key that is elsewhere, record it, and return what is sent back; see :meth:`sign`.
@@ -136,6 +134,27 @@ class IssuingEngine:
             self.revocations.reinstate(request.profile.authority, request.names.spiffe_id)
         self.record([issued])
         return signed
+
+    def issue_host(self, request: HostRequest) -> IssuedHost:
+        """Sign for a server that is none of ours, and record it.
+
+        Raises:
+            CertificateRejected: a name or lifetime that the edge authority does not certify.
+            StoreError: the edge authority is not here, or its key is not.
+            LedgerError: it could not be recorded; nothing was issued.
+        """
+        authority, _ = self._signer(request.profile.authority)
+        leaf = sign_leaf(
+            authority,
+            request.key,
+            request.names,
+            request.profile,
+            now=self._clock(),
+            backdate=self._backdate,
+        )
+        note = issuance_note(leaf, str(request.names), "edge-local")
+        self._append([msgspec.structs.replace(note, kind="acme", requester=request.requester)])
+        return IssuedHost(leaf, authority.certificate)
 
     def issue_to(self, directory: Path, request: LeafRequest) -> None:
         """Make a key, sign, record, and write the identity directory; see :meth:`sign`."""
@@ -155,6 +174,12 @@ class IssuingEngine:
         # Read after the identity is in place: a concurrent revocation finds the directory, or its CRL is read here.
         if crl_pem := self.lists(issued):
             install_crls(directory, crl_pem, self._clock())
+
+    def _append(self, records: Sequence[LedgerRecord]) -> None:
+        if self.ledger is not None:
+            self.ledger.append_all(records)
+        elif records and self._notes.wanted:
+            self._notes.write(records)
 
     def lists(self, issued: IssuedLeaf) -> bytes:
         """The revocation lists to hand out with a leaf, signed anew when due; empty when there never was one."""

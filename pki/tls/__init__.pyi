@@ -16,8 +16,10 @@ from .connections import (
 )
 from .contexts import (
     TlsIdentity as TlsIdentity,
+    challenge_client_context as challenge_client_context,
     enrolment_client_context as enrolment_client_context,
     enrolment_server_context as enrolment_server_context,
+    host_server_context as host_server_context,
     peer_of as peer_of,
     tls_object_of as tls_object_of,
     unverified_client_context as unverified_client_context,

@@ -167,7 +167,7 @@ def build_context(
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     if serving:
         context.num_tickets = 0
-    _load_key(context, material)
+    _load_key(context, material.key_pem, material.chain_pem, str(material.spiffe_id))
     if alpn:
         context.set_alpn_protocols(list(alpn))
     # 5. The identity check runs within the handshake, on asyncio's TLS objects and on blocking sockets alike.
@@ -184,11 +184,16 @@ def enrolment_server_context(material: IdentityMaterial, alpn: Sequence[str]) ->
 
     Peers are not authenticated: :func:`peer_of` refuses such connections.
     """
+    return host_server_context(material.key_pem, material.chain_pem, str(material.spiffe_id), alpn)
+
+
+def host_server_context(key_pem: bytes, chain_pem: bytes, whose: str, alpn: Sequence[str]) -> ssl.SSLContext:
+    """As :func:`enrolment_server_context`, with a certificate that is no identity of ours; ``whose`` is for errors."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
-    _load_key(context, material)
+    _load_key(context, key_pem, chain_pem, whose)
     context.set_alpn_protocols(list(alpn))
     return context
 
@@ -222,7 +227,23 @@ def unverified_client_context() -> ssl.SSLContext:
     return context
 
 
-def _load_key(context: ssl.SSLContext, material: IdentityMaterial) -> None:
+def challenge_client_context(alpn: Sequence[str] = ()) -> ssl.SSLContext:
+    """For dialing a server that is to show what it controls, when it has no certificate yet (RFC 8555, RFC 8737).
+
+    The certificate is not verified: the caller compares what is in it, or reads a value that only the right server can
+    know. Nothing secret may pass. TLS 1.2 is accepted, as RFC 8737 has it, because these servers are not ours.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
+    return context
+
+
+def _load_key(context: ssl.SSLContext, key_pem: bytes, chain_pem: bytes, whose: str) -> None:
     """Load key and chain from memory: the files may be of another generation by now.
 
     The ssl module takes file names only, so the pair passes through an anonymous file in memory.
@@ -230,10 +251,10 @@ def _load_key(context: ssl.SSLContext, material: IdentityMaterial) -> None:
     descriptor = os.memfd_create("identity", os.MFD_CLOEXEC)
     try:
         with os.fdopen(descriptor, "wb", closefd=False) as file:
-            file.write(material.key_pem + b"\n" + material.chain_pem)
+            file.write(key_pem + b"\n" + chain_pem)
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
     except ssl.SSLError as error:
-        raise StoreError(f"OpenSSL does not take the certificate of {material.spiffe_id}: {error.reason}") from error
+        raise StoreError(f"OpenSSL does not take the certificate of {whose}: {error.reason}") from error
     finally:
         os.close(descriptor)
 

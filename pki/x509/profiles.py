@@ -84,6 +84,12 @@ def edge_server_profile(role: Role, config: PkiConfig) -> Profile:
     return _profile(AuthorityKind.EDGE, (Purpose.SERVER,), config.leaf_hours, config)
 
 
+def host_profile(lifetime: dt.timedelta, config: PkiConfig) -> Profile:
+    """The profile of a server that is none of ours: signed by the edge authority, for servers alone."""
+    longest = min(dt.timedelta(hours=config.max_leaf_hours), MAX_LEAF_LIFETIME)
+    return Profile(AuthorityKind.EDGE, (Purpose.SERVER,), min(lifetime, longest), longest)
+
+
 def _profile(authority: AuthorityKind, purposes: tuple[Purpose, ...], hours: float, config: PkiConfig) -> Profile:
     longest = min(dt.timedelta(hours=config.max_leaf_hours), MAX_LEAF_LIFETIME)
     return Profile(authority, purposes, min(dt.timedelta(hours=hours), longest), longest)
@@ -130,6 +136,52 @@ class Names:
         """A subject for human eyes; nothing decides on it."""
         path = str(self.spiffe_id).removeprefix(f"spiffe://{self.spiffe_id.trust_domain}/")
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, path[:MAX_COMMON_NAME_CHARACTERS])])
+
+
+@dataclass(frozen=True, slots=True)
+class HostNames:
+    """The subject alternative names of a server that is none of ours: host names, and no SPIFFE ID.
+
+    No channel inside admits such a certificate, because each demands exactly one SPIFFE ID.
+    """
+
+    dns: tuple[str, ...] = ()
+    ips: tuple[str, ...] = ()
+
+    @classmethod
+    def checked(cls, dns: Sequence[str], ips: Sequence[str]) -> HostNames:
+        """Normalize and check; a name that is none, or no name at all, is a :class:`CertificateRejected`."""
+        if not dns and not ips:
+            raise CertificateRejected("a certificate of a server needs a name")
+        if len(dns) > MAX_NAMES or len(ips) > MAX_NAMES:
+            raise CertificateRejected(f"more than {MAX_NAMES} DNS names or addresses")
+        return cls(
+            tuple(dict.fromkeys(_certified_name(name) for name in dns)),
+            tuple(dict.fromkeys(_address(address) for address in ips)),
+        )
+
+    def __str__(self) -> str:
+        return ",".join((*(f"dns:{name}" for name in self.dns), *(f"ip:{address}" for address in self.ips)))
+
+    def check_wildcards(self, purposes: Sequence[Purpose]) -> None:
+        """Refuse wildcards but in what is for servers alone."""
+        if tuple(purposes) != (Purpose.SERVER,) and any(name.startswith("*.") for name in self.dns):
+            raise CertificateRejected(f"{self} cannot have a wildcard", "wildcards are for servers alone")
+
+    def extension(self) -> x509.SubjectAlternativeName:
+        """As the X.509 extension."""
+        return x509.SubjectAlternativeName(
+            [
+                *(x509.DNSName(name) for name in self.dns),
+                *(x509.IPAddress(ipaddress.ip_address(address)) for address in self.ips),
+            ]
+        )
+
+    def subject(self) -> x509.Name:
+        """A subject for human eyes; nothing decides on it."""
+        # Of addresses alone it is empty: certbot takes a common name for a DNS name.
+        short = next((name for name in self.dns if len(name) <= MAX_COMMON_NAME_CHARACTERS), "")
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, short)] if short else [])
 
 
 def _certified_name(name: str) -> str:

@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 
 from sluice.core import Clock, SluiceError, end_tasks, utc_now
-from sluice.pki import SpiffeId
-from sluice.pki.ca import RateLimiter
+from sluice.pki import RateLimiter, SpiffeId
 from sluice.pki.jwt import PublicKey, TokenRejected, check_audiences, decode_jwks, validate_token
 
 _LOG = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from sluice.pki import SpiffeId
-from sluice.pki.ca import RateLimiter, TokenKeysAnswer
+from sluice.pki import RateLimiter, SpiffeId
+from sluice.pki.ca import TokenKeysAnswer
 from sluice.pki.jwt import AskForToken, TokenQuery, TokenRejected, check_audiences
 from sluice.runtime.jobmanager.errors import TokenRefused
 from sluice.runtime.messages import JobSubmission, JobToken, TokenKeys

@@ -34,6 +34,7 @@ MAY_CONNECT = {
         Role.ZOOKEEPER,
     },
     Channel.ENROLMENT: set[Role](),
+    Channel.ACME: set[Role](),
     Channel.ZOOKEEPER: {Role.JOBMANAGER, Role.SHUFFLE_MANAGER},
     Channel.CONNECT: {Role.GATEWAY},
     Channel.EGRESS: {Role.DRIVER, Role.EXECUTOR},

@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from sluice.gateway.authz.address_blocks import Reach, block_of
+from sluice.core import Reach, block_of
 from sluice.gateway.authz.egress import EgressRuling, EgressSubject
 from sluice.gateway.authz.policy import Policy
 from sluice.gateway.authz.policy_file import parse

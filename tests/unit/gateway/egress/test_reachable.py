@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, ip_address
 
 import pytest
 
-from sluice.gateway.authz import Address
+from sluice.core import Address
 from sluice.gateway.egress.reachable import KEPT_SECONDS, MAX_TRIED, Reachable
 
 DEAD, SILENT, GOOD, OTHER = (ip_address(f"192.0.2.{number}") for number in (1, 2, 3, 4))

@@ -18,11 +18,11 @@ from sluice.pki.authorities.signing import (
     sign_leaf,
 )
 from sluice.pki.ca.policy import grant_enrolment, grant_job, grant_renewal, grant_token
-from sluice.pki.ca.rate_limit import MAX_REQUESTERS, RateLimiter
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import EnrolmentRefused, IssuanceRefused
 from sluice.pki.identities.join_tokens import ENROLLABLE, MAX_TTL, JoinToken, TokenRecord, check_token, mint
+from sluice.pki.rate_limit import MAX_REQUESTERS, RateLimiter
 from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
 from sluice.pki.x509.csr import load_csr, new_csr
 from sluice.pki.x509.key_identifiers import fingerprint

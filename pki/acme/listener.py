@@ -1,0 +1,86 @@
+"""The listener of the ACME server: TLS with a certificate of the edge authority, and no client certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import ssl
+from collections.abc import Callable
+
+from sluice.core import PkiError
+from sluice.pki.acme.identifiers import host_identifier
+from sluice.pki.channels import Channel, client_policy
+from sluice.pki.issuing import HostRequest, IssuedHost
+from sluice.pki.tls import MutualTlsListener, PendingPeers, TlsIdentity, host_server_context
+from sluice.pki.x509 import HostNames, PrivateKey, Profile, generate_key, key_to_pem
+
+MAX_CONNECTIONS = 512
+"""Most open connections; beyond it the oldest one of the busiest address is closed."""
+CONNECTION_SECONDS = 300.0
+"""How long a connection may last: enough for a whole order, which clients send over one connection."""
+ALPN = ("http/1.1",)
+
+
+class ServerCertificate:
+    """The certificate of the listener, with a key that exists in memory alone: each start makes another."""
+
+    def __init__(self, host: str, profile: Profile, *, clock: Callable[[], dt.datetime]) -> None:
+        identifier = host_identifier(host)
+        dns, ips = ((identifier.value,), ()) if identifier.type == "dns" else ((), (identifier.value,))
+        self._names = HostNames.checked(dns, ips)
+        self._profile = profile
+        self._clock = clock
+        self._context: ssl.SSLContext | None = None
+        self._renew_at: dt.datetime | None = None
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For the next connection."""
+        if self._context is None:
+            raise PkiError("the ACME server has no certificate yet")
+        return self._context
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is none, or half of its life has passed."""
+        return self._renew_at is None or self._clock() >= self._renew_at
+
+    def request(self) -> tuple[PrivateKey, HostRequest]:
+        """A new key, and what is to be certified."""
+        key = generate_key()
+        return key, HostRequest(self._names, self._profile, key.public_key(), "acme:server")
+
+    def take(self, key: PrivateKey, issued: IssuedHost) -> None:
+        """Use what was issued from the next connection on."""
+        leaf = issued.leaf
+        self._context = host_server_context(key_to_pem(key), issued.chain_pem, "the ACME server", ALPN)
+        now = self._clock()
+        self._renew_at = now + (leaf.not_valid_after_utc - now) / 2
+
+
+class AcmeListener(MutualTlsListener):
+    """As its base, with its bounds on handshakes and connections, but asking the client for no certificate."""
+
+    def __init__(
+        self, identity: TlsIdentity, certificate: ServerCertificate, protocol_factory: Callable[[], asyncio.Protocol]
+    ) -> None:
+        self._certificate = certificate
+        self._strangers: PendingPeers[asyncio.Transport] = PendingPeers(MAX_CONNECTIONS)
+        policy = client_policy(Channel.ACME, identity.spiffe_id.trust_domain)
+        super().__init__(identity, Channel.ACME, policy, protocol_factory, alpn=ALPN)
+
+    def _context(self) -> ssl.SSLContext:
+        return self._certificate.context
+
+    def _opened(self, transport: asyncio.Transport) -> None:
+        for each in [each for each in self._strangers if each.is_closing()]:
+            self._strangers.discard(each)
+        host = (transport.get_extra_info("peername") or ("",))[0]
+        if (gone := self._strangers.add(transport, host)) is not None:
+            self.refused += 1
+            gone.abort()
+        asyncio.get_running_loop().call_later(CONNECTION_SECONDS, self._end, transport)
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        self._strangers.discard(transport)
+        transport.abort()

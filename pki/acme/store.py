@@ -1,0 +1,272 @@
+"""What the ACME server keeps: ``<pki>/ca/acme.sqlite``, mode 0600. Each change is on the disk when its block ends.
+
+The authority and the verbs of ``sluice pki acme`` take turns by SQLite's locks. Keys of external accounts are secrets
+with which accounts are made, not certificates; everything else in here is public.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from sluice.core import SECRET_MODE, StoreError, make_private_directory
+from sluice.pki.acme.objects import Account, Certificate, ExternalKey, Order, Status
+from sluice.pki.ledger import ledger_path
+from sluice.pki.x509 import DAMAGED_JSON
+
+APPLICATION_ID = 0x534C4143
+"""What marks the file as ours (``PRAGMA application_id``): "SLAC"."""
+FORMAT = 1
+LOCK_SECONDS = 10.0
+"""How long a second writer waits for the first."""
+MAX_ACCOUNTS = 10_000
+MAX_EXTERNAL_KEYS = 10_000
+MAX_ORDERS = 20_000
+"""Orders kept, ended ones among them."""
+MAX_CERTIFICATES = 100_000
+"""Certificates that have not expired."""
+MAX_COMPROMISED = 100_000
+ENDED_SECONDS = 24 * 3600.0
+"""How long an order is kept after it has expired."""
+
+_SCHEMA = (
+    "CREATE TABLE external (id TEXT PRIMARY KEY, name TEXT NOT NULL UNIQUE, document BLOB NOT NULL)",
+    "CREATE TABLE account (id TEXT PRIMARY KEY, thumbprint TEXT NOT NULL UNIQUE, document BLOB NOT NULL)",
+    """CREATE TABLE orders (id TEXT PRIMARY KEY, account TEXT NOT NULL, expires REAL NOT NULL, status TEXT NOT NULL,
+        document BLOB NOT NULL)""",
+    "CREATE INDEX orders_of_account ON orders (account, status)",
+    """CREATE TABLE certificate (serial TEXT PRIMARY KEY, account TEXT NOT NULL, not_after REAL NOT NULL,
+        document BLOB NOT NULL)""",
+    "CREATE TABLE compromised (key TEXT PRIMARY KEY)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+_UNFINISHED = (Status.PENDING, Status.READY, Status.PROCESSING)
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+def acme_path(pki: Path) -> Path:
+    """Where the ACME server of the authorities below ``pki`` keeps what it knows."""
+    return ledger_path(pki).parent / "acme.sqlite"
+
+
+class AcmeStore:
+    """One open store; not for several threads at once.
+
+    Raises:
+        StoreError: from every method: damaged, readable by others, in use for too long, full, or the disk is full.
+    """
+
+    def __init__(self, path: Path, *, lock_seconds: float = LOCK_SECONDS) -> None:
+        self._path = path
+        self._make()
+        with self._reporting():
+            # From one thread after another: the server makes it in one and uses it in another.
+            self._database = sqlite3.connect(path, timeout=lock_seconds, isolation_level=None, check_same_thread=False)
+        try:
+            self._open()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[None]:
+        """All changes of a block together, or none: on the disk when it ends, undone when it raises."""
+        with self._reporting():
+            self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            with self._reporting():
+                self._database.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._database.execute("ROLLBACK")
+            raise
+
+    def external(self, identifier: str) -> ExternalKey | None:
+        """The key of an external account with this id."""
+        return self._one(ExternalKey, "SELECT document FROM external WHERE id = ?", identifier)
+
+    def external_named(self, name: str) -> ExternalKey | None:
+        """The key with this name."""
+        return self._one(ExternalKey, "SELECT document FROM external WHERE name = ?", name)
+
+    def externals(self) -> list[ExternalKey]:
+        """All of them, by name."""
+        return self._all(ExternalKey, "SELECT document FROM external ORDER BY name")
+
+    def put_external(self, key: ExternalKey) -> None:
+        """Keep a new or changed one."""
+        self._check_room("external", key.id, MAX_EXTERNAL_KEYS)
+        self._put("INSERT OR REPLACE INTO external VALUES (?, ?, ?)", key.id, key.name, key)
+
+    def drop_external(self, identifier: str) -> None:
+        """Forget one."""
+        self._run("DELETE FROM external WHERE id = ?", identifier)
+
+    def account(self, identifier: str) -> Account | None:
+        """The account with this id."""
+        return self._one(Account, "SELECT document FROM account WHERE id = ?", identifier)
+
+    def account_with_key(self, thumbprint: str) -> Account | None:
+        """The account with this key."""
+        return self._one(Account, "SELECT document FROM account WHERE thumbprint = ?", thumbprint)
+
+    def accounts(self) -> list[Account]:
+        """All accounts."""
+        return self._all(Account, "SELECT document FROM account ORDER BY id")
+
+    def put_account(self, account: Account) -> None:
+        """Keep a new or changed one."""
+        self._check_room("account", account.id, MAX_ACCOUNTS)
+        self._put("INSERT OR REPLACE INTO account VALUES (?, ?, ?)", account.id, account.thumbprint, account)
+
+    def order(self, identifier: str) -> Order | None:
+        """The order with this id."""
+        return self._one(Order, "SELECT document FROM orders WHERE id = ?", identifier)
+
+    def orders_of(self, account: str, limit: int) -> list[Order]:
+        """The orders of an account, the latest first."""
+        return self._all(
+            Order, "SELECT document FROM orders WHERE account = ? ORDER BY expires DESC LIMIT ?", account, limit
+        )
+
+    def unfinished(self, account: str, now: float) -> int:
+        """How many orders of an account are neither valid nor invalid nor expired."""
+        rows = self._run(
+            "SELECT count(*) FROM orders WHERE account = ? AND status IN (?, ?, ?) AND expires > ?",
+            account,
+            *_UNFINISHED,
+            now,
+        )
+        return int(rows[0][0])
+
+    def all_unfinished(self) -> list[Order]:
+        """All such orders."""
+        return self._all(Order, "SELECT document FROM orders WHERE status IN (?, ?, ?)", *_UNFINISHED)
+
+    def put_order(self, order: Order) -> None:
+        """Keep a new or changed one."""
+        self._check_room("orders", order.id, MAX_ORDERS)
+        self._put(
+            "INSERT OR REPLACE INTO orders VALUES (?, ?, ?, ?, ?)",
+            order.id,
+            order.account,
+            order.expires,
+            order.status,
+            order,
+        )
+
+    def certificate(self, serial: str) -> Certificate | None:
+        """The certificate with this number, hexadecimal."""
+        return self._one(Certificate, "SELECT document FROM certificate WHERE serial = ?", serial)
+
+    def certificates_of(self, account: str) -> list[Certificate]:
+        """Those of an account that have not expired."""
+        return self._all(Certificate, "SELECT document FROM certificate WHERE account = ?", account)
+
+    def put_certificate(self, certificate: Certificate) -> None:
+        """Keep a new one."""
+        self._check_room("certificate", certificate.serial, MAX_CERTIFICATES)
+        self._put(
+            "INSERT INTO certificate VALUES (?, ?, ?, ?)",
+            certificate.serial,
+            certificate.account,
+            certificate.not_after,
+            certificate,
+        )
+
+    def is_compromised(self, key: str) -> bool:
+        """Whether a key, by its thumbprint, was revoked as compromised."""
+        return bool(self._run("SELECT 1 FROM compromised WHERE key = ?", key))
+
+    def put_compromised(self, key: str) -> None:
+        """Remember a key that was revoked as compromised."""
+        self._check_room("compromised", key, MAX_COMPROMISED)
+        self._run("INSERT OR IGNORE INTO compromised VALUES (?)", key)
+
+    def forget(self, now: float) -> None:
+        """Drop orders that ended long ago and certificates that have expired."""
+        self._run("DELETE FROM orders WHERE expires < ?", now - ENDED_SECONDS)
+        self._run("DELETE FROM certificate WHERE not_after < ?", now)
+
+    def _check_room(self, table: str, key: str, limit: int) -> None:
+        column = {"certificate": "serial", "compromised": "key"}.get(table, "id")
+        # `table` and `column` are words of this module.
+        found = self._run(
+            f"SELECT count(*), EXISTS (SELECT 1 FROM {table} WHERE {column} = ?) FROM {table}",  # noqa: S608
+            key,
+        )
+        count, exists = found[0]
+        if count >= limit and not exists:
+            raise StoreError(f"{self._path} has {limit} rows of {table}", "it takes no more until some have expired")
+
+    def _one(self, kind: type[_T], statement: str, *values: object) -> _T | None:
+        found = self._all(kind, statement, *values)
+        return found[0] if found else None
+
+    def _all(self, kind: type[_T], statement: str, *values: object) -> list[_T]:
+        try:
+            return [msgspec.json.decode(row[0], type=kind) for row in self._run(statement, *values)]
+        except DAMAGED_JSON as error:
+            # The message names fields, and never a value: a secret does not get into it.
+            raise StoreError(f"{self._path} is damaged: {error}", "remove it: accounts are made again") from None
+
+    def _put(self, statement: str, *values: object) -> None:
+        *columns, document = values
+        self._run(statement, *columns, msgspec.json.encode(document))
+
+    def _run(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._reporting():
+            return self._database.execute(statement, values).fetchall()
+
+    def _make(self) -> None:
+        make_private_directory(self._path.parent)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            # SQLite gives its journal the mode of the database.
+            os.close(os.open(self._path, flags, SECRET_MODE))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise StoreError(f"cannot write {self._path}: {error.strerror or error}") from error
+        mode = stat.S_IMODE(self._path.stat().st_mode)
+        if mode & 0o077:
+            raise StoreError(f"{self._path} has mode {mode:04o}: others can read it", f"chmod 600 {self._path}")
+
+    def _open(self) -> None:
+        with self._reporting():
+            for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "secure_delete = ON", "synchronous = FULL"):
+                self._database.execute(f"PRAGMA {pragma}")
+        with self.change():
+            (marked,) = self._run("PRAGMA application_id")[0]
+            (version,) = self._run("PRAGMA user_version")[0]
+            (tables,) = self._run("SELECT count(*) FROM sqlite_master")[0]
+            if not tables and not marked:
+                for statement in _SCHEMA:
+                    self._run(statement)
+                return
+        if (marked, version) != (APPLICATION_ID, FORMAT):
+            raise StoreError(f"{self._path} is not what an ACME server keeps (format {version})", "set it aside")
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            remedy = "another process is writing it: try again" if "locked" in str(error) else "nothing was changed"
+            raise StoreError(f"cannot use {self._path}: {error}", remedy) from error
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path} is damaged: {error}", "remove it: accounts are made again") from error

@@ -1,0 +1,77 @@
+"""The URLs of the ACME server, made and recognised. No I/O."""
+
+from __future__ import annotations
+
+import re
+
+PREFIX = "/acme"
+DIRECTORY_PATH = f"{PREFIX}/directory"
+NEW_NONCE_PATH = f"{PREFIX}/new-nonce"
+NEW_ACCOUNT_PATH = f"{PREFIX}/new-account"
+NEW_ORDER_PATH = f"{PREFIX}/new-order"
+REVOKE_PATH = f"{PREFIX}/revoke-cert"
+KEY_CHANGE_PATH = f"{PREFIX}/key-change"
+
+ACCOUNT = re.compile(rf"{PREFIX}/account/([A-Za-z0-9_-]{{1,64}})")
+ACCOUNT_ORDERS = re.compile(rf"{PREFIX}/account/([A-Za-z0-9_-]{{1,64}})/orders")
+ORDER = re.compile(rf"{PREFIX}/order/([A-Za-z0-9_-]{{1,64}})")
+FINALIZE = re.compile(rf"{PREFIX}/order/([A-Za-z0-9_-]{{1,64}})/finalize")
+AUTHORIZATION = re.compile(rf"{PREFIX}/authorization/([A-Za-z0-9_-]{{1,64}})/([0-9]{{1,3}})")
+CHALLENGE = re.compile(rf"{PREFIX}/challenge/([A-Za-z0-9_-]{{1,64}})/([0-9]{{1,3}})/(http-01|tls-alpn-01|dns-01)")
+CERTIFICATE = re.compile(rf"{PREFIX}/certificate/([0-9a-f]{{1,40}})")
+
+
+class Urls:
+    """The absolute URLs below ``base``, which has no slash at its end."""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+
+    def at(self, path: str) -> str:
+        """Of a path."""
+        return self.base + path
+
+    def directory(self) -> dict[str, object]:
+        """The URLs that a client begins with (RFC 8555, 7.1.1)."""
+        return {
+            "newNonce": self.at(NEW_NONCE_PATH),
+            "newAccount": self.at(NEW_ACCOUNT_PATH),
+            "newOrder": self.at(NEW_ORDER_PATH),
+            "revokeCert": self.at(REVOKE_PATH),
+            "keyChange": self.at(KEY_CHANGE_PATH),
+        }
+
+    def account(self, account: str) -> str:
+        """Of an account: also its key id."""
+        return self.at(f"{PREFIX}/account/{account}")
+
+    def account_of(self, kid: str) -> str:
+        """The id of the account that a key id names; empty when it is none of this server's."""
+        if not kid.startswith(self.base):
+            return ""
+        found = ACCOUNT.fullmatch(kid[len(self.base) :])
+        return found[1] if found else ""
+
+    def orders(self, account: str) -> str:
+        """Of the list of an account's orders."""
+        return f"{self.account(account)}/orders"
+
+    def order(self, order: str) -> str:
+        """Of an order."""
+        return self.at(f"{PREFIX}/order/{order}")
+
+    def finalize(self, order: str) -> str:
+        """Where an order is finalized."""
+        return f"{self.order(order)}/finalize"
+
+    def authorization(self, order: str, index: int) -> str:
+        """Of the authorization of one name of an order."""
+        return self.at(f"{PREFIX}/authorization/{order}/{index}")
+
+    def challenge(self, order: str, index: int, kind: str) -> str:
+        """Of one of its challenges."""
+        return self.at(f"{PREFIX}/challenge/{order}/{index}/{kind}")
+
+    def certificate(self, serial: str) -> str:
+        """Of a certificate."""
+        return self.at(f"{PREFIX}/certificate/{serial}")
