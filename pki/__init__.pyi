@@ -12,5 +12,6 @@ from .errors import (
     CertificateSuperseded as CertificateSuperseded,
     CertificateUnknown as CertificateUnknown,
     IssuanceRefused as IssuanceRefused,
+    LedgerError as LedgerError,
 )
 from .spiffe_id import NAMED_ROLES as NAMED_ROLES, Role as Role, SpiffeId as SpiffeId
