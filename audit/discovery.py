@@ -23,7 +23,7 @@ from sluice.audit.model import Kind, Listener
 from sluice.audit.sockets import KernelSocket
 from sluice.core import Home, StoreError, egress_endpoint, read_bounded, read_untrusted, socket_of
 from sluice.pki import Channel
-from sluice.pki.ca import CaAddress
+from sluice.pki.ca import CaAddress, announcements
 
 _T = TypeVar("_T")
 
@@ -116,12 +116,15 @@ def declared(home: Home) -> tuple[Listener, ...]:
     """What the registry publishes."""
     endpoints = home.run / "endpoints"
     found: list[Listener] = []
-    ca = _read(endpoints / "ca.json", CaAddress)
-    if ca is not None:
+    for path in announcements(home):
+        if (ca := _read(path, CaAddress)) is None:
+            continue
+        # The first has the names that there were when it was the only one.
+        suffix = path.stem.removeprefix("ca")
         found += [
-            Listener(name="ca", kind=Kind.MUTUAL, channel=Channel.CA, host=ca.mutual[0], port=ca.mutual[1]),
+            Listener(name=f"ca{suffix}", kind=Kind.MUTUAL, channel=Channel.CA, host=ca.mutual[0], port=ca.mutual[1]),
             Listener(
-                name="enrolment",
+                name=f"enrolment{suffix}",
                 kind=Kind.SERVER,
                 channel=Channel.ENROLMENT,
                 host=ca.enrolment[0],

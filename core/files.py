@@ -23,7 +23,7 @@ MAX_MATERIAL_BYTES = 1 << 20
 """Largest certificate, key or keystore file that is read, in bytes."""
 
 LOCK_PATIENCE_SECONDS = 5.0
-"""How long the lock of a directory is waited for that a job can open."""
+"""How long the lock of a directory is waited for that a job can open, or a process that was stopped may hold."""
 
 _LOCK_POLL_SECONDS = 0.02
 _PASSED_ON = {("/", "dev"), ("/", "proc")}

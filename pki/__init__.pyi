@@ -12,6 +12,7 @@ from .errors import (
     CertificateSuperseded as CertificateSuperseded,
     CertificateUnknown as CertificateUnknown,
     IssuanceRefused as IssuanceRefused,
+    LedgerError as LedgerError,
 )
 from .rate_limit import RateLimiter as RateLimiter
 from .spiffe_id import NAMED_ROLES as NAMED_ROLES, Role as Role, SpiffeId as SpiffeId

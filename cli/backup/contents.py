@@ -18,7 +18,7 @@ INCLUDED = (
     r"pki/trust/[a-z]+\.pem",
     r"pki/jwt/NAME",
     r"pki/revocation/[a-z]+-[0-9a-f]+/(revoked\.json|crl\.pem)",
-    r"pki/ca/(ledger\.jsonl|superseded\.json|followers\.json)",
+    r"pki/ca/(ledger\.jsonl|superseded\.json|followers(-NAME)?\.json)",
     r"pki/ca/notes/[0-9a-f]+\.(jsonl|damaged)",
     r"pki/(outside\.json|audit-identities\.jsonl)",
     r"gateway/(tokens\.json|token-use\.json|users\.json|revocations\.jsonl|policy\.toml)",

@@ -52,7 +52,9 @@ def home_files(home: Home) -> Iterator[list[Content]]:
         for name in ("jwt", "pending", "outside.json", "audit-identities.jsonl", "ca/notes"):
             take(_small(home, f"pki/{name}"))
         take(stack.enter_context(_ledger(home)))
-        take(_small(home, "pki/ca/superseded.json") + _small(home, "pki/ca/followers.json"))
+        take(_small(home, "pki/ca/superseded.json"))
+        for path in sorted((home.pki / "ca").glob("followers*.json")):
+            take(_small(home, f"pki/ca/{path.name}"))
         if home.gateway.is_dir():
             with locked(home.gateway, patience=LOCK_SECONDS):
                 for path in sorted(home.gateway.iterdir()):

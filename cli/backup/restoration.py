@@ -27,6 +27,7 @@ from sluice.core import Clock, Home, exchange, make_private_directory, staged_na
 from sluice.gateway.credentials import Revocations
 from sluice.pki import PkiConfig
 from sluice.pki.authorities import AuthorityStore
+from sluice.pki.ca import presence_locks
 from sluice.pki.ledger import IssuanceNotes, Ledger, LedgerRecord, ledger_path, unexpired_certificates
 from sluice.pki.revocation import RevocationStore
 from sluice.pki.x509 import AuthorityKind
@@ -123,7 +124,8 @@ def _at_rest(home: Home) -> Iterator[None]:
     """Keep every process of ``home`` from beginning to write to it; refuse when one does."""
     make_private_directory(home.run)
     with launcher_lock(home), contextlib.ExitStack() as stack:
-        for path in (ledger_path(home.pki), home.root / "ha" / "leader.lock"):
+        # An authority holds the ledger for moments only, and the lock of its name for as long as it runs.
+        for path in (*presence_locks(home), ledger_path(home.pki), home.root / "ha" / "leader.lock"):
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 stack.callback(os.close, descriptor)

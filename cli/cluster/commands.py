@@ -42,6 +42,9 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when the cluster is ready.")] = False,
     taskmanagers: Annotated[int | None, typer.Option(min=1, max=64, help="TaskManagers to start.")] = None,
     jobmanagers: Annotated[int | None, typer.Option(min=1, max=8, help="JobManagers to start; one leads.")] = None,
+    authorities: Annotated[
+        int | None, typer.Option(min=1, max=8, help="Online authorities to start; any of them answers.")
+    ] = None,
     slots: Annotated[int | None, typer.Option(min=1, max=256, help="Slots of each TaskManager.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="HTTPS port of the gateway; 0: any free.")] = None,
     home: HomeOption = DEFAULT_HOME,
@@ -61,6 +64,7 @@ def up(
     located, configuration = load_configuration(
         home,
         config,
+        ca__count=authorities,
         jobmanager__count=jobmanagers,
         taskmanager__count=taskmanagers,
         taskmanager__slots=slots,

@@ -34,6 +34,12 @@ def member_environment(role: str, home: Home, configuration: Configuration, java
     return environment
 
 
+def authority_environment(configuration: Configuration, number: int) -> dict[str, str]:
+    """What the authority with this number gets besides, counted from 1: ports of its own where they are fixed."""
+    own = configuration.ca.of(number)
+    return {"SLUICE__CA__PORT": str(own.port), "SLUICE__CA__ENROLMENT_PORT": str(own.enrolment_port)}
+
+
 def _those(names: tuple[str, ...]) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
@@ -18,8 +19,8 @@ from sluice.core import CertificateRejected, Home, PkiError, StoreError, is_ip_a
 from sluice.gateway import CONNECT_NAME, EDGE_NAME, auth_names, envoy_names
 from sluice.pki import CertificateSuperseded, Role, SpiffeId
 from sluice.pki.authorities import AuthorityStore, TrustStore
-from sluice.pki.ca import CaAddress, TokenStore, read_ca
-from sluice.pki.enrolment import enrol, renew
+from sluice.pki.ca import DEFAULT_NAME, CaAddress, TokenStore, read_cas
+from sluice.pki.enrolment import Failover, PendingKeys, enrol, renew
 from sluice.pki.identities import (
     CHAIN_FILE,
     ENROLLABLE,
@@ -57,6 +58,11 @@ from sluice.runtime.shuffle import ShuffleConfig
 _LOG = logging.getLogger(__name__)
 
 JOBMANAGER_NAME = "jobmanager-1"
+
+
+def ca_names(count: int) -> list[str]:
+    """The names of the authorities that ``sluice up`` starts."""
+    return [DEFAULT_NAME if number == 1 else f"ca-{number}" for number in range(1, count + 1)]
 
 
 def jobmanager_names(count: int) -> list[str]:
@@ -193,7 +199,8 @@ def renew_superseded(home: Home, configuration: Configuration) -> list[str]:
     bundles = [TrustStore(home.pki).anchors(kind) for kind in ISSUING if authorities.exists(kind)]
     today = {key_id(bundle[0]) for bundle in bundles}
     trusted = {key_id(anchor) for bundle in bundles for anchor in bundle}
-    address = _running_ca(home)
+    running = _running_cas(home)
+    authorities_online = Failover(lambda: running)
     lines = []
     for directory in identity_directories(home):
         if not directory.is_relative_to(home.pki):
@@ -203,11 +210,11 @@ def renew_superseded(home: Home, configuration: Configuration) -> list[str]:
             spiffe_id, whole = certified_identity(leaf), _is_whole(directory)
             if issuer_id(leaf) not in trusted or (whole and issuer_id(leaf) in today):
                 continue  # what another home has certified is not ours to renew
-            if spiffe_id.role is Role.CA and address is not None:
-                continue
+            if spiffe_id.role is Role.CA and any(each.name == spiffe_id.name for each in running):
+                continue  # it renews its own
             internal = purposes_of(leaf) != (Purpose.SERVER,)
-            if address is not None and whole and internal and spiffe_id.role in ENROLLABLE:
-                renew(directory, address.mutual)
+            if running and whole and internal and spiffe_id.role in ENROLLABLE:
+                authorities_online.call(partial(_renew_online, directory))
             else:
                 _renew_here(home, configuration, directory, leaf)
         except PkiError as error:
@@ -234,36 +241,43 @@ def _renew_here(home: Home, configuration: Configuration, directory: Path, leaf:
         raise CertificateRejected(outcome.reason, "admit it again with `sluice pki issue`")
 
 
-def _running_ca(home: Home) -> CaAddress | None:
+def _renew_online(directory: Path, address: CaAddress, algorithm: str = "") -> None:
+    renew(directory, address.mutual, algorithm=algorithm)
+
+
+def _running_cas(home: Home) -> list[CaAddress]:
     try:
-        address = read_ca(home)
+        return [each for each in read_cas(home) if is_running(each.pid)]
     except PkiError:
-        return None
-    return address if is_running(address.pid) else None
+        return []
 
 
 def _certify(home: Home, configuration: Configuration, directory: Path, names: Names, issuer: LocalIssuer) -> None:
     """Renew by the present certificate when it is good and has these names; else enrol with a token."""
-    address = read_ca(home)
+    authorities = Failover(lambda: read_cas(home))
     algorithm = configuration.pki.key_algorithm
     if _is_good(directory, names, issuer):
         try:
-            renew(directory, address.mutual, algorithm=algorithm)
+            authorities.call(lambda address: _renew_online(directory, address, algorithm))
         except CertificateSuperseded as error:
             # This home has the authority's keys: it may certify its own processes anew, whoever holds what there was.
             # That it came to this stays on record, and needs attention until somebody has looked.
             _LOG.error("%s is enrolled again: %s", names.spiffe_id, error)
         else:
             return
-    enrol(
-        directory,
-        address.enrolment,
-        _new_token(home, names),
-        names.spiffe_id.role,
-        names.spiffe_id.name,
-        dns=names.dns,
-        ips=names.ips,
-        algorithm=algorithm,
+    token, pending = _new_token(home, names), PendingKeys()
+    authorities.call(
+        lambda address: enrol(
+            directory,
+            address.enrolment,
+            token,
+            names.spiffe_id.role,
+            names.spiffe_id.name,
+            dns=names.dns,
+            ips=names.ips,
+            algorithm=algorithm,
+            pending=pending,
+        )
     )
 
 
@@ -289,7 +303,6 @@ def _new_token(home: Home, names: Names) -> str:
 def ca_address(home: Home, pid: int) -> CaAddress | None:
     """Where the online authority with this pid listens; None while it does not."""
     try:
-        address = read_ca(home)
+        return next((each for each in read_cas(home) if each.pid == pid), None)
     except PkiError:
         return None
-    return address if address.pid == pid else None

@@ -25,9 +25,10 @@ import aiohttp
 import psutil
 
 from sluice.cli.cluster import comebacks
-from sluice.cli.cluster.environment import common_environment, member_environment
+from sluice.cli.cluster.environment import authority_environment, common_environment, member_environment
 from sluice.cli.cluster.identities import (
     ca_address,
+    ca_names,
     issue_due,
     jobmanager_names,
     prepare_authorities,
@@ -154,13 +155,15 @@ class Launcher:
         await asyncio.to_thread(Sandbox.prepare, isolation, own_networks=own)
         for line in prepare_authorities(self.home, self.configuration):
             self.report(line)
-        ca = Member("ca", ("ca",))
-        self._members.append(ca)
-        await self._start_member(ca)
-        self._write_record()
+        authorities = self._authorities()
+        self._members += authorities
+        for member in authorities:
+            await self._start_member(member)
+            self._write_record()
         self.report("compiling the Spark plugin (cached after the first time)")
         await asyncio.to_thread(ensure_plugin)
-        await self._wait_for_ca(ca)
+        for member in authorities:
+            await self._wait_for_ca(member)
         publish_routes(self.home)
         on_demand = self.configuration.resources.provider is Provider.PROCESS
         count = self.configuration.resources.min_taskmanagers if on_demand else self.configuration.taskmanager.count
@@ -179,6 +182,13 @@ class Launcher:
             await self._start_member(member)
             self._write_record()
         await self._wait_ready(count)
+
+    def _authorities(self) -> list[Member]:
+        """One is called after its role; of several each has its name."""
+        names = ca_names(self.configuration.ca.count)
+        if len(names) == 1:
+            return [Member("ca", ("ca",))]
+        return [Member(name, ("ca", "--name", name)) for name in names]
 
     def _jobmanagers(self) -> list[Member]:
         """One is called after its role; of several each has its name."""
@@ -211,6 +221,9 @@ class Launcher:
         if self.config_file is not None:
             argv += ["--config", str(self.config_file)]
         environment = member_environment(member.arguments[0], self.home, self.configuration, self._java_home)
+        if member.arguments[:2] == ("ca", "--name"):
+            number = ca_names(self.configuration.ca.count).index(member.name) + 1
+            environment |= authority_environment(self.configuration, number)
         with _open_log(self.log_of(member.name)) as log:
             member.child = await ChildProcess.start(
                 argv, env=environment, cwd=self.home.root, stdout=log, stderr=asyncio.subprocess.STDOUT
@@ -278,7 +291,7 @@ class Launcher:
             await self._check_alive()
             if time.monotonic() > deadline:
                 raise CommandError(
-                    f"the CA did not come up within {READY_TIMEOUT_SECONDS:.0f} s", f"see {self.log_of('ca')}"
+                    f"the CA did not come up within {READY_TIMEOUT_SECONDS:.0f} s", f"see {self.log_of(ca.name)}"
                 )
             await asyncio.sleep(0.02)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import getpass
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,10 +26,11 @@ from sluice.cli.options import (
 )
 from sluice.cli.pki.edge_revocation import end_at_the_gateway
 from sluice.core import CrlRejected, Home, InvalidIdentity, PkiError, utc_now, write_public
-from sluice.pki import PkiConfig, SpiffeId
+from sluice.pki import LedgerError, PkiConfig, SpiffeId
 from sluice.pki.authorities import AuthorityStore, TrustStore
 from sluice.pki.ca import Found, in_directory, in_home
-from sluice.pki.revocation import Reason, RevocationList, RevocationStore, RevocationTarget, push_crls
+from sluice.pki.ledger import ledger_path, ledger_turn
+from sluice.pki.revocation import Reason, Revocation, RevocationList, RevocationStore, RevocationTarget, push_crls
 from sluice.pki.x509 import ISSUING, AuthorityKind, read_passphrase
 
 crl = typer.Typer(
@@ -76,15 +78,26 @@ def revoke(
     """
     located, configuration = load_configuration(home, config)
     store = RevocationStore(located.pki, configuration.pki, clock=utc_now)
-    found = _resolve(located, configuration.pki, target, authority)
-    if reason is Reason.CA_COMPROMISE and set(found) != {AuthorityKind.ROOT}:
-        raise UsageError(
-            "ca-compromise is a reason to revoke an authority, and this is not one", "for its key use key-compromise"
-        )
-    added = {
-        kind: store.revoke(kind, targets, reason, passphrase=_passphrase(kind, root_passphrase_file))
-        for kind, targets in found.items()
-    }
+    with _while_nobody_issues(located.pki) as alone:
+        found = _resolve(located, configuration.pki, target, authority)
+        if reason is Reason.CA_COMPROMISE and set(found) != {AuthorityKind.ROOT}:
+            raise UsageError(
+                "ca-compromise is a reason to revoke an authority, and this is not one",
+                "for its key use key-compromise",
+            )
+
+        def revoke_found() -> dict[AuthorityKind, tuple[Revocation, ...]]:
+            return {
+                kind: store.revoke(kind, targets, reason, passphrase=_passphrase(kind, root_passphrase_file))
+                for kind, targets in found.items()
+            }
+
+        added = revoke_found()
+        if not alone:
+            # What an authority has recorded meanwhile is found now; what it records from now on, it does not hand out.
+            found = _resolve(located, configuration.pki, target, authority)
+            for kind, entries in revoke_found().items():
+                added[kind] = (*added.get(kind, ()), *entries)
     pushed, failed = push_crls(located, store.lists(), utc_now())
     end_at_the_gateway(located, found.get(AuthorityKind.EDGE, ()), Path(target) if Path(target).is_dir() else None)
     serials = [f"{each.serial:x}" for targets in found.values() for each in targets]
@@ -230,6 +243,19 @@ def export(
             f"wrote list number {each.number} of the {authority} authority into {output}: {len(each.revoked)} revoked, "
             f"next update {each.next_update:%Y-%m-%d %H:%M} UTC"
         )
+
+
+@contextlib.contextmanager
+def _while_nobody_issues(pki: Path) -> Iterator[bool]:
+    """Keep authorities from issuing meanwhile; yields whether that succeeds. A revocation waits for nobody."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(ledger_turn(ledger_path(pki)))
+        except LedgerError as error:
+            typer.echo(f"revoking all the same: {error}", err=True)
+            yield False
+        else:
+            yield True
 
 
 def _resolve(

@@ -55,7 +55,8 @@ def ca(
 ) -> None:
     """The online authority: enrolment by join token or attestation, renewal, identities of jobs.
 
-    Needs `sluice pki init` first, or --create-authorities.
+    Needs `sluice pki init` first, or --create-authorities. Several may run in one home, each with its own --name: any
+    of them answers, and they share keys, ledger, revocations and join tokens.
     """
     from sluice.pki.ca import run_ca
 

@@ -14,7 +14,7 @@ from sluice.core import Home, PkiError, run_with_background
 from sluice.gateway import EDGE_NAME, ENVOY_NAME
 from sluice.pki import PkiConfig, Role, SpiffeId
 from sluice.pki.agent import AgentPolicy, ManagedIdentity
-from sluice.pki.ca import CaAddress, parse_address, parse_ca
+from sluice.pki.ca import CaAddress, parse_address, parse_cas
 from sluice.pki.enrolment import (
     EdgeEnrollingIssuer,
     EnrolledIdentity,
@@ -27,13 +27,14 @@ from sluice.pki.enrolment import (
 from sluice.pki.x509 import AuthorityKind, Names
 
 CaOption = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--ca",
         envvar="SLUICE_CA_ADDRESS",
         metavar="HOST:PORT[,ENROLMENT_PORT]",
         help="The online CA on another machine, which issues and renews the identity and distributes trust anchors and "
-        "CRLs. ENROLMENT_PORT: default PORT + 1.",
+        "CRLs. ENROLMENT_PORT: default PORT + 1. Repeatable, for CAs that stand in for each other; in the environment "
+        "several are separated by spaces.",
     ),
 ]
 TokenFileOption = Annotated[
@@ -101,32 +102,32 @@ JobManagerOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """The options of a process that joins: where the authority is, how it proves itself, and its host names."""
+    """The options of a process that joins: where the authorities are, how it proves itself, and its host names."""
 
-    ca: CaAddress
+    cas: tuple[CaAddress, ...]
     credential: JoinCredential | None
     dns: tuple[str, ...]
     ips: tuple[str, ...]
 
-    def locate(self) -> CaAddress:
-        """Where the authority is."""
-        return self.ca
+    def locate(self) -> tuple[CaAddress, ...]:
+        """Where the authorities are."""
+        return self.cas
 
 
 def joining(
-    ca: str | None, credential: JoinCredential | None, dns: Sequence[str] | None, ips: Sequence[str] | None
+    ca: Sequence[str] | None, credential: JoinCredential | None, dns: Sequence[str] | None, ips: Sequence[str] | None
 ) -> Joining | None:
     """What the options say; None: the process takes its identity from the home, as `sluice up` puts it there."""
-    if ca is None:
+    if not ca:
         # The environment may name a file for all processes of a machine; names are of this command alone.
         if dns or ips:
             raise UsageError("--dns and --ip are for a process that joins", "give the CA with --ca")
         return None
     try:
-        address = parse_ca(ca)
+        addresses = parse_cas(ca)
     except PkiError as error:
         raise UsageError(f"--ca: {error.what}", error.remedy) from error
-    return Joining(address, credential, tuple(dns or ()), tuple(ips or ()))
+    return Joining(addresses, credential, tuple(dns or ()), tuple(ips or ()))
 
 
 def join_credential(

@@ -26,8 +26,7 @@ from sluice.cli.run.joining import (
 from sluice.cli.serving import process_of, serve
 from sluice.core import Home
 from sluice.pki import Role
-from sluice.pki.ca import CaAddress
-from sluice.pki.enrolment import EnrolledIdentity
+from sluice.pki.enrolment import EnrolledIdentity, Locate
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,8 @@ class Member:
     name: str
 
     @property
-    def locate_ca(self) -> Callable[[], CaAddress] | None:
-        """Finds the online authority; None: it is on this machine."""
+    def locate_ca(self) -> Locate | None:
+        """Finds the online authorities; None: they are on this machine."""
         return None if self.join is None else self.join.locate
 
     @property
@@ -67,7 +66,7 @@ class MemberOptions:
 
     home: Path
     config: Path | None
-    ca: str | None
+    ca: list[str] | None
     join_token_file: Path | None
     dns: list[str] | None
     ip: list[str] | None

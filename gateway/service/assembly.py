@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -39,8 +39,8 @@ from sluice.gateway.signin import Directory, Provider, SignIn, key_cache
 from sluice.gateway.ui import RevocationClient
 from sluice.pki import Role
 from sluice.pki.assertions import assertion_keys_file
-from sluice.pki.ca import CaAddress, TokenKeysAnswer, read_ca
-from sluice.pki.enrolment import OnlineTokens
+from sluice.pki.ca import TokenKeysAnswer, read_cas
+from sluice.pki.enrolment import Locate, OnlineTokens
 from sluice.pki.tls import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ async def auth_service(
     trust_domain: str,
     name: str = AUTH_NAME,
     *,
-    locate_ca: Callable[[], CaAddress] | None = None,
+    locate_ca: Locate | None = None,
 ) -> AsyncIterator[AuthService]:
     """The auth service of ``home``, ready to answer, and looked after until the end.
 
@@ -113,7 +113,7 @@ async def auth_service(
         upkeep = asyncio.create_task(_look_after(home, authenticator, use))
         stack.push_async_callback(end_tasks, upkeep)
         authority = RevocationClient(
-            home.identity(Role.AUTH, name), locate_ca or (lambda: read_ca(home)), authenticator.revocations
+            home.identity(Role.AUTH, name), locate_ca or (lambda: read_cas(home)), authenticator.revocations
         )
         discovery = Discovery(_token_keys(authority.identity, authority.locate))
         stack.push_async_callback(end_tasks, asyncio.create_task(discovery.keep_fresh(), name="token-keys"))
@@ -121,7 +121,7 @@ async def auth_service(
         yield AuthService(checks, AuthApi(sign_in, home, authority), discovery)
 
 
-def _token_keys(directory: Path, locate: Callable[[], CaAddress]) -> FetchKeys:
+def _token_keys(directory: Path, locate: Locate) -> FetchKeys:
     """Asks the online authority as the auth service."""
 
     async def fetch() -> TokenKeysAnswer:

@@ -79,7 +79,7 @@ from sluice.gateway.service.edge_certificate import certificate_files, renewing,
 from sluice.gateway.service.jobmanager_api import with_jobmanager_api
 from sluice.gateway.xds import XdsStatus, status_file, xds_service
 from sluice.pki import Channel, Role, client_policy
-from sluice.pki.ca import CaAddress
+from sluice.pki.enrolment import Locate
 from sluice.pki.tls import MutualTlsListener, TlsIdentity
 from sluice.pki.trust import reporting
 
@@ -131,7 +131,7 @@ async def run_auth(
     name: str = AUTH_NAME,
     *,
     rest: tuple[str, int] | None = None,
-    locate_ca: Callable[[], CaAddress] | None = None,
+    locate_ca: Locate | None = None,
     tracing: TracingConfig | None = None,
     egress: EgressConfig | None = None,
 ) -> None:

@@ -1,14 +1,20 @@
 from .address import (
+    DEFAULT_NAME as DEFAULT_NAME,
+    MAX_AUTHORITIES as MAX_AUTHORITIES,
     Address as Address,
     CaAddress as CaAddress,
+    announcements as announcements,
     parse_address as parse_address,
     parse_ca as parse_ca,
+    parse_cas as parse_cas,
+    presence_locks as presence_locks,
     read_ca as read_ca,
+    read_cas as read_cas,
 )
 from .config import CaConfig as CaConfig
 from .policy import JOB_ROLES as JOB_ROLES
 from .possession import prove_possession as prove_possession
-from .process import DEFAULT_NAME as DEFAULT_NAME, run_ca as run_ca
+from .process import run_ca as run_ca
 from .protocol import (
     ALPN as ALPN,
     ATTEST_PATH as ATTEST_PATH,

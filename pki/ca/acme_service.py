@@ -69,8 +69,9 @@ class HomeAuthority:
         names = ",".join(str(each) for each in certificate.identifiers)
 
         def revoke() -> bool:
-            added = self._revocations.revoke(AuthorityKind.EDGE, [RevocationTarget.of(leaf, names)], reason)
-            push_crls(self._home, self._revocations.lists(), utc_now())
+            with self._authority.turn():
+                added = self._revocations.revoke(AuthorityKind.EDGE, [RevocationTarget.of(leaf, names)], reason)
+                push_crls(self._home, self._revocations.lists(), utc_now())
             return bool(added)
 
         added: bool = await self._call(revoke)

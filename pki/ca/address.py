@@ -1,9 +1,15 @@
-"""The online authority's address: parsed from an option, or read from a file that it publishes in its home.
+"""Addresses of online authorities: parsed from an option, or read from a file that each publishes in its home.
 
 The file holds no secret and proves nothing: whoever answers there still has to show the certificate of role ``ca``.
 """
 
 from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -11,7 +17,10 @@ from sluice.core import Home, StoreError, make_private_directory, read_bounded, 
 from sluice.pki.errors import CaUnavailable
 from sluice.pki.x509 import DAMAGED_JSON
 
+DEFAULT_NAME = "ca-1"
 MAX_ADDRESS_BYTES = 16 << 10
+MAX_AUTHORITIES = 8
+"""Most authorities that work for one home, and most addresses that a client takes."""
 
 Address = tuple[str, int]
 """Host and port."""
@@ -33,26 +42,88 @@ class CaAddress(msgspec.Struct, frozen=True, kw_only=True):
 def publish_ca(home: Home, address: CaAddress) -> None:
     """Announce ``address``: the authority takes requests."""
     make_private_directory(home.run / "endpoints")
-    write_public(home.run / "endpoints" / "ca.json", msgspec.json.encode(address))
+    write_public(announcement(home, address.name or DEFAULT_NAME), msgspec.json.encode(address))
 
 
-def withdraw_ca(home: Home, pid: int) -> None:
-    """Remove the announcement, unless another process (``pid`` differs) has replaced it since."""
-    try:
-        if read_ca(home).pid != pid:
-            return
-    except CaUnavailable:
-        return
-    (home.run / "endpoints" / "ca.json").unlink(missing_ok=True)
+def withdraw_ca(home: Home, address: CaAddress) -> None:
+    """Remove the announcement, unless another process (its pid differs) has replaced it since."""
+    path = announcement(home, address.name or DEFAULT_NAME)
+    known = _published(path)
+    if known is not None and known.pid == address.pid:
+        path.unlink(missing_ok=True)
+
+
+def announcement(home: Home, name: str) -> Path:
+    """Where the authority of this name announces itself; the first has the name that there was when it was the only."""
+    return home.run / "endpoints" / ("ca.json" if name == DEFAULT_NAME else f"ca-{name}.json")
+
+
+def announcements(home: Home) -> list[Path]:
+    """Where authorities of ``home`` have announced themselves, the first one first."""
+    endpoints = home.run / "endpoints"
+    return [*endpoints.glob("ca.json"), *sorted(endpoints.glob("ca-*.json"))]
+
+
+def read_cas(home: Home) -> tuple[CaAddress, ...]:
+    """The published addresses; raises :class:`CaUnavailable` when there is none, or all are damaged.
+
+    An authority that was killed may be among them still.
+    """
+    found = tuple(each for path in announcements(home)[:MAX_AUTHORITIES] if (each := _published(path)) is not None)
+    if not found:
+        raise CaUnavailable(
+            f"no online authority is announced in {home.run / 'endpoints'}", "start one: `sluice run ca`"
+        )
+    return found
 
 
 def read_ca(home: Home) -> CaAddress:
-    """The published address; raises :class:`CaUnavailable` when there is none or it is damaged."""
-    path = home.run / "endpoints" / "ca.json"
+    """The first published address; raises :class:`CaUnavailable`, as :func:`read_cas`."""
+    return read_cas(home)[0]
+
+
+def _published(path: Path) -> CaAddress | None:
     try:
         return msgspec.json.decode(read_bounded(path, MAX_ADDRESS_BYTES), type=CaAddress)
-    except (StoreError, *DAMAGED_JSON) as error:
-        raise CaUnavailable(f"no online authority is announced in {path}", "start it: `sluice run ca`") from error
+    except (StoreError, *DAMAGED_JSON):
+        return None
+
+
+@contextlib.contextmanager
+def only_one_named(home: Home, name: str) -> Iterator[None]:
+    """Hold the lock of the authority ``name``, which says that it runs; gone when the process ends.
+
+    Raises:
+        StoreError: another process is this authority.
+    """
+    make_private_directory(home.run)
+    path = home.run / f"ca-{name}.lock"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreError(
+                f"another process is the authority {name} of {home.root}", "give this one another --name"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def presence_locks(home: Home) -> list[Path]:
+    """The locks of :func:`only_one_named`, whether or not somebody holds them."""
+    return sorted(home.run.glob("ca-*.lock"))
+
+
+def parse_cas(texts: Sequence[str]) -> tuple[CaAddress, ...]:
+    """As :func:`parse_ca`, for one or several authorities that stand in for each other; raises :class:`StoreError`."""
+    if len(texts) > MAX_AUTHORITIES:
+        raise StoreError(f"{len(texts)} addresses of authorities", f"at most {MAX_AUTHORITIES}")
+    return tuple(dict.fromkeys(parse_ca(each) for each in texts))
 
 
 def parse_ca(text: str) -> CaAddress:

@@ -1,16 +1,19 @@
 """The online authority without its sockets: authorizes requests and has the engine sign and record them.
 
-Not for several threads at once: its server calls it from one worker thread.
+Not for several threads at once: its server calls it from one worker thread. Several processes may work for one home:
+each request is decided, signed and recorded within one turn at the ledger.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import functools
 import ipaddress
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from cryptography import x509
 from prometheus_client import Counter
@@ -28,7 +31,7 @@ from sluice.pki.ca.policy import (
 )
 from sluice.pki.ca.protocol import TokenKeysAnswer, TrustSide
 from sluice.pki.ca.refusals import Refusal, Refusals
-from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.ca.token_store import TokenStore, UsedToken
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateSuperseded, EnrolmentRefused, IssuanceRefused
 from sluice.pki.identities import JoinToken, check_token
@@ -44,11 +47,14 @@ from sluice.pki.x509 import (
     Purpose,
     certified_identity,
     fingerprint,
+    same_public_key,
     verify_chain,
     workload_profile,
 )
 
 _LOG = logging.getLogger(__name__)
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
 ISSUED = Counter("sluice_ca_issued_total", "Certificates that the online authority has signed.", registry=REGISTRY)
 TOKENS = Counter("sluice_ca_tokens_total", "JWT-SVIDs of jobs that the online authority signed.", registry=REGISTRY)
 REFUSED = Counter(
@@ -57,6 +63,19 @@ REFUSED = Counter(
     ["kind"],
     registry=REGISTRY,
 )
+
+
+def _in_turn(
+    method: Callable[Concatenate[OnlineAuthority, _Given], _Result],
+) -> Callable[Concatenate[OnlineAuthority, _Given], _Result]:
+    """Let a method of the authority begin and end within one turn at the ledger."""
+
+    @functools.wraps(method)
+    def taking_turns(self: OnlineAuthority, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+        with self.turn():
+            return method(self, *args, **kwargs)
+
+    return taking_turns
 
 
 class OnlineAuthority:
@@ -98,6 +117,10 @@ class OnlineAuthority:
         """How far the ledger goes."""
         return self._ledger.state
 
+    def turn(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other authorities of the home from issuing meanwhile; see :meth:`sluice.pki.ledger.file.Ledger.turn`."""
+        return self._ledger.turn()
+
     def close(self) -> None:
         """Let go of the ledger."""
         self._ledger.close()
@@ -128,13 +151,17 @@ class OnlineAuthority:
             _LOG.debug("a revocation list stays as it is: %s", problem)
         return self._revocations.lists()
 
+    @_in_turn
     def take_notes(self) -> None:
         """Take into the ledger what was signed on this machine without the online authority."""
         if taken := self._notes.take_in(self._ledger):
             _LOG.info("added %d certificates that were signed by hand to the ledger", taken)
 
+    @_in_turn
     def enrol(self, token: str, csr_pem: bytes) -> SignedChain:
         """Certify the bearer of a join token, which is used up by it.
+
+        Whoever asks again with the same key, because the answer was lost, gets the same certificate.
 
         Raises:
             EnrolmentRefused: the token is not good.
@@ -142,16 +169,47 @@ class OnlineAuthority:
             LedgerError: it could not be recorded; nothing was issued, and the token stays good.
         """
         presented = JoinToken.parse(token)
-        record = check_token(
-            presented,
-            self._tokens.find(presented),
-            used=self._ledger.token_used(presented.id),
-            now=self._clock(),
+        used = self._ledger.token_used(presented.id)
+        earlier = self._tokens.used(presented) if used else None
+        if earlier is not None and (again := self._answered(presented, earlier, csr_pem)) is not None:
+            return again
+        known = self._tokens.find(presented) if earlier is None else earlier.record
+        record = check_token(presented, known, used=used, now=self._clock())
+        signed = self._issue(
+            grant_enrolment(record, csr_pem, self._config),
+            before_record=lambda signed: self._tokens.remember(UsedToken(record=record, chain_pem=signed.chain_pem)),
         )
-        signed = self._issue(grant_enrolment(record, csr_pem, self._config))
         self._tokens.remove(record.id)
         return signed
 
+    def _answered(self, presented: JoinToken, earlier: UsedToken, csr_pem: bytes) -> SignedChain | None:
+        """What was answered to the same request before; None: it was another one, or that answer counts no more."""
+        # 1. The bearer has the secret, and the token would still be good.
+        record = check_token(presented, earlier.record, used=False, now=self._clock())
+        # 2. The same request: the same names, for a key that the requester holds (its request is signed by it).
+        try:
+            request = grant_enrolment(record, csr_pem, self._config)
+        except CertificateRejected:
+            return None
+        leaf = x509.load_pem_x509_certificates(earlier.chain_pem.encode())[0]
+        if request.key is None or not same_public_key(leaf.public_key(), request.key):
+            return None
+        # 3. This certificate was issued for the token, by the ledger, and is the newest of its identity still.
+        side, identity = request.profile.authority, request.names.spiffe_id
+        newest = self._ledger.generations.newest(side, identity)
+        if self._ledger.certificate_of(record.id) != fingerprint(leaf) or newest != leaf.serial_number:
+            return None
+        # 4. Nobody has revoked it.
+        self._revocations.check_not_barred(side, identity)
+        if self._revocations.is_revoked(side, leaf.serial_number):
+            return None
+        # 5. Its record is on the disk, though whoever wrote it may have been killed before it was.
+        self._ledger.sync()
+        trusted = self.trust(side)
+        _LOG.info("answered the enrolment of %s again: the same request came before", identity)
+        return SignedChain(chain_pem=earlier.chain_pem, ca_pem=trusted.ca_pem, crl_pem=trusted.crl_pem)
+
+    @_in_turn
     def enrol_attested(
         self, attested: Attested, identity: str, csr_pem: bytes, *, edge_server: bool = False
     ) -> SignedChain:
@@ -170,6 +228,7 @@ class OnlineAuthority:
             )
         return self._issue(request)
 
+    @_in_turn
     def renew(self, current: x509.Certificate, csr_pem: bytes) -> SignedChain:
         """Certify the holder of ``current`` (verified by the handshake) again, for the key of the request.
 
@@ -183,6 +242,7 @@ class OnlineAuthority:
         self.require_newest(current, "renewal")
         return self._issue(request)
 
+    @_in_turn
     def renew_edge(self, requester: SpiffeId, chain_pem: bytes, csr_pem: bytes, proof: bytes) -> SignedChain:
         """Certify a gateway's public certificate again, for the key of the request.
 
@@ -207,6 +267,7 @@ class OnlineAuthority:
         self.require_newest(leaf, "edge-renewal", AuthorityKind.EDGE)
         return self._issue(request)
 
+    @_in_turn
     def require_newest(
         self,
         shown: x509.Certificate,
@@ -283,6 +344,7 @@ class OnlineAuthority:
                 "sign a request where it is: `sluice pki issue gateway/NAME --edge-server`",
             )
 
+    @_in_turn
     def issue_job(
         self, requester: SpiffeId, wanted: str, csr_pem: bytes, lifetime: dt.timedelta | None = None
     ) -> SignedChain:
@@ -310,6 +372,7 @@ class OnlineAuthority:
         self._jwt.refresh()
         return TokenKeysAnswer(jwks=self._jwt.jwks().decode(), issuer=self._config.token_issuer)
 
+    @_in_turn
     def issue_own(self, directory: Path, name: str, host: str) -> None:
         """The identity of this very process, ``spiffe://<td>/ca/<name>``, written to ``directory``.
 
@@ -325,6 +388,7 @@ class OnlineAuthority:
         self._engine.issue_to(directory, request)
         ISSUED.inc()
 
+    @_in_turn
     def issue_host(self, request: HostRequest) -> IssuedHost:
         """Certify a server that is none of ours, with host names and no identity; the ACME server has decided on it.
 
@@ -338,9 +402,11 @@ class OnlineAuthority:
         ISSUED.inc()
         return issued
 
-    def _issue(self, request: LeafRequest) -> SignedChain:
+    def _issue(
+        self, request: LeafRequest, *, before_record: Callable[[SignedChain], None] = lambda _: None
+    ) -> SignedChain:
         if request.profile.authority is AuthorityKind.EDGE:
             self._require_edge_key()
-        signed = self._engine.issue(request)
+        signed = self._engine.issue(request, before_record=before_record)
         ISSUED.inc()
         return signed

@@ -1,4 +1,4 @@
-"""The ``ca`` process: the only one that holds the internal authority's key."""
+"""The ``ca`` process: it holds the internal authority's key, as do others of the same home, and nobody else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from sluice.core import Home, PkiError, repeat
 from sluice.pki.ca.acme_service import HomeAuthority, serving_acme
-from sluice.pki.ca.address import CaAddress, publish_ca, withdraw_ca
+from sluice.pki.ca.address import DEFAULT_NAME, CaAddress, only_one_named, publish_ca, withdraw_ca
 from sluice.pki.ca.attesting import attesting
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.config import CaConfig
@@ -28,7 +28,6 @@ from sluice.pki.trust import reporting
 
 _LOG = logging.getLogger(__name__)
 
-DEFAULT_NAME = "ca-1"
 RENEWAL_CHECK_SECONDS = 2.0
 """How often it is looked whether the CA's own identity is due: at once when another authority is to sign."""
 LISTS_CHECK_SECONDS = 60.0
@@ -48,15 +47,18 @@ async def run_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str) -> Non
 async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DEFAULT_NAME) -> AsyncIterator[CaAddress]:
     """A running authority; yields its addresses once it takes requests.
 
-    It issues its own identity, ``spiffe://<td>/ca/<name>``, and renews it at half of its life.
+    It issues its own identity, ``spiffe://<td>/ca/<name>``, and renews it at half of its life. Several may run in one
+    home, each with a name of its own.
 
     Raises:
-        StoreError: there is no internal authority with its key in ``home``, or an address is taken.
-        LedgerError: the ledger is damaged, or another process has it.
+        StoreError: there is no internal authority with its key in ``home``, an address is taken, or another process
+            has this name.
+        LedgerError: the ledger is damaged, or another process keeps the turn at it.
     """
     home.create()
-    authority = OnlineAuthority(home.pki, pki, overlap=dt.timedelta(minutes=config.renewal_overlap_minutes))
     async with AsyncExitStack() as stack:
+        stack.enter_context(only_one_named(home, name))
+        authority = OnlineAuthority(home.pki, pki, overlap=dt.timedelta(minutes=config.renewal_overlap_minutes))
         stack.callback(authority.close)
         directory = home.identity(Role.CA, name)
         spiffe_id = SpiffeId.process(pki.trust_domain, Role.CA, name)
@@ -75,7 +77,7 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         refresh_lists()
         identity = TlsIdentity(directory)
         await stack.enter_async_context(reporting(identity, "ca"))
-        following = SubscriberFile(home.pki)
+        following = SubscriberFile(home.pki, name)
         following.keep(at_once=True)
         stack.callback(_keep_at_the_end, following)
         attestors = await stack.enter_async_context(attesting(config.kubernetes, pki.trust_domain, authority))
@@ -100,7 +102,7 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         refreshing = asyncio.create_task(_repeat_forever(server, refresh_lists, LISTS_CHECK_SECONDS))
         stack.callback(refreshing.cancel)
         address = CaAddress(name=name, mutual=mutual, enrolment=enrolment, pid=os.getpid(), acme=acme)
-        stack.callback(withdraw_ca, home, address.pid)
+        stack.callback(withdraw_ca, home, address)
         publish_ca(home, address)
         _LOG.info("CA %s is ready: %s:%d, enrolment %s:%d", spiffe_id, *mutual, *enrolment)
         yield address

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core import Home, StoreError, make_private_directory, read_bounded, write_secret
+from sluice.core import FileStamp, Home, StoreError, file_stamp, make_private_directory, read_bounded, write_secret
 from sluice.pki.config import PkiConfig
 from sluice.pki.ledger import ledger_path
 from sluice.pki.revocation import RevocationStore
@@ -51,15 +51,13 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Refusals:
-    """The file of one authority's home, for the authority itself: it alone writes."""
+    """The file of one home, for its authorities: each writes in its turn at the ledger."""
 
     def __init__(self, pki: Path) -> None:
         self._path = refusals_path(pki)
         self._known: dict[tuple[AuthorityKind, str], Refusal] = {}
-        try:
-            self._known |= {(each.authority, each.serial): each for each in _read(self._path)}
-        except StoreError as error:  # no reason not to issue: the ledger has what was in it
-            _LOG.error("the record of refused certificates is lost: %s", error)
+        self._stamp: FileStamp | None = None
+        self._read_again()
 
     def add(self, refusal: Refusal) -> bool:
         """Take in one more; returns whether it is to be recorded, being the first for a while.
@@ -67,6 +65,7 @@ class Refusals:
         Raises:
             StoreError: it cannot be written.
         """
+        self._read_again()
         key = (refusal.authority, refusal.serial)
         before = self._known.get(key)
         if before is not None and refusal.last - before.last < RECORD_AGAIN:
@@ -79,9 +78,21 @@ class Refusals:
         self._write()
         return True
 
+    def _read_again(self) -> None:
+        """What another authority of the home has added counts, too."""
+        stamp = file_stamp(self._path)
+        if stamp == self._stamp:
+            return
+        try:
+            self._known = {(each.authority, each.serial): each for each in _read(self._path)}
+        except StoreError as error:  # no reason not to issue: the ledger has what was in it
+            _LOG.error("the record of refused certificates is lost: %s", error)
+        self._stamp = stamp
+
     def _write(self) -> None:
         make_private_directory(self._path.parent)
         write_secret(self._path, msgspec.json.format(msgspec.json.encode(tuple(self._known.values())), indent=1))
+        self._stamp = file_stamp(self._path)
 
 
 def refusals_path(pki: Path) -> Path:

@@ -237,8 +237,9 @@ class CaServer:
 
         def renew() -> SignedChain:
             _require_connected(request)
-            self._authority.require_newest(current, "edge-renewal")
-            return self._authority.renew_edge(peer, asked.chain_pem.encode(), asked.csr_pem.encode(), asked.proof)
+            with self._authority.turn():
+                self._authority.require_newest(current, "edge-renewal")
+                return self._authority.renew_edge(peer, asked.chain_pem.encode(), asked.csr_pem.encode(), asked.proof)
 
         return await self._issue(renew)
 
@@ -249,8 +250,9 @@ class CaServer:
         lifetime = _lifetime(asked.lifetime_seconds)
 
         def issue() -> SignedChain:
-            self._authority.require_newest(current, "job")
-            return self._authority.issue_job(peer, asked.spiffe_id, asked.csr_pem.encode(), lifetime)
+            with self._authority.turn():
+                self._authority.require_newest(current, "job")
+                return self._authority.issue_job(peer, asked.spiffe_id, asked.csr_pem.encode(), lifetime)
 
         return await self._issue(issue)
 
@@ -276,8 +278,10 @@ class CaServer:
         asked = await _read(request, RevokeRequest)
 
         def revoke() -> RevokedAnswer:
-            self._authority.require_newest(current)
-            return revoker.revoke(peer, int(asked.serial, 16), asked.reason, asked.by)
+            # In one turn: what another authority is about to issue is in the ledger, or sees the revocation.
+            with self._authority.turn():
+                self._authority.require_newest(current)
+                return revoker.revoke(peer, int(asked.serial, 16), asked.reason, asked.by)
 
         return await asyncio.get_running_loop().run_in_executor(self._worker, revoke)
 

@@ -1,41 +1,65 @@
-"""``<pki>/ca/followers.json``: trust subscribers on other machines, for rotations and for the next ``ca`` process.
+"""``<pki>/ca/followers….json``: trust subscribers on other machines, for rotations and for the next ``ca`` process.
 
-Written by the ``ca`` process alone: soon when something else than a time has changed, otherwise now and then.
+Each ``ca`` process writes a file of its own: soon when something else than a time has changed, otherwise now and then.
+Of an identity that has asked several, the last question counts.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from sluice.core import Clock, StoreError, make_private_directory, read_secret, remove_leftovers, utc_now, write_secret
+from sluice.pki.ca.address import DEFAULT_NAME, MAX_AUTHORITIES
 from sluice.pki.ca.protocol import MAX_TRUST_REQUEST_BYTES
-from sluice.pki.ca.trust_subscribers import MAX_SUBSCRIBERS, SubscriberRecord, TrustSubscribers
+from sluice.pki.ca.trust_subscribers import MAX_SUBSCRIBERS, SubscriberRecord, TrustSubscriber, TrustSubscribers
 from sluice.pki.ledger import ledger_path
 from sluice.pki.x509 import DAMAGED_JSON
 
 _LOG = logging.getLogger(__name__)
 
 MAX_RECORD_BYTES = MAX_SUBSCRIBERS * (MAX_TRUST_REQUEST_BYTES + (4 << 10))
+MAX_FILES = 4 * MAX_AUTHORITIES
+"""Most files that are read: of authorities that run, and of some that had other names."""
 WRITE_SECONDS = 10.0
 """How old the times in the file may be."""
 
 
-def subscribers_path(pki: Path) -> Path:
-    """Where the subscribers are written down."""
-    return ledger_path(pki).parent / "followers.json"
+def subscribers_path(pki: Path, name: str = DEFAULT_NAME) -> Path:
+    """Where the subscribers of the authority ``name`` are written down."""
+    return ledger_path(pki).parent / ("followers.json" if name == DEFAULT_NAME else f"followers-{name}.json")
 
 
 def read_subscribers(pki: Path) -> SubscriberRecord:
-    """The subscribers that the ``ca`` process of this home has recorded; none when there is no file.
+    """The subscribers that the ``ca`` processes of this home have recorded; none when there is no file.
 
     Raises:
-        StoreError: it is damaged, or others can read it.
+        StoreError: one of their files is damaged, or others can read it.
     """
-    path = subscribers_path(pki)
+    directory = ledger_path(pki).parent
+    paths = [*directory.glob("followers.json"), *sorted(directory.glob("followers-*.json"))]
+    if len(paths) > MAX_FILES:
+        raise StoreError(f"{directory} has {len(paths)} files of trust subscribers", "remove those of former names")
+    return latest([_read(path) for path in paths])
+
+
+def latest(records: Sequence[SubscriberRecord]) -> SubscriberRecord:
+    """What several authorities have heard: of each identity what it said last."""
+    known: dict[str, TrustSubscriber] = {}
+    for each in (one for record in records for one in record.subscribers):
+        if each.identity not in known or known[each.identity].heard_at < each.heard_at:
+            known[each.identity] = each
+    incomplete = [record.incomplete_at for record in records if record.incomplete_at is not None]
+    if len(known) > MAX_SUBSCRIBERS:
+        raise StoreError(f"there are {len(known)} trust subscribers", f"at most {MAX_SUBSCRIBERS} are possible")
+    return SubscriberRecord(subscribers=tuple(known.values()), incomplete_at=max(incomplete, default=None))
+
+
+def _read(path: Path) -> SubscriberRecord:
     if not path.exists():
         return SubscriberRecord()
     try:
@@ -47,9 +71,8 @@ def read_subscribers(pki: Path) -> SubscriberRecord:
 class SubscriberFile:
     """Keeps the file up to date with the ``subscribers`` of this process; for one thread."""
 
-    def __init__(self, pki: Path, *, clock: Clock = utc_now) -> None:
-        self._pki = pki
-        self._path = subscribers_path(pki)
+    def __init__(self, pki: Path, name: str = DEFAULT_NAME, *, clock: Clock = utc_now) -> None:
+        self._path = subscribers_path(pki, name)
         self._clock = clock
         self._written_at: dt.datetime | None = None
         self._changes = 0
@@ -78,7 +101,7 @@ class SubscriberFile:
     def _load(self) -> tuple[SubscriberRecord, SubscriberRecord | None]:
         """What to begin with, and what is in the file; None: nothing that can be read."""
         try:
-            found = read_subscribers(self._pki)
+            found = _read(self._path)
         except StoreError as error:
             # Running subscribers report again at once; until all had time for that, the record is marked incomplete.
             _LOG.error("the record of trust subscribers is lost: %s", error)

@@ -1,6 +1,8 @@
 """Join tokens on disk: one small file each (0600), made by `sluice pki token create`, removed once used or expired.
 
 Whether a token was used is not written here: the ledger says so, in the same record that says what was issued for it.
+What was answered is kept beside them, in ``used``, until the token would have expired: the requester may not have
+received it, and asks another authority of the home.
 """
 
 from __future__ import annotations
@@ -21,10 +23,18 @@ from sluice.core import (
     write_secret,
 )
 from sluice.pki.identities import JoinToken, TokenRecord, decode_record
+from sluice.pki.x509 import DAMAGED_JSON
 
 MAX_RECORD_BYTES = 64 << 10
 MAX_TOKENS = 5000
 """Tokens outstanding at a time."""
+
+
+class UsedToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A token with the chain that was, or was about to be, issued for it: the ledger says whether it was."""
+
+    record: TokenRecord
+    chain_pem: str
 
 
 class TokenStore:
@@ -32,6 +42,7 @@ class TokenStore:
 
     def __init__(self, pki: Path) -> None:
         self._directory = pki / "ca" / "tokens"
+        self._used = self._directory / "used"
 
     def add(self, record: TokenRecord, *, now: dt.datetime) -> None:
         """Keep ``record``; those that have expired go."""
@@ -50,6 +61,19 @@ class TokenStore:
             return None
         return decode_record(read_secret(path, MAX_RECORD_BYTES), str(path))
 
+    def remember(self, used: UsedToken) -> None:
+        """Have on the disk what is about to be answered; raises :class:`StoreError`."""
+        make_private_directory(self._directory)
+        make_private_directory(self._used)
+        write_secret(self._used / f"{used.record.id}.json", msgspec.json.encode(used))
+
+    def used(self, token: JoinToken) -> UsedToken | None:
+        """What was remembered for ``token``; None: nothing that can be read."""
+        path = self._used / f"{token.id}.json"
+        if not path.exists():
+            return None
+        return _used(path)
+
     def remove(self, identifier: str) -> None:
         """Forget a token that was used: tidiness only, the ledger keeps it from being used again."""
         with contextlib.suppress(OSError):
@@ -61,6 +85,16 @@ class TokenStore:
             with contextlib.suppress(StoreError):
                 if decode_record(read_secret(path, MAX_RECORD_BYTES), str(path)).expires_at <= now.timestamp():
                     path.unlink(missing_ok=True)
+        for path in self._used.glob("*.json"):
+            if (used := _used(path)) is None or used.record.expires_at <= now.timestamp():
+                path.unlink(missing_ok=True)
 
     def _path(self, identifier: str) -> Path:
         return self._directory / f"{identifier}.json"
+
+
+def _used(path: Path) -> UsedToken | None:
+    try:
+        return msgspec.json.decode(read_secret(path, MAX_RECORD_BYTES), type=UsedToken)
+    except (StoreError, *DAMAGED_JSON):
+        return None  # then the token is simply used

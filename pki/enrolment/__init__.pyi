@@ -1,6 +1,7 @@
-from .client import enrol as enrol, renew as renew, revoke as revoke
+from .client import PendingKeys as PendingKeys, enrol as enrol, renew as renew, revoke as revoke
 from .credential import JoinCredential as JoinCredential
 from .enrolling_issuer import EdgeEnrollingIssuer as EdgeEnrollingIssuer, EnrollingIssuer as EnrollingIssuer
+from .failover import Failover as Failover, Locate as Locate
 from .join_token_file import JoinTokenFile as JoinTokenFile
 from .online_issuer import OnlineIssuer as OnlineIssuer
 from .online_tokens import OnlineTokens as OnlineTokens

@@ -63,6 +63,33 @@ SERVER_ONLY = (Purpose.SERVER,)
 """What a public certificate is for."""
 
 
+class PendingKeys:
+    """Keys whose requests may have been answered without the answer getting here; for one thread at a time.
+
+    Whoever enrols again with the same key and join token gets the certificate that was issued for them already. Keys
+    are kept in memory alone: nobody but the process that made them has them.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, SpiffeId, tuple[str, ...], tuple[str, ...], str], tuple[bytes, bytes]] = {}
+
+    def request(
+        self, token: JoinToken, spiffe_id: SpiffeId, dns: Sequence[str], ips: Sequence[str], algorithm: str
+    ) -> tuple[bytes, bytes]:
+        """Key and signing request as PEM: those of an earlier attempt for the same, or new ones."""
+        asked = (token.id, spiffe_id, tuple(dns), tuple(ips), algorithm)
+        if asked not in self._kept:
+            self._kept = {asked: new_csr(spiffe_id, dns=dns, ips=ips, algorithm=algorithm)}
+        return self._kept[asked]
+
+    def clear(self) -> None:
+        """There was an answer."""
+        self._kept = {}
+
+    def __repr__(self) -> str:
+        return "PendingKeys(...)"
+
+
 def enrol(
     directory: Path,
     address: Address,
@@ -75,6 +102,7 @@ def enrol(
     algorithm: str = DEFAULT_ALGORITHM,
     accept: Sequence[str] = (),
     edge_server: bool = False,
+    pending: PendingKeys | None = None,
 ) -> SpiffeId:
     """Make a key here, have it certified for a join token, and write the identity to ``directory``.
 
@@ -85,6 +113,7 @@ def enrol(
         address: of the enrolment port.
         dns: exactly the names that the token was made for; likewise ``ips``.
         edge_server: the token is for a gateway's public certificate.
+        pending: the keys of earlier attempts, so that one whose answer was lost did not use the token up.
 
     Raises:
         EnrolmentRefused: the token is no token, was used, has expired, or is for another name.
@@ -101,11 +130,13 @@ def enrol(
     spiffe_id = SpiffeId.process(trust_domain, role, name)
     if edge_server:
         algorithm = edge_algorithm(algorithm)
-    key_pem, csr_pem = new_csr(spiffe_id, dns=dns, ips=ips, algorithm=algorithm)
+    pending = PendingKeys() if pending is None else pending
+    key_pem, csr_pem = pending.request(token, spiffe_id, dns, ips, algorithm)
     body = EnrolRequest(token=token.text, csr_pem=csr_pem.decode())
     purposes = SERVER_ONLY if edge_server else BOTH
     signed = checked_chain(call(address, context, ENROL_PATH, body, SignedChain), spiffe_id, purposes)
     install_chain(directory, key_pem, signed, accept=accept, now=utc_now())
+    pending.clear()
     return spiffe_id
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sluice.core import CertificateRejected, Clock, StoreError, utc_now
-from sluice.pki.ca import CaAddress
 from sluice.pki.enrolment import client
 from sluice.pki.enrolment.credential import JoinCredential, Wanted
+from sluice.pki.enrolment.failover import Failover, Locate
 from sluice.pki.errors import CertificateSuperseded, EnrolmentRefused
 from sluice.pki.identities import IdentityMaterial, read_identity
 from sluice.pki.spiffe_id import SpiffeId
@@ -18,9 +18,6 @@ from sluice.pki.tls import TlsIdentity
 from sluice.pki.x509 import DEFAULT_ALGORITHM
 
 _LOG = logging.getLogger(__name__)
-
-Locate = Callable[[], CaAddress]
-"""Where the authority is now; asked before each attempt."""
 
 
 def usable(directory: Path, spiffe_id: SpiffeId, now: dt.datetime) -> IdentityMaterial | None:
@@ -39,7 +36,7 @@ class EnrollingIssuer:
     What is usable is renewed by itself; nothing usable needs a credential, good for just these names.
 
     Args:
-        locate: where the authority is.
+        locate: where the authorities are.
         credentials: for each identity that has one: a join token, or what an attestor verifies.
         algorithm: of the keys made here.
         clock: the present, in UTC.
@@ -56,7 +53,7 @@ class EnrollingIssuer:
         algorithm: str = DEFAULT_ALGORITHM,
         clock: Clock = utc_now,
     ) -> None:
-        self._locate = locate
+        self._authorities = Failover(locate)
         self._credentials = credentials
         self._algorithm = algorithm
         self._clock = clock
@@ -103,10 +100,10 @@ class EnrollingIssuer:
             algorithm=self._algorithm,
             edge_server=self.edge_server,
         )
-        credential.enrol(self._locate(), wanted)
+        self._authorities.call(lambda address: credential.enrol(address, wanted))
 
     def _renew(self, directory: Path) -> None:
-        client.renew(directory, self._locate().mutual, algorithm=self._algorithm)
+        self._authorities.call(lambda address: client.renew(directory, address.mutual, algorithm=self._algorithm))
 
 
 class EdgeEnrollingIssuer(EnrollingIssuer):
@@ -114,7 +111,7 @@ class EdgeEnrollingIssuer(EnrollingIssuer):
 
     Args:
         internal: the directory of that identity.
-        locate: where the authority is.
+        locate: where the authorities are.
         credentials: the one for the public certificate.
         algorithm: of the keys made here, as far as browsers take it.
         clock: the present, in UTC.
@@ -136,7 +133,9 @@ class EdgeEnrollingIssuer(EnrollingIssuer):
 
     def _renew(self, directory: Path) -> None:
         gateway = TlsIdentity(self._internal, clock=self._clock)
-        client.renew_edge(directory, gateway, self._locate().mutual, algorithm=self._algorithm)
+        self._authorities.call(
+            lambda address: client.renew_edge(directory, gateway, address.mutual, algorithm=self._algorithm)
+        )
 
 
 def _refuse_lifetime(spiffe_id: SpiffeId, lifetime: dt.timedelta | None) -> None:

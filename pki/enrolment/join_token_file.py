@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.core import read_secret
@@ -21,6 +21,8 @@ class JoinTokenFile:
     """Where a join token is expected."""
 
     path: Path
+    pending: client.PendingKeys = field(default_factory=client.PendingKeys, repr=False, compare=False)
+    """The key of an attempt that was not answered: the next one asks for the same."""
 
     @property
     def present(self) -> bool:
@@ -40,6 +42,7 @@ class JoinTokenFile:
             algorithm=wanted.algorithm,
             accept=wanted.accept,
             edge_server=wanted.edge_server,
+            pending=self.pending,
         )
         self.used_up()
 

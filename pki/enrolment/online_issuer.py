@@ -6,16 +6,17 @@ import datetime as dt
 import time
 from collections.abc import Callable
 
-from sluice.pki.ca import JOB_PATH, JOB_ROLES, CaAddress, JobRequest
+from sluice.pki.ca import JOB_PATH, JOB_ROLES, JobRequest
 from sluice.pki.enrolment.client import BOTH, checked_chain
 from sluice.pki.enrolment.exchange import call, mutual_context
-from sluice.pki.errors import CaUnavailable, IssuanceRefused, RateLimited
+from sluice.pki.enrolment.failover import Failover, Locate
+from sluice.pki.errors import CaUnavailable, IssuanceRefused, LedgerError, RateLimited
 from sluice.pki.issuing import SignedChain
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.tls import TlsIdentity
 
 RETRY_SECONDS = 15.0
-"""How long requests are repeated while the authority is away or asks to wait: a restart takes less."""
+"""How long requests are repeated while every authority is away or asks to wait: a restart takes less."""
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
 
@@ -25,21 +26,22 @@ class OnlineIssuer:
 
     Args:
         identity: of the JobManager.
-        locate: where the authority is now; asked before each attempt, since it may come back elsewhere.
-        retry_seconds: how long to go on trying while the authority cannot be reached or asks to wait.
+        locate: where the authorities are now; asked before each attempt, since they may come back elsewhere.
+        retry_seconds: how long to go on trying while none can be reached, or records what it issues, or one asks to
+            wait.
     """
 
     def __init__(
         self,
         identity: TlsIdentity,
-        locate: Callable[[], CaAddress],
+        locate: Locate,
         *,
         retry_seconds: float = RETRY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._identity = identity
-        self._locate = locate
+        self._authorities = Failover(locate, clock=clock)
         self._retry_seconds = retry_seconds
         self._clock = clock
         self._sleep = sleep
@@ -65,9 +67,10 @@ class OnlineIssuer:
         pause = FIRST_PAUSE_SECONDS
         while True:
             try:
-                address = self._locate().mutual
-                return call(address, mutual_context(self._identity), JOB_PATH, body, SignedChain)
-            except (CaUnavailable, RateLimited) as error:
+                return self._authorities.call(
+                    lambda address: call(address.mutual, mutual_context(self._identity), JOB_PATH, body, SignedChain)
+                )
+            except (CaUnavailable, LedgerError, RateLimited) as error:
                 wait = max(pause, error.retry_after) if isinstance(error, RateLimited) else pause
                 if self._clock() + wait > deadline:
                     raise

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sluice.pki.ca import (
     JOB_ROLES,
     TOKEN_KEYS_PATH,
     TOKEN_PATH,
-    CaAddress,
     SignedToken,
     TokenKeysAnswer,
     TokenRequest,
 )
 from sluice.pki.enrolment.exchange import ExchangeLimits, exchange, mutual_context
+from sluice.pki.enrolment.failover import Failover, Locate
 from sluice.pki.errors import IssuanceRefused
 from sluice.pki.jwt import check_audiences, decode_jwks
 from sluice.pki.spiffe_id import SpiffeId
@@ -29,12 +29,12 @@ class OnlineTokens:
 
     Args:
         identity: of this process.
-        locate: where the authority is now.
+        locate: where the authorities are now.
     """
 
-    def __init__(self, identity: TlsIdentity, locate: Callable[[], CaAddress]) -> None:
+    def __init__(self, identity: TlsIdentity, locate: Locate) -> None:
         self._identity = identity
-        self._locate = locate
+        self._authorities = Failover(locate)
 
     async def sign_token(self, spiffe_id: SpiffeId, audience: Sequence[str], owner: str) -> str:
         """A JWT-SVID of a driver or an executor.
@@ -48,11 +48,16 @@ class OnlineTokens:
             raise IssuanceRefused(f"{spiffe_id} has no token", "only drivers and executors have")
         body = TokenRequest(spiffe_id=str(spiffe_id), audience=check_audiences(audience), owner=owner)
         context = mutual_context(self._identity)
-        return (await exchange(self._locate().mutual, context, TOKEN_PATH, body, SignedToken, LIMITS)).token
+        signed = await self._authorities.ask(
+            lambda address: exchange(address.mutual, context, TOKEN_PATH, body, SignedToken, LIMITS)
+        )
+        return signed.token
 
     async def keys(self) -> TokenKeysAnswer:
         """The public keys of tokens; raises :class:`CaUnavailable`, or :class:`TokenRejected` for damaged ones."""
         context = mutual_context(self._identity)
-        answer = await exchange(self._locate().mutual, context, TOKEN_KEYS_PATH, None, TokenKeysAnswer, LIMITS)
+        answer = await self._authorities.ask(
+            lambda address: exchange(address.mutual, context, TOKEN_KEYS_PATH, None, TokenKeysAnswer, LIMITS)
+        )
         decode_jwks(answer.jwks.encode())
         return answer

@@ -8,7 +8,8 @@ from pathlib import Path
 from sluice.core import Home, run_with_background
 from sluice.pki.agent import Agent, AgentPolicy, PolicyError, run_agent
 from sluice.pki.config import PkiConfig
-from sluice.pki.enrolment.enrolling_issuer import EnrollingIssuer, Locate
+from sluice.pki.enrolment.enrolling_issuer import EnrollingIssuer
+from sluice.pki.enrolment.failover import Locate
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
 from sluice.pki.enrolment.trust_subscription import TrustSubscription
 from sluice.pki.identities import ENROLLABLE

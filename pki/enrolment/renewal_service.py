@@ -16,7 +16,8 @@ from functools import partial
 
 from sluice.core import Clock, Home, utc_now
 from sluice.pki.agent import IdentityRenewer, ManagedIdentity, PublishedIdentities, renew_forever
-from sluice.pki.enrolment.enrolling_issuer import Locate, usable
+from sluice.pki.enrolment.enrolling_issuer import usable
+from sluice.pki.enrolment.failover import Locate
 from sluice.pki.enrolment.trust_subscription import (
     LONGEST_PAUSE,
     InstalledTrust,
@@ -50,7 +51,7 @@ class RenewalService:
 
     Args:
         home: where job directories are, which get trust and lists too.
-        locate: where the authority is now.
+        locate: where the authorities are now.
         kept: at least one internal identity; the first one asks for trust.
         clock: the present, in UTC.
         draw: a random number in [0, 1).

@@ -21,7 +21,7 @@ import msgspec
 from sluice.core import Clock, Home, PkiError, StoreError, end_tasks, utc_now
 from sluice.pki.ca import MAX_TOLD, MAX_TRUST_REQUEST_BYTES, TrustAnswer, TrustRequest, TrustSide
 from sluice.pki.enrolment.client import fetch_trust
-from sluice.pki.enrolment.enrolling_issuer import Locate
+from sluice.pki.enrolment.failover import Failover, Locate
 from sluice.pki.errors import RateLimited
 from sluice.pki.identities import retry_at
 from sluice.pki.tls import TlsIdentity
@@ -62,7 +62,7 @@ class TrustSubscription:
 
     Args:
         home: every identity directory below it is served.
-        locate: where the authority is now.
+        locate: where the authorities are now.
         asks: the identity directory of the requester, a process that the authority renews.
         directories: others to be served, anywhere; what fails in them or in ``asks`` is tried again at once.
         clock: the present, in UTC.
@@ -79,7 +79,7 @@ class TrustSubscription:
         clock: Clock = utc_now,
         draw: Callable[[], float] = _SYSTEM_RANDOM.random,
     ) -> None:
-        self._locate = locate
+        self._authorities = Failover(locate)
         self._asks = asks
         self._own = frozenset({asks, *directories})
         self._clock = clock
@@ -119,7 +119,9 @@ class TrustSubscription:
 
     async def _answer(self, identity: TlsIdentity) -> TrustAnswer | None:
         told = await self._question(identity)
-        asking = asyncio.create_task(fetch_trust(identity, self._locate().mutual, told))
+        asking = asyncio.create_task(
+            self._authorities.ask(lambda address: fetch_trust(identity, address.mutual, told)), name="trust"
+        )
         try:
             while not (await asyncio.wait({asking}, timeout=LOOK_SECONDS))[0]:
                 if await self._question(identity) != told:

@@ -6,7 +6,7 @@ Who may have what is decided before, by the caller. This signs what a :class:`Le
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -120,10 +120,17 @@ class IssuingEngine:
         """
         self._append([_record(each) for each in issued])
 
-    def issue(self, request: LeafRequest, *, reinstate: bool = False) -> SignedChain:
+    def issue(
+        self,
+        request: LeafRequest,
+        *,
+        reinstate: bool = False,
+        before_record: Callable[[SignedChain], None] = lambda _: None,
+    ) -> SignedChain:
         """Sign for a key that is elsewhere, record it, and return what is sent back; see :meth:`sign`.
 
         ``reinstate`` lifts the revocation of the identity, once its leaf is signed: what is refused lifts nothing.
+        ``before_record`` is called with what is sent back, before the ledger says that it was issued.
         """
         issued = self.sign(request, reinstate=reinstate)
         # All that goes with it comes before the record, which supersedes what the requester has: nothing may fail then.
@@ -132,7 +139,11 @@ class IssuingEngine:
         )
         if reinstate:
             self.revocations.reinstate(request.profile.authority, request.names.spiffe_id)
+        before_record(signed)
         self.record([issued])
+        # Whoever revoked the identity since it was looked at may not have found this record yet.
+        if not reinstate:
+            self.revocations.check_not_barred(request.profile.authority, request.names.spiffe_id)
         return signed
 
     def issue_host(self, request: HostRequest) -> IssuedHost:

@@ -12,7 +12,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from sluice.core import Clock, StoreError, locked, make_private_directory, read_secret, remove_leftovers, write_secret
+from sluice.core import (
+    LOCK_PATIENCE_SECONDS,
+    Clock,
+    StoreError,
+    locked,
+    make_private_directory,
+    read_secret,
+    remove_leftovers,
+    write_secret,
+)
 from sluice.pki.jwt.svid import (
     DEFAULT_ALGORITHM,
     MAX_KEYS,
@@ -78,7 +87,7 @@ class LocalJwtAuthority:
     def refresh(self) -> bool:
         """Make the first key, and the next when it is due; whether the bundle changed. Raises :class:`StoreError`."""
         make_private_directory(self._file.parent)
-        with locked(self._file.parent):
+        with locked(self._file.parent, patience=LOCK_PATIENCE_SECONDS):
             remove_leftovers(self._file.parent)
             stored = self._read() if self._file.exists() else ()
             ring = advanced(stored, self._clock(), self._algorithm)

@@ -14,4 +14,5 @@ from .records import (
     parse_state as parse_state,
     side_of as side_of,
 )
+from .turns import ledger_turn as ledger_turn
 from .unexpired import unexpired_certificates as unexpired_certificates

@@ -1,10 +1,13 @@
-"""The ledger as a file: one writer at a time, and a record is on the disk before :meth:`Ledger.append` returns."""
+"""The ledger as a file: its writers take turns, and a record is on the disk before :meth:`Ledger.append` returns.
+
+Several authorities of one home append to it. Whoever has the turn (:mod:`sluice.pki.ledger.turns`) first reads what the
+others have appended since, so that what it decides is decided on all that was ever issued.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -27,44 +30,79 @@ from sluice.pki.errors import LedgerError
 from sluice.pki.ledger.generations import Generations
 from sluice.pki.ledger.records import MAX_LINE_BYTES, NOTED_KINDS, LedgerRecord, read_chain, seal, state_after, verify
 from sluice.pki.ledger.successions import Successions
+from sluice.pki.ledger.turns import TURN_PATIENCE_SECONDS, Turns
 
 
 class Ledger:
-    """The end of a ledger, ready to be continued.
+    """The end of a ledger, ready to be continued; for one thread.
 
     Opening verifies the whole chain. Bytes after the last newline are what a crash left of a record whose
     certificate never left the process: they are dropped, and a ``recovered`` record says so (unless the very repair is
-    killed between the two).
+    killed between the two). Whoever has the turn next does that, at its start or while it runs.
 
     Raises:
-        LedgerError: another process writes it, it is damaged, or it cannot be written.
+        LedgerError: another process keeps the turn, it is damaged, or it cannot be written.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], dt.datetime], disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], dt.datetime],
+        disk: Disk | None = None,
+        patience: float = TURN_PATIENCE_SECONDS,
+    ) -> None:
         make_private_directory(path.parent)
         self._path = path
         self._clock = clock
         self._disk = disk or Disk()
-        self._state = ChainState()
-        self._used_tokens: set[str] = set()
-        self._noted: set[str] = set()
-        self.generations = Generations()
-        """Which certificate of each process is the newest."""
-        self.successions = Successions()
-        """Who was attested under a name before the one that has it now."""
         self._broken = False
+        self._begin()
         try:
             self._descriptor = os.open(
                 path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, SECRET_MODE
             )
         except OSError as error:
             raise LedgerError(f"cannot open {path}: {error.strerror or error}") from error
+        self._turns = Turns(path, self._descriptor, patience)
         try:
-            self._lock()
-            self._recover()
+            sync_directory(path.parent)
+            # Most of it before the turn: a ledger of years takes seconds, in which nobody else could issue.
+            try:
+                self._read_on()
+            except LedgerError:  # perhaps a torn end was repaired at this moment; in the turn it is known
+                self._begin()
+            with self.turn():
+                # A crash of the machine may have left records in memory only that a reader has seen.
+                self.sync()
         except BaseException:
             os.close(self._descriptor)
             raise
+
+    def _begin(self) -> None:
+        self._state = ChainState()
+        self._end = 0
+        self._tokens: dict[str, str] = {}
+        self._noted: set[str] = set()
+        self.generations = Generations()
+        """Which certificate of each process is the newest."""
+        self.successions = Successions()
+        """Who was attested under a name before the one that has it now."""
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Be the only one who writes, and know everything that was written; within another turn this does nothing.
+
+        Decide, sign and append within one turn: what was read before it may be out of date, for as long as this
+        process was stopped.
+
+        Raises:
+            LedgerError: another process keeps the turn, the ledger was replaced or cut off, or it is damaged.
+        """
+        with self._turns.take() as begun:
+            if begun:
+                self._catch_up()
+            yield
 
     @property
     def state(self) -> ChainState:
@@ -73,7 +111,11 @@ class Ledger:
 
     def token_used(self, identifier: str) -> bool:
         """Whether a certificate was issued for the join token with this id."""
-        return identifier in self._used_tokens
+        return identifier in self._tokens
+
+    def certificate_of(self, token: str) -> str:
+        """The fingerprint of the certificate that was issued for the join token with this id; empty: none was."""
+        return self._tokens.get(token, "")
 
     def append(self, record: LedgerRecord) -> LedgerRecord:
         """Put ``record`` on the disk and return it sealed; ``time`` is filled in here.
@@ -86,20 +128,24 @@ class Ledger:
 
     def append_all(self, records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
         """As :meth:`append`, for several at once: they are flushed together."""
-        if self._broken:
-            raise LedgerError(f"{self._path} could not be flushed to disk", "repair the disk and start the CA again")
-        time, state = rfc3339(self._clock()), self._state
-        lines, sealed = [], []
-        for record in records:
-            line, each = seal(msgspec.structs.replace(record, time=time), state)
-            state = state_after(each)
-            lines.append(line)
-            sealed.append(each)
-        if lines:
-            self._write(b"".join(lines))
-        for each in sealed:
-            self._take(each)
-        return sealed
+        with self.turn():
+            time, state = rfc3339(self._clock()), self._state
+            lines, sealed = [], []
+            for record in records:
+                line, each = seal(msgspec.structs.replace(record, time=time), state)
+                state = state_after(each)
+                lines.append(line)
+                sealed.append(each)
+            if lines:
+                self._write(b"".join(lines))
+            for each in sealed:
+                self._take(each)
+            return sealed
+
+    def sync(self) -> None:
+        """Have on the disk what others have appended, too: one that was killed may not have come to that."""
+        with self.turn():
+            self._flush(None)
 
     def was_noted(self, certificate: str) -> bool:
         """Whether a certificate with this fingerprint, signed without the online authority, is recorded."""
@@ -110,8 +156,9 @@ class Ledger:
         os.close(self._descriptor)
 
     def _write(self, line: bytes) -> None:
+        self._refuse_broken()
         try:
-            append_whole(self._disk, self._descriptor, line, end=os.fstat(self._descriptor).st_size)
+            append_whole(self._disk, self._descriptor, line, end=self._end)
         except NotAppended as error:
             self._broken = not error.repaired or not self._synced()
             raise LedgerError(f"cannot write {self._path}: {error}", "check the space on the disk") from error
@@ -121,6 +168,11 @@ class Ledger:
             # After a failed fsync nobody knows what is on the disk: it must not be tried again (fsync(2), NOTES).
             self._broken = True
             raise LedgerError(f"cannot flush {self._path}: {error.strerror or error}", "check the disk") from error
+        self._end += len(line)
+
+    def _refuse_broken(self) -> None:
+        if self._broken:
+            raise LedgerError(f"{self._path} could not be flushed to disk", "repair the disk and start the CA again")
 
     def _synced(self) -> bool:
         try:
@@ -134,34 +186,46 @@ class Ledger:
         self.generations.take(record)
         self.successions.take(record)
         if record.token:
-            self._used_tokens.add(record.token)
+            self._tokens[record.token] = record.certificate
         if record.kind in NOTED_KINDS:
             self._noted.add(record.certificate)
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise LedgerError(f"another process is writing {self._path}", "run one CA per home") from error
-
-    def _recover(self) -> None:
-        size = os.fstat(self._descriptor).st_size
-        sync_directory(self._path.parent)
-        with _opened(self._path) as file:
-            whole = _Whole(file)
-            for record in read_chain(whole):
-                self._take(record)
-        # A crash of the machine may have left records in memory only that a reader has seen: now they are on the disk.
-        self._flush(None)
-        if whole.end < size:
-            self._flush(whole.end)
+    def _catch_up(self) -> None:
+        self._refuse_broken()
+        size = self._size()
+        if size < self._end:
+            raise LedgerError(f"the end of {self._path} was cut off", "restore the ledger from a copy")
+        if size == self._end:
+            return
+        torn = self._read_on()
+        if torn:
+            self._flush(self._end)
             self.append(
                 LedgerRecord(
-                    event="recovered",
-                    dropped_bytes=size - whole.end,
-                    dropped_sha256=hashlib.sha256(whole.torn).hexdigest(),
+                    event="recovered", dropped_bytes=len(torn), dropped_sha256=hashlib.sha256(torn).hexdigest()
                 )
             )
+
+    def _size(self) -> int:
+        """How long the file is, which must still be the one that was opened: a backup may have been restored."""
+        info = os.fstat(self._descriptor)
+        try:
+            same = os.path.samestat(info, self._path.stat())
+        except OSError:
+            same = False
+        if not same:
+            raise LedgerError(f"{self._path} was replaced or removed", "start the CA again")
+        return info.st_size
+
+    def _read_on(self) -> bytes:
+        """Take in what is new; returns what is left after the last whole line."""
+        with _opened(self._path) as file:
+            file.seek(self._end)
+            whole = _Whole(file, self._end)
+            for record in read_chain(whole, self._state):
+                self._take(record)
+                self._end = whole.end
+        return whole.torn
 
     def _flush(self, size: int | None) -> None:
         try:
@@ -173,11 +237,11 @@ class Ledger:
 
 
 class _Whole:
-    """The whole lines of a ledger; ``end`` is where they end, ``torn`` what is left after them."""
+    """The whole lines of a ledger from ``end`` on, which moves to where they end; ``torn`` is what is left then."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, end: int = 0) -> None:
         self._file = file
-        self.end = 0
+        self.end = end
         self.torn = b""
 
     def __iter__(self) -> Iterator[bytes]:

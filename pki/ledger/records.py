@@ -25,6 +25,7 @@ those of servers that are none of ours."""
 NotedKind = Literal["local", "edge-local", "authority"]
 """Signed without it, with a key on its machine: by the internal authority, the edge's, or the root."""
 NOTED_KINDS = frozenset({"local", "edge-local", "authority"})
+_BEGINNING = ChainState()
 EDGE_KINDS = frozenset({"edge-enrolment", "edge-renewal", "edge-local", "acme"})
 """Signed by the edge authority; all others but ``authority`` by the internal one."""
 
@@ -91,10 +92,12 @@ def state_after(record: LedgerRecord) -> ChainState:
     return ChainState(record.sequence, record.digest)
 
 
-def read_chain(lines: Iterable[bytes]) -> Iterator[LedgerRecord]:
-    """The records of whole lines, each checked; raises :class:`LedgerError` naming the first that does not fit."""
-    state = ChainState()
-    for number, line in enumerate(lines, start=1):
+def read_chain(lines: Iterable[bytes], state: ChainState = _BEGINNING) -> Iterator[LedgerRecord]:
+    """The records of whole lines, each checked; raises :class:`LedgerError` naming the first that does not fit.
+
+    ``state`` is where the chain stands before the first of them.
+    """
+    for number, line in enumerate(lines, start=state.count + 1):
         record = _decode(line, number)
         if record.previous != state.digest or record.sequence != number:
             raise LedgerError(

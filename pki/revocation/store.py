@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from sluice.core import (
+    LOCK_PATIENCE_SECONDS,
     CertificateRejected,
     CrlRejected,
     FileStamp,
@@ -145,7 +146,7 @@ class RevocationStore:
     ) -> tuple[Revocation, ...]:
         now = self._clock()
         directory = self._prepare(authority)
-        with locked(directory):
+        with locked(directory, patience=LOCK_PATIENCE_SECONDS):
             remove_leftovers(directory)
             record = self._read(directory)
             known = {entry.number for entry in record.revoked}
@@ -185,7 +186,7 @@ class RevocationStore:
     def _refresh(self, authority: Authority) -> None:
         now = self._clock()
         directory = self._prepare(authority)
-        with locked(directory):
+        with locked(directory, patience=LOCK_PATIENCE_SECONDS):
             remove_leftovers(directory)
             record = self._read(directory)
             last = self._last_update(authority.certificate, authority.kind)
@@ -289,7 +290,7 @@ class RevocationStore:
         if self.barred(kind, spiffe_id) is None:
             return
         for directory in self._root.glob(f"{kind}-*"):
-            with locked(directory):
+            with locked(directory, patience=LOCK_PATIENCE_SECONDS):
                 record = self._read(directory)
                 lifted = tuple(
                     msgspec.structs.replace(entry, barred=False) if entry.identity == str(spiffe_id) else entry
@@ -316,7 +317,7 @@ class RevocationStore:
         for store, certificate in self._sources(kind):
             make_private_directory(self._root)
             directory = make_private_directory(self._directory(certificate, kind))
-            with locked(directory):
+            with locked(directory, patience=LOCK_PATIENCE_SECONDS):
                 record = self._read(directory)
                 merged = {entry.number: entry for entry in record.revoked}
                 for entry in known.get(key_id(certificate), ()):

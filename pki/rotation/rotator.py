@@ -7,6 +7,7 @@ asks whether anybody lags, and only then moves on. So a verb that was refused or
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from sluice.pki.authorities import (
     unknown_names,
 )
 from sluice.pki.config import PkiConfig
+from sluice.pki.ledger import ledger_path, ledger_turn
 from sluice.pki.pkcs11 import TokenUri
 from sluice.pki.revocation import RevocationStore, push_crls
 from sluice.pki.rotation.view import holders, remembered
@@ -146,6 +148,7 @@ class Rotator:
 
         Raises:
             PeersLag: somebody does not trust B; nothing was changed.
+            LedgerError: an authority is stopped while it issues; nothing was changed.
         """
         rotation = self._started(Verb.ACTIVATE, subject)
         self._check_names(rotation, Keep.OLD, without)
@@ -157,7 +160,8 @@ class Rotator:
         self._await(
             "it cannot be activated", lambda: lacking(self.holders(), _sides(rotation), Keep.NEW), without, patience
         )
-        self._store.switch(Keep.NEW, self._clock())
+        with self._nobody_signs():
+            self._store.switch(Keep.NEW, self._clock())
         self._report(f"the new {subject} authority signs")
         self._settle()
         self._renew_all()
@@ -205,7 +209,8 @@ class Rotator:
             self._await(
                 "it cannot be aborted", lambda: lacking(self.holders(), _sides(rotation), Keep.OLD), without, patience
             )
-            rotation = self._store.switch(Keep.OLD, self._clock())
+            with self._nobody_signs():
+                rotation = self._store.switch(Keep.OLD, self._clock())
             self._report(f"the old {subject} authority signs")
         return self._end(rotation, Keep.OLD, without, patience, last_patience, retire=retire)
 
@@ -228,7 +233,8 @@ class Rotator:
                 return self._presenting(rotation, gone)
 
             self._await("it cannot be ended", late, without, patience)
-            self._store.end(keep)
+            with self._nobody_signs():
+                self._store.end(keep)
             self._report(f"only the {keep} {rotation.subject} authority is trusted from now on")
             self._settle()
         self._await(
@@ -237,9 +243,14 @@ class Rotator:
             without,
             last_patience,
         )
-        kept = self._store.close(retire=retire)
+        with self._nobody_signs():
+            kept = self._store.close(retire=retire)
         self._report(f"the rotation of the {rotation.subject} authority has ended")
         return kept
+
+    def _nobody_signs(self) -> contextlib.AbstractContextManager[None]:
+        """No authority is about to sign: one that was stopped in the middle of that could go on with the old key."""
+        return ledger_turn(ledger_path(self._home.pki))
 
     def _started(self, verb: Verb, subject: AuthorityKind) -> Rotation:
         rotation, phase = self._store.read()

@@ -16,8 +16,8 @@ from typing import NoReturn
 from sluice.core import Home, MetricsRegistry, PkiError, SluiceError, collecting, end_tasks, utc_now
 from sluice.pki import PkiConfig, Role
 from sluice.pki.assertions import AssertionKeys, CheckHolders, OpenStreams, assertion_keys_file
-from sluice.pki.ca import CaAddress, needing_attention, read_ca
-from sluice.pki.enrolment import OnlineIssuer, OnlineTokens
+from sluice.pki.ca import needing_attention, read_cas
+from sluice.pki.enrolment import Locate, OnlineIssuer, OnlineTokens
 from sluice.pki.issuing import Issuer
 from sluice.pki.jwt import AskForToken
 from sluice.pki.tls import ConnectionLog, TlsIdentity
@@ -90,7 +90,7 @@ async def run_jobmanager(
     pki: PkiConfig,
     name: str,
     *,
-    locate_ca: Callable[[], CaAddress] | None = None,
+    locate_ca: Locate | None = None,
     auth: tuple[str, int] | None = None,
     check_streams: CheckHolders | None,
     ask_tokens: AskForToken | None = None,
@@ -138,7 +138,7 @@ async def jobmanager(
     name: str,
     *,
     issuer: Issuer | None = None,
-    locate_ca: Callable[[], CaAddress] | None = None,
+    locate_ca: Locate | None = None,
     auth: tuple[str, int] | None = None,
     election: LeaderElection | None = None,
     check_streams: CheckHolders | None = None,
@@ -186,7 +186,7 @@ async def jobmanager(
         stack.push_async_callback(service.close)
         rpc_address = await service.listen(settings.host, settings.rpc_port)
         await service.start(LeaderEndpoint(elected_by.leader))
-        locate = locate_ca or (lambda: read_ca(home))
+        locate = locate_ca or (lambda: read_cas(home))
         asked = ask_tokens or (None if auth is None else ask_at(AuthService(identity, *auth)))
         tokens = None if asked is None else JobTokens(asked, OnlineTokens(identity, locate), config.trust_domain)
         identities = JobIdentities(

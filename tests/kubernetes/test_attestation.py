@@ -226,7 +226,7 @@ async def test_the_anchors_come_by_the_config_map(world: World) -> None:
             await asyncio.sleep(0.1)
     anchors.write_text((await world.call("GET", path))[1]["data"]["ca.pem"])
     spiffe_id = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name)
-    issuer = EnrollingIssuer(lambda: world.address, {spiffe_id: PodTokenFile(token, anchors)})
+    issuer = EnrollingIssuer(lambda: (world.address,), {spiffe_id: PodTokenFile(token, anchors)})
     out = world.tmp / "out"
     await asyncio.to_thread(issuer.issue_to, out, spiffe_id)
     assert read_identity(out)[0].spiffe_id == spiffe_id

@@ -72,7 +72,7 @@ class Announced:
 def announced(home: Home) -> Iterator[Announced]:
     """The processes of ``home`` that have announced themselves; a file that cannot be read announces nobody."""
     for path in sorted((home.run / "endpoints").glob("*.json")):
-        role = _ROLES.get(path.stem)
+        role = Role.CA if path.stem.startswith("ca-") else _ROLES.get(path.stem)
         if role is None:
             continue
         with contextlib.suppress(StoreError, *DAMAGED_JSON):

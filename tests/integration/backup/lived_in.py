@@ -21,6 +21,7 @@ from sluice.gateway.audit_log.log import AuditLog, audit_file
 from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.credentials.users import UserStore
 from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.address import only_one_named
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.token_store import TokenStore as JoinTokens
 from sluice.pki.config import PkiConfig
@@ -61,12 +62,9 @@ def leaf_of(signed: SignedChain) -> x509.Certificate:
 
 @contextlib.contextmanager
 def authority_of(home: Home) -> Iterator[OnlineAuthority]:
-    """The online authority with what is on the disk."""
-    authority = OnlineAuthority(home.pki, CONFIG)
-    try:
+    """The online authority with what is on the disk, which holds the lock of its name as its process does."""
+    with only_one_named(home, "ca-1"), contextlib.closing(OnlineAuthority(home.pki, CONFIG)) as authority:
         yield authority
-    finally:
-        authority.close()
 
 
 def enrol(home: Home, spiffe_id: SpiffeId) -> x509.Certificate:

@@ -205,12 +205,12 @@ async def test_envoys_pod_gets_both_of_its_identities_with_one_token(world: Worl
     token.write_text(world.api.vouch("envoy-0", 7, account="envoy"))
     credential = PodTokenFile(token, anchors)
     inside, public = world.tmp / "inside", world.tmp / "public"
-    issuer = EnrollingIssuer(lambda: world.address, {INSIDE: credential})
+    issuer = EnrollingIssuer(lambda: (world.address,), {INSIDE: credential})
     with pytest.raises(CaUnavailable, match="no trust anchors"):
         await off_loop(issuer.issue_to, inside, INSIDE)
     anchors.write_bytes(world.anchors)
     await off_loop(issuer.issue_to, inside, INSIDE)
-    edge = EdgeEnrollingIssuer(inside, lambda: world.address, {EDGE: credential})
+    edge = EdgeEnrollingIssuer(inside, lambda: (world.address,), {EDGE: credential})
     await off_loop(edge.issue_to, public, EDGE, dns=("cluster.example.org",))
     assert read_identity(public)[0].spiffe_id == EDGE
     assert token.exists()

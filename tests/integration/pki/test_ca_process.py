@@ -16,7 +16,7 @@ import pytest
 from cryptography import x509
 
 from sluice.core.clock import utc_now
-from sluice.pki.ca.address import CaAddress, read_ca
+from sluice.pki.ca.address import CaAddress, read_ca, read_cas
 from sluice.pki.enrolment.online_issuer import OnlineIssuer
 from sluice.pki.errors import CaUnavailable
 from sluice.pki.identities.directory import read_identity
@@ -91,7 +91,7 @@ async def test_killed_authority_has_recorded_whatever_left_it(pki: TestPki, star
     enrolment = f"{address.enrolment[0]}:{address.enrolment[1]}"
     enrol = ("pki", "enrol", "taskmanager", "tm-1", "--ca", enrolment, "--token-file", "-", "--out")
     assert (await off_loop(*enrol, str(tmp_path / "tm-1"), stdin=token)).returncode == 0
-    issuer = OnlineIssuer(pki.process(Role.JOBMANAGER), lambda: read_ca(pki.home), retry_seconds=0)
+    issuer = OnlineIssuer(pki.process(Role.JOBMANAGER), lambda: read_cas(pki.home), retry_seconds=0)
     left: list[str] = []
 
     def ask(number: int) -> None:

@@ -118,7 +118,7 @@ async def test_superseded_jobmanager_gets_no_identity_of_a_job(world: World) -> 
     own, copy = await asyncio.to_thread(world.copied, MASTER)
 
     def issue(directory: Path) -> None:
-        issuer = OnlineIssuer(TlsIdentity(directory), lambda: world.address, retry_seconds=0)
+        issuer = OnlineIssuer(TlsIdentity(directory), lambda: (world.address,), retry_seconds=0)
         issuer.sign_csr(new_csr(DRIVER)[1], DRIVER)
 
     await asyncio.to_thread(issue, copy)  # within the overlap: it may be the owner, about to read what is new
@@ -156,7 +156,7 @@ async def test_member_that_lost_its_newest_certificate_enrols_again_with_a_token
     own, restored = await asyncio.to_thread(world.copied, WORKER)
     world.ahead = HOUR
     token = JoinTokenFile(tmp_path / "token")
-    issuer = EnrollingIssuer(lambda: world.address, {WORKER: token})
+    issuer = EnrollingIssuer(lambda: (world.address,), {WORKER: token})
     with pytest.raises(CertificateSuperseded):
         await asyncio.to_thread(issuer.issue_to, restored, WORKER)
     world.token(WORKER, token.path)
@@ -172,7 +172,7 @@ async def test_gateways_issuer_does_not_take_a_refusal_for_a_missing_token(world
     internal, public = world.issue(GATEWAY), world.issue_public()
     copy = Path(shutil.copytree(public, tmp_path / "copy"))
     spiffe_id = read_identity(public)[0].spiffe_id
-    issuer = EdgeEnrollingIssuer(internal, lambda: world.address, {})
+    issuer = EdgeEnrollingIssuer(internal, lambda: (world.address,), {})
     await asyncio.to_thread(issuer.issue_to, public, spiffe_id)
     world.ahead = HOUR
     with pytest.raises(CertificateSuperseded):

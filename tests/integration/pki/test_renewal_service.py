@@ -84,6 +84,9 @@ class World:
         """The present of the machine that joins."""
         return utc_now() + self.passed
 
+    def locate_all(self) -> tuple[CaAddress, ...]:
+        return (self.locate(),)
+
     def locate(self) -> CaAddress:
         """Where the authority is, or was."""
         return self.address or CaAddress(mutual=("127.0.0.1", 9), enrolment=("127.0.0.1", 9))
@@ -106,10 +109,10 @@ class World:
 
     def keeper(self, *, join_seconds: float = 60.0) -> RenewalService:
         """What keeps the machine's identity."""
-        issuer = EnrollingIssuer(self.locate, {WORKER: self.token}, clock=self.clock)
+        issuer = EnrollingIssuer(self.locate_all, {WORKER: self.token}, clock=self.clock)
         kept = EnrolledIdentity(ManagedIdentity(WORKER, self.directory), issuer)
         return RenewalService(
-            self.home, self.locate, [kept], clock=self.clock, draw=lambda: 0.0, join_seconds=join_seconds
+            self.home, self.locate_all, [kept], clock=self.clock, draw=lambda: 0.0, join_seconds=join_seconds
         )
 
     @property
@@ -417,6 +420,6 @@ async def test_trust_that_is_not_what_it_should_be_is_not_installed(world: World
 
 
 async def test_a_chosen_lifetime_is_refused_before_anything_is_sent(world: World) -> None:
-    issuer = EnrollingIssuer(world.locate, {WORKER: world.token})
+    issuer = EnrollingIssuer(world.locate_all, {WORKER: world.token})
     with pytest.raises(CertificateRejected, match="lifetime"):
         await off_loop(issuer.issue_to, world.directory, WORKER, lifetime=dt.timedelta(hours=1))

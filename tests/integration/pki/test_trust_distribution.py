@@ -50,9 +50,9 @@ class Machine:
         self.directory = self.home.identity(spiffe_id.role, spiffe_id.name)
         self.token = root / "token"
         write_secret(self.token, new_token(pki, spiffe_id).encode())
-        issuer = EnrollingIssuer(lambda: address, {spiffe_id: JoinTokenFile(self.token)})
+        issuer = EnrollingIssuer(lambda: (address,), {spiffe_id: JoinTokenFile(self.token)})
         self.keeper = RenewalService(
-            self.home, lambda: address, [EnrolledIdentity(ManagedIdentity(spiffe_id, self.directory), issuer)]
+            self.home, lambda: (address,), [EnrolledIdentity(ManagedIdentity(spiffe_id, self.directory), issuer)]
         )
 
 

@@ -82,9 +82,9 @@ class World:
             )
             TokenStore(self.home.pki).add(record, now=utc_now())
             write_secret(self.token, text.encode())
-        issuer = EnrollingIssuer(lambda: ca, {WORKER: JoinTokenFile(self.token)})
+        issuer = EnrollingIssuer(lambda: (ca,), {WORKER: JoinTokenFile(self.token)})
         managed = ManagedIdentity(WORKER, self.directory, ips=("127.0.0.1",))
-        keeper = RenewalService(self.elsewhere, lambda: ca, [EnrolledIdentity(managed, issuer)])
+        keeper = RenewalService(self.elsewhere, lambda: (ca,), [EnrolledIdentity(managed, issuer)])
         await keeper.start()
         task = asyncio.create_task(keeper.run())
         try:

@@ -116,7 +116,7 @@ class Cluster:
         *,
         issuer: Issuer | None = None,
         online: bool = False,
-        locate_ca: Callable[[], CaAddress] | None = None,
+        locate_ca: Callable[[], Sequence[CaAddress]] | None = None,
     ) -> JobManagerAddress:
         """Start it, or start it again; with ``issuer`` to sign the identities of jobs, or the ``online`` authority."""
         if issuer is None and not online:

@@ -21,7 +21,7 @@ from tests.integration.runtime.conftest import JOBMANAGER, Cluster
 async def test_job_runs_although_the_jobmanagers_home_has_no_authority(announced: bool, cluster: Cluster) -> None:
     await cluster.master.aclose()
     known: list[CaAddress] = []
-    await cluster.start_jobmanager(online=True, locate_ca=None if announced else lambda: known[0])
+    await cluster.start_jobmanager(online=True, locate_ca=None if announced else lambda: known[:1])
     await cluster.start_taskmanager("tm-1")
     elsewhere = Home.at(cluster.tmp / "authority")
     make_private_directory(elsewhere.pki)

@@ -47,7 +47,15 @@ def test_what_is_no_address(text: str) -> None:
     with pytest.raises(StoreError):
         parse_ca(text)
     with pytest.raises(UsageError):
-        joining(text, None, None, None)
+        joining([text], None, None, None)
+
+
+def test_several_authorities_stand_in_for_each_other() -> None:
+    join = joining(["ca:1,2", "[::1]:3", "ca:1,2"], None, None, None)
+    assert join is not None
+    assert [each.mutual for each in join.locate()] == [("ca", 1), ("::1", 3)]
+    with pytest.raises(UsageError, match="9 addresses"):
+        joining([f"ca:{port}" for port in range(1, 10)], None, None, None)
 
 
 def test_without_ca_nothing_joins_and_names_make_no_sense() -> None:
@@ -59,7 +67,7 @@ def test_without_ca_nothing_joins_and_names_make_no_sense() -> None:
 
 
 def test_envoy_has_an_identity_without_names_inside_and_one_with_them_outside() -> None:
-    join = joining("ca:1,2", JoinTokenFile(Path("inside")), ["cluster.example.org"], ["10.0.0.7"])
+    join = joining(["ca:1,2"], JoinTokenFile(Path("inside")), ["cluster.example.org"], ["10.0.0.7"])
     inside, outside = gateway_identities(Home(Path("/h")), CONFIG, join, Path("outside"))
     assert (str(inside.identity.spiffe_id), inside.identity.dns, inside.identity.ips) == (
         "spiffe://td/gateway/envoy",

@@ -107,7 +107,7 @@ def test_token_is_good_once_even_when_its_file_comes_back(pki: Path) -> None:
         if restart:
             authority.close()
             authority = OnlineAuthority(pki, CONFIG)
-        with pytest.raises(EnrolmentRefused, match="not known"):
+        with pytest.raises(EnrolmentRefused, match="used already"):
             authority.enrol(token, new_csr(WORKER)[1])
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
         os.write(descriptor, kept)

@@ -15,6 +15,7 @@ from sluice.core.append_log import ChainState, Disk
 from sluice.pki.errors import LedgerError
 from sluice.pki.ledger.file import Ledger, read_ledger, verify_ledger
 from sluice.pki.ledger.records import MAX_LINE_BYTES, LedgerRecord, parse_state, read_chain, seal, state_after, verify
+from sluice.pki.ledger.turns import holder_of
 
 NOW = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
 
@@ -120,11 +121,85 @@ def test_ledger_continues_where_it_was_and_knows_used_tokens(tmp_path: Path) -> 
     again.close()
 
 
-def test_two_processes_cannot_write_one_ledger(tmp_path: Path) -> None:
+def test_who_has_the_turn_keeps_others_from_writing_and_is_named(tmp_path: Path) -> None:
     ledger = opened(tmp_path / "ledger")
-    with pytest.raises(LedgerError, match="another process"):
-        opened(tmp_path / "ledger")
+    other = Ledger(tmp_path / "ledger", clock=at_noon, patience=0.1)
+    with ledger.turn():
+        with pytest.raises(LedgerError, match=f"process {os.getpid()} keeps the turn"):
+            other.append(issued(1))
+        with pytest.raises(LedgerError, match="keeps the turn"):
+            Ledger(tmp_path / "ledger", clock=at_noon, patience=0.1)
+        ledger.append(issued(2))
+    other.append(issued(3))
+    assert [record.identity for record in read_ledger(tmp_path / "ledger")] == ["spiffe://td/2", "spiffe://td/3"]
     ledger.close()
+    other.close()
+
+
+def test_each_writer_knows_what_the_others_have_written(tmp_path: Path) -> None:
+    first, second = opened(tmp_path / "ledger"), opened(tmp_path / "ledger")
+    for number in range(3):
+        first.append(issued(number, token=f"{number:012x}"))
+        second.append(issued(number + 10, token=f"{number + 10:012x}"))
+    with first.turn():
+        assert all(first.token_used(f"{number:012x}") for number in (0, 1, 2, 10, 11, 12))
+        assert first.certificate_of("0" * 12) == ""
+    assert first.state == second.state == verify_ledger(tmp_path / "ledger")
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("torn", [b"{", b'{"event":"issued","sequence":2', b"\0" * 50])
+def test_what_a_killed_writer_left_half_written_is_dropped_by_the_next_one(torn: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    ledger = opened(path)
+    ledger.append(issued(1))
+    with path.open("ab") as file:
+        file.write(torn)
+    ledger.append(issued(2))
+    found = list(read_ledger(path))
+    assert [record.event for record in found] == ["issued", "recovered", "issued"]
+    assert found[1].dropped_bytes == len(torn)
+    ledger.close()
+
+
+@pytest.mark.parametrize("change", ["cut", "replaced", "removed", "damaged", "foreign"])
+def test_a_running_writer_takes_no_other_ledger_for_its_own(change: str, tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    ledger = opened(path)
+    for number in range(3):
+        ledger.append(issued(number))
+    lines = path.read_bytes().splitlines(keepends=True)
+    match change:
+        case "cut":
+            os.truncate(path, len(lines[0]))
+        case "replaced":
+            path.rename(tmp_path / "before")
+            path.write_bytes(b"".join(lines))
+        case "removed":
+            path.unlink()
+        case "damaged":
+            with path.open("ab") as file:
+                file.write(b"garbage\n")
+        case "foreign":
+            with path.open("ab") as file:
+                file.write(lines[0])
+    with pytest.raises(LedgerError):
+        ledger.append(issued(9))
+    ledger.close()
+
+
+def test_a_lock_of_another_file_names_nobody(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        info = os.fstat(file.fileno())
+        place = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}"
+        table = (
+            f"1: FLOCK  ADVISORY  WRITE 77 {place}:{info.st_ino + 1} 0 EOF\n2: POSIX  ADVISORY  WRITE 78 x\ngarbage\n"
+        )
+        assert holder_of(file.fileno(), table) is None
+        assert holder_of(file.fileno(), f"{table}3: FLOCK  ADVISORY  WRITE 79 {place}:{info.st_ino} 0 EOF\n") == 79
+        assert holder_of(file.fileno(), f"3: -> FLOCK  ADVISORY  WRITE 79 {place}:{info.st_ino} 0 EOF\n") is None
+        assert holder_of(file.fileno(), f"3: FLOCK  ADVISORY  WRITE 0 {place}:{info.st_ino} 0 EOF\n") is None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40)
