@@ -142,8 +142,13 @@ bench: $(VENV) java ## the measurements, each beside a named peer
 reference: $(VENV) ## write what comes from the code: pages of docs/reference, and man/
 	@scripts/make-reference
 
+.PHONY: test-image
+test-image: $(VENV) ## the image of a release, built twice from nothing and compared (needs the Docker Engine), half an hour on 2 cores
+	@scripts/ensure-docker
+	.venv/bin/pytest tests/image
+
 .PHONY: release sbom test-deploy
-release: ## wheel, source distribution and SBOM, with signed digests (RELEASE=build/release KEY=an SSH key)
+release: ## wheel, source distribution and SBOM, with signed digests (RELEASE=build/release KEY=an SSH key; IMAGE=1: also the image)
 	@scripts/make-release "$(or $(RELEASE),build/release)" "$(KEY)"
 
 sbom: ## what the wheel needs at run time, as a CycloneDX document (build/sluice.cdx.json)

@@ -1,0 +1,66 @@
+"""The image of a release: built twice from nothing, in other places and ways, it is the same; and it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(3600)
+
+ROOT = Path(__file__).parents[2]
+BUILD_SECONDS = 1700
+FILES = ("image.json", "image.cdx.json", "image.oci.tar")
+
+
+def build(place: Path, umask: int, **environment: str) -> Path:
+    """The files of an image that is built in a clone of its own, without what earlier builds left."""
+    place.mkdir()
+    subprocess.run(["git", "clone", "--quiet", ROOT, place / "tree"], check=True, timeout=120)
+    subprocess.run(
+        [place / "tree" / "scripts" / "make-release-image", place / "made"],
+        check=True,
+        timeout=BUILD_SECONDS,
+        umask=umask,
+        env={**os.environ, "BUILD_CACHE": "no", **environment},
+    )
+    return place / "made"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("release") / "first", 0o022)
+
+
+def test_two_builds_give_the_same_image(made: Path, tmp_path: Path) -> None:
+    again = build(tmp_path / "a longer path", 0o077, TZ="Pacific/Auckland", LANG="tr_TR.UTF-8")
+    assert {path.name for path in again.iterdir()} == set(FILES)
+    for name in FILES:
+        compared = subprocess.run(["cmp", made / name, again / name], capture_output=True, text=True, check=False)
+        assert compared.returncode == 0, compared.stdout
+
+
+def test_the_image_is_loaded_under_its_digest_and_runs(made: Path) -> None:
+    digests = json.loads((made / "image.json").read_text())
+    subprocess.run(["docker", "load", "--input", made / "image.oci.tar"], check=True, timeout=600)
+    try:
+        inspect = ["docker", "image", "inspect", "--format", "{{.Id}}", "sluice:release"]
+        loaded = subprocess.run(inspect, check=True, capture_output=True, text=True, timeout=60)
+        assert loaded.stdout.strip() in digests.values()
+        confined = ["docker", "run", "--rm", "--network", "none", "--read-only", "--cap-drop", "ALL", "sluice:release"]
+        told = subprocess.run([*confined, "--version"], check=True, capture_output=True, text=True, timeout=300)
+        assert "sluice" in told.stdout.lower()
+        java = ["docker", "run", "--rm", "--network", "none", "--entrypoint", "java", "sluice:release", "-version"]
+        subprocess.run(java, check=True, timeout=300)
+    finally:
+        subprocess.run(["docker", "image", "rm", "sluice:release"], check=False, timeout=300)
+
+
+def test_the_packages_of_both_kinds_are_listed(made: Path) -> None:
+    document = json.loads((made / "image.cdx.json").read_text())
+    listed = {each["purl"].partition("@")[0] for each in document["components"]}
+    assert {"pkg:deb/debian/libc6", "pkg:pypi/pyspark", "pkg:pypi/sluice"} <= listed
+    assert document["metadata"]["component"]["version"] == json.loads((made / "image.json").read_text())["manifest"]
