@@ -119,13 +119,30 @@ class Provider(enum.StrEnum):
     """Somebody starts them."""
     PROCESS = "process"
     """``sluice up`` starts them on its machine when jobs lack slots."""
+    KUBERNETES = "kubernetes"
+    """The leading JobManager has Kubernetes run pods when jobs lack slots."""
+
+
+class PodsConfig(_Section, frozen=True):
+    """The pods of TaskManagers. API server, namespace and service account are those of ``ha.kubernetes_…``."""
+
+    template: str = ""
+    """File with the PodTemplateSpec of a TaskManager, in JSON; its container is called ``taskmanager``."""
+    pod: str = ""
+    """Name of the JobManager's own pod: the pods go with what it belongs to. Empty: they belong to nobody."""
+    share: bool = False
+    """Whether a pod may run several jobs, at a time and one after the other; else each is for one job."""
+    start_timeout: Annotated[float, msgspec.Meta(ge=10, le=86_400)] = 300.0
+    """Seconds within which a pod that runs must register; else it is deleted."""
 
 
 class ResourcesConfig(_Section, frozen=True):
     """How TaskManagers are started, and how their slots are assigned to jobs."""
 
     provider: Provider = Provider.STANDALONE
-    """``standalone``: as many as ``taskmanager.count``; ``process``: on demand, within the bounds below."""
+    """``standalone``: as many as ``taskmanager.count``; ``process``: on demand, within the bounds below;
+    ``kubernetes``: on demand as pods, within the same bounds."""
+    kubernetes: PodsConfig = PodsConfig()
     min_taskmanagers: int = 0
     max_taskmanagers: int = 4
     taskmanager_idle_timeout: float = 60.0

@@ -112,6 +112,14 @@ class ServiceCounts(Message, frozen=True):
     taskmanagers_wanted: int | None = None
 
 
+class ProvisionView(Message, frozen=True):
+    """How many TaskManagers should be in service, those that drain not counted, and which are registered."""
+
+    wanted: int
+    registered: frozenset[str]
+    draining: frozenset[str]
+
+
 class EgressConnections(Message, frozen=True):
     """Connections of jobs to the outside, the oldest first; ``left_out`` earlier ones are not kept.
 
@@ -223,6 +231,16 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
     async def read_driver_log(self, request: DriverLogRequest) -> LogChunk:
         """A piece of a driver's log, from its TaskManager; raises ``LogNotFound``."""
         ...
+
+
+class ResourceProviderGateway(ResourceManagerInternalGateway, Protocol):
+    """What a resource provider asks of the ResourceManager."""
+
+    @rpc(local=True)
+    async def provide(self, note: str) -> ProvisionView:
+        """What whoever starts TaskManagers is to compare with those it has; ``note`` is what keeps it from more."""
+        ...
+
 
 
 class JobMasterInternalGateway(JobMasterGateway, Protocol):
