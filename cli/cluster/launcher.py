@@ -149,8 +149,11 @@ class Launcher:
         await asyncio.to_thread(ensure_plugin)
         await self._wait_for_ca(ca)
         publish_routes(self.home)
-        on_demand = self.configuration.resources.provider is Provider.PROCESS
-        count = self.configuration.resources.min_taskmanagers if on_demand else self.configuration.taskmanager.count
+        count = {
+            Provider.STANDALONE: self.configuration.taskmanager.count,
+            Provider.PROCESS: self.configuration.resources.min_taskmanagers,
+            Provider.KUBERNETES: 0,
+        }[self.configuration.resources.provider]
         plan = [
             *self._shuffle_service(),
             *self._jobmanagers(),

@@ -242,7 +242,6 @@ class ResourceProviderGateway(ResourceManagerInternalGateway, Protocol):
         ...
 
 
-
 class JobMasterInternalGateway(JobMasterGateway, Protocol):
     """What Dispatcher and ResourceManager ask of a JobMaster."""
 

@@ -189,7 +189,7 @@ def _provision(config: RuntimeConfig) -> ProvisionLimits | None:
 def _dedication(config: RuntimeConfig, epoch: int) -> Dedication | None:
     """Each pod is for one job, unless pods are shared."""
     resources = config.resources
-    if resources.provider is not Provider.KUBERNETES or resources.kubernetes.share:
+    if resources.provider is not Provider.KUBERNETES or config.pods.share:
         return None
     return Dedication(lambda name: is_of_term(name, config.ha.cluster, epoch))
 

@@ -46,7 +46,7 @@ def read_template(path: Path) -> Object:
         template = msgspec.json.decode(read_bounded(path, MAX_TEMPLATE_BYTES), type=dict[str, Any])
     except (StoreError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PodsMisconfigured(
-            f"the template of pods in {path} cannot be read", "resources.kubernetes.template: a PodTemplateSpec in JSON"
+            f"the template of pods in {path} cannot be read", "pods.template: a PodTemplateSpec in JSON"
         ) from error
     check_template(template)
     return template

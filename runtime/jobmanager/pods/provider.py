@@ -164,7 +164,7 @@ class PodProvider:
             return owner_of(await self._pods.get(self._own_pod))
         except PodChanged as error:
             raise PodsMisconfigured(
-                f"there is no pod {self._own_pod!r}", "resources.kubernetes.pod: the name of the JobManager's own pod"
+                f"there is no pod {self._own_pod!r}", "pods.own_pod: the name of the JobManager's own pod"
             ) from error
 
     def _say(self, note: str) -> None:
@@ -181,11 +181,11 @@ def pod_provider(
     Raises:
         PodsMisconfigured: there is no template that can be used, or no API server is known.
     """
-    settings, account = config.resources.kubernetes, Path(config.ha.kubernetes_account)
+    settings, account = config.pods, Path(config.ha.kubernetes_account)
     if not settings.template:
         raise PodsMisconfigured(
             "resources.provider is 'kubernetes' without a template of pods",
-            "resources.kubernetes.template: a file with a PodTemplateSpec in JSON",
+            "pods.template: a file with a PodTemplateSpec in JSON",
         )
     template = read_template(Path(settings.template))
     try:
@@ -203,5 +203,5 @@ def pod_provider(
         Term(config.ha.cluster, epoch, check),
         PodLimits(config.resources.max_taskmanagers, settings.start_timeout),
         provide,
-        own_pod=settings.pod,
+        own_pod=settings.own_pod,
     )
