@@ -1,5 +1,4 @@
 from .driver import AGENT as AGENT
-from .errors import DRAINED_EXIT_CODE as DRAINED_EXIT_CODE
 from .jobmanager_link import RegisteringTaskManager as RegisteringTaskManager
 from .launcher import ExecutorLauncher as ExecutorLauncher, SparkExecutorLauncher as SparkExecutorLauncher
 from .network_owner import NetworkOwner as NetworkOwner

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.runtime.gateways import DRAINED_EXIT_CODE
 from sluice.runtime.jobmanager.pods.names import EPOCH_LABEL, epoch_of
 
 MAX_REASON_CHARACTERS = 200
@@ -35,7 +36,7 @@ class ObservedPod:
         epoch: of the term in which it was made.
         deleting: it is going, whatever its phase is.
         obstacle: why it does not start; empty: it has, or nothing keeps it.
-        end: why it has failed; empty otherwise.
+        end: why it has failed; empty otherwise, and when its TaskManager was drained and has left.
     """
 
     name: str
@@ -101,7 +102,10 @@ def _end(status: dict[str, Any]) -> str:
     if status.get("reason"):  # Evicted, NodeLost, …: the pod as a whole
         return said(status.get("reason"), status.get("message"))
     for state in _states(status, "terminated"):
-        if state.get("exitCode") != 0:
+        code = state.get("exitCode")
+        if code == DRAINED_EXIT_CODE:
+            return ""
+        if code != 0:
             return said(f"{state.get('reason') or 'Error'}, exit code {state.get('exitCode')}", state.get("message"))
     return "no reason is given"
 

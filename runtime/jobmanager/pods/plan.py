@@ -58,7 +58,7 @@ class PodPlan:
         self._note_registered(pods, view)
         stuck = self._stuck(pods, view, now)
         for pod in pods:
-            if pod.phase is Phase.FAILED and not pod.deleting:
+            if pod.end and not pod.deleting:
                 self._count_failure(pod, f"pod {pod.name} failed: {pod.end}", now)
         for pod in stuck:
             silence = f"pod {pod.name} ran for {self.limits.start_timeout:g} s and did not register"

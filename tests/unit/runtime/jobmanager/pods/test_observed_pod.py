@@ -49,6 +49,7 @@ def test_why_a_pod_does_not_start(status: dict[str, Any], obstacle: str) -> None
             {"containerStatuses": [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
             "OOMKilled, exit code 137",
         ),
+        ({"containerStatuses": [{"state": {"terminated": {"exitCode": 10, "reason": "Error"}}}]}, ""),
         ({}, "no reason is given"),
     ],
 )

@@ -108,7 +108,7 @@ def test_failures_make_pauses_longer_until_one_registers() -> None:
 
 def test_a_failed_pod_counts_once_however_long_it_takes_to_go() -> None:
     some = plan()
-    broken = pod("p", Phase.FAILED)
+    broken = pod("p", Phase.FAILED, end="Error, exit code 1")
     for second in range(30):
         some.decide([broken], view(1), NOW + second / 100)
     assert some.decide([broken], view(1), NOW + 1).create == 1
@@ -120,6 +120,13 @@ def test_one_that_runs_and_does_not_register_is_replaced() -> None:
     decision = some.decide([pod("a")], view(1), NOW + 300)
     assert deleted(decision) == ["a"]
     assert "did not register" in some.decide([], view(1), NOW + 300).note
+
+
+def test_one_that_was_drained_and_left_is_no_failure() -> None:
+    """Kubernetes calls it failed, for its exit code is not 0."""
+    some = plan()
+    left = some.decide([pod("a", Phase.FAILED)], view(1), NOW)
+    assert (deleted(left), left.create, left.note) == (["a"], 1, "")
 
 
 @pytest.mark.parametrize("why", ["Unschedulable: 0/3 nodes are available", "ErrImagePull: not found"])
