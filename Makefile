@@ -92,9 +92,10 @@ test-pkcs11: $(VENV) ## keys in a token: SoftHSM (unpacked once from Debian's pa
 	.venv/bin/pytest tests/pkcs11
 
 .PHONY: test-kubernetes
-test-kubernetes: $(VENV) ## elections, attestation, submissions and the chart with a Kubernetes API server (built once from Debian's packages, ten minutes)
+test-kubernetes: $(VENV) ## elections, failures, attestation, pods, submissions and the chart with a Kubernetes API server (built once from Debian's packages, ten minutes)
 	@scripts/get-kubernetes
 	@scripts/get-helm
+	@scripts/get-fake-time
 	.venv/bin/pytest tests/kubernetes
 
 .PHONY: compose-image compose-up compose-down compose-demo test-compose

@@ -106,7 +106,9 @@ def api_server(programs: Path, root: Path) -> Iterator[ApiServer]:
         f"{ADMINISTRATOR},{ADMINISTRATOR},1,system:masters\n{LEADER},{LEADER},2\n{SUBMITTER},{SUBMITTER},3\n"
     )
     (root / "audit.yaml").write_text(
-        "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"
+        "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n"
+        "- {level: Request, verbs: [create, update], resources: [{group: '', resources: [configmaps]}]}\n"
+        "- {level: Metadata}\n"
     )
     client, peer = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
     etcd = [
