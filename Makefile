@@ -102,9 +102,10 @@ test-acme-server: $(VENV) ## the ACME server with certbot and lego (installed on
 	.venv/bin/pytest tests/acme_server
 
 .PHONY: test-kubernetes
-test-kubernetes: $(VENV) ## elections, attestation, submissions and the chart with a Kubernetes API server (built once from Debian's packages, ten minutes)
+test-kubernetes: $(VENV) ## elections, failures, attestation, pods, submissions and the chart with a Kubernetes API server (built once from Debian's packages, ten minutes)
 	@scripts/get-kubernetes
 	@scripts/get-helm
+	@scripts/get-fake-time
 	.venv/bin/pytest tests/kubernetes
 
 .PHONY: compose-image compose-up compose-down compose-demo test-compose

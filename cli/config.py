@@ -27,6 +27,7 @@ from sluice.runtime import (
     JobManagerConfig,
     JobsConfig,
     LimitsConfig,
+    PodsConfig,
     ResourcesConfig,
     RestartConfig,
     RuntimeConfig,
@@ -61,6 +62,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "restart": RestartConfig,
     "streaming": StreamingConfig,
     "resources": ResourcesConfig,
+    "pods": PodsConfig,
     "limits": LimitsConfig,
     "scheduling": SchedulingConfig,
     "isolation": IsolationConfig,
@@ -101,6 +103,7 @@ class Configuration:
     restart: RestartConfig
     streaming: StreamingConfig
     resources: ResourcesConfig
+    pods: PodsConfig
     limits: LimitsConfig
     scheduling: SchedulingConfig
     isolation: IsolationConfig
@@ -137,6 +140,7 @@ class Configuration:
             restart=self.restart,
             streaming=self.streaming,
             resources=self.resources,
+            pods=self.pods,
             limits=self.limits,
             scheduling=self.scheduling,
             isolation=self.isolation,
@@ -225,6 +229,7 @@ def load(
         restart=_convert("restart", merged, origins, RestartConfig),
         streaming=_convert("streaming", merged, origins, StreamingConfig),
         resources=_convert("resources", merged, origins, ResourcesConfig),
+        pods=_convert("pods", merged, origins, PodsConfig),
         limits=_convert("limits", merged, origins, LimitsConfig),
         scheduling=_convert("scheduling", merged, origins, SchedulingConfig),
         isolation=isolation,

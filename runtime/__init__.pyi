@@ -4,6 +4,7 @@ from .config import (
     JobManagerConfig as JobManagerConfig,
     JobsConfig as JobsConfig,
     LimitsConfig as LimitsConfig,
+    PodsConfig as PodsConfig,
     Provider as Provider,
     ResourcesConfig as ResourcesConfig,
     RuntimeConfig as RuntimeConfig,

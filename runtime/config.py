@@ -119,13 +119,16 @@ class Provider(enum.StrEnum):
     """Somebody starts them."""
     PROCESS = "process"
     """``sluice up`` starts them on its machine when jobs lack slots."""
+    KUBERNETES = "kubernetes"
+    """The leading JobManager has Kubernetes run pods when jobs lack slots."""
 
 
 class ResourcesConfig(_Section, frozen=True):
     """How TaskManagers are started, and how their slots are assigned to jobs."""
 
     provider: Provider = Provider.STANDALONE
-    """``standalone``: as many as ``taskmanager.count``; ``process``: on demand, within the bounds below."""
+    """``standalone``: as many as ``taskmanager.count``; ``process``: on demand, within the bounds below;
+    ``kubernetes``: on demand as pods (section ``[pods]``), within the same bounds."""
     min_taskmanagers: int = 0
     max_taskmanagers: int = 4
     taskmanager_idle_timeout: float = 60.0
@@ -136,6 +139,19 @@ class ResourcesConfig(_Section, frozen=True):
     """Seconds that a job may hold slots without a SparkContext; then they are released until it has one."""
     drain_timeout: float = 300.0
     """Seconds that executors of a drained TaskManager get to finish and to hand on their blocks."""
+
+
+class PodsConfig(_Section, frozen=True):
+    """The pods of TaskManagers. API server, namespace and service account are those of ``ha.kubernetes_…``."""
+
+    template: str = ""
+    """File with the PodTemplateSpec of a TaskManager, in JSON; its container is called ``taskmanager``."""
+    own_pod: str = ""
+    """Name of the JobManager's own pod: the pods go with what it belongs to. Empty: they belong to nobody."""
+    share: bool = False
+    """Whether a pod may run several jobs, at a time and one after the other; else each is for one job."""
+    start_timeout: Annotated[float, msgspec.Meta(ge=10, le=86_400)] = 300.0
+    """Seconds within which a pod that runs must register; else it is deleted."""
 
 
 class LimitsConfig(_Section, frozen=True):
@@ -198,6 +214,7 @@ class RuntimeConfig(_Section, frozen=True):
     restart: RestartConfig = RestartConfig()
     streaming: StreamingConfig = StreamingConfig()
     resources: ResourcesConfig = ResourcesConfig()
+    pods: PodsConfig = PodsConfig()
     limits: LimitsConfig = LimitsConfig()
     scheduling: SchedulingConfig = SchedulingConfig()
     isolation: IsolationConfig = IsolationConfig()

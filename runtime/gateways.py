@@ -52,6 +52,8 @@ from sluice.runtime.rpc import rpc
 
 RESOURCE_MANAGER = "resourcemanager"
 TASK_EXECUTOR = "taskexecutor"
+DRAINED_EXIT_CODE = 10
+"""With which a TaskManager ends that was drained and has left: whoever started it should not start it again."""
 DRIVER = "driver"
 ENDED_UI = "ended-ui"
 EGRESS = "egress"

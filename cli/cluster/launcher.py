@@ -165,8 +165,11 @@ class Launcher:
         for member in authorities:
             await self._wait_for_ca(member)
         publish_routes(self.home)
-        on_demand = self.configuration.resources.provider is Provider.PROCESS
-        count = self.configuration.resources.min_taskmanagers if on_demand else self.configuration.taskmanager.count
+        count = {
+            Provider.STANDALONE: self.configuration.taskmanager.count,
+            Provider.PROCESS: self.configuration.resources.min_taskmanagers,
+            Provider.KUBERNETES: 0,
+        }[self.configuration.resources.provider]
         plan = [
             *self._shuffle_service(),
             *self._jobmanagers(),

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.core import SluiceError, end_tasks
+from sluice.runtime.gateways import DRAINED_EXIT_CODE
 from sluice.runtime.node import ChildProcess, Exit
-from sluice.runtime.taskmanager import DRAINED_EXIT_CODE
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,7 +17,9 @@ from .gateways import (
     DispatcherGateway as DispatcherGateway,
     EgressConnections as EgressConnections,
     EgressInternalGateway as EgressInternalGateway,
+    ProvisionView as ProvisionView,
     ResourceManagerInternalGateway as ResourceManagerInternalGateway,
+    ResourceProviderGateway as ResourceProviderGateway,
     ServiceCounts as ServiceCounts,
     SlotRequirement as SlotRequirement,
 )

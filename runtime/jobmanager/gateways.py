@@ -119,6 +119,14 @@ class ServiceCounts(Message, frozen=True):
     taskmanagers_wanted: int | None = None
 
 
+class ProvisionView(Message, frozen=True):
+    """How many TaskManagers should be in service, those that drain not counted, and which are registered."""
+
+    wanted: int
+    registered: frozenset[str]
+    draining: frozenset[str]
+
+
 class EgressConnections(Message, frozen=True):
     """Connections of jobs to the outside, the oldest first; ``left_out`` earlier ones are not kept.
 
@@ -254,6 +262,15 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
     @rpc(local=True, timeout=25.0)
     async def load_ended_ui(self, taskmanager: str, piece: EventLogPiece) -> None:
         """Give a TaskManager a piece of an event log; raises ``TaskManagerNotFound``, or what it raises."""
+        ...
+
+
+class ResourceProviderGateway(ResourceManagerInternalGateway, Protocol):
+    """What a resource provider asks of the ResourceManager."""
+
+    @rpc(local=True)
+    async def provide(self, note: str) -> ProvisionView:
+        """What whoever starts TaskManagers is to compare with those it has; ``note`` is what keeps it from more."""
         ...
 
 

@@ -24,7 +24,7 @@ from sluice.pki.tls import ConnectionLog, TlsIdentity
 from sluice.pki.trust import reporting
 from sluice.runtime.blob import BlobServer, BlobStore, sweeping
 from sluice.runtime.checkpoint import CheckpointPlaces
-from sluice.runtime.config import RuntimeConfig
+from sluice.runtime.config import Provider, RuntimeConfig
 from sluice.runtime.gateways import RESOURCE_MANAGER
 from sluice.runtime.ha import (
     LeaderElection,
@@ -41,6 +41,7 @@ from sluice.runtime.jobmanager import DISPATCHER
 from sluice.runtime.jobmanager.attempt import JobIdentities, JobTokens, Record, RemoteDrivers
 from sluice.runtime.jobmanager.dispatcher import ClusterDiagnostics, ConnectSessions
 from sluice.runtime.jobmanager.egress import Ask as AskEgress, without_gateway
+from sluice.runtime.jobmanager.pods import check_pods
 from sluice.runtime.jobmanager.secrets import KeyRing, keys_directory
 from sluice.runtime.node import (
     JobManagerAddress,
@@ -111,6 +112,7 @@ async def run_jobmanager(
         StoreError: there is no usable identity, or an address is taken.
         AddressUnusable: others could not connect to ``config.jobmanager.host``.
         HaError: it can neither lead nor stand by.
+        PodsMisconfigured: it could make no pods for TaskManagers.
         EndpointFailed: the Dispatcher or the ResourceManager failed unexpectedly.
     """
     node = jobmanager(
@@ -167,6 +169,8 @@ async def jobmanager(
     settings = config.jobmanager
     require_reachable(settings.host, "jobmanager.host")
     forbid_core_dumps()  # it holds secrets of jobs
+    if config.resources.provider is Provider.KUBERNETES:
+        await asyncio.to_thread(check_pods, config)
     home.create()
     identity = TlsIdentity(home.identity(Role.JOBMANAGER, name))
     connections = ConnectionLog()

@@ -21,6 +21,7 @@ from sluice.runtime.jobmanager import (
     DispatcherGateway,
     EgressInternalGateway,
     ResourceManagerInternalGateway,
+    ResourceProviderGateway,
 )
 from sluice.runtime.jobmanager.attempt import (
     AttemptSettings,
@@ -39,8 +40,9 @@ from sluice.runtime.jobmanager.egress import (
     without_gateway,
 )
 from sluice.runtime.jobmanager.history import JobArchive
+from sluice.runtime.jobmanager.pods import is_of_term, pod_provider
 from sluice.runtime.jobmanager.secrets import KeyRing, SecretStore
-from sluice.runtime.jobmanager.slots import ProvisionLimits, ResourceManager
+from sluice.runtime.jobmanager.slots import Dedication, ProvisionLimits, ResourceManager
 from sluice.runtime.jobmanager.store import CheckpointStore, HistoryStore, JobStore
 from sluice.runtime.jobmanager.store.shuffle_secret import shuffle_secret
 from sluice.runtime.rpc import RpcService
@@ -105,10 +107,16 @@ async def leading(process: ProcessServices, leadership: Leadership) -> AsyncIter
             max_slots_per_user=process.config.limits.max_slots_per_user,
             provision=_provision(process.config),
             scheduling=process.config.scheduling,
+            dedication=_dedication(process.config, leadership.epoch),
         )
         await service.start(resource_manager)
         stack.push_async_callback(service.stop, resource_manager)
         slots = service.local(ResourceManagerInternalGateway, RESOURCE_MANAGER, token=resource_manager.fencing_token)
+        if process.config.resources.provider is Provider.KUBERNETES:
+            asked = service.local(ResourceProviderGateway, RESOURCE_MANAGER, token=resource_manager.fencing_token)
+            provider = pod_provider(process.config, leadership.epoch, leadership.check, asked.provide)
+            providing = asyncio.create_task(provider.run(), name="pods")
+            stack.push_async_callback(end_tasks, providing)
         dispatcher_gateway = service.local(DispatcherGateway, DISPATCHER)
         feed = JobFeed()
         stack.callback(feed.close)
@@ -166,7 +174,7 @@ async def linked_to_shuffle(
 
 def _provision(config: RuntimeConfig) -> ProvisionLimits | None:
     resources = config.resources
-    if resources.provider is not Provider.PROCESS:
+    if resources.provider is Provider.STANDALONE:
         return None
     size = config.taskmanager.total
     return ProvisionLimits(
@@ -176,6 +184,14 @@ def _provision(config: RuntimeConfig) -> ProvisionLimits | None:
         size,
         config.spark.driver_profile.multiplied(config.taskmanager.driver_slots),
     )
+
+
+def _dedication(config: RuntimeConfig, epoch: int) -> Dedication | None:
+    """Each pod is for one job, unless pods are shared."""
+    resources = config.resources
+    if resources.provider is not Provider.KUBERNETES or config.pods.share:
+        return None
+    return Dedication(lambda name: is_of_term(name, config.ha.cluster, epoch))
 
 
 def _limits(config: LimitsConfig) -> JobLimits:

@@ -1,7 +1,6 @@
 from .driver import AGENT as AGENT
 from .ended_ui import EndedUi as EndedUi
 from .ended_uis import ENDED_UI_DIRECTORY as ENDED_UI_DIRECTORY, EndedUis as EndedUis
-from .errors import DRAINED_EXIT_CODE as DRAINED_EXIT_CODE
 from .jobmanager_link import RegisteringTaskManager as RegisteringTaskManager
 from .launcher import ExecutorLauncher as ExecutorLauncher, SparkExecutorLauncher as SparkExecutorLauncher
 from .network_owner import NetworkOwner as NetworkOwner

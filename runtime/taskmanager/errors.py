@@ -9,10 +9,6 @@ from sluice.runtime.spark import ForbiddenSparkConf
 remotable(ForbiddenSparkConf)
 
 
-DRAINED_EXIT_CODE = 10
-"""Exit code of a TaskManager that was drained and told to leave: nobody should start it again by itself."""
-
-
 class TaskManagerError(SluiceError):
     """Base of the errors of package ``sluice.runtime.taskmanager``."""
 

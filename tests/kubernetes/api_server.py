@@ -39,6 +39,8 @@ class ApiServer:
     url: str
     ca_file: Path
     process: subprocess.Popen[bytes]
+    audit: Path
+    """Its audit log: one JSON object a line for each request that was answered."""
 
     def call(
         self, method: str, path: str, content: object = None, *, token: str = ADMINISTRATOR, kind: str = "json"
@@ -103,6 +105,11 @@ def api_server(programs: Path, root: Path) -> Iterator[ApiServer]:
     (root / "tokens.csv").write_text(
         f"{ADMINISTRATOR},{ADMINISTRATOR},1,system:masters\n{LEADER},{LEADER},2\n{SUBMITTER},{SUBMITTER},3\n"
     )
+    (root / "audit.yaml").write_text(
+        "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n"
+        "- {level: Request, verbs: [create, update], resources: [{group: '', resources: [configmaps]}]}\n"
+        "- {level: Metadata}\n"
+    )
     client, peer = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
     etcd = [
         str(programs / "etcd"), "--data-dir", str(root / "etcd"), "--listen-client-urls", client,
@@ -118,12 +125,13 @@ def api_server(programs: Path, root: Path) -> Iterator[ApiServer]:
         f"--service-account-key-file={root / 'service-accounts.key'}",
         f"--service-account-signing-key-file={root / 'service-accounts.key'}",
         "--service-cluster-ip-range=10.254.0.0/16", "--endpoint-reconciler-type=none",
-        "--disable-admission-plugins=ServiceAccount",
+        "--disable-admission-plugins=ServiceAccount", f"--audit-policy-file={root / 'audit.yaml'}",
+        f"--audit-log-path={root / 'audit.log'}", "--audit-log-mode=blocking",
     ]  # fmt: skip
     with contextlib.ExitStack() as stack:
         _start(stack, etcd, root / "etcd.log")
         process = _start(stack, server, root / "kube-apiserver.log")
-        found = ApiServer(f"https://127.0.0.1:{port}", tls / "ca.pem", process)
+        found = ApiServer(f"https://127.0.0.1:{port}", tls / "ca.pem", process, root / "audit.log")
         _until_ready(found, root)
         status, _ = found.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         assert status == 201, status

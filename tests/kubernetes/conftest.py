@@ -22,6 +22,15 @@ def programs() -> Path:
     return found
 
 
+@pytest.fixture(scope="session")
+def fake_time(programs: Path) -> Path:
+    """The library with which a process sees another time than the machine has."""
+    found = programs.parent / "lib" / "libfaketime.so.1"
+    if not found.is_file():
+        pytest.fail(f"there is no {found}: make test-kubernetes fetches it", pytrace=False)
+    return found
+
+
 @pytest.fixture(scope="module")
 def server(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """An API server, with what docs/howto/high-availability.md says that JobManagers need and no more."""

@@ -20,6 +20,7 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT7
 
 from sluice.cli.options import load_configuration
+from sluice.runtime.jobmanager.pods.pod_template import Owner, check_template, pod_of
 from tests.kubernetes.api_server import ADMINISTRATOR, ApiServer, api_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +44,8 @@ ALTERNATIVES = {
         "--set=serviceMonitor.enabled=true",
         "--set=serviceMonitor.tokenSecret=token",
     ],
+    "pods on demand": ["--set=taskmanager.provider=kubernetes"],
+    "restricted pods on demand": ["--set=taskmanager.provider=kubernetes", "--set=isolation.level=none"],
     "bounded": [
         '--set-json=gateway.from=[{"ipBlock":{"cidr":"10.0.0.0/8"}}]',
         "--set=networkPolicy.apiServer.cidr=10.1.0.1/32",
@@ -205,6 +208,36 @@ def test_pods_are_restricted_but_for_what_a_sandbox_needs(values: list[str], hel
             assert context["seccompProfile"]["type"] == ("Localhost" if boxes else "RuntimeDefault")
             assert ("procMount" in context) is boxes, component
             assert {"requests", "limits"} <= set(container["resources"])
+
+
+@pytest.mark.parametrize("level", ["sandbox", "none"])
+def test_pods_on_demand_are_those_of_the_stateful_set_that_there_is_otherwise(level: str, helm: Helm) -> None:
+    """But for their volume, their domain, and the checksum of settings that say where TaskManagers come from."""
+    isolation = f"--set=isolation.level={level}"
+    objects = helm.render("--set=taskmanager.provider=kubernetes", isolation)
+    assert "sluice-taskmanager" not in of(objects, "StatefulSet")
+    made = json.loads(of(objects, "ConfigMap")["sluice-taskmanager-pods"]["data"]["taskmanager.json"])
+    check_template(made)
+    usual = of(helm.render(isolation), "StatefulSet")["sluice-taskmanager"]["spec"]["template"]
+    assert made["spec"].pop("subdomain") == "sluice-taskmanager"
+    assert made["spec"]["volumes"].pop() == {"name": "data", "emptyDir": {"sizeLimit": "20Gi"}}
+    for each in (made, usual):
+        each["metadata"]["annotations"].pop("sluice/settings")
+    assert made == usual
+    owner = Owner("apps/v1", "StatefulSet", "sluice-jobmanager", "uid")
+    pod = pod_of(made, name="default-tm-1-0123456789", cluster="default", epoch=1, owner=owner)
+    for version in SCHEMAS:
+        helm.validator(version, pod).validate(pod)
+
+
+def test_jobmanagers_may_make_pods_only_where_they_are_to(helm: Helm) -> None:
+    def resources(*values: str) -> set[str]:
+        rules = of(helm.render(*values), "Role")["sluice-jobmanager"]["rules"]
+        return {each for rule in rules for each in rule["resources"]}
+
+    assert "pods" not in resources()
+    assert "pods" in resources("--set=taskmanager.provider=kubernetes")
+    assert of(helm.render("--set=taskmanager.provider=kubernetes"), "Role").keys() == of(helm.render(), "Role").keys()
 
 
 def test_own_certificate_is_shown_to_the_agent_alone(helm: Helm) -> None:

@@ -294,8 +294,8 @@ class FairShares:
             return f"its jobs hold {self.share_of(queue.used):.0%} of the cluster, and may have {config.maximum:.0%}"
         return ""
 
-    def demand(self) -> list[tuple[SlotProfile, int]]:
-        """What all jobs lack and may have in a cluster that is large enough: how many slots of which size.
+    def demand(self) -> list[tuple[str, SlotProfile, int]]:
+        """What each job lacks and may have in a cluster that is large enough: how many slots of which size.
 
         Everything counts as granted afterwards.
         """
@@ -305,7 +305,7 @@ class FairShares:
                 for profile, lacking in job.lacking:
                     count = max(0, int(min(lacking, *self._room(queue, job.claim))))
                     self._count(queue, job.claim, profile, count)
-                    demand.append((profile, count))
+                    demand.append((job.claim.job_id, profile, count))
         return demand
 
     def _room(self, queue: _Queue, claim: JobClaim) -> Iterable[float]:

@@ -3,16 +3,22 @@
 Level-triggered like everything about slots: :meth:`Provision.decide` says how many should be in service, and whoever
 starts processes compares that with those it has started. TaskManagers in which nothing has been held for a while are
 drained, and so leave by themselves; nobody is stopped who could have been given a slot a moment ago.
+
+Where each TaskManager serves one job only, what one job lacks is compared with its own TaskManagers, and those of a job
+that is over leave soon.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sluice.runtime.jobmanager.slots.slot_ledger import TaskManagerSlots
 from sluice.runtime.messages import NO_RESOURCES, SlotProfile
 from sluice.runtime.placement import missing_taskmanagers
+
+RELEASED_SECONDS = 2.0
+"""How long the TaskManager of a job that is over stays: nobody else may have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,21 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
+class DedicatedDemands:
+    """Where each TaskManager serves one job only.
+
+    Attributes:
+        by_job: for each job what it lacks of each kind of slots, with its own TaskManagers.
+        unused: the number of TaskManagers in service that are no job's yet.
+        over: the TaskManagers of jobs that are over.
+    """
+
+    by_job: Sequence[Sequence[Demand]]
+    unused: int
+    over: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Provided:
     """``wanted`` TaskManagers should be in service, those that drain not counted; ``drain`` are to go."""
 
@@ -56,19 +77,26 @@ class Provision:
     limits: ProvisionLimits
     _idle_since: dict[str, float] = field(default_factory=dict)
 
-    def decide(self, demands: Sequence[Demand], now: float) -> Provided:
+    def decide(self, demands: Sequence[Demand], now: float, dedicated: DedicatedDemands | None = None) -> Provided:
         """Compare what jobs lack with what there is, for each kind of slots."""
         limits = self.limits
         serving = [each.name for each in demands[0].taskmanagers if not each.draining]
-        lacking = max(_lacking(each, limits.most) for each in demands)
+        if dedicated is None:
+            lacking, over = max(_lacking(each, limits.most) for each in demands), frozenset[str]()
+        else:
+            wanted = sum(max(_lacking(each, limits.most) for each in job) for job in dedicated.by_job)
+            lacking, over = max(0, wanted - dedicated.unused), frozenset(dedicated.over)
         busy = {each.name for demand in demands for each in demand.taskmanagers if not each.empty_of_slots}
         idle = [name for name in serving if name not in busy]
         self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
+        rested = {name: now - since for name, since in self._idle_since.items()}
+        useless = tuple(sorted(name for name in idle if name in over and rested[name] >= RELEASED_SECONDS))
+        remaining = len(serving) - len(useless)
         if lacking:
-            return Provided(max(limits.least, min(limits.most, len(serving) + lacking)), ())
-        over = [name for name in idle if now - self._idle_since[name] >= limits.idle_timeout]
-        drain = tuple(sorted(over, key=_newest_first)[: max(0, len(serving) - limits.least)])
-        return Provided(max(limits.least, len(serving) - len(drain)), drain)
+            return Provided(max(limits.least, min(limits.most, remaining + lacking)), useless)
+        old = [name for name in idle if name not in useless and rested[name] >= limits.idle_timeout]
+        drain = tuple(sorted(old, key=_newest_first)[: max(0, remaining - limits.least)])
+        return Provided(max(limits.least, remaining - len(drain)), useless + drain)
 
 
 def _lacking(demand: Demand, most: int) -> int:

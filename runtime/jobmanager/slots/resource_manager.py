@@ -35,11 +35,13 @@ from sluice.runtime.jobmanager.gateways import (
     DriverLogRequest,
     ExecutorLogRequest,
     JobMasterInternalGateway,
-    ResourceManagerInternalGateway,
+    ProvisionView,
+    ResourceProviderGateway,
     ServiceCounts,
     SlotRequirement,
 )
 from sluice.runtime.jobmanager.slots.concurrency_limit import ConcurrencyLimit
+from sluice.runtime.jobmanager.slots.dedication import Dedication
 from sluice.runtime.jobmanager.slots.preemption import Preemption
 from sluice.runtime.jobmanager.slots.provision import Provided, Provision, ProvisionLimits
 from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve, TaskManagerSlots
@@ -83,6 +85,7 @@ PROVIDE_SECONDS = 0.5
 """How often it is looked at how many TaskManagers there should be."""
 PREEMPT_SECONDS = 1.0
 """How often it is decided whether executors are taken from jobs for others."""
+MAX_NOTE_CHARACTERS = 600
 MAX_REQUESTS_AT_ONCE = 512
 """Requests to TaskManagers, for slots or to free them, that are under way at a time."""
 
@@ -112,6 +115,7 @@ class ResourceManager(FencedRpcEndpoint):
         max_slots_per_user: 0: any number.
         provision: how many TaskManagers are started on demand; None: nobody starts any.
         scheduling: the queues that share the slots for executors.
+        dedication: which TaskManager serves which job only; None: each serves many.
     """
 
     def __init__(
@@ -125,9 +129,10 @@ class ResourceManager(FencedRpcEndpoint):
         max_slots_per_user: int = 0,
         provision: ProvisionLimits | None = None,
         scheduling: SchedulingConfig | None = None,
+        dedication: Dedication | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(RESOURCE_MANAGER, ResourceManagerInternalGateway)
+        super().__init__(RESOURCE_MANAGER, ResourceProviderGateway)
         self.fencing_token = secrets.token_bytes(TOKEN_BYTES)
         self._interval = heartbeat_interval
         self._timeout = heartbeat_timeout
@@ -143,7 +148,9 @@ class ResourceManager(FencedRpcEndpoint):
             placement=placement,
             max_slots_per_user=max_slots_per_user,
             scheduling=scheduling,
+            dedication=dedication,
         )
+        self._provider_note = ""
         self._provision = None if provision is None else Provision(provision)
         self._provided = Provided(0 if provision is None else provision.least, ())
         self._registered: dict[str, _Registered] = {}
@@ -322,11 +329,21 @@ class ResourceManager(FencedRpcEndpoint):
             taskmanagers_wanted=None if self._provision is None else self._provided.wanted,
         )
 
+    async def provide(self, note: str) -> ProvisionView:
+        """What whoever starts TaskManagers is to compare with those it has; ``note`` is what keeps it from more."""
+        self._provider_note = note[:MAX_NOTE_CHARACTERS]
+        draining = frozenset(each.name for each in self._slots.taskmanagers if each.draining)
+        return ProvisionView(wanted=self._provided.wanted, registered=frozenset(self._registered), draining=draining)
+
     def _provide(self) -> None:
         if self._provision is None:
             return
         self.call_later(PROVIDE_SECONDS, self._provide)
-        self._provided = self._provision.decide(self._slots.demands(self._provision.limits), time.monotonic())
+        self._provided = self._provision.decide(
+            self._slots.demands(self._provision.limits),
+            time.monotonic(),
+            self._slots.dedicated_demands(self._provision.limits, self._jobs.__contains__),
+        )
         for name in self._provided.drain:
             registered = self._registered.get(name)
             if registered is not None:
@@ -383,7 +400,8 @@ class ResourceManager(FencedRpcEndpoint):
         self._jobs[requirement.job_id] = requirement
         self._slots.require(requirement)
         self._decide()
-        return self._slots.pending_reason(requirement)
+        reason = self._slots.pending_reason(requirement)
+        return f"{reason}; {self._provider_note}" if reason and self._provider_note else reason
 
     async def too_large(self, size: SlotProfile) -> str:
         """Why no TaskManager could ever have a slot of this size; empty when one could, or none is there yet."""

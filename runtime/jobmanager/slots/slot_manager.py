@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeAlias
 
 from sluice.runtime.jobmanager.gateways import SlotRequirement
+from sluice.runtime.jobmanager.slots.dedication import Dedication
 from sluice.runtime.jobmanager.slots.fair_shares import FairShares, JobClaim
 from sluice.runtime.jobmanager.slots.free_capacity import FreeCapacity
 from sluice.runtime.jobmanager.slots.preemption import HeldSlot, Preemption, choose_victims
@@ -65,6 +66,7 @@ class SlotManager:
         max_slots_per_user: how many slots the jobs of one user may hold together; 0: any number.
         movable: whether what runs on a TaskManager that is drained moves to others; else it is waited for.
         scheduling: the queues that share the slots.
+        dedication: which TaskManager serves which job only; None: each serves many.
     """
 
     def __init__(
@@ -75,7 +77,9 @@ class SlotManager:
         max_slots_per_user: int = 0,
         movable: bool = True,
         scheduling: SchedulingConfig | None = None,
+        dedication: Dedication | None = None,
     ) -> None:
+        self._dedication = dedication
         self._scheduling = scheduling or SchedulingConfig()
         self._known: dict[str, SlotRequirement] = {}
         """The latest requirement of each job, those that want nothing included: whose slots they are."""
@@ -304,7 +308,7 @@ class SlotManager:
     def _choose_victims(self, beneficiaries: Collection[str]) -> list[Preemption]:
         shares = self.shares(beneficiaries)
         free = {each.name: each.free_total.less(self._reservations.kept(each.name, "")) for each in self._open()}
-        return choose_victims(shares, free, self._held_slots(), self._refusals.avoids)
+        return choose_victims(shares, free, self._held_slots(), lambda job_id, name: not self._open_to(job_id, name))
 
     def _held_slots(self) -> list[HeldSlot]:
         """The slots that jobs use and that could be taken, the earliest first."""
@@ -376,18 +380,19 @@ class SlotManager:
         known: dict[tuple[int, SlotProfile], tuple[float, float]] = {}
         """Most TaskManagers are alike: those with as much free, of which the job holds as many slots, rank the same."""
 
-        def ranked(each: TaskManagerSlots) -> tuple[float, float, str]:
+        def ranked(each: TaskManagerSlots) -> tuple[bool, float, float, str]:
             alike = (held[each.name], each.free_total)
             if alike not in known:
                 known[alike] = rank(self._placement, name="", held=alike[0], free=alike[1], wanted=profile)[:2]
-            return (*known[alike], each.name)
+            of_another = self._dedication is not None and not self._dedication.belongs(each.name, requirement.job_id)
+            return (of_another, *known[alike], each.name)
 
         queue = [
             ranked(each)
             for each in (self._capacity.fitting(profile) if missing > 0 else ())
             if only in {"", each.name}
             and self._kept.get(each.name, requirement.job_id) == requirement.job_id
-            and not self._refusals.avoids(requirement.job_id, each.name)
+            and self._open_to(requirement.job_id, each.name)
             and (not self._reservations or self._room(each, requirement.job_id).fits(profile))
         ]
         heapq.heapify(queue)
@@ -419,7 +424,7 @@ class SlotManager:
         names = (
             each.name
             for each in self._capacity.largest_first()
-            if each.name not in self._kept and each.total.fits(profile) and not self._refusals.avoids(job_id, each.name)
+            if each.name not in self._kept and each.total.fits(profile) and self._open_to(job_id, each.name)
         )
         if (name := next(names, None)) is not None:
             self._kept[name] = job_id
@@ -430,6 +435,8 @@ class SlotManager:
         self._taskmanagers[name].slots[slot.index] = slot
         self._allocations[slot.allocation_id] = (name, slot)
         self._by_job.setdefault(requirement.job_id, Holdings()).add(slot, name)
+        if self._dedication is not None:
+            self._dedication.take(name, requirement.job_id)
         self._note_capacity(name)
         return Reserve(
             name,
@@ -506,6 +513,10 @@ class SlotManager:
 
     def unmet(self) -> _Missing:
         """What jobs lack and may have: how many slots of which size."""
+        return [(profile, count) for _, profile, count in self.unmet_by_job()]
+
+    def unmet_by_job(self) -> list[tuple[str, SlotProfile, int]]:
+        """The same, with the job."""
         if self._scheduling.queues:
             return self.shares().demand()
         allowed, unmet = self._allowances(), []
@@ -515,7 +526,7 @@ class SlotManager:
                 if allowed is not None:
                     count = min(missing, allowed[requirement.owner])
                     allowed[requirement.owner] -= count
-                unmet.append((profile, count))
+                unmet.append((requirement.job_id, profile, count))
         return unmet
 
     @property
@@ -617,6 +628,11 @@ class SlotManager:
             f"no TaskManager has {profile.cores} cores and {profile.memory_mb} MiB, "
             f"the largest has {largest.cores} and {largest.memory_mb}"
         )
+
+    def _open_to(self, job_id: str, name: str) -> bool:
+        """Whether the job may ask this TaskManager for a slot."""
+        mine = self._dedication is None or self._dedication.admits(name, job_id)
+        return mine and not self._refusals.avoids(job_id, name)
 
     def _open(self) -> Iterator[TaskManagerSlots]:
         return (each for each in self._taskmanagers.values() if not each.draining)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 
 from sluice.runtime.jobmanager.gateways import SlotRequirement
+from sluice.runtime.jobmanager.slots.dedication import Dedication
 from sluice.runtime.jobmanager.slots.preemption import Preemption
-from sluice.runtime.jobmanager.slots.provision import Demand, ProvisionLimits
+from sluice.runtime.jobmanager.slots.provision import DedicatedDemands, Demand, ProvisionLimits
 from sluice.runtime.jobmanager.slots.queue_states import queue_views
 from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve, TaskManagerSlots
 from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
@@ -24,6 +26,7 @@ class SlotPools:
         placement: how TaskManagers with room are chosen among.
         max_slots_per_user: how many slots for executors the jobs of one user may hold together; 0: any number.
         scheduling: the queues that share the slots for executors.
+        dedication: which TaskManager serves which job only; None: each serves many.
     """
 
     def __init__(
@@ -33,12 +36,18 @@ class SlotPools:
         placement: Placement,
         max_slots_per_user: int = 0,
         scheduling: SchedulingConfig | None = None,
+        dedication: Dedication | None = None,
     ) -> None:
         self._scheduling = scheduling or SchedulingConfig()
+        self._dedication = dedication
         self._executors = SlotManager(
-            new_allocation_id, placement=placement, max_slots_per_user=max_slots_per_user, scheduling=scheduling
+            new_allocation_id,
+            placement=placement,
+            max_slots_per_user=max_slots_per_user,
+            scheduling=scheduling,
+            dedication=dedication,
         )
-        self._drivers = SlotManager(new_allocation_id, placement=placement, movable=False)
+        self._drivers = SlotManager(new_allocation_id, placement=placement, movable=False, dedication=dedication)
         self._both = (self._executors, self._drivers)
 
     def of(self, kind: SlotKind) -> SlotManager:
@@ -59,10 +68,14 @@ class SlotPools:
             *self._executors.register(it.name, it.host, it.slots, it.profile, it.total),
             *self._drivers.register(it.name, it.host, it.driver_slots, it.driver_profile),
         ]
-        if it.report is not None:
-            for kind in SlotKind:
-                held = it.report.of(kind)
-                self.of(kind).admit(it.name, [each for each in held if each.job_id in expected])
+        admitted = {
+            kind: [each for each in it.report.of(kind) if each.job_id in expected] if it.report is not None else []
+            for kind in SlotKind
+        }
+        if self._dedication is not None:
+            self._dedication.registered(it.name, {each.job_id for held in admitted.values() for each in held})
+        for kind, held in admitted.items():
+            self.of(kind).admit(it.name, held)
         return lost
 
     def lost(self, name: str) -> list[AllocationLost]:
@@ -142,4 +155,33 @@ class SlotPools:
         return (
             Demand(self._executors.taskmanagers, self._executors.unmet(), limits.size),
             Demand(self._drivers.taskmanagers, self._drivers.unmet(), limits.drivers),
+        )
+
+    def dedicated_demands(self, limits: ProvisionLimits, wanting: Callable[[str], bool]) -> DedicatedDemands | None:
+        """The same for each job, where each TaskManager serves one; ``wanting``: whether a job is not over."""
+        dedication = self._dedication
+        if dedication is None:
+            return None
+        own: defaultdict[str, defaultdict[SlotKind, list[tuple[SlotProfile, int]]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        for kind in SlotKind:
+            for job_id, profile, count in self.of(kind).unmet_by_job():
+                own[job_id][kind].append((profile, count))
+        sizes = {SlotKind.EXECUTOR: limits.size, SlotKind.DRIVER: limits.drivers}
+        by_job = [
+            [
+                Demand(
+                    [each for each in self.of(kind).taskmanagers if dedication.belongs(each.name, job_id)],
+                    lacking[kind],
+                    sizes[kind],
+                )
+                for kind in SlotKind
+            ]
+            for job_id, lacking in own.items()
+        ]
+        return DedicatedDemands(
+            by_job,
+            sum(dedication.unused(each.name) for each in self.taskmanagers if not each.draining),
+            [each.name for each in self.taskmanagers if dedication.over(each.name, wanting)],
         )

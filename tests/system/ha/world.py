@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,8 +109,15 @@ class World:
         """Where the declared JobManagers listen."""
         return tuple(("127.0.0.1", each.config.jobmanager.rpc_port) for each in self.masters.values())
 
-    def start(self, name: str, *, home: Home | None = None, die: Death | None = None) -> Master:
-        """Start a JobManager, or start it again."""
+    def start(
+        self,
+        name: str,
+        *,
+        home: Home | None = None,
+        die: Death | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Master:
+        """Start a JobManager, or start it again; ``environment``: besides what is passed on."""
         known = self.masters.get(name) or Master(name, home or self.pki.home, self.config)
         where = known.home
         directory = where.identity(Role.JOBMANAGER, name)
@@ -133,7 +140,8 @@ class World:
                 [sys.executable, SCRIPT, file],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**{key: os.environ[key] for key in PASSED if key in os.environ}, "PYTHONPATH": str(ROOT)},
+                env={**{key: os.environ[key] for key in PASSED if key in os.environ}, "PYTHONPATH": str(ROOT)}
+                | dict(environment or {}),
             )
         master = self.masters[name] = Master(name, where, known.config, process, log)
         return master

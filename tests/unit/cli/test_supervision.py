@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sluice.cli.cluster.supervision import Member, Supervisor
+from sluice.runtime.gateways import DRAINED_EXIT_CODE
 from sluice.runtime.node.child_process import ChildProcess
-from sluice.runtime.taskmanager.errors import DRAINED_EXIT_CODE
 
 DEADLINE_SECONDS = 30.0
 DEVNULL = asyncio.subprocess.DEVNULL

@@ -171,3 +171,111 @@ affinity:
     {{- end }}
     resources: {requests: {storage: {{ .size }}}}
 {{- end }}
+
+{{/* A TaskManager, as a member of the release. */}}
+{{- define "sluice.taskmanager" -}}
+component: taskmanager
+process: taskmanager
+path: run/endpoints/taskmanager-$POD_NAME.json
+ports: []
+{{- end }}
+
+{{/* The pod of a process that joins. Arguments: root, component, values, process, name, path, ports, api, storage, alone (in no StatefulSet). */}}
+{{- define "sluice.podTemplate" -}}
+{{- $name := include "sluice.name" .root }}
+{{- $domain := include "sluice.domain" (dict "root" .root "component" .component) }}
+{{- $boxes := and (eq .component "taskmanager") (eq .root.Values.isolation.level "sandbox") }}
+{{- $onDemand := and (eq .component "jobmanager") (eq .root.Values.taskmanager.provider "kubernetes") -}}
+metadata:
+  labels: {{- include "sluice.selector" (dict "root" $.root "component" .component) | nindent 4 }}
+  annotations:
+    sluice/settings: {{ include (print $.root.Template.BasePath "/settings.yaml") $.root | sha256sum }}
+    {{- if $onDemand }}
+    sluice/taskmanager-pods: {{ include (print $.root.Template.BasePath "/taskmanager-pods.yaml") $.root | sha256sum }}
+    {{- end }}
+    {{- if $boxes }}
+    container.apparmor.security.beta.kubernetes.io/taskmanager: unconfined
+    {{- end }}
+spec:
+  {{- include "sluice.pod" (dict "root" $.root "component" .component "api" .api) | nindent 2 }}
+  {{- if and $boxes (semverCompare ">=1.30.0-0" $.root.Capabilities.KubeVersion.Version) }}
+  hostUsers: false
+  {{- end }}
+  {{- with .subdomain }}
+  subdomain: {{ . }}
+  {{- end }}
+  {{- with .values.nodeSelector }}
+  nodeSelector: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .values.tolerations }}
+  tolerations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  initContainers: {{- include "sluice.prepare" (dict "root" $.root "joins" true) | nindent 4 }}
+  containers:
+    - name: {{ .component }}
+      image: {{ $.root.Values.image.name }}
+      imagePullPolicy: {{ $.root.Values.image.pullPolicy }}
+      args:
+        - run
+        - {{ .process }}
+        - --name={{ .name | default "$(POD_NAME)" }}
+        - --dns=$(POD_NAME).{{ $domain }}
+        {{- if eq .component "jobmanager" }}
+        - --dns={{ $name }}-rest.{{ $.root.Release.Namespace }}.svc.{{ $.root.Values.clusterDomain }}
+        {{- end }}
+      env:
+        {{- include "sluice.environment" $.root | nindent 8 }}
+        {{- include "sluice.joining" $.root | nindent 8 }}
+        {{- if eq .component "jobmanager" }}
+        - {name: SLUICE__JOBMANAGER__HOST, value: "$(POD_NAME).{{ $domain }}"}
+        - {name: SLUICE__JOBMANAGER__REST_HOST, value: "$(POD_NAME).{{ $domain }}"}
+        {{- if $onDemand }}
+        - {name: SLUICE__PODS__OWN_POD, value: $(POD_NAME)}
+        {{- end }}
+        {{- else if eq .component "taskmanager" }}
+        - {name: SLUICE__TASKMANAGER__HOST, value: "$(POD_NAME).{{ $domain }}"}
+        - {name: SLUICE_JOBMANAGER, value: {{ include "sluice.addresses" (dict "root" $.root "component" "jobmanager" "replicas" $.root.Values.jobmanager.replicas "port" 6123) | quote }}}
+        {{- else if hasPrefix "shuffle" .component }}
+        - {name: SLUICE__SHUFFLE__HOST, value: "$(POD_NAME).{{ $domain }}"}
+        {{- end }}
+      {{- with .ports }}
+      ports:
+        {{- range . }}
+        - {containerPort: {{ . }}}
+        {{- end }}
+      {{- end }}
+      {{- include "sluice.probes" (dict "test" "-f" "path" .path) | nindent 6 }}
+      securityContext:
+        {{- if $boxes }}
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        runAsNonRoot: true
+        capabilities: {drop: [ALL]}
+        procMount: Unmasked
+        seccompProfile: {type: Localhost, localhostProfile: {{ $.root.Values.isolation.seccompProfile }}}
+        {{- else }}
+        {{- include "sluice.containerSecurity" $.root | nindent 8 }}
+        {{- end }}
+      resources: {{- toYaml .values.resources | nindent 8 }}
+      volumeMounts:
+        {{- include "sluice.mounts" $.root | nindent 8 }}
+        {{- include "sluice.joiningMounts" $.root | nindent 8 }}
+        {{- if $onDemand }}
+        - {name: pods, mountPath: /etc/sluice-pods, readOnly: true}
+        {{- end }}
+        {{- if and (eq .component "jobmanager") (not $.root.Values.ha.url) }}
+        - {name: ha, mountPath: /var/lib/sluice-ha}
+        {{- end }}
+  volumes:
+    {{- include "sluice.volumes" $.root | nindent 4 }}
+    {{- include "sluice.joiningVolumes" $.root | nindent 4 }}
+    {{- if not .storage }}
+    - {name: data, emptyDir: {{ with .sizeLimit }}{sizeLimit: {{ . }}}{{ else }}{}{{ end }}}
+    {{- end }}
+    {{- if $onDemand }}
+    - {name: pods, configMap: {name: {{ $name }}-taskmanager-pods}}
+    {{- end }}
+    {{- if and (eq .component "jobmanager") (not $.root.Values.ha.url) }}
+    - {name: ha, persistentVolumeClaim: {claimName: {{ $.root.Values.ha.existingClaim | default (printf "%s-ha" $name) }}}}
+    {{- end }}
+{{- end }}

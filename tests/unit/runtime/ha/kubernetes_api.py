@@ -1,4 +1,4 @@
-"""The part of the Kubernetes API server that elections use, with its semantics, over TLS.
+"""The part of the Kubernetes API server that elections and pods use, with its semantics, over TLS.
 
 Resource versions from one counter, conflicts (409) for stale ones, ``AlreadyExists``, leases that need a resource
 version to be updated, validation of Lease times and ConfigMap keys and sizes, bearer tokens, and objects of ``Status``.
@@ -37,6 +37,7 @@ class ApiServer:
     written: Callable[[str, str], None] = lambda _method, _kind: None
     """Called with method and kind after each write that was carried out."""
     writes: list[tuple[str, str]] = field(default_factory=list)
+    pods_quota: int | None = None
     _runner: web.AppRunner | None = None
 
     async def start(self, context: ssl.SSLContext) -> str:
@@ -47,6 +48,11 @@ class ApiServer:
             application.router.add_post(path, self._handler(kind, self._create))
             application.router.add_get(f"{path}/{{name}}", self._handler(kind, self._get))
             application.router.add_put(f"{path}/{{name}}", self._handler(kind, self._replace))
+        pods = "/api/v1/namespaces/{namespace}/pods"
+        application.router.add_post(pods, self._handler("pods", self._create))
+        application.router.add_get(pods, self._handler("pods", self._list, query=True))
+        application.router.add_get(f"{pods}/{{name}}", self._handler("pods", self._get))
+        application.router.add_delete(f"{pods}/{{name}}", self._handler("pods", self._delete))
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=context)
@@ -59,7 +65,7 @@ class ApiServer:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    def _handler(self, kind: str, operation: Any) -> Any:
+    def _handler(self, kind: str, operation: Any, *, query: bool = False) -> Any:
         async def handle(request: web.Request) -> web.Response:
             if request.headers.get("authorization") != f"Bearer {TOKEN}":
                 return _status(401, "Unauthorized")
@@ -73,6 +79,7 @@ class ApiServer:
             if fate in _REFUSALS:
                 return _status(int(fate), _REFUSALS[fate])
             body = await request.json() if request.can_read_body else {}
+            body = dict(request.query) if query else body
             answer: web.Response = operation(kind, request.match_info.get("name", ""), body)
             if request.method != "GET" and answer.status < 300:
                 self.written(request.method, kind)
@@ -84,8 +91,39 @@ class ApiServer:
         found = self.objects.get((kind, name))
         return _status(404, "NotFound") if found is None else web.json_response(found)
 
+    def _list(self, kind: str, _: str, query: dict[str, str]) -> web.Response:
+        """In the order of names, a page at a time; ``continue`` names the last one that was told."""
+        wanted = dict(each.split("=") for each in query["labelSelector"].split(","))
+        found = [
+            content
+            for (of_kind, name), content in sorted(self.objects.items())
+            if of_kind == kind
+            and name > query.get("continue", "")
+            and wanted.items() <= (content["metadata"].get("labels") or {}).items()
+        ]
+        page = found[: int(query["limit"])]
+        more = page[-1]["metadata"]["name"] if len(found) > len(page) else ""
+        return web.json_response({"metadata": {"continue": more, "resourceVersion": str(self.version)}, "items": page})
+
+    def _delete(self, kind: str, name: str, options: Any) -> web.Response:
+        present = self.objects.get((kind, name))
+        if present is None:
+            return _status(404, "NotFound")
+        conditions = options.get("preconditions") or {}
+        metadata = present["metadata"]
+        if any(metadata[key] != value for key, value in conditions.items()):
+            return _status(409, "Conflict")
+        del self.objects[kind, name]
+        self.version += 1
+        return web.json_response(present)
+
     def _create(self, kind: str, _: str, body: Any) -> web.Response:
         name = body["metadata"]["name"]
+        if kind == "pods" and self.pods_quota is not None:
+            used = sum(of_kind == "pods" for of_kind, _ in self.objects)
+            if used >= self.pods_quota:
+                told = f'pods "{name}" is forbidden: exceeded quota: few, used: pods={used}, limited: pods={used}'
+                return _status(403, "Forbidden", told)
         if (kind, name) in self.objects:
             return _status(409, "AlreadyExists")
         if problem := _invalid(kind, body):
@@ -117,6 +155,8 @@ class ApiServer:
 
 
 def _invalid(kind: str, body: Any) -> str:
+    if kind == "pods":
+        return "" if body["spec"]["containers"] else "spec.containers: Required value"
     if kind == "leases":
         spec = body["spec"]
         if spec.get("leaseDurationSeconds", 1) <= 0 or spec.get("leaseTransitions", 0) < 0:
@@ -131,8 +171,15 @@ def _invalid(kind: str, body: Any) -> str:
     return "data: Too long" if sum(map(len, data.values())) > CONFIG_MAP_BYTES else ""
 
 
-def _status(code: int, reason: str) -> web.Response:
-    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code}
+def _status(code: int, reason: str, message: str = "") -> web.Response:
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "reason": reason,
+        "code": code,
+        "message": message,
+    }
     return web.json_response(body, status=code)
 
 

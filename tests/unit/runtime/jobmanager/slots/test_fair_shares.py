@@ -131,12 +131,12 @@ def test_limits(queue: QueueConfig, limits: dict[str, int], per_user: int, expec
     assert granted(both, claims, 10, per_user=per_user) == expected
     if expected != {"one": 5, "two": 5}:
         demand = FairShares(both, SMALL, claims, per_user).demand()
-        assert sum(count for _, count in demand) == sum(expected.values())
+        assert sum(count for _, _, count in demand) == sum(expected.values())
 
 
 def test_demand_is_not_bounded_by_the_size_that_the_cluster_has_now() -> None:
     queues = config(QueueConfig(name="a", maximum=0.5))
-    assert FairShares(queues, SMALL, [claim("one", "a", 7, held=1)]).demand() == [(SMALL, 7)]
+    assert FairShares(queues, SMALL, [claim("one", "a", 7, held=1)]).demand() == [("one", SMALL, 7)]
 
 
 def test_an_obstacle_names_the_limit() -> None:

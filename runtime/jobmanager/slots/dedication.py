@@ -1,0 +1,62 @@
+"""TaskManagers that serve one job only, so that what keeps a TaskManager in also keeps the job in. Decisions only.
+
+A TaskManager belongs to the first job that gets a slot on it, of either kind, and to no other one ever after: it leaves
+when that job is over. One that connects anew is trusted to be unused only if it is known to be new; an earlier leader
+may have given it to a job that has ended since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+MAX_REMEMBERED = 50_000
+"""TaskManagers whose job is remembered; the earliest are forgotten first, long after they have gone."""
+
+_NOBODY_KNOWS = "?"
+
+
+class Dedication:
+    """Which TaskManager is which job's.
+
+    Args:
+        is_new: whether a TaskManager of this name was started by this leader, and so for nobody yet.
+    """
+
+    def __init__(self, is_new: Callable[[str], bool]) -> None:
+        self._is_new = is_new
+        self._jobs: dict[str, str] = {}
+
+    def registered(self, name: str, holders: Iterable[str]) -> None:
+        """A TaskManager has connected, on which these jobs hold slots."""
+        if name in self._jobs:
+            return
+        holder = next(iter(sorted(holders)), "")
+        if holder or not self._is_new(name):
+            self._remember(name, holder or _NOBODY_KNOWS)
+
+    def take(self, name: str, job_id: str) -> None:
+        """The job gets a slot there."""
+        if name not in self._jobs:
+            self._remember(name, job_id)
+
+    def admits(self, name: str, job_id: str) -> bool:
+        """Whether the job may have slots there."""
+        return self._jobs.get(name, job_id) == job_id
+
+    def belongs(self, name: str, job_id: str) -> bool:
+        """Whether it is the job's already."""
+        return self._jobs.get(name) == job_id
+
+    def unused(self, name: str) -> bool:
+        """Whether any job may have it."""
+        return name not in self._jobs
+
+    def over(self, name: str, wanting: Callable[[str], bool]) -> bool:
+        """Whether it serves nobody any more: its job wants nothing, or is not known."""
+        job_id = self._jobs.get(name)
+        return job_id is not None and not wanting(job_id)
+
+    def _remember(self, name: str, job_id: str) -> None:
+        while len(self._jobs) >= MAX_REMEMBERED:
+            del self._jobs[next(iter(self._jobs))]
+        self._jobs[name] = job_id

@@ -1,0 +1,265 @@
+"""The provider against the semantics of the Kubernetes API, over TLS, with a clock of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.core import KubernetesApi
+from sluice.runtime.ha import LeadershipLost
+from sluice.runtime.jobmanager.gateways import ProvisionView
+from sluice.runtime.jobmanager.pods.errors import PodChanged, PodsMisconfigured, PodsRefused, PodsUnavailable
+from sluice.runtime.jobmanager.pods.names import MANAGED_BY, is_of_term, selector_of
+from sluice.runtime.jobmanager.pods.plan import SURPLUS_SECONDS, PodLimits
+from sluice.runtime.jobmanager.pods.pods_client import PAGE_PODS, PodsClient
+from sluice.runtime.jobmanager.pods.provider import SETTLED_SECONDS, PodProvider, Term
+from tests.outside import OutsideAuthority
+from tests.unit.runtime.ha.kubernetes_api import TOKEN, ApiServer
+
+TEMPLATE = {"spec": {"containers": [{"name": "taskmanager", "image": "i"}]}}
+
+
+@dataclass
+class World:
+    """An API server, and what the ResourceManager wants."""
+
+    api: ApiServer
+    client: PodsClient
+    wanted: int = 0
+    registered: set[str] = field(default_factory=set)
+    draining: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+    now: float = 1000.0
+    leads: bool = True
+
+    async def provide(self, note: str) -> ProvisionView:
+        """As the ResourceManager answers."""
+        self.notes.append(note)
+        return ProvisionView(
+            wanted=self.wanted, registered=frozenset(self.registered), draining=frozenset(self.draining)
+        )
+
+    def check(self) -> None:
+        """As leadership does."""
+        if not self.leads:
+            raise LeadershipLost("another JobManager leads")
+
+    def provider(self, epoch: int = 1, *, most: int = 5, own_pod: str = "") -> PodProvider:
+        """That of a leader."""
+        return PodProvider(
+            self.client,
+            TEMPLATE,
+            Term("c", epoch, self.check),
+            PodLimits(most, 300.0),
+            self.provide,
+            own_pod=own_pod,
+            clock=lambda: self.now,
+        )
+
+    @property
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """Those of the provider."""
+        return {
+            name: content
+            for (kind, name), content in self.api.objects.items()
+            if kind == "pods" and (content["metadata"].get("labels") or {}).get("sluice/managed-by") == MANAGED_BY
+        }
+
+    def becomes(self, name: str, phase: str, **status: object) -> None:
+        """The kubelet says so."""
+        self.api.version += 1
+        self.api.objects["pods", name]["metadata"]["resourceVersion"] = str(self.api.version)
+        self.api.objects["pods", name]["status"] = {"phase": phase, **status}
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """No pods."""
+    directory = OutsideAuthority(tmp_path / "kubernetes").issue()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "chain.pem", directory / "key.pem")
+    api = ApiServer()
+    url = await api.start(context)
+    (tmp_path / "token").write_text(TOKEN)
+    client = PodsClient(KubernetesApi(url, token_file=tmp_path / "token", ca_file=directory / "ca.pem"), "cluster")
+    yield World(api, client)
+    await client.close()
+    await api.close()
+
+
+async def test_pods_come_when_they_are_wanted_and_are_removed_when_they_have_ended(world: World) -> None:
+    provider = world.provider()
+    await provider.look()
+    assert not world.pods
+    world.wanted = 2
+    await provider.look()
+    assert len(world.pods) == 2
+    assert all(is_of_term(name, "c", 1) for name in world.pods)
+    for name in world.pods:
+        world.becomes(name, "Running")
+        world.registered.add(name)
+    await provider.look()
+    assert len(world.pods) == 2
+    world.wanted, world.draining = 0, set(world.registered)
+    await provider.look()
+    assert len(world.pods) == 2, "they leave by themselves"
+    for name in world.pods:
+        world.becomes(name, "Succeeded")
+    world.registered, world.draining = set(), set()
+    await provider.look()
+    assert not world.pods
+
+
+async def test_a_quota_is_told_and_waited_for(world: World) -> None:
+    world.api.pods_quota = 1
+    world.wanted = 3
+    provider = world.provider()
+    await provider.look()
+    assert len(world.pods) == 1
+    await provider.look()
+    assert "exceeded quota: few" in world.notes[-1]
+    world.api.pods_quota = None
+    await provider.look()
+    assert len(world.pods) == 1, "not before the pause is over"
+    world.now += 1
+    await provider.look()
+    assert len(world.pods) == 3
+
+
+async def test_what_keeps_a_pod_is_told(world: World) -> None:
+    world.wanted = 1
+    provider = world.provider()
+    await provider.look()
+    (name,) = world.pods
+    waiting = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "i"'}}}
+    world.becomes(name, "Pending", containerStatuses=[waiting])
+    await provider.look()
+    await provider.look()
+    assert world.notes[-1] == f'pod {name} does not start: ImagePullBackOff: Back-off pulling image "i"'
+
+
+async def test_a_new_leader_goes_on_with_the_pods_of_the_former_one(world: World) -> None:
+    world.wanted = 2
+    await world.provider(1).look()
+    before = set(world.pods)
+    await world.provider(2).look()
+    assert set(world.pods) == before
+    world.wanted = 3
+    await world.provider(2).look()
+    assert sum(is_of_term(name, "c", 2) for name in world.pods) == 1
+
+
+async def test_a_former_leader_makes_and_deletes_nothing(world: World) -> None:
+    world.wanted = 2
+    world.leads = False
+    with pytest.raises(LeadershipLost):
+        await world.provider().look()
+    assert not world.pods
+    world.leads = True
+    await world.provider().look()
+    for name in world.pods:
+        world.becomes(name, "Failed")
+    world.leads = False
+    await asyncio.wait_for(world.provider().run(), 30)
+    assert len(world.pods) == 2
+
+
+async def test_a_late_deletion_hits_no_pod_to_which_something_has_happened(world: World) -> None:
+    world.wanted = 1
+    await world.provider().look()
+    (seen,) = await world.client.list(selector_of("c"))
+    world.becomes(seen.name, "Running")
+    with pytest.raises(PodChanged):
+        await world.client.delete(seen)
+    assert set(world.pods) == {seen.name}
+
+
+async def test_pods_of_others_are_left_alone(world: World) -> None:
+    other = {"metadata": {"name": "other", "labels": {"app": "db"}}, "spec": TEMPLATE["spec"]}
+    namesake = {"metadata": {"name": "x", "labels": {"sluice/cluster": "d", "sluice/managed-by": MANAGED_BY}}}
+    await world.client.create(other)
+    await world.client.create(namesake | {"spec": TEMPLATE["spec"]})
+    provider = world.provider()
+    await provider.look()
+    world.now += SURPLUS_SECONDS
+    await provider.look()
+    assert {("pods", "other"), ("pods", "x")} <= world.api.objects.keys()
+
+
+async def test_pods_belong_to_the_controller_of_the_jobmanagers_pod(world: World) -> None:
+    reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "jm", "uid": "u1", "controller": True}
+    own = {"metadata": {"name": "jm-0", "ownerReferences": [reference]}, "spec": TEMPLATE["spec"]}
+    world.wanted = 1
+    with pytest.raises(PodsMisconfigured, match="jm-0"):
+        await world.provider(own_pod="jm-0").look()
+    assert not world.pods
+    await world.client.create(own)
+    await world.provider(own_pod="jm-0").look()
+    (pod,) = world.pods.values()
+    assert pod["metadata"]["ownerReferences"][0]["uid"] == "u1"
+
+
+async def test_more_pods_than_a_page_are_all_seen(world: World) -> None:
+    for number in range(PAGE_PODS + 7):
+        labels = {"sluice/cluster": "c", "sluice/managed-by": MANAGED_BY}
+        await world.client.create({"metadata": {"name": f"p{number}", "labels": labels}, "spec": TEMPLATE["spec"]})
+    assert len(await world.client.list(selector_of("c"))) == PAGE_PODS + 7
+
+
+async def test_an_answer_that_is_lost_makes_no_pod_twice(world: World) -> None:
+    world.wanted = 1
+    world.api.fate_of_writes = {"pods": "no answer"}
+    provider = world.provider()
+    with pytest.raises(PodsUnavailable):
+        await provider.look()
+    world.api.fate_of_writes = {}
+    await provider.look()
+    assert len(world.pods) == 1
+
+
+@pytest.mark.parametrize(("fate", "error"), [("403", PodsRefused), ("429", PodsUnavailable), ("500", PodsUnavailable)])
+async def test_a_refusal_is_told_from_a_server_that_is_busy(fate: str, error: type[Exception], world: World) -> None:
+    world.api.fate = fate
+    with pytest.raises(error):
+        await world.client.list(selector_of("c"))
+
+
+async def test_the_loop_survives_a_server_that_is_away_and_says_so(world: World) -> None:
+    world.wanted = 1
+    world.api.fate = "no request"
+    running = asyncio.create_task(world.provider().run())
+    async with asyncio.timeout(60):
+        while not any("does not answer" in note for note in world.notes):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        world.api.fate = "ok"
+        while not world.pods:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    running.cancel()
+
+
+async def test_settled_pods_are_not_asked_for_each_second(world: World) -> None:
+    asked: list[str] = []
+    provider = world.provider()
+    listing = world.client.list
+
+    async def counting(selector: str) -> list[Any]:
+        asked.append(selector)
+        return list(await listing(selector))
+
+    world.client.list = counting  # type: ignore[method-assign]  # counts what goes through
+    for _ in range(5):
+        await provider.look()
+    assert len(asked) == 1
+    world.wanted = 1
+    await provider.look()
+    assert len(asked) == 2
+    world.wanted = 0
+    world.now += SETTLED_SECONDS
+    await provider.look()
+    assert len(asked) == 3
