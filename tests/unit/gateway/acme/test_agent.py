@@ -182,6 +182,7 @@ def test_damaged_account_key_is_an_error_and_not_replaced(bench: Bench) -> None:
     ("settings", "told"),
     [
         pytest.param({"certificate_file": "/c", "key_file": "/k"}, "exclude each other", id="files as well"),
+        pytest.param({"envoys": 2}, "one Envoy", id="several Envoys"),
         pytest.param({"server_names": ("*.example.com",)}, "plain DNS names", id="wildcard"),
         pytest.param({"server_names": ()}, "needs server_names", id="no names"),
         pytest.param({"server_names": tuple(f"n{n}.example.com" for n in range(33))}, "more than 32", id="names"),
