@@ -132,6 +132,13 @@ async def run_jobmanager(
         await running.wait()
 
 
+async def _check(config: RuntimeConfig) -> None:
+    """Raises for what would make a JobManager useless, before it makes anything."""
+    require_reachable(config.jobmanager.host, "jobmanager.host")
+    if config.resources.provider is Provider.KUBERNETES:
+        await asyncio.to_thread(check_pods, config)
+
+
 @asynccontextmanager
 async def jobmanager(
     home: Home,
@@ -167,10 +174,8 @@ async def jobmanager(
             Where there is none, no receipts are issued.
     """
     settings = config.jobmanager
-    require_reachable(settings.host, "jobmanager.host")
+    await _check(config)
     forbid_core_dumps()  # it holds secrets of jobs
-    if config.resources.provider is Provider.KUBERNETES:
-        await asyncio.to_thread(check_pods, config)
     home.create()
     identity = TlsIdentity(home.identity(Role.JOBMANAGER, name))
     connections = ConnectionLog()
