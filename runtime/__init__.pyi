@@ -13,6 +13,7 @@ from .config import (
     TaskManagerConfig as TaskManagerConfig,
 )
 from .gateways import (
+    DRAINED_EXIT_CODE as DRAINED_EXIT_CODE,
     RESOURCE_MANAGER as RESOURCE_MANAGER,
     TASK_EXECUTOR as TASK_EXECUTOR,
     JobMasterGateway as JobMasterGateway,

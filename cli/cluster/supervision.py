@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.core import SluiceError, end_tasks
-from sluice.runtime.gateways import DRAINED_EXIT_CODE
+from sluice.runtime import DRAINED_EXIT_CODE
 from sluice.runtime.node import ChildProcess, Exit
 
 _LOG = logging.getLogger(__name__)

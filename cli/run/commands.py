@@ -31,7 +31,7 @@ from sluice.cli.run.zookeeper import zookeeper
 from sluice.cli.serving import process_of, serve
 from sluice.gateway import AUTH_NAME, CONNECT_NAME, ENVOY_NAME
 from sluice.pki import Role
-from sluice.runtime.gateways import DRAINED_EXIT_CODE
+from sluice.runtime import DRAINED_EXIT_CODE
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sluice.pki.x509.profiles import AuthorityKind
+    from sluice.pki.x509 import AuthorityKind
 
 
 def bundle_file(pki: Path, kind: AuthorityKind) -> Path:

@@ -164,7 +164,7 @@ class IssuingEngine:
             backdate=self._backdate,
         )
         note = issuance_note(leaf, str(request.names), "edge-local")
-        self._append([msgspec.structs.replace(note, kind="acme", requester=request.requester)])
+        self._append([msgspec.structs.replace(note, kind="edge-enrolment", requester=request.requester)])
         return IssuedHost(leaf, authority.certificate)
 
     def issue_to(self, directory: Path, request: LeafRequest) -> None:

@@ -19,14 +19,14 @@ from sluice.pki.x509 import DAMAGED_JSON, AuthorityKind
 MAX_LINE_BYTES = 8 << 10
 """Longest line of a ledger, in bytes with its newline."""
 
-IssuanceKind = Literal["self", "enrolment", "renewal", "job", "edge-enrolment", "edge-renewal", "acme"]
-"""Why the online authority issued; ``self`` is its own identity, ``edge-…`` are public server certificates, ``acme``
-those of servers that are none of ours."""
+IssuanceKind = Literal["self", "enrolment", "renewal", "job", "edge-enrolment", "edge-renewal"]
+"""Why the online authority issued; ``self`` is its own identity, ``edge-…`` are public server certificates, those of
+its ACME server included: they are of kind ``edge-enrolment``, with a ``requester`` ``acme:…``."""
 NotedKind = Literal["local", "edge-local", "authority"]
 """Signed without it, with a key on its machine: by the internal authority, the edge's, or the root."""
 NOTED_KINDS = frozenset({"local", "edge-local", "authority"})
 _BEGINNING = ChainState()
-EDGE_KINDS = frozenset({"edge-enrolment", "edge-renewal", "edge-local", "acme"})
+EDGE_KINDS = frozenset({"edge-enrolment", "edge-renewal", "edge-local"})
 """Signed by the edge authority; all others but ``authority`` by the internal one."""
 
 
@@ -38,8 +38,8 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ``event="restored"``: the home was restored from a backup; what was issued after that backup is not recorded.
 
     ``time`` and ``not_after`` are UTC in RFC 3339, ``serial`` is hexadecimal, ``certificate`` the SHA-256 of its DER,
-    ``identity`` a SPIFFE ID, or of kind ``acme`` the names: ``dns:<name>,ip:<address>``. ``requester`` is a SPIFFE ID,
-    ``token:<id>``, ``acme:<account>``, ``pod:<namespace>/<service account>/<pod>/<uid>`` or ``uid:<user id>``,
+    ``identity`` a SPIFFE ID, or from the ACME server the names: ``dns:<name>,ip:<address>``. ``requester`` is a SPIFFE
+    ID, ``token:<id>``, ``acme:<account>``, ``pod:<namespace>/<service account>/<pod>/<uid>`` or ``uid:<user id>``,
     ``token`` the id of the join token that this enrolment used up.
     There is no secret in a record.
     """

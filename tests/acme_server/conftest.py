@@ -175,7 +175,7 @@ class Site:
     def issued(self) -> list[LedgerRecord]:
         """What the ledger has of ACME, without the server's own certificate."""
         records = read_ledger(ledger_path(self.home / "pki"))
-        return [each for each in records if each.kind == "acme" and each.requester != "acme:server"]
+        return [each for each in records if each.requester.startswith("acme:") and each.requester != "acme:server"]
 
     def _run(self, command: list[str], environment: dict[str, str], expect: int) -> str:
         done = subprocess.run(

@@ -149,9 +149,8 @@ def test_who_was_stopped_through_a_revocation_and_a_rotation_goes_on_with_what_c
     home = ("--home", world.home.root)
     prepared = sluice("pki", "rotate", "prepare", "internal", *home)
     assert prepared.returncode == 0, prepared.stderr
-    activated = sluice(
-        "pki", "rotate", "activate", "internal", "--force", str(SpiffeId.process(TRUST_DOMAIN, Role.CA, "ca-1")), *home
-    )
+    stopped = str(SpiffeId.process(TRUST_DOMAIN, Role.CA, "ca-1"))
+    activated = sluice("pki", "rotate", "activate", "internal", "--force", stopped, "--wait", "60", *home)
     assert RotationStore(world.home.pki).read()[1] is Phase.ACTIVE, activated.stderr
     today = key_id(AuthorityStore(world.home.pki).certificate(INTERNAL))
     number = _number(world.home)

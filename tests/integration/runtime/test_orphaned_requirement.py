@@ -19,6 +19,7 @@ from sluice.runtime.jobmanager.slots.resource_manager import ResourceManager
 from sluice.runtime.messages import (
     ConnectionEvidence,
     DriverLaunch,
+    EventLogChunk,
     ExecutorExcess,
     ExecutorLaunch,
     LogChunk,
@@ -69,6 +70,9 @@ class ForgetfulTaskExecutor(RpcEndpoint):
         return ()
 
     async def read_driver_log(self, job_id: str, attempt: int, name: str, offset: int, limit: int) -> LogChunk:
+        raise LogNotFound("this driver keeps none")
+
+    async def read_event_log(self, job_id: str, attempt: int, offset: int, limit: int) -> EventLogChunk:
         raise LogNotFound("this driver keeps none")
 
     async def kill_executor(self, job_id: str, executor_id: int) -> None: ...

@@ -204,7 +204,7 @@ async def test_a_certificate_from_order_to_chain(world: World) -> None:
     assert names.get_values_for_type(x509.DNSName) == ["a.internal.example", "b.internal.example"]
     assert not names.get_values_for_type(x509.UniformResourceIdentifier)
     assert leaf.not_valid_after_utc - utc_now() < dt.timedelta(days=30, minutes=1)
-    (record,) = [each for each in read_ledger(ledger_path(world.home.pki)) if each.kind == "acme"]
+    (record,) = [each for each in read_ledger(ledger_path(world.home.pki)) if each.requester.startswith("acme:")]
     assert record.identity == "dns:a.internal.example,dns:b.internal.example"
     assert record.requester == f"acme:{client.kid.rpartition('/')[2]}"
 
