@@ -17,7 +17,7 @@ FILES = ("image.json", "image.cdx.json", "image.oci.tar")
 
 
 def build(place: Path, umask: int, **environment: str) -> Path:
-    """The files of an image that is built in a clone of its own, without what earlier builds left."""
+    """The files of an image that is built in a clone of its own, with the script as it is."""
     place.mkdir()
     subprocess.run(["git", "clone", "--quiet", ROOT, place / "tree"], check=True, timeout=120)
     subprocess.run(
@@ -25,7 +25,7 @@ def build(place: Path, umask: int, **environment: str) -> Path:
         check=True,
         timeout=BUILD_SECONDS,
         umask=umask,
-        env={**os.environ, "BUILD_CACHE": "no", **environment},
+        env={**os.environ, **environment},
     )
     return place / "made"
 
