@@ -18,7 +18,7 @@ def test_lego_gets_and_renews_a_certificate_by_tls_alpn01(site: Site) -> None:
     port = ["--tls", "--tls.port", f"127.0.0.1:{site.tls_port}"]
     site.lego(account, name, *port, "run")
     first = _leaf(site, account, name)
-    site.lego(account, name, *port, "renew --days 1000 --reuse-key")
+    site.lego(account, name, *port, "renew --no-random-sleep --days 1000 --reuse-key")
     second = _leaf(site, account, name)
     assert first.serial_number != second.serial_number
     assert first.public_key() == second.public_key()
@@ -32,7 +32,7 @@ def test_lego_renews_by_http01_after_the_authority_was_killed(site: Site) -> Non
     first = _leaf(site, account, name)
     site.kill()
     site.start()
-    site.lego(account, name, *port, "renew --days 1000")
+    site.lego(account, name, *port, "renew --no-random-sleep --days 1000")
     assert _leaf(site, account, name).serial_number != first.serial_number
     assert len([each for each in site.issued() if each.identity == f"dns:{name}"]) == 2
 
