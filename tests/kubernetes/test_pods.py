@@ -125,7 +125,8 @@ class World:
     def finished(self, job_id: str) -> None:
         """Wait until it has ended well."""
         job = self.cluster.wait_for_state(job_id, "FINISHED", "FAILED", seconds=400)
-        assert job["state"] == "FINISHED", job
+        logs = [each.read_text()[-1500:] for each in self.kubelet.root.rglob("driver.agent.log")]
+        assert job["state"] == "FINISHED", f"{job}, {logs}"
 
     def no_pods(self) -> None:
         """Wait until all are given back."""
@@ -189,6 +190,10 @@ def world(programs: Path, place: Path, helm: Helm) -> Iterator[World]:
         pipeline = place / "pipeline.py"
         pipeline.write_text(PIPELINE)
         selector = "sluice/cluster=default,sluice/managed-by=resource-manager"
+        # Sockets of a job are below it: in a pod the path is short.
+        temporary = place / "t"
+        temporary.mkdir()
+        addresses["TMPDIR"] = str(temporary)
         with Kubelet(server, NAMESPACE, selector, place / "p", addresses) as kubelet:
             start_cluster(home)
             try:
