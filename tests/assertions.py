@@ -7,6 +7,7 @@ await session.get("http://rest/v1/jobs", headers=signer.headers("GET", "/v1/jobs
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jwt
@@ -31,13 +32,13 @@ from sluice.runtime.rest_server.routes import published_routes
 
 
 class AssertingGateway:
-    """Signs as the gateway of ``home`` does; its public keys are published there."""
+    """Signs as the gateway of ``home`` does, at the time of ``clock``; its public keys are published there."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, clock: Callable[[], float] = time.time) -> None:
         self.keys = PassKeys.of(home)
         self.keys.refresh(time.time())
         publish_keys(home, self.keys)
-        self.signer = AssertionSigner(self.keys)
+        self.signer = AssertionSigner(self.keys, clock=clock)
 
     def headers(self, method: str, path: str, name: str = "ada", *roles: str, as_it_is: bool = False) -> dict[str, str]:
         """The headers of one request by ``name``; ``roles`` default to ``submitter``.

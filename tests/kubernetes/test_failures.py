@@ -35,8 +35,10 @@ TIMES = 10
 SESSION_SECONDS = 5.0
 LEASE_SECONDS = 20.0
 AWAY_SECONDS = 60.0
-SKEW = {"jm-1": "+4m", "jm-2": "-4m"}
-"""Of the two machines' clocks: certificates are valid from five minutes before they were issued."""
+AHEAD = {"jm-1": 120.0, "jm-2": -120.0}
+"""Seconds, of the two machines' clocks: together less than the five minutes by which certificates are backdated."""
+LEFT_BYTES = 1536
+"""Of a ConfigMap that is full: not enough for another job, and enough for what a job that runs writes meanwhile."""
 LONG = 180.0
 pytestmark = pytest.mark.timeout(1500)
 
@@ -263,14 +265,15 @@ async def test_a_paused_leader_wakes_up_while_another_one_leads(pair: Pair) -> N
 async def test_the_clocks_of_the_machines_differ_by_minutes(pair: Pair, fake_time: Path) -> None:
     """One is ahead, one behind, and leadership goes from one to the other."""
     faked = {"LD_PRELOAD": str(fake_time), "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-    clocks = {name: {**faked, "FAKETIME": skew} for name, skew in SKEW.items()}
+    clocks = {name: {**faked, "FAKETIME": f"{ahead:+.0f}s"} for name, ahead in AHEAD.items()}
+    pair.world.ahead.update(AHEAD)
     await start(pair, environment=clocks)
     seen = set()
 
     async def fault() -> None:
         name = await pair.leader()
         _, lease = await pair.call("GET", pair.lease)
-        seen.add((name, abs(_age(lease["spec"]["renewTime"])) > 120))
+        seen.add((name, abs(_age(lease["spec"]["renewTime"])) > 60))
         pair.world.masters[name].kill(signal.SIGTERM)
         await pair.other_than(name)
         process = pair.world.masters[name].process
@@ -310,7 +313,9 @@ async def test_the_config_map_of_pointers_is_full(pair: Pair) -> None:
     await start(pair)
 
     async def fault() -> None:
-        stuffing = {f"stuffing.{number}": "0:" + "A" * 60_000 for number in range(MAX_TOTAL_BYTES // 60_010)}
+        _, present = await pair.call("GET", pair.pointers)
+        room = MAX_TOTAL_BYTES - sum(len(key) + len(value) for key, value in present["data"].items())
+        stuffing = {"stuffing.x": "0:" + "A" * (room - LEFT_BYTES)}
         status, answer = await pair.call("PATCH", pair.pointers, {"data": stuffing}, kind="merge-patch+json")
         assert status == 200, answer
         with pytest.raises(AssertionError, match="pointers have"):

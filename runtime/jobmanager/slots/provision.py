@@ -64,10 +64,14 @@ class DedicatedDemands:
 
 @dataclass(frozen=True, slots=True)
 class Provided:
-    """``wanted`` TaskManagers should be in service, those that drain not counted; ``drain`` are to go."""
+    """``wanted`` TaskManagers should be in service, those that drain not counted; ``drain`` are to go.
+
+    ``full``: jobs would need more than there may be.
+    """
 
     wanted: int
     drain: tuple[str, ...]
+    full: bool = False
 
 
 @dataclass
@@ -82,9 +86,9 @@ class Provision:
         limits = self.limits
         serving = [each.name for each in demands[0].taskmanagers if not each.draining]
         if dedicated is None:
-            lacking, over = max(_lacking(each, limits.most) for each in demands), frozenset[str]()
+            lacking, over = max(_lacking(each, limits.most + 1) for each in demands), frozenset[str]()
         else:
-            wanted = sum(max(_lacking(each, limits.most) for each in job) for job in dedicated.by_job)
+            wanted = sum(max(_lacking(each, limits.most + 1) for each in job) for job in dedicated.by_job)
             lacking, over = max(0, wanted - dedicated.unused), frozenset(dedicated.over)
         busy = {each.name for demand in demands for each in demand.taskmanagers if not each.empty_of_slots}
         idle = [name for name in serving if name not in busy]
@@ -93,7 +97,8 @@ class Provision:
         useless = tuple(sorted(name for name in idle if name in over and rested[name] >= RELEASED_SECONDS))
         remaining = len(serving) - len(useless)
         if lacking:
-            return Provided(max(limits.least, min(limits.most, remaining + lacking)), useless)
+            enough = remaining + lacking
+            return Provided(max(limits.least, min(limits.most, enough)), useless, full=enough > limits.most)
         old = [name for name in idle if name not in useless and rested[name] >= limits.idle_timeout]
         drain = tuple(sorted(old, key=_newest_first)[: max(0, remaining - limits.least)])
         return Provided(max(limits.least, remaining - len(drain)), useless + drain)

@@ -401,7 +401,10 @@ class ResourceManager(FencedRpcEndpoint):
         self._slots.require(requirement)
         self._decide()
         reason = self._slots.pending_reason(requirement)
-        return f"{reason}; {self._provider_note}" if reason and self._provider_note else reason
+        note = self._provider_note
+        if self._provision is not None and self._provided.full and not note:
+            note = f"there are {self._provision.limits.most} TaskManagers, as many as there may be"
+        return f"{reason}; {note}" if reason and note else reason
 
     async def too_large(self, size: SlotProfile) -> str:
         """Why no TaskManager could ever have a slot of this size; empty when one could, or none is there yet."""

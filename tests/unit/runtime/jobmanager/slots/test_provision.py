@@ -46,7 +46,7 @@ def test_as_many_as_are_lacking_within_the_bounds() -> None:
     wants(slots, 3)
     assert decide(provision(), slots) == Provided(2, ())
     wants(slots, 9)
-    assert decide(provision(), slots) == Provided(3, ())
+    assert decide(provision(), slots) == Provided(3, (), full=True)
 
 
 def test_asking_again_while_they_start_asks_for_no_more() -> None:
