@@ -6,7 +6,6 @@ There is no key in the file: the certificate of tls-alpn-01 is made where it is 
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -27,12 +26,8 @@ from sluice.core import (
 )
 from sluice.gateway.config import MAX_ACME_NAMES
 from sluice.pki.authorities import to_pem
-from sluice.pki.x509 import generate_key, key_to_pem
+from sluice.pki.x509 import acme_identifier, generate_key, key_to_pem
 
-PROTOCOL = "acme-tls/1"
-"""Of validations (RFC 8737, 6.2); nothing else may be spoken with it."""
-IDENTIFIER_EXTENSION = x509.ObjectIdentifier("1.3.6.1.5.5.7.1.31")
-"""id-pe-acmeIdentifier (RFC 8737, 3)."""
 LONGEST_CHALLENGE = dt.timedelta(minutes=15)
 """What is left in the file by a process that was killed is answered no longer."""
 MAX_CHALLENGES_BYTES = 256 << 10
@@ -143,17 +138,8 @@ def challenge_certificate(challenge: Challenge | None, now: dt.datetime) -> tupl
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     )
     if challenge is not None:
-        # RFC 8737, 3: critical, and an OCTET STRING with the SHA-256 digest.
-        builder = builder.add_extension(
-            x509.UnrecognizedExtension(IDENTIFIER_EXTENSION, identifier_value(challenge.key_authorization)),
-            critical=True,
-        )
+        builder = builder.add_extension(acme_identifier(challenge.key_authorization), critical=True)
     return to_pem(builder.sign(key, hashes.SHA256())), key_to_pem(key)
-
-
-def identifier_value(key_authorization: str) -> bytes:
-    """The extension's value in DER."""
-    return b"\x04\x20" + hashlib.sha256(key_authorization.encode()).digest()
 
 
 Serves = Callable[[Challenge], bool]

@@ -13,7 +13,6 @@ import random
 import shutil
 import signal
 import socket
-import ssl
 import sys
 from pathlib import Path
 
@@ -21,14 +20,15 @@ import msgspec
 from cryptography import x509
 
 from sluice.core import Clock, Home, SluiceError, StoreError, read_bounded, utc_now
-from sluice.gateway.acme.challenges import IDENTIFIER_EXTENSION, PROTOCOL, Challenge, Serves, identifier_value
+from sluice.gateway.acme.challenges import Challenge, Serves
 from sluice.gateway.acme.schedule import begun, failed, succeeded
 from sluice.gateway.acme.store import CHAIN, KEY, AcmeStore, orders_as
 from sluice.gateway.config import AcmeConfig
 from sluice.gateway.errors import AcmeError, EdgeCertificateError
 from sluice.gateway.proxy import CertificateFiles
 from sluice.pki.authorities import to_pem
-from sluice.pki.x509 import PrivateKey
+from sluice.pki.tls import challenge_client_context
+from sluice.pki.x509 import ACME_TLS_PROTOCOL, PrivateKey, acme_identifier
 
 _LOG = logging.getLogger(__name__)
 
@@ -116,21 +116,16 @@ def _answered(address: tuple[str, int], challenge: Challenge) -> bool:
 
 
 def _shown(address: tuple[str, int], challenge: Challenge) -> bool:
-    context = ssl.create_default_context()
-    # Self-signed: what counts is in it.
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols([PROTOCOL])
+    context = challenge_client_context([ACME_TLS_PROTOCOL])
     with (
         socket.create_connection(address, timeout=CONNECT_SECONDS) as plain,
         context.wrap_socket(plain, server_hostname=challenge.name) as connection,
     ):
         der = connection.getpeercert(binary_form=True) or b""
-        if connection.selected_alpn_protocol() != PROTOCOL:
+        if connection.selected_alpn_protocol() != ACME_TLS_PROTOCOL:
             return False
-    for each in x509.load_der_x509_certificate(der).extensions:
-        if each.oid == IDENTIFIER_EXTENSION and isinstance(each.value, x509.UnrecognizedExtension):
-            return each.critical and each.value.value == identifier_value(challenge.key_authorization)
-    return False
+    wanted = acme_identifier(challenge.key_authorization)
+    return any(each.critical and each.value == wanted for each in x509.load_der_x509_certificate(der).extensions)
 
 
 def _take(store: AcmeStore, pem: bytes, key: PrivateKey, names: tuple[str, ...], now: dt.datetime) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.envoy_config.json_values import extension, seconds, typed
 from sluice.gateway.upstreams import ACME_ROUTES, ACME_SECRET, acme_secret, local_source, secret_source
+from sluice.pki.x509 import ACME_TLS_PROTOCOL
 
 ACME_HTTP = "acme-http-01"
 """Name of the listener for http-01."""
-ACME_PROTOCOL = "acme-tls/1"
 NOWHERE = "acme-nowhere"
 """A cluster without an endpoint: what a connection of a validation is for."""
 
@@ -52,9 +52,9 @@ def _tls_chain(first: dict[str, Any], secret: str, match: Mapping[str, object]) 
     """``first`` with another certificate, and with nothing behind it."""
     chain = copy.deepcopy(first)
     chain["name"] = secret
-    chain["filter_chain_match"] = {**match, "application_protocols": [ACME_PROTOCOL]}
+    chain["filter_chain_match"] = {**match, "application_protocols": [ACME_TLS_PROTOCOL]}
     tls = chain["transport_socket"]["typed_config"]["common_tls_context"]
-    tls["alpn_protocols"] = [ACME_PROTOCOL]
+    tls["alpn_protocols"] = [ACME_TLS_PROTOCOL]
     tls["tls_certificate_sds_secret_configs"] = [secret_source(secret)]
     # No client has a reason to show a certificate here.
     del tls["validation_context_sds_secret_config"]

@@ -1,3 +1,8 @@
+from .acme_identifier import (
+    ACME_IDENTIFIER as ACME_IDENTIFIER,
+    ACME_TLS_PROTOCOL as ACME_TLS_PROTOCOL,
+    acme_identifier as acme_identifier,
+)
 from .csr import (
     MAX_CSR_BYTES as MAX_CSR_BYTES,
     SIGNATURE_HASHES as SIGNATURE_HASHES,

@@ -12,9 +12,10 @@ from sluice.audit import Kind, Options, Subject, examine
 from sluice.audit.discovery import declared
 from sluice.audit.model import Outcome
 from sluice.core import utc_now
-from sluice.gateway.acme.challenges import IDENTIFIER_EXTENSION, PROTOCOL, Challenge
+from sluice.gateway.acme.challenges import Challenge
 from sluice.gateway.acme.store import AcmeStore
 from sluice.pki.tls.edge_client import edge_client_context
+from sluice.pki.x509 import ACME_IDENTIFIER, ACME_TLS_PROTOCOL
 from tests.acme.conftest import NAMES, MakeSite, Site, connected
 from tests.integration.gateway.conftest import eventually
 
@@ -38,7 +39,7 @@ def pending(site: Site, kind: str, name: str = NAMES[0]) -> None:
 def vouches(site: Site, name: str, *protocols: str) -> bool:
     """Whether a client that offers ``protocols`` sees the certificate of a challenge."""
     leaf = site.shown(name, careless(*protocols))
-    return any(each.oid == IDENTIFIER_EXTENSION and each.critical for each in leaf.extensions)
+    return any(each.oid == ACME_IDENTIFIER and each.critical for each in leaf.extensions)
 
 
 def what_comes(site: Site, name: str | None, *protocols: str) -> tuple[str | None, bytes]:
@@ -71,9 +72,9 @@ def http_site(make_site: MakeSite) -> Site:
 
 def test_acme_tls_leads_to_no_http_whatever_name_is_asked_for(alpn_site: Site) -> None:
     for name in (*NAMES, "other.example.com", "localhost", None):
-        for protocols in ((PROTOCOL,), ("h2", PROTOCOL), ("http/1.1", PROTOCOL, "h2")):
+        for protocols in ((ACME_TLS_PROTOCOL,), ("h2", ACME_TLS_PROTOCOL), ("http/1.1", ACME_TLS_PROTOCOL, "h2")):
             agreed, answer = what_comes(alpn_site, name, *protocols)
-            assert (agreed, answer) == (PROTOCOL, b""), (name, protocols)
+            assert (agreed, answer) == (ACME_TLS_PROTOCOL, b""), (name, protocols)
         agreed, answer = what_comes(alpn_site, name, "http/1.1")
         assert agreed == "http/1.1"
         assert answer.startswith(b"HTTP/1.1 40"), answer
@@ -81,19 +82,19 @@ def test_acme_tls_leads_to_no_http_whatever_name_is_asked_for(alpn_site: Site) -
 
 def test_challenge_certificate_is_shown_in_acme_tls_alone_and_for_its_name_alone(alpn_site: Site) -> None:
     pending(alpn_site, "tls-alpn-01")
-    eventually(lambda: vouches(alpn_site, NAMES[0], PROTOCOL), "the challenge is not shown")
+    eventually(lambda: vouches(alpn_site, NAMES[0], ACME_TLS_PROTOCOL), "the challenge is not shown")
     for protocols in (("http/1.1",), ("h2",), ("h2", "http/1.1"), ("acme-tls/2",)):
         assert not vouches(alpn_site, NAMES[0], *protocols), protocols
     for name in (NAMES[1], "localhost", "other.example.com"):
-        assert not vouches(alpn_site, name, PROTOCOL), name
+        assert not vouches(alpn_site, name, ACME_TLS_PROTOCOL), name
     AcmeStore(alpn_site.home).challenges.withdraw()
-    eventually(lambda: not vouches(alpn_site, NAMES[0], PROTOCOL), "the challenge is still shown")
+    eventually(lambda: not vouches(alpn_site, NAMES[0], ACME_TLS_PROTOCOL), "the challenge is still shown")
 
 
 def test_challenge_of_a_name_that_is_not_ours_is_not_answered(alpn_site: Site) -> None:
     pending(alpn_site, "tls-alpn-01", "other.example.com")
-    eventually(lambda: not vouches(alpn_site, "other.example.com", PROTOCOL), "it is answered")
-    assert not vouches(alpn_site, NAMES[0], PROTOCOL)
+    eventually(lambda: not vouches(alpn_site, "other.example.com", ACME_TLS_PROTOCOL), "it is answered")
+    assert not vouches(alpn_site, NAMES[0], ACME_TLS_PROTOCOL)
 
 
 def test_edge_certificate_is_shown_until_the_server_has_issued_one(alpn_site: Site) -> None:

@@ -10,17 +10,13 @@ import ssl
 from cryptography import x509
 
 from sluice.pki.acme.identifiers import Identifier
-from sluice.pki.acme.orders import key_authorization_digest
 from sluice.pki.acme.problems import AcmeProblem, ProblemType
 from sluice.pki.acme.validation.reach import Reach, Resolver
 from sluice.pki.tls import challenge_client_context
-from sluice.pki.x509 import DAMAGED
+from sluice.pki.x509 import ACME_IDENTIFIER, ACME_TLS_PROTOCOL, DAMAGED, acme_identifier
 
-PROTOCOL = "acme-tls/1"
 TOTAL_SECONDS = 10.0
 MAX_CERTIFICATE_BYTES = 64 << 10
-ACME_IDENTIFIER = x509.ObjectIdentifier("1.3.6.1.5.5.7.1.31")
-_OCTET_STRING_OF_32 = b"\x04\x20"
 
 
 async def check_tls_alpn(identifier: Identifier, key_authorization: str, reach: Reach, resolver: Resolver) -> None:
@@ -40,15 +36,18 @@ async def _shown(identifier: Identifier, reach: Reach, resolver: Resolver) -> by
     for address in await reach.addresses_of(identifier, resolver):
         try:
             _, writer = await asyncio.open_connection(
-                address, reach.tls_port, ssl=challenge_client_context([PROTOCOL]), server_hostname=_sni(identifier)
+                address,
+                reach.tls_port,
+                ssl=challenge_client_context([ACME_TLS_PROTOCOL]),
+                server_hostname=_sni(identifier),
             )
         except (ssl.SSLError, OSError) as error:
             failure = type(error).__name__
             continue
         try:
             shown: ssl.SSLObject = writer.get_extra_info("ssl_object")
-            if shown.selected_alpn_protocol() != PROTOCOL:
-                raise AcmeProblem(ProblemType.UNAUTHORIZED, f"{identifier.value} does not speak {PROTOCOL}")
+            if shown.selected_alpn_protocol() != ACME_TLS_PROTOCOL:
+                raise AcmeProblem(ProblemType.UNAUTHORIZED, f"{identifier.value} does not speak {ACME_TLS_PROTOCOL}")
             return shown.getpeercert(binary_form=True) or b""
         finally:
             writer.transport.abort()
@@ -77,7 +76,7 @@ def check_challenge_certificate(der: bytes, identifier: Identifier, key_authoriz
         raise _wrong(identifier, "a certificate for other names")
     # 2. The digest of the key authorization, in a critical extension.
     content = marked.value.value if isinstance(marked.value, x509.UnrecognizedExtension) else b""
-    wanted = _OCTET_STRING_OF_32 + key_authorization_digest(key_authorization)
+    wanted = acme_identifier(key_authorization).value
     if not marked.critical or not hmac.compare_digest(content, wanted):
         raise _wrong(identifier, "a certificate for another key authorization")
 

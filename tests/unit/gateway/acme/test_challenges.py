@@ -16,7 +16,6 @@ from sluice.core.home import Home
 from sluice.core.xds import ROUTES, SECRET
 from sluice.core.xds.messages import to_json
 from sluice.gateway.acme.challenges import (
-    IDENTIFIER_EXTENSION,
     LONGEST_CHALLENGE,
     Challenge,
     ChallengeFile,
@@ -24,6 +23,7 @@ from sluice.gateway.acme.challenges import (
 )
 from sluice.gateway.acme.envoy_resources import ChallengeResources
 from sluice.gateway.config import AcmeConfig, GatewayConfig
+from sluice.pki.x509 import ACME_IDENTIFIER
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 SECOND = dt.timedelta(seconds=1)
@@ -114,7 +114,7 @@ def test_the_certificate_of_a_challenge_is_as_rfc_8737_wants_it() -> None:
     leaf = x509.load_pem_x509_certificate(challenge_certificate(given, NOW)[0])
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert list(names) == [x509.DNSName(NAME)]
-    (identifier,) = [each for each in leaf.extensions if each.oid == IDENTIFIER_EXTENSION]
+    (identifier,) = [each for each in leaf.extensions if each.oid == ACME_IDENTIFIER]
     assert identifier.critical
     digest = hashlib.sha256(given.key_authorization.encode()).digest()
     assert isinstance(identifier.value, x509.UnrecognizedExtension)
@@ -123,7 +123,7 @@ def test_the_certificate_of_a_challenge_is_as_rfc_8737_wants_it() -> None:
 
 def test_other_clients_get_a_certificate_that_validates_nothing() -> None:
     leaf = x509.load_pem_x509_certificate(challenge_certificate(None, NOW)[0])
-    assert IDENTIFIER_EXTENSION not in {each.oid for each in leaf.extensions}
+    assert ACME_IDENTIFIER not in {each.oid for each in leaf.extensions}
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert list(names) == [x509.DNSName("acme-challenge.invalid")]
 

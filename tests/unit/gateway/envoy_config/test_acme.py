@@ -10,7 +10,6 @@ import pytest
 from sluice.core.xds import LISTENER, ROUTES, from_json
 from sluice.gateway.config import AcmeConfig, GatewayConfig
 from sluice.gateway.envoy_config.acme import (
-    ACME_PROTOCOL,
     acme_clusters,
     http_challenge_listeners,
     http_challenge_routes,
@@ -20,6 +19,7 @@ from sluice.gateway.envoy_config.certificate_file import with_certificate_file
 from sluice.gateway.envoy_config.http3 import quic_listener
 from sluice.gateway.envoy_config.listeners import SOURCE, edge_listener
 from sluice.gateway.envoy_config.templates import load_source
+from sluice.pki.x509 import ACME_TLS_PROTOCOL
 
 NAMES = ("sluice.example.com", "SQL.example.com")
 
@@ -44,7 +44,7 @@ def test_each_name_and_all_others_have_a_chain_that_leads_nowhere() -> None:
     assert "filter_chain_match" not in plain
     assert named["filter_chain_match"] == {"server_names": ["sluice.example.com", "sql.example.com"]}
     matches = [each["filter_chain_match"] for each in challenges]
-    protocols = {"application_protocols": [ACME_PROTOCOL]}
+    protocols = {"application_protocols": [ACME_TLS_PROTOCOL]}
     assert matches == [
         {"server_names": ["sluice.example.com"], **protocols},
         {"server_names": ["sql.example.com"], **protocols},
@@ -57,17 +57,17 @@ def test_each_name_and_all_others_have_a_chain_that_leads_nowhere() -> None:
         assert only["name"] == "envoy.filters.network.tcp_proxy"
         assert only["typed_config"]["cluster"] == nowhere["name"]
         tls = chain["transport_socket"]["typed_config"]["common_tls_context"]
-        assert tls["alpn_protocols"] == [ACME_PROTOCOL]
+        assert tls["alpn_protocols"] == [ACME_TLS_PROTOCOL]
         assert "validation_context_sds_secret_config" not in tls
     for chain in (plain, named):
         tls = chain["transport_socket"]["typed_config"]["common_tls_context"]
-        assert ACME_PROTOCOL not in tls["alpn_protocols"]
+        assert ACME_TLS_PROTOCOL not in tls["alpn_protocols"]
 
 
 @pytest.mark.parametrize("challenge", [None, "http-01"])
 def test_without_tls_alpn_01_there_is_no_such_chain(challenge: str | None) -> None:
     settings = config(challenge)
-    assert ACME_PROTOCOL not in str(edge(settings))
+    assert ACME_TLS_PROTOCOL not in str(edge(settings))
     assert acme_clusters(settings) == []
 
 
@@ -76,7 +76,7 @@ def test_quic_has_no_such_chain() -> None:
     listener = with_certificate_file(
         dict(quic_listener(dict(edge_listener(load_source(SOURCE), settings)), settings)), settings
     )
-    assert ACME_PROTOCOL not in str(listener)
+    assert ACME_TLS_PROTOCOL not in str(listener)
     assert len(listener["filter_chains"]) == 2
 
 

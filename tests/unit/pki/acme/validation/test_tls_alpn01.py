@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from sluice.pki.acme.identifiers import Identifier
 from sluice.pki.acme.problems import AcmeProblem
-from sluice.pki.acme.validation.tls_alpn01 import ACME_IDENTIFIER, check_challenge_certificate
+from sluice.pki.acme.validation.tls_alpn01 import check_challenge_certificate
+from sluice.pki.x509 import ACME_IDENTIFIER
 from tests.acme_client import p256
 
 NAME = Identifier("dns", "www.internal.example")
