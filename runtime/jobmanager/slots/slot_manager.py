@@ -35,6 +35,7 @@ from sluice.runtime.jobmanager.slots.slot_ledger import (
     Slot,
     TaskManagerSlots,
 )
+from sluice.runtime.jobmanager.slots.waiting_reasons import JobWaiting, WaitingReasons
 from sluice.runtime.messages import (
     MAX_SLOTS_PER_TASKMANAGER,
     NO_RESOURCES,
@@ -554,7 +555,16 @@ class SlotManager:
         missing = [] if requirement is None else self._missing(requirement)
         if requirement is None or not missing:
             return ""
-        return self._why(requirement, missing, shares or (self.shares() if self._scheduling.queues else None))
+        if shares is None and self._scheduling.queues:
+            shares = self.shares()
+        allowed, due_at = None if shares is not None else self._allowances(), self._reservations.due_at(job_id)
+        waiting = JobWaiting(
+            self._claim(requirement, missing, Counter()),
+            self._reservations.by_job().get(job_id, Counter()),
+            allowed=None if allowed is None else allowed[requirement.owner],
+            preempts_after=None if due_at is None else self._scheduling.preemption_wait,
+        )
+        return self._reasons(shares).why(waiting)
 
     def holds(self, job_id: str) -> int:
         """How many slots a job has."""
@@ -564,50 +574,6 @@ class SlotManager:
         """How many slots a job wants besides."""
         requirement = self._requirements.get(job_id)
         return 0 if requirement is None else sum(count for _, count in self._missing(requirement))
-
-    def _why(self, requirement: SlotRequirement, missing: _Missing, shares: FairShares | None) -> str:
-        if not self._taskmanagers:
-            return "no TaskManager is registered"
-        for profile, _ in missing:
-            if unfit := self.too_large(profile):
-                return unfit
-        if limit := self._why_limited(requirement, missing, shares):
-            return limit
-        if not any(each.total.fits(profile) for each in self._open() for profile, _ in missing):
-            return "the TaskManagers that it would fit into are being drained"
-        return self._why_not_now(requirement, missing, shares)
-
-    def _why_limited(self, requirement: SlotRequirement, missing: _Missing, shares: FairShares | None) -> str:
-        if shares is not None:
-            if coming := self._reservations.by_job().get(requirement.job_id):
-                return f"executors of other jobs are making room for {coming.total()} of its slots"
-            claim = self._claim(requirement, missing, Counter())
-            obstacles = [shares.obstacle(claim, profile) for profile, _ in missing]
-            if all(obstacles):
-                return f"queue {shares.queue_of(requirement.job_id).name}: {obstacles[0]}"
-        elif (allowed := self._allowances()) is not None and not allowed[requirement.owner]:
-            return f"the jobs of {requirement.owner} hold the {self._max_slots_per_user} slots that one user may have"
-        return ""
-
-    def _why_not_now(self, requirement: SlotRequirement, missing: _Missing, shares: FairShares | None) -> str:
-        refusing = sorted(each.name for each in self._open() if self._refusals.avoids(requirement.job_id, each.name))
-        if refusing:
-            return f"refused by {', '.join(refusing[:3])}, to be asked again after its next reports"
-        first = next((job for job in self._kept.values() if job != requirement.job_id), "")
-        if first and any(self._capacity.fits(profile) for profile, _ in missing):
-            return f"what is free is kept for job {first}, which came first"
-        if shares is not None:
-            queue = shares.queue_of(requirement.job_id)
-            why = (
-                f"all fitting slots are in use; queue {queue.name} has {shares.held(queue.name)[1]:.0%} of the cluster"
-            )
-            return why + self._soon(requirement.job_id)
-        return "all fitting slots are in use"
-
-    def _soon(self, job_id: str) -> str:
-        if self._reservations.due_at(job_id) is None:
-            return ""
-        return f"; slots are taken from other jobs if it waits for {self._scheduling.preemption_wait:g} s"
 
     def expected_by(self, job_id: str) -> float | None:
         """When the job has its next slot at the latest, by the clock of :meth:`preempt`; None: nobody knows."""
@@ -621,12 +587,17 @@ class SlotManager:
 
     def too_large(self, profile: SlotProfile) -> str:
         """Why no TaskManager that is registered could have such a slot; empty when one could, or there is none."""
-        if not self._taskmanagers or any(size.fits(profile) for size in self._sizes):
-            return ""
-        largest = max(self._sizes, key=lambda size: (size.memory_mb, size.cores))
-        return (
-            f"no TaskManager has {profile.cores} cores and {profile.memory_mb} MiB, "
-            f"the largest has {largest.cores} and {largest.memory_mb}"
+        return self._reasons(None).too_large(profile)
+
+    def _reasons(self, shares: FairShares | None) -> WaitingReasons:
+        return WaitingReasons(
+            self._taskmanagers.values(),
+            self._sizes.keys(),
+            self._capacity,
+            self._kept,
+            self._refusals,
+            self._max_slots_per_user,
+            shares,
         )
 
     def _open_to(self, job_id: str, name: str) -> bool:
