@@ -21,6 +21,9 @@ CONNECT_NAME = "connect"
 MAX_AUTH_SERVICES = 8
 MAX_ENVOYS = 8
 MAX_EXT_AUTHZ_CLIENTS = 64
+MAX_AUTH_ADDRESSES = 16
+MAX_STORE_HOSTS = 8
+MAX_STALE_SECONDS = 60.0
 MAX_AUDIT_EXPORTS = 8
 MAX_ACME_NAMES = 32
 """A certificate has more in theory; each is validated in every renewal."""
@@ -151,6 +154,60 @@ class AuditExportConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 raise ValueError(f"url {self.url[:200]!r} must be as in tls://siem.example.com:6514")
         else:
             check_url("url", self.url)
+
+
+class SharedStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A PostgreSQL database that auth services of several machines share, over TLS 1.3 with a verified certificate."""
+
+    hosts: tuple[str, ...]
+    """Servers as ``db.example.com:5432``; the first that takes writes is used. Replicas must be synchronous."""
+    database: str = "sluice"
+    user: str = "sluice"
+    ca_file: str = ""
+    """Authorities (PEM) of the servers' certificates; empty: the system's. Host names are checked."""
+    certificate_file: str = ""
+    """Certificate chain (PEM) to show to the servers (method ``cert`` in pg_hba.conf); empty: none."""
+    key_file: str = ""
+    """Its private key (PEM, mode 0600)."""
+    password_file: str = ""
+    """File (mode 0600) with the user's password (SCRAM-SHA-256 alone); empty: none."""
+    encryption_key_file: str
+    """File (mode 0600) with the key that everything is encrypted with, the same on all machines; see
+    ``sluice shared-store create-key``. The database never sees it."""
+    stale_after: float = 2.0
+    """How many seconds an auth service that cannot reach the database goes on; then it refuses everything (503)."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.hosts) <= MAX_STORE_HOSTS:
+            raise ValueError(f"hosts must name 1 to {MAX_STORE_HOSTS} servers")
+        for each in self.hosts:
+            host_and_port("hosts", each)
+        if bool(self.certificate_file) != bool(self.key_file):
+            raise ValueError("certificate_file and key_file belong together")
+        if not self.certificate_file and not self.password_file:
+            raise ValueError("certificate_file or password_file must say how to sign in to the database")
+        for key in ("ca_file", "certificate_file", "key_file", "password_file", "encryption_key_file"):
+            if (path := str(getattr(self, key))) and not path.startswith("/"):
+                raise ValueError(f"{key} {path[:200]!r} must be an absolute path")
+        if not 0.5 <= self.stale_after <= MAX_STALE_SECONDS:
+            raise ValueError(f"stale_after must be 0.5 to {MAX_STALE_SECONDS:.0f} seconds")
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """The servers as host and port."""
+        return [host_and_port("hosts", each) for each in self.hosts]
+
+
+def host_and_port(key: str, text: str) -> tuple[str, int]:
+    """``db.example.com:5432`` or ``[::1]:5432`` in two parts; raises ValueError."""
+    parts = urlsplit(f"//{text}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or not port or parts.netloc != text or parts.username is not None:
+        raise ValueError(f"{key} has {text[:200]!r}, which must be as in db.example.com:5432")
+    return host, port
 
 
 class AcmeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -297,9 +354,17 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     auth_port: int = 8082
     auth_services: int = 1
     """How many auth services of one home answer, on unix sockets; Envoy asks any that is there."""
+    auth_addresses: tuple[str, ...] = ()
+    """The auth services of several machines as ``auth-a.example.com:8082``, each at its own auth_host and auth_port;
+    Envoy asks any that is there. They need a shared_store."""
+    shared_store: SharedStoreConfig | None = None
+    """The database that auth services of several machines share, as a table ``[gateway.shared_store]``; without it
+    they share files of one home."""
     envoys: int = 1
     """How many Envoys serve the same port of one machine; each has an equal share of the limits of requests per
     second."""
+    envoy_machines: int = 1
+    """On how many machines Envoys like these answer; each Envoy has its share of the limits."""
     ext_authz: ExtAuthzConfig | None = None
     """Where proxies of your own ask by gRPC, as a table ``[gateway.ext_authz]``; without it there is no listener."""
     max_upstream_seconds: float = 3.0
@@ -346,6 +411,16 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"auth_services must be 1 to {MAX_AUTH_SERVICES}")
         if self.auth_services > 1 and self.auth_host:
             raise ValueError("auth_services above 1 share a home and its unix sockets: auth_host must be empty")
+        if self.auth_addresses and (self.auth_services > 1 or not self.auth_host or self.shared_store is None):
+            raise ValueError("auth_addresses needs auth_host and the table shared_store, and auth_services to be 1")
+        if len(self.auth_addresses) > MAX_AUTH_ADDRESSES:
+            raise ValueError(f"auth_addresses has more than {MAX_AUTH_ADDRESSES} addresses")
+        if len(set(self.auth_addresses)) != len(self.auth_addresses):
+            raise ValueError("auth_addresses has the same address twice")
+        for each in self.auth_addresses:
+            host_and_port("auth_addresses", each)
+        if not 1 <= self.envoy_machines <= MAX_AUTH_ADDRESSES:
+            raise ValueError(f"envoy_machines must be 1 to {MAX_AUTH_ADDRESSES}")
         if not 1 <= self.envoys <= MAX_ENVOYS:
             raise ValueError(f"envoys must be 1 to {MAX_ENVOYS}")
         if self.envoys > 1 and (not self.port or self.http3):
@@ -367,6 +442,18 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("acme.http_port must be another port than that of the gateway, which speaks TLS")
         if self.acme is not None and len(self.server_names) > MAX_ACME_NAMES:
             raise ValueError(f"server_names has more than {MAX_ACME_NAMES} names, which acme cannot have certified")
+
+    @property
+    def auth_places(self) -> list[tuple[str, int]]:
+        """Where the auth services are that are reached over the network, as host and port; empty: on sockets."""
+        if self.auth_addresses:
+            return [host_and_port("auth_addresses", each) for each in self.auth_addresses]
+        return [(self.auth_host, self.auth_port)] if self.auth_host else []
+
+    @property
+    def has_several_auth_services(self) -> bool:
+        """Whether another one can be asked when one does not answer."""
+        return self.auth_services > 1 or len(self.auth_addresses) > 1
 
     @property
     def has_named_certificate(self) -> bool:

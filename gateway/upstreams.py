@@ -88,9 +88,9 @@ class Legs:
         return isinstance(self.auth, TlsLeg) or isinstance(self.rest, TlsLeg)
 
 
-def discovery_type(leg: Leg) -> str:
+def discovery_type(*legs: Leg) -> str:
     """Names are looked up again and again, so that a process that moves is found."""
-    return "STRICT_DNS" if isinstance(leg, TlsLeg) and _ip(leg.host) is None else "STATIC"
+    return "STRICT_DNS" if any(isinstance(leg, TlsLeg) and _ip(leg.host) is None for leg in legs) else "STATIC"
 
 
 def address(leg: Leg) -> dict[str, object]:
@@ -189,7 +189,7 @@ def cluster(
     endpoints = [{"endpoint": {"address": address(each)}} for each in (leg, *replicas)]
     return {
         "name": name,
-        "type": discovery_type(leg),
+        "type": discovery_type(leg, *replicas),
         "dns_lookup_family": "ALL",
         "connect_timeout": connect_timeout,
         "transport_socket": transport_socket(leg, trust_domain, "h2" if http2 else "http/1.1"),

@@ -10,6 +10,7 @@ import msgspec
 from sluice.core import Home
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.credentials import FLUSH_SECONDS, Revocations, SessionLimits, session_snapshot, token_snapshot
+from sluice.gateway.shared_store import shared_files
 from sluice.pki.assertions import MAX_CHECKED, CheckHolders, Holders, SessionId, StreamHolder, TokenId
 
 IsValid = Callable[[StreamHolder], bool]
@@ -26,7 +27,8 @@ def validity_in(home: Home, config: GatewayConfig, clock: Callable[[], float] = 
 
     Client certificates and JWTs are looked at when a stream begins; after that only a revocation ends it.
     """
-    tokens, sessions, revocations = token_snapshot(home), session_snapshot(home), Revocations.of(home)
+    tokens, sessions, files = token_snapshot(home), session_snapshot(home), shared_files(home.gateway)
+    revocations = Revocations.of(home, None if files is None else files.check_fresh)
     limits = SessionLimits(config.session_lifetime, config.session_idle + FLUSH_SECONDS)
 
     def token_valid(identifier: TokenId, name: str, now: float) -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
 
-from sluice.core import CachedFile, locked, make_private_directory, read_secret, write_secret
+from sluice.core import CachedFile, make_private_directory, read_secret, write_secret
 from sluice.gateway.errors import GatewayError
+from sluice.gateway.shared_store import writers_lock
 
 LOCK_SECONDS = 10.0
 """How long a writer waits for the others."""
@@ -49,9 +50,10 @@ class RecordFile(Generic[_Book]):
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the writers' lock; raises ``StoreError`` when another process does not let go of it."""
+        """Hold the writers' lock; raises ``StoreError`` when another process does not let go of it, and
+        ``SharedStoreError`` when the home shares the file and its database cannot be used."""
         make_private_directory(self.path.parent)
-        with locked(self.path.parent, patience=LOCK_SECONDS):
+        with writers_lock(self.path.parent, patience=LOCK_SECONDS):
             yield
 
     def write(self, book: _Book) -> None:

@@ -25,13 +25,13 @@ from sluice.core import (
     Home,
     StoreError,
     file_stamp,
-    locked,
     make_private_directory,
     read_secret,
     sync_directory,
     write_secret,
 )
 from sluice.gateway.errors import RevocationError
+from sluice.gateway.shared_store import writers_lock
 from sluice.pki.assertions import CertificateId, Credential, Jti, SessionId, TokenId
 
 RevocationKind = Literal["token", "pass", "session", "user", "certificate"]
@@ -114,19 +114,25 @@ def decode(data: bytes) -> RevocationSet:
 class Revocations:
     """The set of one home: read, added to, and watched."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, path: Path, clock: Callable[[], float] = time.time, check_fresh: Callable[[], None] | None = None
+    ) -> None:
+        """``check_fresh`` raises when the file may be too old a copy to decide by; None: it is no copy."""
         self._path = path
+        self._check_fresh = check_fresh
         self._clock = clock
         # One value, so that threads never pair the stamp of one with the set of another.
         self._known: tuple[FileStamp | None, RevocationSet] = (None, RevocationSet())
 
     @classmethod
-    def of(cls, home: Home) -> Revocations:
+    def of(cls, home: Home, check_fresh: Callable[[], None] | None = None) -> Revocations:
         """That of ``home``; a missing file is an empty set."""
-        return cls(home.gateway / "revocations.jsonl")
+        return cls(home.gateway / "revocations.jsonl", check_fresh=check_fresh)
 
     def current(self) -> RevocationSet:
-        """The set as it is now, read again only when the file changed; raises when it cannot be read."""
+        """The set as it is now, read again only when the file changed; raises when it cannot be read, or is too old."""
+        if self._check_fresh is not None:
+            self._check_fresh()
         stamp, (known, current) = self._look(), self._known
         if stamp is None:
             current = RevocationSet()
@@ -147,7 +153,7 @@ class Revocations:
         now = self._clock()
         entry = Revocation(kind=kind, id=identifier, until=min(int(until), FOREVER), at=int(now), by=by)
         make_private_directory(self._path.parent)
-        with locked(self._path.parent):
+        with writers_lock(self._path.parent):
             kept = self._compacted(now)
             if len(kept) >= MAX_REVOCATIONS and now < until:
                 raise RevocationError(
@@ -167,7 +173,7 @@ class Revocations:
         Raises :class:`RevocationError`, and then nothing was added.
         """
         make_private_directory(self._path.parent)
-        with locked(self._path.parent):
+        with writers_lock(self._path.parent):
             now = self._clock()
             merged = {(each.kind, each.id): each for each in self.current().unexpired(now)}
             before = dict(merged)

@@ -19,8 +19,9 @@ import msgspec
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sluice.core import Home, locked, make_private_directory, read_secret, remove_leftovers, write_secret
+from sluice.core import Home, make_private_directory, read_secret, remove_leftovers, write_secret
 from sluice.gateway.errors import PassKeyError
+from sluice.gateway.shared_store import writers_lock
 
 ALGORITHM = "ES256"
 ROTATE_AFTER = dt.timedelta(hours=24)
@@ -91,7 +92,7 @@ class PassKeys:
         """Make, retire and read keys as it is due; whether the published set changed."""
         make_private_directory(self._directory)
         before = set(self._keys)
-        with locked(self._directory):
+        with writers_lock(self._directory.parent):
             remove_leftovers(self._directory)
             keys = self._read()
             due = plan(((key.kid, key.created) for key in keys.values()), now)

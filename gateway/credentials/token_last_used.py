@@ -9,9 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core import Home, StoreError, locked, make_private_directory, read_secret, write_secret
+from sluice.core import Home, StoreError, make_private_directory, read_secret, write_secret
 from sluice.gateway.credentials.api_tokens import MAX_TOKENS
 from sluice.gateway.credentials.record_file import LOCK_SECONDS
+from sluice.gateway.shared_store import writers_lock
 from sluice.pki.assertions import TokenId
 
 MAX_USE_FILE_BYTES = 1 << 20
@@ -51,7 +52,7 @@ class TokensLastUsed:
             return
         path = _file(self._home)
         make_private_directory(path.parent)
-        with locked(path.parent, patience=LOCK_SECONDS):
+        with writers_lock(path.parent, patience=LOCK_SECONDS):
             merged = _later(_later(self._known, read_last_used(self._home)), used)
             if len(merged) > MAX_TOKENS:
                 merged = dict(sorted(merged.items(), key=lambda entry: entry[1])[-MAX_TOKENS:])

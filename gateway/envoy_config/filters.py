@@ -198,7 +198,7 @@ def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> 
             # A decision changes nothing, and may be made twice. Half of the time, for one that hangs.
             **(
                 {"retry_policy": retrying(NOT_ANSWERED, try_seconds=config.authorization_timeout / 2)}
-                if config.auth_services > 1
+                if config.has_several_auth_services
                 else {}
             ),
             "authorization_response": {

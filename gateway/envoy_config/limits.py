@@ -29,7 +29,7 @@ def rate_limit(config: GatewayConfig) -> list[dict[str, object]]:
         ),
     ]
     # Of several Envoys each has its share: together they let no more pass than one would, wherever it comes in.
-    wanted = [(action, key, rate / config.envoys) for action, key, rate in limits if rate > 0]
+    wanted = [(action, key, rate / (config.envoys * config.envoy_machines)) for action, key, rate in limits if rate > 0]
     if not wanted:
         return []
     always = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}

@@ -174,7 +174,7 @@ def _auth_routes(config: GatewayConfig) -> list[dict[str, object]]:
         "typed_per_filter_config": dict(open_route()),
     }
     everything = _to_auth(config, {"path_separated_prefix": "/auth"}, NOT_SENT)
-    if config.auth_services == 1:
+    if not config.has_several_auth_services:
         return [refusal, everything]
     reads = exact_header(":method", "GET")
     # Of several auth services one may die before it has answered; what reads, or only makes a token, is asked again.
@@ -189,7 +189,7 @@ def _auth_routes(config: GatewayConfig) -> list[dict[str, object]]:
 def _to_auth(
     config: GatewayConfig, match: Mapping[str, object], retry_on: str, removed: Sequence[str] = ()
 ) -> dict[str, object]:
-    retry = {"retry_policy": retrying(retry_on)} if config.auth_services > 1 else {}
+    retry = {"retry_policy": retrying(retry_on)} if config.has_several_auth_services else {}
     return {
         "match": dict(match),
         "route": {"cluster": "auth", "timeout": seconds(config.request_timeout), **retry},

@@ -58,12 +58,11 @@ class EnvoyPaths:
 
 def legs_of(config: GatewayConfig, paths: EnvoyPaths, rest: tuple[str, int] | None = None) -> Legs:
     """Where Envoy finds the auth service and REST; ``rest`` is REST's address, None: its unix socket."""
-    auth_leg: Leg = UnixLeg(paths.auth_socket)
-    if config.auth_host:
-        auth_leg = TlsLeg(config.auth_host, config.auth_port, Role.AUTH)
-    others = tuple(UnixLeg(of_auth(paths.auth_socket, number)) for number in range(2, config.auth_services + 1))
+    auth: list[Leg] = [TlsLeg(host, port, Role.AUTH) for host, port in config.auth_places]
+    if not auth:
+        auth = [UnixLeg(of_auth(paths.auth_socket, number)) for number in range(1, config.auth_services + 1)]
     rest_leg = UnixLeg(paths.rest_socket) if rest is None else TlsLeg(*rest, Role.JOBMANAGER)
-    return Legs(auth_leg, rest_leg, UnixLeg(paths.connect_socket), others)
+    return Legs(auth[0], rest_leg, UnixLeg(paths.connect_socket), tuple(auth[1:]))
 
 
 def of_auth(socket: Path, number: int) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -34,7 +35,7 @@ from sluice.gateway.service.auth_api import AuthApi
 from sluice.gateway.service.checks import CheckService
 from sluice.gateway.service.discovery import Discovery, FetchKeys
 from sluice.gateway.service.ext_authz import AuthService
-from sluice.gateway.shared_store import SqliteStore
+from sluice.gateway.shared_store import SharedFiles, bind, leave, open_store
 from sluice.gateway.signin import Directory, Provider, SignIn, key_cache
 from sluice.gateway.ui import RevocationClient
 from sluice.pki import Role
@@ -77,9 +78,10 @@ async def auth_service(
         partial(_read_routes, flight_sql=config.flight_sql),
         remedy="start the cluster with `sluice up`",
     )
-    keys = PassKeys.of(home)
-    _refresh_keys(home, keys)
     async with contextlib.AsyncExitStack() as stack:
+        files = await stack.enter_async_context(_following(home, config))
+        keys = PassKeys.of(home)
+        await asyncio.to_thread(_refresh_keys, home, keys)
         log = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
         audit = AuditWriter(log)
         stack.push_async_callback(audit.close)
@@ -90,7 +92,7 @@ async def auth_service(
             tokens=token_snapshot(home),
             users=user_snapshot(home),
             sessions=SessionStore(home, SessionLimits(config.session_lifetime, config.session_idle)),
-            revocations=Revocations.of(home),
+            revocations=Revocations.of(home, None if files is None else files.check_fresh),
             pass_keys=keys,
             policy=policy,
             trust_domain=trust_domain,
@@ -102,7 +104,7 @@ async def auth_service(
         policy.get()
         use = TokensLastUsed(home)
         provider = None if config.oidc is None else Provider(config.oidc, config.origin)
-        store = stack.enter_context(contextlib.closing(SqliteStore.of(home)))
+        store = stack.enter_context(contextlib.closing(open_store(home)))
         sign_in = SignIn(config, authenticator, audit, trust_domain, store, provider, use)
         for _, cache in authenticator.issuers.values():
             stack.push_async_callback(cache.close)
@@ -119,6 +121,24 @@ async def auth_service(
         stack.push_async_callback(end_tasks, asyncio.create_task(discovery.keep_fresh(), name="token-keys"))
         checks = CheckService(authenticator, routes, audit, sign_in, AssertionSigner(keys))
         yield AuthService(checks, AuthApi(sign_in, home, authority), discovery)
+
+
+@contextlib.asynccontextmanager
+async def _following(home: Home, config: GatewayConfig) -> AsyncIterator[SharedFiles | None]:
+    """The credential files of ``home``, kept up to date with other machines; None: they are its own."""
+    if config.shared_store is None:
+        leave(home)
+        yield None
+        return
+    files = await asyncio.to_thread(bind, home, config.shared_store)
+    ended = threading.Event()
+    following = asyncio.create_task(asyncio.to_thread(files.follow, ended))
+    try:
+        yield files
+    finally:
+        ended.set()
+        await following
+        files.close()
 
 
 def _token_keys(directory: Path, locate: Locate) -> FetchKeys:

@@ -1,4 +1,4 @@
-"""Short-lived state that several auth services share: sign-ins under way, codes that are good once, failures."""
+"""What several auth services share: short-lived state, and on several machines their credential files."""
 
 import lazy_loader
 

@@ -1,3 +1,12 @@
+from .binding import (
+    bind as bind,
+    leave as leave,
+    open_store as open_store,
+    shared_files as shared_files,
+    writers_lock as writers_lock,
+)
+from .cipher import new_key as new_key
+from .shared_files import SharedFiles as SharedFiles
 from .sqlite import SqliteStore as SqliteStore, shared_store_file as shared_store_file
 from .store import (
     MAX_VALUE_BYTES as MAX_VALUE_BYTES,

@@ -1,0 +1,114 @@
+"""Which store a home belongs to: recorded in the home, so that each command that changes a file of it knows."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sluice.core import FileStamp, Home, file_stamp, locked, make_private_directory, read_secret, write_secret
+from sluice.gateway.config import SharedStoreConfig
+from sluice.gateway.errors import SharedStoreError
+from sluice.gateway.shared_store.cipher import StoreCipher
+from sluice.gateway.shared_store.sqlite import SqliteStore
+from sluice.gateway.shared_store.store import SharedStore
+
+if TYPE_CHECKING:
+    from sluice.gateway.shared_store.shared_files import SharedFiles
+
+RECORD = "shared-store.json"
+STATE = "shared-store-state.json"
+_MAX_RECORD_BYTES = 64 << 10
+_known: dict[Path, tuple[FileStamp, SharedFiles]] = {}
+_mutex = threading.Lock()
+
+
+def bind(home: Home, config: SharedStoreConfig) -> SharedFiles:
+    """The files that ``home`` shares through this database, brought up to date. All who use the home know of it then.
+
+    Raises:
+        SharedStoreError: the database cannot be used, or has content of its own beside that of the home.
+    """
+    StoreCipher.from_file(Path(config.encryption_key_file))
+    make_private_directory(home.gateway)
+    path, data = home.gateway / RECORD, msgspec.json.encode(config)
+    if not path.exists() or read_secret(path, _MAX_RECORD_BYTES) != data:
+        write_secret(path, data)
+    files = shared_files(home.gateway)
+    if files is None:
+        raise SharedStoreError(f"{path} went away", "does another auth service use this home without shared_store?")
+    files.pull()
+    return files
+
+
+def leave(home: Home) -> None:
+    """Go on with the files of ``home`` as they are, for this machine alone."""
+    (home.gateway / RECORD).unlink(missing_ok=True)
+    (home.gateway / STATE).unlink(missing_ok=True)
+
+
+def shared_files(directory: Path) -> SharedFiles | None:
+    """What the home with this ``gateway`` directory shares with other machines; None: nothing."""
+    path = directory / RECORD
+    stamp = file_stamp(path)
+    if stamp is None:
+        return None
+    with _needing_driver():
+        from sluice.gateway.shared_store.shared_files import SharedFiles
+
+    with _mutex:
+        known = _known.get(directory)
+        if known is None or known[0] != stamp:
+            config = read_record(path)
+            cipher = StoreCipher.from_file(Path(config.encryption_key_file))
+            known = _known[directory] = stamp, SharedFiles(directory, config, cipher)
+        return known[1]
+
+
+def read_record(path: Path) -> SharedStoreConfig:
+    """The settings in a home's record."""
+    try:
+        return msgspec.json.decode(read_secret(path, _MAX_RECORD_BYTES), type=SharedStoreConfig)
+    except msgspec.MsgspecError as error:
+        raise SharedStoreError(f"{path} is damaged", "remove it and start the auth service") from error
+
+
+def open_store(home: Home) -> SharedStore:
+    """Where the auth services of ``home`` keep short-lived state: its database, or a file."""
+    path = home.gateway / RECORD
+    if not path.exists():
+        return SqliteStore.of(home)
+    with _needing_driver():
+        from sluice.gateway.shared_store.database import Database
+        from sluice.gateway.shared_store.postgres import PostgresStore
+
+    config = read_record(path)
+    return PostgresStore(Database(config), StoreCipher.from_file(Path(config.encryption_key_file)))
+
+
+@contextlib.contextmanager
+def writers_lock(directory: Path, *, patience: float | None = None) -> Iterator[None]:
+    """Hold the writers' lock of the credential files in a home's ``gateway`` directory, on all machines that share it.
+
+    Raises:
+        StoreError: another process does not let go of it within ``patience`` seconds.
+        SharedStoreError: the database cannot be used; the files are as before.
+    """
+    files = shared_files(directory)
+    with locked(directory, patience=patience) if files is None else files.writing():
+        yield
+
+
+@contextlib.contextmanager
+def _needing_driver() -> Iterator[None]:
+    """For imports that are late: homes that share nothing, nearly all of them, need no driver of a database."""
+    try:
+        yield
+    except ImportError as error:
+        raise SharedStoreError(
+            f"gateway.shared_store needs a package that is not installed: {error}", "pip install 'sluice[postgresql]'"
+        ) from error

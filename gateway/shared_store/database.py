@@ -1,0 +1,223 @@
+"""Connections to the PostgreSQL database of a shared store: TLS 1.3, bounded waits, the server that takes writes."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pg8000.exceptions import DatabaseError, InterfaceError
+from pg8000.native import Connection
+
+from sluice.core import StoreError, read_deployed_secret
+from sluice.gateway.config import SharedStoreConfig
+from sluice.gateway.errors import SharedStoreError
+
+ANSWER_SECONDS = 5.0
+"""How long the database may take for an answer, and a transaction for its lock."""
+_MAX_PASSWORD_BYTES = 1024
+_SCHEMA_LOCK = 0x536C75696365
+"""Of ``pg_advisory_xact_lock``: one process at a time makes the tables."""
+
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS sluice_head (
+        one boolean PRIMARY KEY DEFAULT true CHECK (one), version integer NOT NULL,
+        store text NOT NULL, revision bigint NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS sluice_files (
+        name text PRIMARY KEY, revision bigint NOT NULL, content bytea)""",
+    "CREATE INDEX IF NOT EXISTS sluice_files_by_revision ON sluice_files (revision)",
+    """CREATE TABLE IF NOT EXISTS sluice_entries (
+        space text NOT NULL, key bytea NOT NULL, value bytea NOT NULL, since double precision NOT NULL,
+        until double precision NOT NULL, grouping bytea NOT NULL, PRIMARY KEY (space, key))""",
+    "CREATE INDEX IF NOT EXISTS sluice_entries_by_end ON sluice_entries (space, until)",
+    "CREATE INDEX IF NOT EXISTS sluice_entries_by_group ON sluice_entries (space, grouping, since)",
+    "INSERT INTO sluice_head (version, store, revision) VALUES (1, gen_random_uuid()::text, 0) ON CONFLICT DO NOTHING",
+)
+_VERSION = 1
+
+
+class Database:
+    """One connection, made when it is needed and again after an error; one transaction at a time, from any thread."""
+
+    def __init__(self, config: SharedStoreConfig) -> None:
+        self._config = config
+        self._mutex = threading.Lock()
+        self._connection: Connection | None = None
+        self._failed = False
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Statements]:
+        """Run statements that count together, when the block has been left without error, and durably then.
+
+        Raises:
+            SharedStoreError: the database cannot be used. If its connection broke at the end, the transaction may
+                count all the same.
+        """
+        if not self._mutex.acquire(timeout=2 * ANSWER_SECONDS):
+            raise SharedStoreError("other requests keep the connection to the database", "try again")
+        try:
+            with self._failing():
+                connection = self._begin()
+            try:
+                yield Statements(self, connection)
+                with self._failing():
+                    self._commit(connection)
+            except BaseException:
+                self._roll_back()
+                raise
+        finally:
+            self._mutex.release()
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._mutex:
+            self._drop()
+
+    def run(self, connection: Connection, statement: str, values: dict[str, object]) -> list[list[Any]]:
+        """One statement of a transaction."""
+        with self._failing():
+            return connection.run(statement, **values) or []
+
+    def _begin(self) -> Connection:
+        """A connection in a transaction. One that the server has closed is replaced, once; nothing was asked on it."""
+        self._failed = False
+        if self._connection is not None:
+            with contextlib.suppress(DatabaseError, InterfaceError, OSError):
+                self._connection.run("BEGIN")
+                return self._connection
+            self._drop()
+        self._connection = connection = self._connected()
+        connection.run("BEGIN")
+        return connection
+
+    def _commit(self, connection: Connection) -> None:
+        """PostgreSQL takes a COMMIT after a statement that failed for a ROLLBACK, and says nothing."""
+        if self._failed:
+            raise SharedStoreError("a statement of the transaction failed: nothing was changed", "try again")
+        connection.run("COMMIT")
+
+    def _roll_back(self) -> None:
+        try:
+            if self._connection is not None:
+                self._connection.run("ROLLBACK")
+        except (DatabaseError, InterfaceError, OSError):
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(DatabaseError, InterfaceError, OSError):
+                self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> Connection:
+        refused: list[str] = []
+        for host, port in self._config.addresses:
+            try:
+                connection = self._connected_to(host, port)
+            except (DatabaseError, InterfaceError, OSError) as error:
+                refused.append(f"{host}:{port}: {explained(error)}")
+                continue
+            try:
+                [[replica]] = connection.run("SELECT pg_is_in_recovery()")
+                if not replica:
+                    _prepare(connection)
+                    return connection
+                refused.append(f"{host}:{port}: it is a replica and takes no writes")
+            except (DatabaseError, InterfaceError, OSError) as error:
+                refused.append(f"{host}:{port}: {explained(error)}")
+            with contextlib.suppress(DatabaseError, InterfaceError, OSError):
+                connection.close()
+        raise SharedStoreError(f"no database server can be used ({'; '.join(refused)})", "see gateway.shared_store")
+
+    def _connected_to(self, host: str, port: int) -> Connection:
+        config = self._config
+        milliseconds = str(int(ANSWER_SECONDS * 1000))
+        return Connection(
+            config.user,
+            host=host,
+            port=port,
+            database=config.database,
+            password=_password(config.password_file),
+            ssl_context=_context(config),
+            timeout=ANSWER_SECONDS + 1.0,
+            application_name="sluice-auth",
+            startup_params={
+                "lock_timeout": milliseconds,
+                "statement_timeout": milliseconds,
+                "idle_in_transaction_session_timeout": milliseconds,
+                # What has been answered is on disk, whatever the server's default.
+                "synchronous_commit": "on",
+            },
+        )
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except DatabaseError as error:
+            self._failed = True
+            raise SharedStoreError(f"the database refused: {explained(error)}", "see its log") from error
+        except (InterfaceError, OSError) as error:
+            self._drop()
+            raise SharedStoreError(f"the database does not answer: {explained(error)}", "is it running?") from error
+
+
+class Statements:
+    """The statements of one transaction."""
+
+    def __init__(self, database: Database, connection: Connection) -> None:
+        self._database = database
+        self._connection = connection
+
+    def run(self, statement: str, **values: object) -> list[list[Any]]:
+        """Run one; ``:name`` in it stands for one of ``values``. Returns the rows."""
+        return self._database.run(self._connection, statement, values)
+
+
+def explained(error: Exception) -> str:
+    """What a server or the network said, in a line and without what was sent to it."""
+    if isinstance(error, DatabaseError) and error.args and isinstance(error.args[0], dict):
+        return str(error.args[0].get("M", "no reason"))[:300]
+    return (str(error) or type(error).__name__)[:300]
+
+
+def _prepare(connection: Connection) -> None:
+    """Make the tables where there are none, and refuse those of another version."""
+    [[found]] = connection.run("SELECT to_regclass('sluice_head') IS NOT NULL")
+    if not found:
+        connection.run("BEGIN")
+        connection.run("SELECT pg_advisory_xact_lock(:lock)", lock=_SCHEMA_LOCK)
+        for statement in _SCHEMA:
+            connection.run(statement)
+        connection.run("COMMIT")
+    [[version]] = connection.run("SELECT version FROM sluice_head")
+    if version != _VERSION:
+        raise SharedStoreError(
+            f"the tables of the database are of version {version}, which this program does not know",
+            "use the release that made them",
+        )
+
+
+def _password(path: str) -> str | None:
+    if not path:
+        return None
+    try:
+        return read_deployed_secret(Path(path), _MAX_PASSWORD_BYTES).decode().rstrip("\n")
+    except (StoreError, UnicodeDecodeError) as error:
+        raise SharedStoreError(f"cannot read the password of the database in {path}", "check the file") from error
+
+
+def _context(config: SharedStoreConfig) -> ssl.SSLContext:
+    """Read again for each connection, so that renewed certificates count."""
+    try:
+        context = ssl.create_default_context(cafile=config.ca_file or None)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if config.certificate_file:
+            read_deployed_secret(Path(config.key_file))
+            context.load_cert_chain(config.certificate_file, config.key_file)
+    except (OSError, StoreError) as error:
+        raise SharedStoreError(f"cannot use the certificates of gateway.shared_store: {error}", "check them") from error
+    return context

@@ -1,0 +1,325 @@
+"""The credential files of auth services on several machines: a database has them, and each home has copies.
+
+Readers read the copies, which follow the database within :data:`POLL_SECONDS`. A writer has the database's lock: it
+begins with the newest content, changes its copies, and what it changed counts on all machines once the database has
+committed it. Nothing is changed while the database is away, so copies that are a moment old are never wrong by much;
+a reader learns from :meth:`SharedFiles.check_fresh` when they are too old to decide by.
+
+The database numbers its changes (*revision*). A home notes how far it has come, and refuses a database that has gone
+back or has been replaced: it may have forgotten a revocation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from sluice.core import StoreError, locked, make_private_directory, read_secret, write_secret
+from sluice.gateway.config import SharedStoreConfig
+from sluice.gateway.errors import SharedStoreError
+from sluice.gateway.shared_store.binding import STATE
+from sluice.gateway.shared_store.cipher import StoreCipher
+from sluice.gateway.shared_store.database import Database, Statements
+
+_LOG = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1
+LOCK_SECONDS = 10.0
+"""How long the other processes of this machine are waited for."""
+MAX_FILE_BYTES = 16 << 20
+MAX_FILES = 256
+PENDING = "shared-store-pending"
+"""Is there while a writer changes the copies; when it was killed, the copies are taken from the database again."""
+_SHARED = re.compile(
+    r"tokens\.json|users\.json|sessions\.json|token-use\.json|revocations\.jsonl|pass-keys/[0-9]{10,12}-[0-9a-f]{16}\.pem"
+)
+
+
+_HEAD = "SELECT store, revision FROM sluice_head"
+_LOCK_HEAD = f"{_HEAD} FOR UPDATE"
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far a home has come.
+
+    Attributes:
+        store: id of the database's content, made with its tables.
+        revision: that of the copies.
+    """
+
+    store: str
+    revision: int
+
+
+class SharedFiles:
+    """The copies in ``directory`` (``gateway`` in a home) of the files in ``database``."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: SharedStoreConfig,
+        cipher: StoreCipher,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directory = directory
+        # Two connections: a writer that waits for another machine must not keep the reader waiting.
+        self._reads, self._writes = Database(config), Database(config)
+        self._cipher = cipher
+        self._stale_after = config.stale_after
+        self._clock = clock
+        self._confirmed: float | None = None
+        self._revision = -1
+        """That of the copies as far as this process knows; -1: all of them must be compared."""
+
+    @property
+    def revision(self) -> int:
+        """The number of the newest change that this process knows of."""
+        return self._revision
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the writers' lock on all machines; the copies are the newest, and changes count after the block.
+
+        Raises:
+            SharedStoreError: the database cannot be used; the copies are as before. When only its last answer was
+                lost, the change may count all the same.
+        """
+        with self._locked():
+            before: dict[str, bytes] | None = None
+            try:
+                with self._writes.transaction() as statements:
+                    self._confirm_by(statements, lock=True)
+                    before = self._copies()
+                    write_secret(self._directory / PENDING, b"")
+                    yield
+                    store, revision = self._store_changes(statements, before)
+            except BaseException:
+                if before is not None:
+                    self._put_back(before)
+                raise
+            self._note(store, revision)
+            (self._directory / PENDING).unlink(missing_ok=True)
+            self._revision = revision
+
+    def pull(self) -> None:
+        """Bring the copies up to date; waits for the database and the disk."""
+        with self._reads.transaction() as statements:
+            store, revision = _head(statements)
+        if revision == self._revision and not (self._directory / PENDING).exists() and self._state_is(store):
+            self._confirmed = self._clock()
+            return
+        with self._locked(), self._reads.transaction() as statements:
+            self._confirm_by(statements)
+
+    def follow(self, ended: threading.Event) -> None:
+        """Keep the copies up to date until ``ended`` is set; for a thread of its own."""
+        failing = False
+        while not ended.wait(POLL_SECONDS):
+            try:
+                self.pull()
+            except (SharedStoreError, StoreError) as error:
+                if not failing:
+                    _LOG.error("cannot follow the shared store: %s", error)
+                failing = True
+            else:
+                if failing:
+                    _LOG.info("the shared store answers again")
+                failing = False
+
+    def check_fresh(self) -> None:
+        """Raise :class:`SharedStoreError` when the copies may be too old to decide by; waits for nothing."""
+        if self._confirmed is None or self._clock() - self._confirmed > self._stale_after:
+            raise SharedStoreError(
+                f"the shared store has not answered for more than {self._stale_after:g} seconds",
+                "nobody is let in meanwhile, for what was revoked is not known; is the database running?",
+            )
+
+    def replace_store(self) -> int:
+        """Make this machine's copies the content of the database, whatever it has; returns how many files there are.
+
+        For the first machine of a store, and after the database was lost.
+        """
+        with self._locked(), self._writes.transaction() as statements:
+            [[store, revision]] = statements.run(_LOCK_HEAD)
+            known = self._state()
+            revision = max(revision, known.revision if known is not None else 0) + 1
+            statements.run("DELETE FROM sluice_files")
+            copies = self._copies()
+            for name, content in copies.items():
+                self._upload(statements, store, revision, name, content)
+            statements.run("UPDATE sluice_head SET revision = :revision", revision=revision)
+            self._note(store, revision)
+            return len(copies)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._reads.close()
+        self._writes.close()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        make_private_directory(self._directory)
+        with locked(self._directory, patience=LOCK_SECONDS):
+            yield
+
+    def _confirm_by(self, statements: Statements, *, lock: bool = False) -> None:
+        """Take what is newer than the copies; with the lock of this machine."""
+        moment = self._clock()
+        store, revision = _head(statements, lock=lock)
+        known, whole = self._state(), (self._directory / PENDING).exists()
+        if known is None and (copies := self._copies()):
+            if revision == 0:
+                revision = self._begin_store(statements, store, copies)
+            else:
+                self._check_same(statements, store, copies)
+        if known is not None and (known.store != store or revision < known.revision):
+            raise SharedStoreError(
+                f"the database has gone back: this machine has change {known.revision} of store {known.store}, and the "
+                f"database has change {revision} of {store}",
+                "restore a newer state of the database, or make this machine's files its content: "
+                "`sluice shared-store upload`",
+            )
+        since = -1 if known is None or whole or self._revision < 0 else min(self._revision, known.revision)
+        if since < revision:
+            self._take(statements, store, since)
+        if known is None or known.revision != revision:
+            self._note(store, revision)
+        (self._directory / PENDING).unlink(missing_ok=True)
+        self._revision = revision
+        self._confirmed = moment
+
+    def _take(self, statements: Statements, store: str, since: int) -> None:
+        """Write the files that changed after ``since``; with -1 all of them, and remove all others."""
+        names = set()
+        rows = statements.run("SELECT name, revision, content FROM sluice_files WHERE revision > :since", since=since)
+        for name, revision, content in rows:
+            if not _SHARED.fullmatch(name):
+                raise SharedStoreError(f"the database has a file {name[:200]!r}, which nobody shares")
+            names.add(name)
+            path = self._directory / name
+            if content is None:
+                path.unlink(missing_ok=True)
+            else:
+                self._write(path, self._cipher.decrypted(bytes(content), _context(store, name, revision)))
+        if since < 0:
+            for name in self._names():
+                if name not in names:
+                    (self._directory / name).unlink(missing_ok=True)
+
+    def _store_changes(self, statements: Statements, before: Mapping[str, bytes]) -> tuple[str, int]:
+        """Put what has changed since ``before`` into the database; returns the store and the revision this makes."""
+        after = self._copies()
+        changed = {name: content for name, content in after.items() if before.get(name) != content}
+        gone = before.keys() - after.keys()
+        store, revision = _head(statements)
+        if not changed and not gone:
+            return store, revision
+        revision += 1
+        for name, content in changed.items():
+            self._upload(statements, store, revision, name, content)
+        for name in gone:
+            statements.run(
+                "UPDATE sluice_files SET revision = :revision, content = NULL WHERE name = :name",
+                revision=revision,
+                name=name,
+            )
+        statements.run("UPDATE sluice_head SET revision = :revision", revision=revision)
+        return store, revision
+
+    def _begin_store(self, statements: Statements, store: str, copies: Mapping[str, bytes]) -> int:
+        """Fill an empty database with what this home has; the lock is on the head, so there is one who does."""
+        _head(statements, lock=True)
+        revision = _head(statements)[1] or 1
+        if revision > 1:
+            self._check_same(statements, store, copies)
+            return revision
+        for name, content in copies.items():
+            self._upload(statements, store, revision, name, content)
+        statements.run("UPDATE sluice_head SET revision = :revision", revision=revision)
+        return revision
+
+    def _check_same(self, statements: Statements, store: str, copies: Mapping[str, bytes]) -> None:
+        """Refuse to overwrite files that this home had before it shared any."""
+        rows = statements.run("SELECT name, revision, content FROM sluice_files WHERE content IS NOT NULL")
+        theirs = {
+            name: self._cipher.decrypted(bytes(content), _context(store, name, revision))
+            for name, revision, content in rows
+        }
+        if differing := sorted(name for name, content in copies.items() if theirs.get(name) != content):
+            raise SharedStoreError(
+                f"the database has content already, and this home has files of its own ({', '.join(differing)[:300]})",
+                f"move them out of {self._directory}, or make them the content for all machines: "
+                "`sluice shared-store upload`",
+            )
+
+    def _upload(self, statements: Statements, store: str, revision: int, name: str, content: bytes) -> None:
+        if len(content) > MAX_FILE_BYTES:
+            raise SharedStoreError(f"{name} is larger than {MAX_FILE_BYTES} bytes")
+        statements.run(
+            "INSERT INTO sluice_files (name, revision, content) VALUES (:name, :revision, :content)"
+            " ON CONFLICT (name) DO UPDATE SET revision = EXCLUDED.revision, content = EXCLUDED.content",
+            name=name,
+            revision=revision,
+            content=self._cipher.encrypted(content, _context(store, name, revision)),
+        )
+
+    def _put_back(self, before: Mapping[str, bytes]) -> None:
+        for name in self._names():
+            if name not in before:
+                (self._directory / name).unlink(missing_ok=True)
+        for name, content in before.items():
+            self._write(self._directory / name, content)
+        (self._directory / PENDING).unlink(missing_ok=True)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        try:
+            if read_secret(path, MAX_FILE_BYTES) == content:
+                return
+        except StoreError:
+            pass  # it is missing, or not as it should be
+        make_private_directory(path.parent)
+        write_secret(path, content)
+
+    def _names(self) -> list[str]:
+        found = [*self._directory.glob("*.json*"), *self._directory.glob("pass-keys/*.pem")]
+        names = sorted(path.relative_to(self._directory).as_posix() for path in found)
+        names = [name for name in names if _SHARED.fullmatch(name)]
+        if len(names) > MAX_FILES:
+            raise SharedStoreError(f"{self._directory} has more than {MAX_FILES} files to share")
+        return names
+
+    def _copies(self) -> dict[str, bytes]:
+        return {name: read_secret(self._directory / name, MAX_FILE_BYTES) for name in self._names()}
+
+    def _state(self) -> State | None:
+        path = self._directory / STATE
+        if not path.exists():
+            return None
+        try:
+            return msgspec.json.decode(read_secret(path, 4096), type=State)
+        except msgspec.MsgspecError as error:
+            raise SharedStoreError(f"{path} is damaged", "remove it and the copies beside it") from error
+
+    def _state_is(self, store: str) -> bool:
+        known = self._state()
+        return known is not None and (known.store, known.revision) == (store, self._revision)
+
+    def _note(self, store: str, revision: int) -> None:
+        write_secret(self._directory / STATE, msgspec.json.encode(State(store=store, revision=revision)))
+
+
+def _head(statements: Statements, *, lock: bool = False) -> tuple[str, int]:
+    """The store's id and revision; with ``lock`` until the end of the transaction nobody else changes it."""
+    [[store, revision]] = statements.run(_LOCK_HEAD if lock else _HEAD)
+    return str(store), int(revision)
+
+
+def _context(store: str, name: str, revision: int) -> str:
+    return f"file {store} {name} {revision}"

@@ -1,0 +1,281 @@
+"""Credential files of several machines: one writer at a time, no change lost, and no way back to what was revoked."""
+
+from __future__ import annotations
+
+import datetime as dt
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sluice.core import Home, write_secret
+from sluice.gateway.credentials import PassKeys, Revocations, TokenStore, UserStore
+from sluice.gateway.errors import SharedStoreError
+from sluice.gateway.shared_store.binding import STATE
+from sluice.gateway.shared_store.shared_files import PENDING
+from tests.postgres.conftest import Machine
+from tests.postgres.server import Server
+
+HOUR = dt.timedelta(hours=1)
+
+
+def created(home: Home, name: str = "ada") -> str:
+    return TokenStore(home).create(name, "submitter", HOUR)[0].id
+
+
+def ids(home: Home) -> set[str]:
+    return {record.id for record in TokenStore(home).read().records}
+
+
+def test_what_one_machine_writes_the_other_has(machine: Machine) -> None:
+    (one, files), (other, others) = machine("one"), machine("other")
+    token = created(one)
+    UserStore(one).add("grace", "correct horse battery", roles=("viewer",), groups=())
+    PassKeys.of(one).refresh(1_800_000_000.0)
+    others.pull()
+    assert ids(other) == {token}
+    assert UserStore(other).read().get("grace") is not None
+    assert [path.name for path in sorted((other.gateway / "pass-keys").iterdir())] == [
+        path.name for path in sorted((one.gateway / "pass-keys").iterdir())
+    ]
+    Revocations.of(other).revoke(("user", "grace"))
+    UserStore(other).remove("grace")
+    files.pull()
+    assert Revocations.of(one).is_revoked(("user", "grace"))
+    assert UserStore(one).read().get("grace") is None
+    assert files.revision == others.revision
+
+
+def test_retired_keys_go_on_all_machines(machine: Machine) -> None:
+    (one, _), (other, others) = machine("one"), machine("other")
+    keys, start = PassKeys.of(one), 1_800_000_000.0
+    keys.refresh(start)
+    keys.refresh(start + 90_000)
+    others.pull()
+    assert len(list((other.gateway / "pass-keys").iterdir())) == 2
+    keys.refresh(start + 180_000)
+    keys.refresh(start + 190_000)
+    others.pull()
+    names = {path.name for path in (other.gateway / "pass-keys").iterdir()}
+    assert names == {path.name for path in (one.gateway / "pass-keys").iterdir()}
+    assert not any(name.startswith(str(int(start))) for name in names)
+
+
+def test_writers_on_several_machines_lose_nothing(machine: Machine) -> None:
+    homes = [machine(name)[0] for name in ("one", "two", "three")]
+    with ThreadPoolExecutor(9) as pool:
+        made = list(pool.map(lambda number: created(homes[number % 3], f"user-{number}"), range(45)))
+    assert len(set(made)) == 45
+    for home, files in (machine(name) for name in ("one", "two", "three")):
+        files.pull()
+        assert ids(home) == set(made)
+
+
+def test_the_database_reads_nothing(machine: Machine, server: Server) -> None:
+    home, _ = machine("one")
+    created(home)
+    PassKeys.of(home).refresh(1_800_000_000.0)
+    rows = server.sql("SELECT encode(content, 'escape') FROM sluice_files", "sluice")
+    assert rows
+    for word in ("ada", "submitter", "PRIVATE", "BEGIN"):
+        assert word not in rows
+
+
+def test_without_the_database_nothing_changes(machine: Machine, server: Server) -> None:
+    home, files = machine("one")
+    token = created(home)
+    before = {path.name: path.read_bytes() for path in home.gateway.iterdir() if path.is_file()}
+    server.stop()
+    try:
+        for change in (lambda: created(home), lambda: Revocations.of(home).revoke(("user", "ada"))):
+            with pytest.raises(SharedStoreError):
+                change()
+        assert {path.name: path.read_bytes() for path in home.gateway.iterdir() if path.is_file()} == before
+    finally:
+        server.start()
+    assert ids(home) == {token}
+    Revocations.of(home).revoke(("user", "ada"))
+    files.pull()
+    assert Revocations.of(home).is_revoked(("user", "ada"))
+
+
+def test_a_lost_connection_before_the_commit_puts_everything_back(machine: Machine, server: Server) -> None:
+    home, files = machine("one")
+    token = created(home)
+
+    def interrupted() -> None:
+        with files.writing():
+            write_secret(home.gateway / "tokens.json", b"not committed")
+            write_secret(home.gateway / "users.json", b"new")
+            server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'sluice'")
+
+    with pytest.raises(SharedStoreError):
+        interrupted()
+    assert ids(home) == {token}
+    assert not (home.gateway / "users.json").exists()
+    assert not (home.gateway / PENDING).exists()
+    assert created(home) in ids(home)
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from sluice.core import Home, write_secret
+from sluice.gateway.shared_store import shared_files
+home = Home.at(Path(sys.argv[1]))
+with shared_files(home.gateway).writing():
+    write_secret(home.gateway / "tokens.json", b"of one who was killed")
+    write_secret(home.gateway / "users.json", b"likewise")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_writer_killed_in_the_middle_leaves_nothing(machine: Machine) -> None:
+    home, files = machine("one")
+    token = created(home)
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(home.root)], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert (home.gateway / "tokens.json").read_bytes() == b"of one who was killed"
+    assert (home.gateway / PENDING).exists()
+    files.pull()
+    assert ids(home) == {token}
+    assert not (home.gateway / "users.json").exists()
+    assert not (home.gateway / PENDING).exists()
+
+
+def test_a_change_by_hand_does_not_outlive_a_start(machine: Machine) -> None:
+    home, files = machine("one")
+    token = created(home)
+    files.close()
+    write_secret(home.gateway / "tokens.json", b"[]")
+    _, again = machine("one", stale_after=3.0)
+    assert ids(home) == {token}
+    assert again.revision == files.revision
+
+
+def test_a_database_that_went_back_is_refused(machine: Machine, server: Server) -> None:
+    (home, files), (other, others) = machine("one"), machine("other")
+    token = created(home)
+    server.sql("CREATE TABLE kept AS TABLE sluice_files", "sluice")
+    try:
+        old = server.sql("SELECT revision FROM sluice_head", "sluice")
+        TokenStore(home).revoke(TokenStore(home).read().records[0].id)
+        server.sql(
+            f"DELETE FROM sluice_files; INSERT INTO sluice_files TABLE kept; UPDATE sluice_head SET revision = {old}",  # noqa: S608
+            "sluice",
+        )
+    finally:
+        server.sql("DROP TABLE kept", "sluice")
+    for refused in (files.pull, lambda: created(home)):
+        with pytest.raises(SharedStoreError, match="gone back"):
+            refused()
+    assert [record.state(time.time()) for record in TokenStore(home).read().records] == ["revoked"]
+    assert files.replace_store() >= 1
+    others.pull()
+    assert [record.state(time.time()) for record in TokenStore(other).read().records] == ["revoked"]
+    assert ids(other) == {token}
+
+
+def test_an_emptied_database_is_refused(machine: Machine, server: Server) -> None:
+    home, files = machine("one")
+    created(home)
+    for table in ("sluice_head", "sluice_files", "sluice_entries"):
+        server.sql(f"DROP TABLE {table}", "sluice")
+    files.close()
+    with pytest.raises(SharedStoreError, match="gone back"):
+        files.pull()
+    assert len(ids(home)) == 1
+
+
+def test_a_home_with_files_of_its_own_does_not_lose_them(machine: Machine, tmp_path: Path) -> None:
+    one, _ = machine("one")
+    token = created(one)
+    single = Home.at(tmp_path / "other")
+    mine = created(single)
+    with pytest.raises(SharedStoreError, match=r"files of its own \(tokens.json\)"):
+        machine("other")
+    assert ids(single) == {mine}
+    (single.gateway / "tokens.json").unlink()
+    machine("other")
+    assert ids(single) == {token}
+
+
+def test_the_first_home_fills_the_database(machine: Machine, tmp_path: Path) -> None:
+    mine = created(Home.at(tmp_path / "one"))
+    machine("one")
+    assert ids(machine("other")[0]) == {mine}
+
+
+def test_changed_rows_are_refused(machine: Machine, server: Server) -> None:
+    (one, _), (other, others) = machine("one"), machine("other")
+    token = created(one)
+    others.pull()
+    Revocations.of(one).revoke(("user", "ada"))
+    for forged in (
+        "content = (SELECT content FROM sluice_files WHERE name = 'tokens.json') WHERE name = 'revocations.jsonl'",
+        "name = '../../escaped' WHERE name = 'revocations.jsonl'",
+    ):
+        server.sql(f"UPDATE sluice_files SET {forged}", "sluice")  # noqa: S608  our own words
+        with pytest.raises(SharedStoreError, match=r"changed|nobody shares"):
+            others.pull()
+    assert ids(other) == {token}
+    assert not (other.root.parent / "escaped").exists()
+
+
+def test_old_copies_are_no_base_for_decisions(machine: Machine, server: Server) -> None:
+    home, files = machine("one", stale_after=0.5)
+    ended = threading.Event()
+    following = threading.Thread(target=files.follow, args=[ended])
+    following.start()
+    revocations = Revocations.of(home, files.check_fresh)
+    try:
+        time.sleep(1.0)
+        assert not revocations.is_revoked(("user", "ada")), "it follows"
+        server.stop()
+        try:
+            time.sleep(1.0)
+            with pytest.raises(SharedStoreError, match="not answered for more than"):
+                revocations.current()
+        finally:
+            server.start()
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                revocations.current()
+                break
+            except SharedStoreError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+    finally:
+        ended.set()
+        following.join(20)
+
+
+_WITHOUT_SPACE = """
+import resource, signal, sys
+from pathlib import Path
+from sluice.core import Home
+from sluice.gateway.credentials import UserStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8, 8))
+UserStore(Home.at(Path(sys.argv[1]))).add("eve", "correct horse battery", roles=("viewer",), groups=())
+"""
+
+
+def test_a_full_disk_stops_a_change_and_not_the_others(machine: Machine) -> None:
+    (one, _), (other, others) = machine("one"), machine("other")
+    token = created(one)
+    others.pull()
+    command = [sys.executable, "-c", _WITHOUT_SPACE, str(one.root)]
+    limit = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert limit.returncode != 0
+    others.pull()
+    assert ids(other) == ids(one) == {token}
+    assert UserStore(other).read().get("eve") is None
+    assert created(one) in ids(one)
+    assert (one.gateway / STATE).exists()
