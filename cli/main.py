@@ -37,6 +37,7 @@ VERBS = {
     "audit-log": "sluice.cli.gateway.audit_log:app",
     "user": "sluice.cli.gateway.user:app",
     "session": "sluice.cli.gateway.session:app",
+    "shared-store": "sluice.cli.gateway.shared_store:app",
     "policy": "sluice.cli.gateway.policy:app",
     "secret": "sluice.cli.secrets.commands:app",
     "notify": "sluice.cli.notify:app",

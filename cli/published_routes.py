@@ -31,7 +31,6 @@ def operations() -> frozenset[str]:
     return known_operations(Route(route.method, route.path, route.operation) for route in PUBLISHED)
 
 
-def auth_address(configuration: Configuration) -> tuple[str, int] | None:
-    """Where the auth service of another machine tells its public keys; None: it is on this one, in the same home."""
-    settings = configuration.gateway
-    return (settings.auth_host, settings.auth_port) if settings.auth_host else None
+def auth_addresses(configuration: Configuration) -> list[tuple[str, int]] | None:
+    """Where the auth services of other machines are; None: there is one on this machine, in the same home."""
+    return configuration.gateway.auth_places or None

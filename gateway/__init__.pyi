@@ -4,6 +4,7 @@ from .config import (
     EDGE_NAME as EDGE_NAME,
     ENVOY_NAME as ENVOY_NAME,
     GatewayConfig as GatewayConfig,
+    SharedStoreConfig as SharedStoreConfig,
     auth_names as auth_names,
     envoy_names as envoy_names,
 )

@@ -36,7 +36,7 @@ MADE_ANEW = (
     r"pki/identities/.*",
     r"pki/ca/acme\.sqlite(-journal)?",
     r"pki/(ca/tokens|authorities|identities|revocation|rotation)/.*",
-    r"gateway/(sessions\.json|shared\.sqlite(-wal|-shm)?|assertion-keys\.json|pass-keys/.*|envoy/.*|nginx/.*)",
+    r"gateway/(sessions\.json|shared-store(-state)?\.json|shared-store-pending|shared\.sqlite(-wal|-shm)?|assertion-keys\.json|pass-keys/.*|envoy/.*|nginx/.*)",
     r"(envoys/NAME/)?gateway/audit/(lock|checkpoint\.lock)",
     r"envoys/NAME/(run|log|access)/.*",
     r"gateway/acme/(state\.json|challenges\.json|pending/.*|live/.*|certificates/.*)",

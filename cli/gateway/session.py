@@ -10,10 +10,10 @@ import typer
 
 from sluice.cli import audit_records
 from sluice.cli.errors import RefusedError, UsageError
+from sluice.cli.gateway.shared_home import gateway_home
 from sluice.cli.gateway.times import utc_text
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.tables import print_table
-from sluice.core import Home
 from sluice.gateway.credentials import Revocations, SessionRecord, read_sessions, revoke_sessions
 
 app = typer.Typer(no_args_is_help=True, help="Sessions of browsers and of `sluice login`: list them, end them.")
@@ -22,7 +22,7 @@ app = typer.Typer(no_args_is_help=True, help="Sessions of browsers and of `sluic
 @app.command("list")
 def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """List active sessions. "Seen" may be up to a minute old."""
-    located, now = Home.at(home), time.time()
+    located, now = gateway_home(home), time.time()
     revoked = Revocations.of(located).current()
     records = [
         record
@@ -51,7 +51,7 @@ def revoke(
     wanted = set(ids or ())
     if sum((bool(wanted), bool(user), everybody)) != 1:
         raise UsageError("name sessions, or --user, or --all", "see `sluice session list`")
-    located = Home.at(home)
+    located = gateway_home(home)
     unknown = wanted - {record.id for record in read_sessions(located).records}
     if unknown:
         raise RefusedError(f"there is no session {', '.join(sorted(unknown))[:200]}", "see `sluice session list`")

@@ -13,6 +13,7 @@ import typer
 
 from sluice.cli import audit_records
 from sluice.cli.errors import UsageError
+from sluice.cli.gateway.shared_home import gateway_home
 from sluice.cli.gateway.times import utc_text
 from sluice.cli.options import (
     DEFAULT_HOME,
@@ -67,7 +68,7 @@ def create(
     lifetime = parse_lifetime(ttl)
     if output is not None:
         _check_output(output)
-    located, scopes = Home.at(home), tuple(scope or ())
+    located, scopes = gateway_home(home), tuple(scope or ())
     policy = effective_policy(located, _configured_policy(home))
     if role not in policy.roles:
         raise UsageError(f"--role {role!r} is not a role", f"one of {', '.join(policy.roles)}")
@@ -97,7 +98,7 @@ def create(
 @app.command("list")
 def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """List all tokens with their state, without their secrets."""
-    now, located = time.time(), Home.at(home)
+    now, located = time.time(), gateway_home(home)
     records, used = TokenStore(located).read().records, read_last_used(located)
     if as_json:
         typer.echo(json.dumps({"tokens": [_document(record, now, used.get(record.id)) for record in records]}))
@@ -129,7 +130,7 @@ def revoke(
     as_json: JsonOption = False,
 ) -> None:
     """Revoke tokens permanently, with their short-lived access tokens, within a second."""
-    located = Home.at(home)
+    located = gateway_home(home)
     store = TokenStore(located)
     revoked = []
     for identifier in ids:

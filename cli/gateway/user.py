@@ -10,10 +10,10 @@ import typer
 
 from sluice.cli import audit_records
 from sluice.cli.errors import UsageError
+from sluice.cli.gateway.shared_home import gateway_home
 from sluice.cli.gateway.times import utc_text
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.published_routes import effective_policy
-from sluice.core import Home
 from sluice.gateway import is_group
 from sluice.gateway.credentials import MAX_PASSWORD_BYTES, Revocations, UserRecord, UserStore
 
@@ -40,7 +40,7 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Add a user."""
-    located, roles, groups = Home.at(home), tuple(role or ()), tuple(group or ())
+    located, roles, groups = gateway_home(home), tuple(role or ()), tuple(group or ())
     known = effective_policy(located).roles
     for each in roles:
         if each not in known:
@@ -56,7 +56,7 @@ def add(
 @app.command("list")
 def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """List all users."""
-    located = Home.at(home)
+    located = gateway_home(home)
     records = UserStore(located).read().records
     locked = Revocations.of(located)
     if as_json:
@@ -78,7 +78,7 @@ def passwd(
     as_json: JsonOption = False,
 ) -> None:
     """Set a new password. Every session of the user ends."""
-    located = Home.at(home)
+    located = gateway_home(home)
     store = UserStore(located)
     store.read().require(name)
     record = store.set_password(name, _password(stdin=password_stdin))
@@ -91,7 +91,7 @@ def remove(
     name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 ) -> None:
     """Remove a user. Every session of the user ends; API tokens of the name stay, see `sluice token list`."""
-    located = Home.at(home)
+    located = gateway_home(home)
     store = UserStore(located)
     record = store.read().require(name)
     store.remove(name)
@@ -102,7 +102,7 @@ def remove(
 @app.command()
 def lock(name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """Lock out a principal within a second, whatever the credential, including users of an identity provider."""
-    located = Home.at(home)
+    located = gateway_home(home)
     Revocations.of(located).revoke(("user", name))
     audit_records.record(located, "user.locked", {"name": name})
     typer.echo(json.dumps({"locked": name}) if as_json else f"locked out {name}")
@@ -113,7 +113,7 @@ def unlock(
     name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 ) -> None:
     """Lift a lock-out."""
-    located = Home.at(home)
+    located = gateway_home(home)
     Revocations.of(located).restore(("user", name))
     audit_records.record(located, "user.unlocked", {"name": name})
     typer.echo(json.dumps({"unlocked": name}) if as_json else f"unlocked {name}")

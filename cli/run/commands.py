@@ -17,7 +17,7 @@ from sluice.cli.options import (
     HomeOption,
     load_configuration,
 )
-from sluice.cli.published_routes import auth_address, operations, publish_routes
+from sluice.cli.published_routes import auth_addresses, operations, publish_routes
 from sluice.cli.run.agent import agent
 from sluice.cli.run.application import application
 from sluice.cli.run.joining import (
@@ -96,7 +96,7 @@ def jobmanager(
 
     def main() -> Coroutine[Any, Any, None]:
         allow_many_files()  # a connection of each TaskManager and each driver
-        remote_auth = auth_address(configuration)
+        remote_auth = auth_addresses(configuration)
         return run_jobmanager(
             home,
             configuration.runtime,

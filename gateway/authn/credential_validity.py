@@ -10,7 +10,7 @@ import msgspec
 from sluice.core import Home
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.credentials import FLUSH_SECONDS, Revocations, SessionLimits, session_snapshot, token_snapshot
-from sluice.gateway.shared_store import shared_files
+from sluice.gateway.shared_store import shared_files_in
 from sluice.pki.assertions import MAX_CHECKED, CheckHolders, Holders, SessionId, StreamHolder, TokenId
 
 IsValid = Callable[[StreamHolder], bool]
@@ -27,7 +27,7 @@ def validity_in(home: Home, config: GatewayConfig, clock: Callable[[], float] = 
 
     Client certificates and JWTs are looked at when a stream begins; after that only a revocation ends it.
     """
-    tokens, sessions, files = token_snapshot(home), session_snapshot(home), shared_files(home.gateway)
+    tokens, sessions, files = token_snapshot(home), session_snapshot(home), shared_files_in(home.gateway)
     revocations = Revocations.of(home, None if files is None else files.check_fresh)
     limits = SessionLimits(config.session_lifetime, config.session_idle + FLUSH_SECONDS)
 

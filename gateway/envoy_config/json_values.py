@@ -13,8 +13,8 @@ BACK_OFF = "0.010s"
 MAX_BACK_OFF_SECONDS = 0.05
 NOT_SENT = "connect-failure,refused-stream,reset-before-request"
 """The request has reached nobody."""
-NOT_ANSWERED = "connect-failure,refused-stream,reset"
-"""There was no answer: for requests that may be done twice."""
+NOT_ANSWERED = "connect-failure,refused-stream,reset,5xx"
+"""There was no answer, or the one who was asked cannot answer now: for requests that may be done twice."""
 
 
 def seconds(value: float) -> str:

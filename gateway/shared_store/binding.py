@@ -14,34 +14,38 @@ from sluice.core import FileStamp, Home, file_stamp, locked, make_private_direct
 from sluice.gateway.config import SharedStoreConfig
 from sluice.gateway.errors import SharedStoreError
 from sluice.gateway.shared_store.cipher import StoreCipher
+from sluice.gateway.shared_store.record import MAX_RECORD_BYTES, RECORD, STATE, read_record
 from sluice.gateway.shared_store.sqlite import SqliteStore
 from sluice.gateway.shared_store.store import SharedStore
 
 if TYPE_CHECKING:
     from sluice.gateway.shared_store.shared_files import SharedFiles
 
-RECORD = "shared-store.json"
-STATE = "shared-store-state.json"
-_MAX_RECORD_BYTES = 64 << 10
 _known: dict[Path, tuple[FileStamp, SharedFiles]] = {}
 _mutex = threading.Lock()
 
 
 def bind(home: Home, config: SharedStoreConfig) -> SharedFiles:
-    """The files that ``home`` shares through this database, brought up to date. All who use the home know of it then.
+    """The files that ``home`` shares from now on, brought up to date.
 
     Raises:
         SharedStoreError: the database cannot be used, or has content of its own beside that of the home.
     """
+    files = open_files(home, config)
+    files.pull()
+    return files
+
+
+def open_files(home: Home, config: SharedStoreConfig) -> SharedFiles:
+    """The files that ``home`` shares from now on, as they are. All who use the home know of it."""
     StoreCipher.from_file(Path(config.encryption_key_file))
     make_private_directory(home.gateway)
     path, data = home.gateway / RECORD, msgspec.json.encode(config)
-    if not path.exists() or read_secret(path, _MAX_RECORD_BYTES) != data:
+    if not path.exists() or read_secret(path, MAX_RECORD_BYTES) != data:
         write_secret(path, data)
-    files = shared_files(home.gateway)
+    files = shared_files_in(home.gateway)
     if files is None:
         raise SharedStoreError(f"{path} went away", "does another auth service use this home without shared_store?")
-    files.pull()
     return files
 
 
@@ -51,7 +55,7 @@ def leave(home: Home) -> None:
     (home.gateway / STATE).unlink(missing_ok=True)
 
 
-def shared_files(directory: Path) -> SharedFiles | None:
+def shared_files_in(directory: Path) -> SharedFiles | None:
     """What the home with this ``gateway`` directory shares with other machines; None: nothing."""
     path = directory / RECORD
     stamp = file_stamp(path)
@@ -67,14 +71,6 @@ def shared_files(directory: Path) -> SharedFiles | None:
             cipher = StoreCipher.from_file(Path(config.encryption_key_file))
             known = _known[directory] = stamp, SharedFiles(directory, config, cipher)
         return known[1]
-
-
-def read_record(path: Path) -> SharedStoreConfig:
-    """The settings in a home's record."""
-    try:
-        return msgspec.json.decode(read_secret(path, _MAX_RECORD_BYTES), type=SharedStoreConfig)
-    except msgspec.MsgspecError as error:
-        raise SharedStoreError(f"{path} is damaged", "remove it and start the auth service") from error
 
 
 def open_store(home: Home) -> SharedStore:
@@ -98,7 +94,7 @@ def writers_lock(directory: Path, *, patience: float | None = None) -> Iterator[
         StoreError: another process does not let go of it within ``patience`` seconds.
         SharedStoreError: the database cannot be used; the files are as before.
     """
-    files = shared_files(directory)
+    files = shared_files_in(directory)
     with locked(directory, patience=patience) if files is None else files.writing():
         yield
 

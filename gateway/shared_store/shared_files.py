@@ -24,9 +24,9 @@ import msgspec
 from sluice.core import StoreError, locked, make_private_directory, read_secret, write_secret
 from sluice.gateway.config import SharedStoreConfig
 from sluice.gateway.errors import SharedStoreError
-from sluice.gateway.shared_store.binding import STATE
 from sluice.gateway.shared_store.cipher import StoreCipher
 from sluice.gateway.shared_store.database import Database, Statements
+from sluice.gateway.shared_store.record import STATE
 
 _LOG = logging.getLogger(__name__)
 
@@ -209,7 +209,7 @@ class SharedFiles:
             else:
                 self._write(path, self._cipher.decrypted(bytes(content), _context(store, name, revision)))
         if since < 0:
-            for name in self._names():
+            for name in self.names():
                 if name not in names:
                     (self._directory / name).unlink(missing_ok=True)
 
@@ -271,7 +271,7 @@ class SharedFiles:
         )
 
     def _put_back(self, before: Mapping[str, bytes]) -> None:
-        for name in self._names():
+        for name in self.names():
             if name not in before:
                 (self._directory / name).unlink(missing_ok=True)
         for name, content in before.items():
@@ -287,7 +287,8 @@ class SharedFiles:
         make_private_directory(path.parent)
         write_secret(path, content)
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """The files that this machine has of those that are shared, by their paths in its directory."""
         found = [*self._directory.glob("*.json*"), *self._directory.glob("pass-keys/*.pem")]
         names = sorted(path.relative_to(self._directory).as_posix() for path in found)
         names = [name for name in names if _SHARED.fullmatch(name)]
@@ -296,7 +297,7 @@ class SharedFiles:
         return names
 
     def _copies(self) -> dict[str, bytes]:
-        return {name: read_secret(self._directory / name, MAX_FILE_BYTES) for name in self._names()}
+        return {name: read_secret(self._directory / name, MAX_FILE_BYTES) for name in self.names()}
 
     def _state(self) -> State | None:
         path = self._directory / STATE

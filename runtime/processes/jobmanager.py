@@ -7,7 +7,7 @@ import importlib.metadata
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -84,6 +84,9 @@ ESSENTIAL_ENDPOINTS = frozenset({DISPATCHER, RESOURCE_MANAGER})
 AGENT_SHARE_OF_GRACE = 0.8
 """A driver agent gives its JVM and Python this share of the grace, to be done itself before it is killed."""
 
+AuthAddresses = Sequence[tuple[str, int]]
+"""Host and port of each auth service of other machines, each as good as the others."""
+
 
 async def run_jobmanager(
     home: Home,
@@ -92,7 +95,7 @@ async def run_jobmanager(
     name: str,
     *,
     locate_ca: Locate | None = None,
-    auth: tuple[str, int] | None = None,
+    auth: AuthAddresses | None = None,
     check_streams: CheckHolders | None,
     ask_tokens: AskForToken | None = None,
     ask_egress: AskEgress | None = None,
@@ -148,7 +151,7 @@ async def jobmanager(
     *,
     issuer: Issuer | None = None,
     locate_ca: Locate | None = None,
-    auth: tuple[str, int] | None = None,
+    auth: AuthAddresses | None = None,
     election: LeaderElection | None = None,
     check_streams: CheckHolders | None = None,
     ask_tokens: AskForToken | None = None,
@@ -196,7 +199,7 @@ async def jobmanager(
         rpc_address = await service.listen(settings.host, settings.rpc_port)
         await service.start(LeaderEndpoint(elected_by.leader))
         locate = locate_ca or (lambda: read_cas(home))
-        asked = ask_tokens or (None if auth is None else ask_at(AuthService(identity, *auth)))
+        asked = ask_tokens or (None if auth is None else ask_at(AuthService(identity, auth)))
         tokens = None if asked is None else JobTokens(asked, OnlineTokens(identity, locate), config.trust_domain)
         identities = JobIdentities(
             issuer or OnlineIssuer(identity, locate),
@@ -227,7 +230,7 @@ async def jobmanager(
             places=places,
             ask_egress=ask_egress or _egress_question(identity, auth),
             secret_keys=KeyRing(keys_directory(home, config.secrets.keys), makes_keys=not elected_by.across_machines),
-            record=record or (None if auth is None else record_at(AuthService(identity, *auth))),
+            record=record or (None if auth is None else record_at(AuthService(identity, auth))),
             find_shuffle_manager=shuffle_manager_finder(service, home, config.shuffle)
             if config.shuffle.enabled
             else None,
@@ -242,7 +245,7 @@ async def jobmanager(
         keys_file = assertion_keys_file(home)
         if auth is not None:
             fetching = asyncio.create_task(
-                fetch_forever(AuthService(identity, *auth), keys_file), name="fetch-assertion-keys"
+                fetch_forever(AuthService(identity, auth), keys_file), name="fetch-assertion-keys"
             )
             stack.callback(fetching.cancel)
         streams = _streams(stack, check_streams or _stream_check(identity, auth))
@@ -383,16 +386,16 @@ def _shown_late(home: Home) -> tuple[str, ...]:
         return (f"refused renewals cannot be read: {error.what}",)
 
 
-def _stream_check(identity: TlsIdentity, auth: tuple[str, int] | None) -> CheckHolders:
-    return check_nothing if auth is None else check_at(AuthService(identity, *auth))
+def _stream_check(identity: TlsIdentity, auth: AuthAddresses | None) -> CheckHolders:
+    return check_nothing if auth is None else check_at(AuthService(identity, auth))
 
 
-def _egress_question(identity: TlsIdentity, auth: tuple[str, int] | None) -> AskEgress:
-    return without_gateway if auth is None else ask_egress_at(AuthService(identity, *auth))
+def _egress_question(identity: TlsIdentity, auth: AuthAddresses | None) -> AskEgress:
+    return without_gateway if auth is None else ask_egress_at(AuthService(identity, auth))
 
 
-def _receipts(identity: TlsIdentity, prove: Prove | None, auth: tuple[str, int] | None) -> ReceiptIssuer | None:
-    prove = prove or (None if auth is None else prove_at(AuthService(identity, *auth)))
+def _receipts(identity: TlsIdentity, prove: Prove | None, auth: AuthAddresses | None) -> ReceiptIssuer | None:
+    prove = prove or (None if auth is None else prove_at(AuthService(identity, auth)))
     return None if prove is None else ReceiptIssuer(identity, prove)
 
 

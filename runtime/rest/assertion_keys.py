@@ -31,10 +31,10 @@ async def fetch_forever(auth: AuthService, path: Path) -> None:
             data = await fetch(auth)
             decode_jwks(data)
             if await asyncio.to_thread(_keep, path, data):
-                _LOG.info("the gateway's keys are those of %s:%d now", auth.host, auth.port)
+                _LOG.info("the gateway's keys are those of %s now", auth)
             delay = FETCH_SECONDS
         except (SluiceError, OSError) as error:
-            _LOG.warning("cannot get the gateway's keys from %s:%d: %s", auth.host, auth.port, error)
+            _LOG.warning("cannot get the gateway's keys from %s: %s", auth, error)
             delay = FIRST_FETCH_SECONDS if delay < FETCH_SECONDS else FETCH_SECONDS
         await asyncio.sleep(delay)
 

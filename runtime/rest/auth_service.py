@@ -1,8 +1,9 @@
-"""Requests to the auth service of another machine, over mutual TLS."""
+"""Requests to the auth services of other machines, over mutual TLS."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from http import HTTPStatus
 
 import aiohttp
 
@@ -11,30 +12,53 @@ from sluice.pki import Channel, Role, server_policy
 from sluice.pki.tls import TlsIdentity
 
 
-@dataclass(frozen=True, slots=True)
 class AuthService:
-    """The auth service at ``host`` and ``port``, which must have the role ``auth``; ``identity`` is shown to it."""
+    """The auth services at ``addresses``, each as good as the others; their role must be ``auth``.
 
-    identity: TlsIdentity
-    host: str
-    port: int
+    ``identity`` is shown to them. The one that has answered last is asked first.
+    """
+
+    def __init__(self, identity: TlsIdentity, addresses: Sequence[tuple[str, int]]) -> None:
+        self._identity = identity
+        self._addresses = list(addresses)
+
+    def __str__(self) -> str:
+        return ", ".join(host_port(*each) for each in self._addresses)
 
     async def request(
         self, method: str, path: str, *, body: bytes | None = None, max_bytes: int, seconds: float
     ) -> bytes:
-        """The body of the answer; raises :class:`~sluice.core.errors.AssertionRefused` unless that has status 200."""
-        policy = server_policy(Channel.AUTH, self.identity.spiffe_id.trust_domain, role=Role.AUTH)
-        context = self.identity.client_context(policy, alpn=("http/1.1",))
-        connector = tcp_connector(ssl=context)  # it closes its one connection with the session, and waits for that
-        url = f"https://{host_port(self.host, self.port)}{path}"
-        try:
-            async with (
-                aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=seconds)) as session,
-                session.request(method, url, data=body, server_hostname="", allow_redirects=False) as answer,
-            ):
-                data = await read_body(answer.content, max_bytes)
-                if answer.status != 200:
-                    raise AssertionRefused(f"the auth service answered {path} with status {answer.status}")
+        """The body of the answer of one of them; all together may take ``seconds``.
+
+        A request that got no answer, or a status of 500 and above, is made again at the next: it must be one that may
+        be done twice. Raises :class:`~sluice.core.errors.AssertionRefused` unless an answer has status 200.
+        """
+        failures: list[str] = []
+        for address in tuple(self._addresses):
+            try:
+                status, data = await self._ask(
+                    address, method, path, body, max_bytes=max_bytes, seconds=seconds / len(self._addresses)
+                )
+            except (aiohttp.ClientError, TimeoutError, BodyTooLarge) as error:
+                failures.append(f"{host_port(*address)}: {error or type(error).__name__}")
+                continue
+            if status == HTTPStatus.OK:
+                self._addresses.sort(key=lambda each: each != address)
                 return data
-        except (aiohttp.ClientError, TimeoutError, BodyTooLarge) as error:
-            raise AssertionRefused(f"no answer from the auth service: {error or type(error).__name__}") from error
+            if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise AssertionRefused(f"the auth service answered {path} with status {status}")
+            failures.append(f"{host_port(*address)} answered {path} with status {status}")
+        raise AssertionRefused(f"no answer from the auth service: {'; '.join(failures)}")
+
+    async def _ask(
+        self, address: tuple[str, int], method: str, path: str, body: bytes | None, *, max_bytes: int, seconds: float
+    ) -> tuple[int, bytes]:
+        policy = server_policy(Channel.AUTH, self._identity.spiffe_id.trust_domain, role=Role.AUTH)
+        context = self._identity.client_context(policy, alpn=("http/1.1",))
+        connector = tcp_connector(ssl=context)  # it closes its one connection with the session, and waits for that
+        url = f"https://{host_port(*address)}{path}"
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=seconds)) as session,
+            session.request(method, url, data=body, server_hostname="", allow_redirects=False) as answer,
+        ):
+            return answer.status, await read_body(answer.content, max_bytes)

@@ -16,7 +16,7 @@ import pytest
 from sluice.core import Home, write_secret
 from sluice.gateway.credentials import PassKeys, Revocations, TokenStore, UserStore
 from sluice.gateway.errors import SharedStoreError
-from sluice.gateway.shared_store.binding import STATE
+from sluice.gateway.shared_store.record import STATE
 from sluice.gateway.shared_store.shared_files import PENDING
 from tests.postgres.conftest import Machine
 from tests.postgres.server import Server
@@ -126,9 +126,9 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from sluice.core import Home, write_secret
-from sluice.gateway.shared_store import shared_files
+from sluice.gateway.shared_store import shared_files_in
 home = Home.at(Path(sys.argv[1]))
-with shared_files(home.gateway).writing():
+with shared_files_in(home.gateway).writing():
     write_secret(home.gateway / "tokens.json", b"of one who was killed")
     write_secret(home.gateway / "users.json", b"likewise")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -189,7 +189,7 @@ async def test_jobmanager_gets_the_public_keys_and_nothing_else(shared: NetworkG
     status = await attempt(shared, Channel.AUTH, directory)
     assert status.split()[1] == b"404"
     path = shared.home.gateway / "fetched.json"
-    fetching = asyncio.create_task(fetch_forever(AuthService(TlsIdentity(directory), *shared.auth_address), path))
+    fetching = asyncio.create_task(fetch_forever(AuthService(TlsIdentity(directory), [shared.auth_address]), path))
     await asyncio.to_thread(eventually, path.exists, "the keys are not fetched")
     fetching.cancel()
     assert path.read_bytes() == assertion_keys_file(shared.home).read_bytes()
@@ -199,19 +199,19 @@ async def test_jobmanager_gets_the_public_keys_and_nothing_else(shared: NetworkG
 
 
 async def test_jobmanager_asks_whose_streams_may_stay(shared: NetworkGateway) -> None:
-    check = check_at(AuthService(TlsIdentity(shared.rest_identity), *shared.auth_address))
+    check = check_at(AuthService(TlsIdentity(shared.rest_identity), [shared.auth_address]))
     ada = StreamHolder(principal="ada", kind="certificate", credential="c-ada", id=Jti("p-1"))
     eve = StreamHolder(principal="eve", kind="certificate", credential="c-eve", id=Jti("p-2"))
     unknown = StreamHolder(principal="mallory", kind="token", credential="no-such-token", id=Jti("p-3"))
     Revocations.of(shared.home).revoke(("certificate", CertificateId("c-eve")))
     assert await check({ada, eve, unknown}) == {ada}
-    nobody = check_at(AuthService(TlsIdentity(shared.rest_identity), shared.auth_address[0], 1))
+    nobody = check_at(AuthService(TlsIdentity(shared.rest_identity), [(shared.auth_address[0], 1)]))
     with pytest.raises(AssertionRefused):
         await nobody({ada})
 
 
 async def test_jobmanager_has_uses_of_secrets_recorded_and_no_other_acts(shared: NetworkGateway) -> None:
-    record = record_at(AuthService(TlsIdentity(shared.rest_identity), *shared.auth_address))
+    record = record_at(AuthService(TlsIdentity(shared.rest_identity), [shared.auth_address]))
     await record("secret.used", "ada", {"secret": "db", "job": "a" * 32})
     found = [
         each
@@ -228,17 +228,17 @@ async def test_jobmanager_has_uses_of_secrets_recorded_and_no_other_acts(shared:
     ):
         with pytest.raises(AssertionRefused):
             await record(kind, principal, detail)
-    gateway = record_at(AuthService(TlsIdentity(shared.envoy_identity), *shared.auth_address))
+    gateway = record_at(AuthService(TlsIdentity(shared.envoy_identity), [shared.auth_address]))
     with pytest.raises(AssertionRefused):
         await gateway("secret.used", "ada", {})
-    nobody = record_at(AuthService(TlsIdentity(shared.rest_identity), shared.auth_address[0], 1))
+    nobody = record_at(AuthService(TlsIdentity(shared.rest_identity), [(shared.auth_address[0], 1)]))
     with pytest.raises(AssertionRefused):
         await nobody("secret.used", "ada", {})
 
 
 async def test_jobmanager_has_receipts_recorded_and_gets_proof(shared: NetworkGateway) -> None:
     identity = TlsIdentity(shared.rest_identity)
-    prove = prove_at(AuthService(identity, *shared.auth_address))
+    prove = prove_at(AuthService(identity, [shared.auth_address]))
     order = ProofOrder("a" * 32, "ada", "b" * 64)
     proven = check_proof(await prove(order, "whoever it says"), anchors=identity.material.anchors)
     # It says who asked by the certificate, not by what was asked.
@@ -259,13 +259,13 @@ async def test_jobmanager_has_receipts_recorded_and_gets_proof(shared: NetworkGa
     ):
         with pytest.raises(AssertionRefused):
             await prove(wrong, "")
-    gateway = prove_at(AuthService(TlsIdentity(shared.envoy_identity), *shared.auth_address))
+    gateway = prove_at(AuthService(TlsIdentity(shared.envoy_identity), [shared.auth_address]))
     with pytest.raises(AssertionRefused):
         await gateway(order, "")
 
 
 async def test_jobmanager_asks_which_tokens_jobs_get(shared: NetworkGateway) -> None:
-    ask = ask_at(AuthService(TlsIdentity(shared.rest_identity), *shared.auth_address))
+    ask = ask_at(AuthService(TlsIdentity(shared.rest_identity), [shared.auth_address]))
     subject = f"spiffe://{TRUST_DOMAIN}/job/{'a' * 32}/driver"
     query = TokenQuery(
         job_id="a" * 32, job_name="j", subject=subject, owner="ada", roles=("admin",), groups=(), audience=("vault",)
@@ -274,7 +274,7 @@ async def test_jobmanager_asks_which_tokens_jobs_get(shared: NetworkGateway) -> 
     assert (verdict.allowed, verdict.reason) == (False, "no rule gives it 'vault'"), "the default policy gives none"
     with pytest.raises(AssertionRefused, match="status 400"):
         await ask(msgspec.structs.replace(query, owner="a" * 2000))
-    others = ask_at(AuthService(TlsIdentity(shared.envoy_identity), *shared.auth_address))
+    others = ask_at(AuthService(TlsIdentity(shared.envoy_identity), [shared.auth_address]))
     with pytest.raises(AssertionRefused):
         await others(query)
 

@@ -193,10 +193,10 @@ async def test_exposition_that_ends_early_is_none(tmp_path: Path) -> None:
 async def test_jobmanager_reads_slow_verdicts_and_keys_whole(pki: TestPki) -> None:
     identity = pki.process(Role.JOBMANAGER)
     async with as_auth_service(pki, in_pieces(b"[" + b" " * 100 + b"true]")) as address:
-        assert await check_at(AuthService(identity, *address))({HOLDER}) == {HOLDER}
+        assert await check_at(AuthService(identity, [address]))({HOLDER}) == {HOLDER}
     keys = b'{"keys": [' + b" " * 100 + b"]}"
     async with as_auth_service(pki, in_pieces(keys)) as address:
-        assert await fetch(AuthService(identity, *address)) == keys
+        assert await fetch(AuthService(identity, [address])) == keys
 
 
 async def test_jobmanager_refuses_verdicts_and_keys_that_end_early_or_never(pki: TestPki) -> None:
@@ -204,6 +204,6 @@ async def test_jobmanager_refuses_verdicts_and_keys_that_end_early_or_never(pki:
     for server in (in_pieces(b"[true]" + b" " * 50, cut=True), in_pieces(b"[true]" + b" " * (1 << 20), piece=1 << 16)):
         async with as_auth_service(pki, server) as address:
             with pytest.raises(AssertionRefused):
-                await check_at(AuthService(identity, *address))({HOLDER})
+                await check_at(AuthService(identity, [address]))({HOLDER})
             with pytest.raises(AssertionRefused):
-                await fetch(AuthService(identity, *address))
+                await fetch(AuthService(identity, [address]))

@@ -88,7 +88,7 @@ class World:
         await self.start_auth()
         self.jobmanager = self.pki.process(Role.JOBMANAGER)
         server = await self._service(self.jobmanager)
-        exchange = Exchange(ask_egress_at(AuthService(self.jobmanager, *self.address)))
+        exchange = Exchange(ask_egress_at(AuthService(self.jobmanager, [self.address])))
         self.stack.push_async_callback(exchange.close)
         await server.start(EgressEndpoint(Dispatcher(), exchange, self.ledger))  # type: ignore[arg-type]  # all it needs
         self.rpc = await server.listen("127.0.0.1", 0)
@@ -231,7 +231,7 @@ async def test_only_taskmanagers_may_tell(world: World, who: str) -> None:
 
 async def test_only_jobmanagers_may_ask_the_auth_service(world: World) -> None:
     for role in (Role.TASKMANAGER, Role.GATEWAY):
-        ask = ask_egress_at(AuthService(world.pki.process(role), *world.address))
+        ask = ask_egress_at(AuthService(world.pki.process(role), [world.address]))
         with pytest.raises(AssertionRefused):
             await Exchange(ask).ask(_question())
     assert world.records() == []

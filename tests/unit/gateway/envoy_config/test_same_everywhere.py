@@ -75,7 +75,7 @@ def test_what_may_be_done_twice_is_asked_again_and_nothing_else() -> None:
         for each in routes[0]["routes"]
         if each.get("route", {}).get("cluster") == "auth"
     }
-    assert retried[("/auth", True)] == retried["/auth/exchange", False] == "connect-failure,refused-stream,reset"
+    assert retried[("/auth", True)] == retried["/auth/exchange", False] == "connect-failure,refused-stream,reset,5xx"
     assert retried[("/auth", False)] == "connect-failure,refused-stream,reset-before-request"
     asking = [node["http_service"]["retry_policy"] for node in nodes(http_filters(TWO)) if "http_service" in node]
     assert len(asking) == 2
