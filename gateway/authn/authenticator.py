@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sluice.core import MAX_JWT_CHARACTERS, CachedFile, InvalidJwt, looks_like_jwt
@@ -54,6 +54,10 @@ class Presented:
     certificate: tuple[str, ...] = ()
 
 
+_PERHAPS_NEW = frozenset({Refusal.UNKNOWN, Refusal.NOT_ACCEPTED})
+"""How what another machine has issued is refused before its record has come."""
+
+
 @dataclass
 class Authenticator:
     """Everything that credentials are looked up in."""
@@ -67,9 +71,18 @@ class Authenticator:
     trust_domain: str
     issuers: Mapping[str, tuple[IssuerConfig, KeyCache]] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
+    newer: Callable[[], Awaitable[None]] | None = None
+    """Waits until the files are those of this moment, where they are copies."""
 
     async def authenticate(self, presented: Presented) -> Authenticated:
         """The principal of a request; raises ``Unauthenticated``, or ``SluiceError`` when it cannot be decided now."""
+        try:
+            return self._not_revoked(await self._find(presented))
+        except Unauthenticated as error:
+            # Another machine may have issued it a moment ago.
+            if self.newer is None or error.refusal not in _PERHAPS_NEW:
+                raise
+        await self.newer()
         return self._not_revoked(await self._find(presented))
 
     def _not_revoked(self, found: Authenticated) -> Authenticated:

@@ -11,6 +11,7 @@ back or has been replaced: it may have forgotten a revocation.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import re
@@ -33,6 +34,8 @@ _LOG = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 LOCK_SECONDS = 10.0
 """How long the other processes of this machine are waited for."""
+NEWER_SECONDS = 1.0
+"""How long a caller waits for copies of its moment."""
 MAX_FILE_BYTES = 16 << 20
 MAX_FILES = 256
 PENDING = "shared-store-pending"
@@ -132,6 +135,12 @@ class SharedFiles:
                 if failing:
                     _LOG.info("the shared store answers again")
                 failing = False
+
+    async def newer(self) -> None:
+        """Wait until the copies are at least those of this moment, or for a second; while they are followed."""
+        began = self._clock()
+        while (self._confirmed is None or self._confirmed < began) and self._clock() - began < NEWER_SECONDS:  # noqa: ASYNC110  it changes in a thread
+            await asyncio.sleep(POLL_SECONDS / 5)
 
     def check_fresh(self) -> None:
         """Raise :class:`SharedStoreError` when the copies may be too old to decide by; waits for nothing."""

@@ -15,7 +15,10 @@ import trustme
 from sluice.core import Home, write_secret
 from sluice.gateway.config import SharedStoreConfig
 from sluice.gateway.shared_store import SharedFiles, bind, new_key
+from tests.integration.gateway.conftest import background, edge_authority
 from tests.postgres.server import Server
+
+__all__ = ["background", "edge_authority"]
 
 TABLES = ("sluice_head", "sluice_files", "sluice_entries")
 Machine = Callable[..., tuple[Home, SharedFiles]]

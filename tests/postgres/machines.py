@@ -6,12 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 
 from sluice.core import Home, write_secret
-from sluice.gateway.config import ENVOY_NAME, GatewayConfig, SharedStoreConfig, envoy_names
+from sluice.gateway.config import GatewayConfig, SharedStoreConfig, envoy_names
 from sluice.gateway.service.processes import auth_announcement, envoy_announcement, route_file
 from sluice.gateway.shared_store import bind
 from sluice.pki import Role
@@ -42,12 +41,10 @@ asyncio.run(run(Home.at(Path(home)), config, domain, name, rest=("127.0.0.1", in
 class MachineMember(Member):
     """A process of one of the machines, with REST at ``rest_port``."""
 
-    def __init__(
-        self, role: str, name: str, home: Home, config: GatewayConfig, ready: Path, log: Path, rest_port: int
-    ) -> None:
+    def __init__(self, role: str, name: str, home: Home, config: GatewayConfig, rest_port: int) -> None:
+        ready = auth_announcement(home, config) if role == "auth" else envoy_announcement(home, name)
         super().__init__(role, name, home, config, ready)
         self._command = [sys.executable, "-P", "-c", RUN, *self._argv, str(rest_port)]
-        self._log = log
 
     def start(self) -> None:
         self.ready.unlink(missing_ok=True)
@@ -116,14 +113,8 @@ class MachinesGateway(ReplicatedGateway):
         self.auths, self.envoys = [], []
         for name, home in self.homes.items():
             own = msgspec.structs.replace(self._config, auth_port=self._ports[name])
-            log = home.logs / f"{name}.log"
-            self.auths.append(MachineMember("auth", name, home, own, auth_announcement(home, own), log, port))
+            self.auths.append(MachineMember("auth", name, home, own, port))
         for name in envoy_names(self._config):
-            log = self.home.logs / f"{name}.log"
-            ready = envoy_announcement(self.home, name)
-            self.envoys.append(MachineMember("envoy", name, self.home, self._config, ready, log, port))
+            self.envoys.append(MachineMember("envoy", name, self.home, self._config, port))
         for member in (*self.auths, *self.envoys):
             member.start()
-
-
-__all__ = ["ENVOY_NAME", "MachinesGateway"]
