@@ -102,8 +102,9 @@ test-acme-server: $(VENV) ## the ACME server with certbot and lego (installed on
 	.venv/bin/pytest tests/acme_server
 
 .PHONY: test-kubernetes
-test-kubernetes: $(VENV) ## elections, failures, attestation, pods, submissions and the chart with a Kubernetes API server (built once from Debian's packages, ten minutes)
+test-kubernetes: $(VENV) ## elections, failures, attestation, pods, submissions and the chart with a Kubernetes API server, and the chart's pods on a node, as root (built once from Debian's packages, 20 minutes)
 	@scripts/get-kubernetes
+	@scripts/get-node-images
 	@scripts/get-helm
 	@scripts/get-fake-time
 	.venv/bin/pytest tests/kubernetes

@@ -29,6 +29,8 @@ LEADER = "leader"
 """The token of a user to whom a test gives what docs/howto/high-availability.md says that a JobManager needs."""
 SUBMITTER = "submitter"
 """The token of a user to whom a test gives what docs/howto/deployment.md says that a submitter needs."""
+NODE = "node"
+"""The token of the kubelet of node ``here``."""
 NAMESPACE = "sluice"
 
 
@@ -93,10 +95,18 @@ class ApiServer:
 
 
 @contextlib.contextmanager
-def api_server(programs: Path, root: Path) -> Iterator[ApiServer]:
-    """Runs for as long as the block lasts, with a namespace and nobody in it who may do anything but read versions."""
+def api_server(
+    programs: Path, root: Path, *names: str, accounts: bool = False, controlled: bool = False
+) -> Iterator[ApiServer]:
+    """Runs for as long as the block lasts, with a namespace and nobody in it who may do anything but read versions.
+
+    Args:
+        names: further ones in its certificate.
+        accounts: pods get the token of their service account where Kubernetes mounts it.
+        controlled: with the controllers and the scheduler.
+    """
     etcd_port, peer_port, port = free_ports(3)
-    tls = OutsideAuthority(root / "tls").issue("127.0.0.1")
+    tls = OutsideAuthority(root / "tls").issue("127.0.0.1", *names)
     (root / "service-accounts.key").write_bytes(
         rsa.generate_private_key(65537, 2048).private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
@@ -104,6 +114,7 @@ def api_server(programs: Path, root: Path) -> Iterator[ApiServer]:
     )
     (root / "tokens.csv").write_text(
         f"{ADMINISTRATOR},{ADMINISTRATOR},1,system:masters\n{LEADER},{LEADER},2\n{SUBMITTER},{SUBMITTER},3\n"
+        f"{NODE},system:node:here,4,system:nodes\n"
     )
     (root / "audit.yaml").write_text(
         "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n"
@@ -121,11 +132,13 @@ def api_server(programs: Path, root: Path) -> Iterator[ApiServer]:
         "--advertise-address=127.0.0.1", f"--secure-port={port}", f"--tls-cert-file={tls / 'chain.pem'}",
         f"--tls-private-key-file={tls / 'key.pem'}", f"--client-ca-file={tls / 'ca.pem'}",
         f"--token-auth-file={root / 'tokens.csv'}",
-        "--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes.default.svc",
+        "--authorization-mode=Node,RBAC", "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={root / 'service-accounts.key'}",
         f"--service-account-signing-key-file={root / 'service-accounts.key'}",
         "--service-cluster-ip-range=10.254.0.0/16", "--endpoint-reconciler-type=none",
-        "--disable-admission-plugins=ServiceAccount", f"--audit-policy-file={root / 'audit.yaml'}",
+        "--feature-gates=BoundServiceAccountTokenVolume=true"
+        if accounts else "--disable-admission-plugins=ServiceAccount",
+        f"--audit-policy-file={root / 'audit.yaml'}",
         f"--audit-log-path={root / 'audit.log'}", "--audit-log-mode=blocking",
     ]  # fmt: skip
     with contextlib.ExitStack() as stack:
@@ -135,7 +148,39 @@ def api_server(programs: Path, root: Path) -> Iterator[ApiServer]:
         _until_ready(found, root)
         status, _ = found.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         assert status == 201, status
+        if controlled:
+            _start_controllers(stack, programs, root, found)
         yield found
+
+
+def write_kubeconfig(file: Path, server: ApiServer, token: str) -> None:
+    """For one who has this token."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server.url, "certificate-authority": str(server.ca_file)}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    file.write_text(json.dumps(content))
+
+
+def _start_controllers(stack: contextlib.ExitStack, programs: Path, root: Path, server: ApiServer) -> None:
+    write_kubeconfig(root / "kubeconfig.json", server, ADMINISTRATOR)
+    for name, *options in (
+        (
+            "kube-controller-manager", f"--root-ca-file={server.ca_file}",
+            f"--service-account-private-key-file={root / 'service-accounts.key'}",
+        ),
+        ("kube-scheduler",),
+    ):  # fmt: skip
+        (port,) = free_ports(1)
+        command = [
+            str(programs / name), f"--kubeconfig={root / 'kubeconfig.json'}", "--leader-elect=false", "--port=0",
+            "--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={root / 'certificates'}", *options,
+        ]  # fmt: skip
+        _start(stack, command, root / f"{name}.log")
 
 
 def _start(stack: contextlib.ExitStack, command: list[str], log: Path) -> subprocess.Popen[bytes]:

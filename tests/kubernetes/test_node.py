@@ -1,0 +1,201 @@
+"""Pods of the chart on a real node: kubelet, containerd and runc, with controllers and scheduler.
+
+Played are the names of the cluster (names.py) and whoever makes volumes. The network enforces no NetworkPolicy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.free_ports import free_port
+from tests.kubernetes.api_server import ApiServer, api_server
+from tests.kubernetes.names import API, serve_names
+from tests.kubernetes.node import API_ADDRESS, Node, node
+from tests.kubernetes.test_chart import NAMESPACE, Helm, Kubectl, helm, of
+from tests.waiting import wait_until
+
+__all__ = ["helm"]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+
+READY_SECONDS = 400.0
+JOB_SECONDS = 400.0
+VALUES: dict[str, Any] = {
+    "gateway": {"image": "sluice-envoy:local", "serverNames": ["localhost"]},
+    "jobmanager": {"replicas": 1},
+    "shuffle": {"enabled": False},
+    "isolation": {"level": "none"},
+    "taskmanager": {"replicas": 1, "slots": 1, "slotMemoryMb": 512, "driverSlots": 1, "driverMemoryMb": 512},
+}
+SMALL: dict[str, Any] = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
+COMPONENTS = ("ca", "auth", "gateway", "jobmanager", "taskmanager")
+PIPELINE = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+print("total", spark.sparkContext.parallelize(range(100), 4).sum())
+spark.stop()
+"""
+Object = dict[str, Any]
+
+
+@dataclass
+class World:
+    """The chart, installed, with a gateway that is reached from outside."""
+
+    server: ApiServer
+    node: Node
+    kubectl: Kubectl
+    port: int
+    tmp: Path
+
+    def pod(self, component: str) -> Object:
+        """The first of its StatefulSet, or what the API server says instead."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/sluice-{component}-0"
+        return self.server.call("GET", path)[1]
+
+    def is_ready(self, component: str) -> bool:
+        """By its readiness probe."""
+        conditions = self.pod(component).get("status", {}).get("conditions", ())
+        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+    def until_ready(self, *components: str) -> None:
+        """Wait for their probes."""
+        for component in components:
+            wait_until(lambda each=component: self.is_ready(each), self.described, READY_SECONDS, pause=0.5)  # type: ignore[misc]  # bound per turn
+
+    def described(self) -> str:
+        """What the cluster says of its pods."""
+        events = self.kubectl.run("get", "events", "--sort-by=.lastTimestamp").stdout[-4000:]
+        logs = (
+            f"{each}: {self.node.log(self.pod(each), '*')[-1500:]}" for each in COMPONENTS if "status" in self.pod(each)
+        )
+        return "\n".join([self.kubectl.run("get", "pods,pvc").stdout, events, *logs])
+
+    def ledger(self) -> list[str]:
+        """Who enrolled with the authority."""
+        listed = self.node.inside_of(self.pod("ca"), "sluice", "pki", "ledger", "show", "--json")
+        lines = [json.loads(line) for line in listed.splitlines()]
+        return [each["requester"] for each in lines if each.get("kind") == "enrolment"]
+
+    def client(self, *arguments: str | Path) -> str:
+        """The command of somebody outside, who has a token."""
+        access: list[str | Path] = ["--server", f"https://localhost:{self.port}", "--ca", self.tmp / "edge.pem"]
+        verb, rest = arguments[0], arguments[1:]
+        done = subprocess.run(
+            [sys.executable, "-m", "sluice.cli.main", verb, *access, "--token-file", self.tmp / "token", *rest],
+            capture_output=True, text=True, timeout=JOB_SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{self.described()}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def world(programs: Path, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    tmp = tmp_path_factory.mktemp("node")
+    images = programs.parent / "images" / "sluice.tar"
+    for each in (images, programs / "kube-scheduler", programs / "node" / "kubelet"):
+        if not each.is_file():
+            pytest.fail(f"there is no {each}: make test-kubernetes makes it", pytrace=False)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(
+            api_server(programs, tmp, API, "kubernetes.default.svc", API_ADDRESS, accounts=True, controlled=True)
+        )
+        found = stack.enter_context(node(programs, server, images))
+        api_port = int(server.url.rpartition(":")[2])
+        found.relay((API_ADDRESS, 443), ("127.0.0.1", api_port), stack)
+        serve_names(found, stack)
+        world = World(server, found, Kubectl(programs / "kubectl", server), free_port(), tmp)
+        install(world, helm)
+        found.publish(world.port, lambda: (world.pod("gateway")["status"]["podIP"], 8443), stack)
+        yield world
+
+
+def install(world: World, helm: Helm) -> None:
+    """What a person would do, with values for a small machine, and volumes that belong to root."""
+    assert world.server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})[0] == 201
+    values: dict[str, Any] = {each: VALUES.get(each, {}) | {"resources": SMALL} for each in COMPONENTS}
+    values["taskmanager"] = values["taskmanager"] | {"resources": SMALL | {"limits": {"memory": "4Gi"}}}
+    file = world.tmp / "values.yaml"
+    file.write_text(yaml.safe_dump(VALUES | values))
+    objects = helm.render(f"--values={file}", version="1.20.2")
+    for number in range(len(of(objects, "StatefulSet")) + 1):
+        directory = world.node.root / "volumes" / str(number)
+        directory.mkdir(parents=True)
+        applied = world.kubectl.run("apply", "-f", "-", content=yaml.safe_dump(volume(number, directory)))
+        assert applied.returncode == 0, applied.stderr
+    applied = world.kubectl.run("apply", "-f", "-", content=yaml.safe_dump_all(objects))
+    assert applied.returncode == 0, applied.stderr
+
+
+def volume(number: int, directory: Path) -> Object:
+    """A directory of the node as a volume."""
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["here"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"volume-{number}"},
+        "spec": {
+            "capacity": {"storage": "100Gi"},
+            "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+            "local": {"path": str(directory)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+        },
+    }
+
+
+def test_every_pod_of_the_chart_gets_ready_and_has_enrolled_with_its_token(world: World) -> None:
+    world.until_ready(*COMPONENTS)
+    for component in COMPONENTS[1:]:
+        uid = world.pod(component)["metadata"]["uid"]
+        expected = f"pod:{NAMESPACE}/sluice-{component}/sluice-{component}-0/{uid}"
+        assert expected in world.ledger()
+
+
+def test_what_runs_is_restricted_and_the_kubelet_has_mounted_what_the_chart_says(world: World) -> None:
+    pod = world.pod("taskmanager")
+    status = world.node.inside_of(pod, "cat", "/proc/1/status")
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert fields["Uid"].split() == ["10001"] * 4
+    assert fields["NoNewPrivs"] == "1"
+    assert fields["Seccomp"] == "2"
+    assert {int(fields[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
+    mounts = {
+        line.split()[1]: line.split()[2:4] for line in world.node.inside_of(pod, "cat", "/proc/mounts").splitlines()
+    }
+    assert mounts["/"][1].split(",")[0] == "ro"
+    assert mounts["/run/sluice/keys"][0] == "tmpfs"
+    token = world.node.inside_of(pod, "stat", "-L", "-c", "%a %u", "/run/sluice/token/token")
+    assert token.split() == ["640", "10001"], "the kubelet gives it to the user, and to the group for fsGroup"
+
+
+def test_a_spark_job_from_outside_runs_in_the_pods(world: World) -> None:
+    world.until_ready(*COMPONENTS)
+    created = world.node.inside_of(
+        world.pod("auth"), "sluice", "token", "create", "test", "--role", "submitter", "--ttl", "1h"
+    )
+    (world.tmp / "token").touch(0o600)
+    (world.tmp / "token").write_text(created)
+    edge = world.node.inside_of(world.pod("ca"), "cat", "/var/lib/sluice/home/pki/trust/edge.pem")
+    (world.tmp / "edge.pem").write_text(edge)
+    pipeline = world.tmp / "pipeline.py"
+    pipeline.write_text(PIPELINE)
+    assert "total 4950" in world.client("submit", "--wait", "--executors", "1", pipeline)
+
+
+def test_a_pod_that_is_deleted_comes_back_and_enrols_again_with_a_token_of_its_own(world: World) -> None:
+    before = world.pod("taskmanager")["metadata"]["uid"]
+    deleted = world.kubectl.run("delete", "pod", "sluice-taskmanager-0", "--timeout=100s")
+    assert deleted.returncode == 0, deleted.stderr
+    world.until_ready("taskmanager")
+    uid = world.pod("taskmanager")["metadata"]["uid"]
+    assert uid != before
+    assert world.ledger()[-1].endswith(f"/sluice-taskmanager-0/{uid}")
