@@ -335,6 +335,11 @@ class JobMasterGateway(Protocol):
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
+    async def driver_succeeded(self) -> None:
+        """The pipeline has succeeded, and Spark has stopped in order; the JVM still ends, which is reported then."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True)
     async def driver_finished(self, result: DriverExit) -> None:
         """The pipeline's Python process has ended and its JVM with it."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import sys
@@ -425,6 +426,11 @@ class ActionRunner:
         await self._repeated(lambda: self._services.dispatcher.job_released(self.job_id))
 
     async def _give_back(self) -> None:
+        """Slots go back when the driver's process has ended; one that takes too long is ended with its slot."""
+        if self._driver.running and (seconds := self._machine.driver_ends_within):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._driver.ended()
         await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
         try:
             await self._repeated(lambda: self._services.resource_manager.release_job(self.job_id))

@@ -48,6 +48,7 @@ class DriverStatus:
         process_end: how its process ended, in words.
         lost: its TaskManager was lost, and that alone ended the attempt.
         restart_useless: a further attempt would fail for the same reason.
+        ahead: it was concluded by its word, before its process has ended.
     """
 
     phase: Phase
@@ -56,3 +57,4 @@ class DriverStatus:
     process_end: str = ""
     lost: bool = False
     restart_useless: bool = False
+    ahead: bool = False

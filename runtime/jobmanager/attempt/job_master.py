@@ -214,6 +214,10 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         """A batch was committed, or a streaming query began or ended."""
         self._event(self._machine.streaming.reported, state)
 
+    async def driver_succeeded(self) -> None:
+        """The pipeline has succeeded, and its JVM still ends."""
+        self._event(self._machine.driver_succeeded)
+
     async def driver_finished(self, result: DriverExit) -> None:
         """The pipeline has ended and its JVM with it."""
         self._event(self._machine.driver_finished, result)
@@ -326,7 +330,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     async def driver_process_ended(self, end: DriverProcessEnd) -> None:
         """The driver's process has ended; raises ``DriverUnknown`` when it did not run on the caller."""
-        self._machine.check_driver(end.attempt, self.caller.identity.name)
+        self._machine.check_driver_end(end.attempt, self.caller.identity.name)
         self._runner.driver_process_ended(end.how)
         self._event(self._machine.driver_gone, f"its driver ended meanwhile: {end.how}")
 

@@ -150,8 +150,15 @@ class AttemptStateMachine:
 
     def check_driver(self, number: int, taskmanager: str) -> None:
         """Raise :class:`DriverUnknown` unless ``taskmanager`` was told to launch driver ``number``, and it goes on."""
+        self._check_driver(number, taskmanager, goes_on=self._driver.phase in WITH_DRIVER)
+
+    def check_driver_end(self, number: int, taskmanager: str) -> None:
+        """Raise :class:`DriverUnknown` unless ``taskmanager`` may say that the process of ``number`` has ended."""
+        self._check_driver(number, taskmanager, goes_on=self._driver.phase in WITH_DRIVER or self._driver.ahead)
+
+    def _check_driver(self, number: int, taskmanager: str, *, goes_on: bool) -> None:
         self.placement.check_on(taskmanager)
-        if number != self.number or self._driver.phase not in WITH_DRIVER:
+        if number != self.number or not goes_on:
             raise DriverUnknown(f"driver {number} of job {self._status.job_id} is not the current one, or has ended")
 
     def certified(self, leaf: x509.Certificate, taskmanager: str, box: Box | None) -> None:
@@ -303,6 +310,16 @@ class AttemptStateMachine:
             self._status.enter(JobState.RUNNING)
         self._outbox.publish()
 
+    def driver_succeeded(self) -> None:
+        """The driver has done its work, and its process ends yet: that concludes the attempt of a job that runs.
+
+        Not of one that stops with a savepoint, which is taken of what the process leaves.
+        """
+        runs = self._driver.phase is Phase.RUNNING and self._status.state is JobState.RUNNING
+        if runs and self._driver.result is None and not self._status.savepoints.asked_to_stop:
+            self._driver.result, self._driver.ahead = DriverExit(succeeded=True, exit_code=0), True
+            self.driver_ended("it has done its work")
+
     def driver_finished(self, result: DriverExit) -> None:
         """The driver reports the end of its work; its process is to follow. Raises :class:`NotReconciled`."""
         if self._driver.phase is Phase.RECONCILING:
@@ -311,8 +328,13 @@ class AttemptStateMachine:
             self._driver.result = result
             self._outbox.add(StartTimer(Timer.DRIVER_EXIT, DRIVER_EXIT_GRACE_SECONDS))
 
+    @property
+    def driver_ends_within(self) -> float:
+        """How many seconds the process of a driver may take to end whose attempt is concluded; 0: it has ended."""
+        return self._settings.cancel_grace + CANCEL_MARGIN_SECONDS if self._driver.ahead else 0.0
+
     def driver_ended(self, process_end: str) -> None:
-        """The driver's process has ended, or was never started."""
+        """The driver's process has ended, will do so by itself, or was never started."""
         if self._driver.phase not in BEFORE_DRIVER | WITH_DRIVER:
             return
         self._driver.phase, self._driver.process_end = Phase.SETTLING, process_end

@@ -139,6 +139,8 @@ class DriverAgent:
     async def run(self) -> DriverExit:
         """Run the attempt to its end, report it, and return the report.
 
+        That it has succeeded is told as soon as the pipeline has ended and Spark has stopped, while the JVM still ends.
+
         Raises:
             WaitedInVain: nothing is reported, because no code of the job has run; somebody else may run the attempt.
         """
@@ -150,12 +152,16 @@ class DriverAgent:
         finally:
             for question in self._questions:
                 question.cancel()
-            await self.bridge.close()
-            if self._events is not None:
-                await asyncio.to_thread(self._events.close)
+            await self._hear_no_more()
         if not self._link.lost.done():
             await self._link.finish(result)
         return result
+
+    async def _hear_no_more(self) -> None:
+        """Take what Spark has told, and nothing more; safe to call again."""
+        await self.bridge.close()
+        if self._events is not None:
+            await asyncio.to_thread(self._events.close)
 
     async def _attempt(self) -> Ending:
         try:
@@ -246,6 +252,7 @@ class DriverAgent:
     async def _wait(self) -> Ending:
         python = asyncio.ensure_future(self._process.wait_python())
         jvm = asyncio.ensure_future(self._process.wait_jvm())
+        stopping: asyncio.Future[Exit | None] | None = None
         try:
             await first_of(python, jvm, self._cancelled, self._link.lost)
             jvm_was_first = jvm.done() and not python.done()
@@ -255,13 +262,38 @@ class DriverAgent:
             _LOG.info("the pipeline has ended: %s", ended)
             spark_lost = self._spark_lost
             # Only now may the JVM end, and in order: one that was killed a moment ago is found out here.
-            jvm_ended = await self._process.stop_jvm(0 if self._link.lost.done() else self._spec.stop_grace_seconds)
+            grace = 0 if self._link.lost.done() else self._spec.stop_grace_seconds
+            stopping = asyncio.ensure_future(self._process.stop_jvm(grace))
+            if not jvm.done():
+                await self._tell_success(ended, stopping)
+            jvm_ended = await stopping
             _LOG.info("the JVM has ended: %s", jvm_ended or "it was killed")
             died = jvm_ended if jvm_ended is not None and (jvm_was_first or jvm_ended.code != 0) else None
             return self._ending(ended, jvm_died=died, spark_lost=spark_lost)
         finally:
-            for task in (python, jvm):
+            for task in (python, jvm, *(() if stopping is None else (stopping,))):
                 task.cancel()
+
+    async def _tell_success(self, python: Exit, stopping: asyncio.Future[Exit | None]) -> None:
+        """Tell of a success while the JVM ends, once every SparkContext has stopped in order (ADR 143).
+
+        Nothing can follow by which the attempt would be judged otherwise: output and event log are complete.
+        """
+        if python.code != 0 or not self.bridge.contexts or self._process.jvm_excess_so_far():
+            return
+        idle = asyncio.ensure_future(self.bridge.wait_idle())
+        try:
+            await first_of(idle, stopping, self._cancelled, self._link.lost)
+            spark_is_over = idle.done() and not stopping.done()
+        finally:
+            await end_tasks(idle)
+        result = judge(self._ending(python, spark_lost=self._spark_lost))
+        if not spark_is_over or not result.succeeded:
+            return
+        await self._process.stop_python(KILL_GRACE_SECONDS)  # and what it has started
+        await self._hear_no_more()
+        _LOG.info("the attempt has succeeded, and the JVM ends")
+        self._link.succeeded()
 
     async def _end_early(self, python: asyncio.Future[Exit], jvm: asyncio.Future[Exit]) -> None:
         """End the pipeline: the driver was cancelled, its JVM died, or its JobMaster is lost."""

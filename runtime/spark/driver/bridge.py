@@ -208,6 +208,8 @@ class Bridge:
         """Awaited after each message: the JVM is not read while nobody takes what it says. It keeps the rest itself."""
         self.contexts = 0
         """SparkContexts so far; questions of one are not answered to the next."""
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def start(self) -> None:
         """Listen; the socket's directory must be private (0700)."""
@@ -218,6 +220,10 @@ class Bridge:
     def connected(self) -> bool:
         """Whether a SparkContext is up."""
         return self._writer is not None
+
+    async def wait_idle(self) -> None:
+        """Return when no SparkContext is up, and all that the last one has said was heard."""
+        await self._idle.wait()
 
     def executor_exited(self, exit_report: ExecutorExit) -> None:
         """Tell Spark why an executor is gone; without a SparkContext there is nobody to tell."""
@@ -261,6 +267,7 @@ class Bridge:
             writer.close()
             return
         self._writer = writer
+        self._idle.clear()
         self.contexts += 1
         in_order = False
         try:
@@ -280,5 +287,6 @@ class Bridge:
         finally:
             self._writer = None
             self._on_event(SparkStopped(in_order))
+            self._idle.set()
             with contextlib.suppress(OSError):
                 writer.close()

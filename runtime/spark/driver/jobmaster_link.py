@@ -40,6 +40,7 @@ from sluice.runtime.rpc import (
     EndpointStopped,
     FencingTokenMismatch,
     MailboxFull,
+    MethodNotFound,
     PeerUnreachable,
     RpcError,
     RpcTimeout,
@@ -227,6 +228,15 @@ class JobMasterLink:
         """A task failed."""
         masked = self.masker.mask_message(failure)
         self._queue.put(lambda jobmaster: jobmaster.report_task_failure(masked))
+
+    def succeeded(self) -> None:
+        """The attempt has succeeded, and its JVM still ends; :meth:`finish` follows."""
+
+        async def tell(jobmaster: JobMasterGateway) -> None:
+            with contextlib.suppress(MethodNotFound):  # one of the release before waits for the end
+                await jobmaster.driver_succeeded()
+
+        self._queue.put(tell)
 
     async def finish(self, result: DriverExit) -> None:
         """Report the end and wait until it has arrived; raises :class:`DriverFailed` when the link is lost."""

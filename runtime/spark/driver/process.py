@@ -353,6 +353,10 @@ class DriverProcess:
         ended = (each.excess for each in (self._jvm, self._python) if each is not None)
         return next((excess for excess in ended if excess), "")
 
+    def jvm_excess_so_far(self) -> str:
+        """Which bound the JVM has exceeded by now, whether or not it has ended; empty: none."""
+        return "" if self._jvm is None else self._jvm.excess_so_far()
+
     def stderr_tail(self) -> str:
         """The end of the program's standard error."""
         try:

@@ -27,6 +27,16 @@ AOT_JAVA = 25
 PREFIX = "classes-"
 AOT_SUFFIX = ".aot"
 CDS_SUFFIX = ".jsa"
+TIER4_FACTOR = 15
+_TIER4_THRESHOLDS = {
+    "Tier4InvocationThreshold": 5_000,
+    "Tier4MinInvocationThreshold": 600,
+    "Tier4CompileThreshold": 15_000,
+    "Tier4BackEdgeThreshold": 40_000,
+}
+"""The JVM's own: after how many calls and rounds of loops C2 compiles a method."""
+LATER_C2 = tuple(f"-XX:{name}={TIER4_FACTOR * calls}" for name, calls in _TIER4_THRESHOLDS.items())
+"""C2 compiles what is used 15 times as much as usual, and no more of what a short job runs a few thousand times."""
 
 
 def has_aot_caches(java: Java) -> bool:
@@ -85,10 +95,13 @@ def find_spark_java(
 
 
 def archive_options(archive: Path, log: Path) -> list[str]:
-    """The options of a JVM that uses an archive of classes when it fits; ``log`` will say whether it did."""
+    """The options of a JVM that uses an archive of classes when it fits; ``log`` will say whether it did.
+
+    With an AOT cache also :data:`LATER_C2`: methods whose profiles it has need not be profiled meanwhile.
+    """
     is_aot = archive.suffix == AOT_SUFFIX
     use = (
-        ["-XX:AOTMode=auto", f"-XX:AOTCache={archive}"]
+        ["-XX:AOTMode=auto", f"-XX:AOTCache={archive}", *LATER_C2]
         if is_aot
         else ["-Xshare:auto", f"-XX:SharedArchiveFile={archive}"]
     )

@@ -1,9 +1,10 @@
 """A driver agent without Spark: same spec, same identity, same RPC and blob connections; the pipeline is a small JSON.
 
-``{"executors": 2, "end": "when-told" | "fail" | "crash" | "sleep-before-register", "flag": path}``
+``{"executors": 2, "end": "when-told" | "succeed-ahead" | "fail" | "crash" | "sleep-before-register", "flag": path}``
 
 With ``shuffles`` it has as many registered, and notes their places on standard output.
 With ``alone``, a directory, it is noted there how often the job runs, and whether it ever does twice at a time.
+``succeed-ahead``: tells of its success at once, and ends when the file ``flag`` exists.
 ``when-told``: asks for executors, and succeeds when the file ``flag`` exists. Run as a program by a TaskManager.
 """
 
@@ -207,6 +208,10 @@ async def _end(link: JobMasterLink, endpoint: FakeDriver, script: dict[str, Any]
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             print("deaf", flush=True)  # noqa: T201
             await asyncio.sleep(600)
+        case "succeed-ahead":
+            link.succeeded()
+            await endpoint.until_flag(Path(script["flag"]))
+            await link.finish(DriverExit(succeeded=True, exit_code=0))
         case _:
             done = await endpoint.until_flag(Path(script["flag"]))
             await link.finish(DriverExit(succeeded=done, exit_code=0 if done else 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sluice.core.egress_evidence import ANY_PORT
@@ -14,7 +16,7 @@ from sluice.runtime.messages import DriverCsr, DriverProcessEnd, SlotKind, SlotO
 from sluice.runtime.rpc import CallNotPermitted
 from sluice.runtime.spark.driver.spec import DriverSpec
 from tests.hostile import OTHER_JOB_ID, TRUST_DOMAIN
-from tests.integration.runtime.conftest import SHORT_LEASE, Cluster
+from tests.integration.runtime.conftest import SHORT_LEASE, Cluster, eventually
 from tests.integration.runtime.test_lifecycle import PROFILE, connect, taskmanager_id
 
 
@@ -96,6 +98,25 @@ async def test_a_job_cannot_have_an_identity_signed_nor_report_its_own_end(clust
     with pytest.raises(CallNotPermitted):
         await master.driver_process_ended(DriverProcessEnd(attempt=1, how="a lie"))
     await service.close()
+
+
+async def test_a_job_that_has_succeeded_keeps_its_slot_until_its_drivers_process_has_ended(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(executors=0, end="succeed-ahead")
+    await cluster.until(job_id, "FINISHED")
+
+    async def drivers() -> Any:
+        (taskmanager,) = (await cluster.get("/v1/taskmanagers"))["taskmanagers"]
+        return taskmanager["drivers"]
+
+    assert await drivers() == [job_id]
+    cluster.flag.touch()
+
+    async def free() -> bool:
+        return not await drivers()
+
+    await eventually(free, "the slot is free")
+    assert (await cluster.job(job_id))["state"] == "FINISHED"
 
 
 @SHORT_LEASE

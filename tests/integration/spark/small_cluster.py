@@ -120,6 +120,8 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         self.streaming = StreamingState()
         self.task_failures: list[TaskFailure] = []
         self.exit_reports: list[ExecutorExit] = []
+        self.succeeded = asyncio.Event()
+        """Told before the driver's JVM has ended."""
         self.finished: asyncio.Future[DriverExit] = asyncio.get_running_loop().create_future()
         self.changed = asyncio.Event()
         self.held = held
@@ -180,6 +182,9 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
 
     async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
         self.lost_shuffle_workers.extend(workers)
+
+    async def driver_succeeded(self) -> None:
+        self.succeeded.set()
 
     async def driver_finished(self, result: DriverExit) -> None:
         self.wanted = 0

@@ -74,6 +74,22 @@ async def test_the_pipeline_goes_on_before_there_are_executors_and_its_first_sta
         assert "ERROR Inbox" not in job.log("driver.jvm.log")
 
 
+async def test_a_success_is_told_while_the_jvm_ends(pki: TestPki, spark: SparkRuntime, tmp_path: Path) -> None:
+    """What the attempt has left is complete by then, and the JVM is ended after its grace all the same."""
+    work = Work(PIPELINES / "slow_end.py", executors=1)
+    async with running_job(pki, tmp_path / "job", spark, work) as job:
+        await job.until(job.master.succeeded.is_set)
+        jvms = job.processes("java")
+        assert runs(jvms)
+        assert not job.master.finished.done()
+        assert job.log("driver.stdout") == "done\n"
+        result = await job.result()
+        agent = await job.agent.wait()
+        assert not runs(jvms)
+    assert result.succeeded
+    assert agent.code == 0
+
+
 async def test_failing_pipeline_is_reported_with_its_traceback(
     pki: TestPki, spark: SparkRuntime, tmp_path: Path
 ) -> None:

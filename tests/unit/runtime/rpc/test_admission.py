@@ -52,6 +52,7 @@ OWN_JOB_ONLY = {
     "set_executor_targets",
     "kill_executors",
     "report_progress",
+    "driver_succeeded",
     "driver_finished",
 }
 

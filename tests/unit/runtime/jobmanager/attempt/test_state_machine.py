@@ -291,8 +291,9 @@ def test_only_the_taskmanager_that_was_told_to_speaks_for_the_driver() -> None:
         with pytest.raises(DriverUnknown):
             attempt.machine.check_driver(number, taskmanager)
     attempt.do(attempt.machine.driver_ended, "exit code 0")
-    with pytest.raises(DriverUnknown):
-        attempt.machine.check_driver(1, "tm-1")
+    for check in (attempt.machine.check_driver, attempt.machine.check_driver_end):
+        with pytest.raises(DriverUnknown):
+            check(1, "tm-1")
 
 
 def test_a_job_runs_when_its_driver_has_registered() -> None:
@@ -361,6 +362,41 @@ def test_a_driver_that_reported_success_finishes_the_job() -> None:
     assert isinstance(end, actions.EndJob)
     assert end.record.detail.state is JobState.FINISHED
     assert end.record.detail.attempts[-1].outcome == "FINISHED"
+
+
+def test_a_driver_that_has_succeeded_concludes_the_attempt_before_its_process_has_ended() -> None:
+    attempt = Attempt().running()
+    assert attempt.machine.driver_ends_within == 0
+    assert attempt.do(attempt.machine.driver_succeeded) == [actions.SettleCheckpoints()]
+    attempt.do(attempt.machine.conclusion.checkpoints_settled)
+    (end,) = attempt.do(attempt.machine.conclusion.records_collected, Evidence())
+    assert isinstance(end, actions.EndJob)
+    assert end.record.detail.state is JobState.FINISHED
+    assert attempt.machine.driver_ends_within == SETTINGS.cancel_grace + CANCEL_MARGIN_SECONDS
+    assert attempt.do(attempt.machine.driver_finished, GOOD) == []
+    attempt.machine.check_driver_end(1, "tm-1")
+    with pytest.raises(DriverUnknown):
+        attempt.machine.check_driver_end(1, "tm-2")
+    with pytest.raises(DriverUnknown):
+        attempt.machine.check_driver(1, "tm-1")
+    assert attempt.do(attempt.machine.driver_ended, "exit code 0") == []
+
+
+@pytest.mark.parametrize("why", ["cancelled", "failing", "savepoint", "failed"])
+def test_only_the_plain_success_of_a_job_that_runs_is_concluded_before_its_driver_has_ended(why: str) -> None:
+    attempt = Attempt().streaming() if why == "savepoint" else Attempt().running()
+    match why:
+        case "cancelled":
+            attempt.do(attempt.machine.cancel)
+        case "failing":
+            attempt.do(attempt.machine.fail, "no")
+        case "savepoint":
+            attempt.do(attempt.machine.streaming.savepoint_requested, "sp", stop=True)
+        case _:
+            attempt.do(attempt.machine.driver_finished, BAD)
+    assert attempt.do(attempt.machine.driver_succeeded) == []
+    assert attempt.machine.driver_ends_within == 0
+    assert attempt.ends()
 
 
 def test_a_driver_that_lives_on_after_its_report_is_killed() -> None:

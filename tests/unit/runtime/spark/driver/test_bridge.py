@@ -206,6 +206,20 @@ async def test_next_spark_context_in_a_row_is_welcome(listening: Listening) -> N
         await jvm.close()
 
 
+async def test_idle_means_that_no_spark_context_is_up_and_all_was_heard(listening: Listening) -> None:
+    await listening.bridge.wait_idle()
+    jvm = await Jvm.connect(listening.bridge)
+    jvm.send(STARTED)
+    await listening.next()
+    waiting = asyncio.create_task(listening.bridge.wait_idle())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    jvm.send({"type": "stopped"})
+    await asyncio.wait_for(waiting, 10)
+    assert listening.events.get_nowait() == SparkStopped()
+    await jvm.close()
+
+
 async def test_a_jvm_is_not_read_while_there_is_no_room(listening: Listening) -> None:
     room = asyncio.Event()
 

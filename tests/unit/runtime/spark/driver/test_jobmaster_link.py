@@ -28,7 +28,14 @@ from sluice.runtime.messages import (
     StreamingQuery,
     StreamingState,
 )
-from sluice.runtime.rpc import EndpointNotFound, EndpointStopped, FencingTokenMismatch, MailboxFull, PeerUnreachable
+from sluice.runtime.rpc import (
+    EndpointNotFound,
+    EndpointStopped,
+    FencingTokenMismatch,
+    MailboxFull,
+    MethodNotFound,
+    PeerUnreachable,
+)
 from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
 from sluice.runtime.spark.driver.call_queue import BUSY_CALLS
 from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, JobMasterPeer
@@ -130,6 +137,9 @@ class Peer:
     async def report_stages(self, stages: StageTable) -> None:
         await self._hear(stages)
 
+    async def driver_succeeded(self) -> None:
+        await self._hear("succeeded")
+
     async def driver_finished(self, result: DriverExit) -> None:
         await self._hear(result)
 
@@ -201,6 +211,18 @@ async def test_call_cut_off_by_a_lost_connection_is_made_again() -> None:
         link.kill_executors((3,))
         await soon(link.finish(DONE))
     assert network.heard == [("driver", 1, 42), ("driver", 1, 42), (3,), DONE]
+
+
+@pytest.mark.parametrize("knows", [True, False])
+async def test_a_success_is_told_before_the_end_to_those_who_know_of_that(knows: bool) -> None:
+    network = Network()
+    async with linked(network) as link:
+        await soon(link.assignment)
+        if not knows:
+            network.errors.append(MethodNotFound("a jobmaster of the release before"))
+        link.succeeded()
+        await soon(link.finish(DONE))
+    assert network.heard == [("driver", 1, 42), *(["succeeded"] if knows else []), DONE]
 
 
 async def test_busy_jobmaster_is_asked_again() -> None:

@@ -87,7 +87,13 @@ def test_java_25_is_given_its_aot_cache() -> None:
     lines = options(executor(spark=replace(SPARK, class_archive=Path("/cache/classes.aot"))))
     assert "-XX:AOTCache=/cache/classes.aot" in lines
     assert "-XX:AOTMode=auto" in lines
+    assert "-XX:Tier4InvocationThreshold=75000" in lines
     assert not any("share" in line.lower() for line in lines)
+
+
+def test_c2_compiles_when_it_always_did_without_an_aot_cache() -> None:
+    for archive in (None, Path("/cache/classes.jsa")):
+        assert not any("Tier4" in line for line in options(executor(spark=replace(SPARK, class_archive=archive))))
 
 
 def test_executor_arguments() -> None:
