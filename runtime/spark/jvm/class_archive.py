@@ -27,7 +27,7 @@ AOT_JAVA = 25
 PREFIX = "classes-"
 AOT_SUFFIX = ".aot"
 CDS_SUFFIX = ".jsa"
-TIER4_FACTOR = 15
+TIER4_FACTOR = 5
 _TIER4_THRESHOLDS = {
     "Tier4InvocationThreshold": 5_000,
     "Tier4MinInvocationThreshold": 600,
@@ -36,7 +36,7 @@ _TIER4_THRESHOLDS = {
 }
 """The JVM's own: after how many calls and rounds of loops C2 compiles a method."""
 LATER_C2 = tuple(f"-XX:{name}={TIER4_FACTOR * calls}" for name, calls in _TIER4_THRESHOLDS.items())
-"""C2 compiles what is used 15 times as much as usual, and no more of what a short job runs a few thousand times."""
+"""C2 compiles what is used five times as much as usual, and no more of what a short job runs a few thousand times."""
 
 
 def has_aot_caches(java: Java) -> bool:

@@ -87,7 +87,7 @@ def test_java_25_is_given_its_aot_cache() -> None:
     lines = options(executor(spark=replace(SPARK, class_archive=Path("/cache/classes.aot"))))
     assert "-XX:AOTCache=/cache/classes.aot" in lines
     assert "-XX:AOTMode=auto" in lines
-    assert "-XX:Tier4InvocationThreshold=75000" in lines
+    assert "-XX:Tier4InvocationThreshold=25000" in lines
     assert not any("share" in line.lower() for line in lines)
 
 
