@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sluice.core import CachedFile, EgressConfig, Home, SluiceError, end_tasks, read_secret, repeat
 from sluice.gateway.audit_log import AuditLog, AuditWriter, RecordedPolicy, audit_file
@@ -35,7 +36,7 @@ from sluice.gateway.service.auth_api import AuthApi
 from sluice.gateway.service.checks import CheckService
 from sluice.gateway.service.discovery import Discovery, FetchKeys
 from sluice.gateway.service.ext_authz import AuthService
-from sluice.gateway.shared_store import SharedFiles, bind, leave, open_store
+from sluice.gateway.shared_store import bind, leave, open_store
 from sluice.gateway.signin import Directory, Provider, SignIn, key_cache
 from sluice.gateway.ui import RevocationClient
 from sluice.pki import Role
@@ -43,6 +44,9 @@ from sluice.pki.assertions import assertion_keys_file
 from sluice.pki.ca import TokenKeysAnswer, read_cas
 from sluice.pki.enrolment import Locate, OnlineTokens
 from sluice.pki.tls import TlsIdentity
+
+if TYPE_CHECKING:
+    from sluice.gateway.shared_store import SharedFiles
 
 _LOG = logging.getLogger(__name__)
 

@@ -61,8 +61,8 @@ def shared_files_in(directory: Path) -> SharedFiles | None:
     stamp = file_stamp(path)
     if stamp is None:
         return None
-    with _needing_driver():
-        from sluice.gateway.shared_store.shared_files import SharedFiles
+    # Late: nearly all homes share nothing, and need no driver of a database.
+    from sluice.gateway.shared_store.shared_files import SharedFiles
 
     with _mutex:
         known = _known.get(directory)
@@ -78,9 +78,8 @@ def open_store(home: Home) -> SharedStore:
     path = home.gateway / RECORD
     if not path.exists():
         return SqliteStore.of(home)
-    with _needing_driver():
-        from sluice.gateway.shared_store.database import Database
-        from sluice.gateway.shared_store.postgres import PostgresStore
+    from sluice.gateway.shared_store.database import Database
+    from sluice.gateway.shared_store.postgres import PostgresStore
 
     config = read_record(path)
     return PostgresStore(Database(config), StoreCipher.from_file(Path(config.encryption_key_file)))
@@ -97,14 +96,3 @@ def writers_lock(directory: Path, *, patience: float | None = None) -> Iterator[
     files = shared_files_in(directory)
     with locked(directory, patience=patience) if files is None else files.writing():
         yield
-
-
-@contextlib.contextmanager
-def _needing_driver() -> Iterator[None]:
-    """For imports that are late: homes that share nothing, nearly all of them, need no driver of a database."""
-    try:
-        yield
-    except ImportError as error:
-        raise SharedStoreError(
-            f"gateway.shared_store needs a package that is not installed: {error}", "pip install 'sluice[postgresql]'"
-        ) from error
