@@ -91,6 +91,11 @@ test-pkcs11: $(VENV) ## keys in a token: SoftHSM (unpacked once from Debian's pa
 	@.venv/bin/pip install --quiet --disable-pip-version-check --requirement requirements/pkcs11.txt
 	.venv/bin/pytest tests/pkcs11
 
+.PHONY: test-postgres
+test-postgres: $(VENV) ## auth services on several machines: a real PostgreSQL (unpacked once from Debian's packages), three minutes
+	@scripts/ensure-postgresql >/dev/null
+	.venv/bin/pytest tests/postgres
+
 .PHONY: test-acme
 test-acme: $(VENV) ## certificates of a real ACME server, Pebble (unpacked once from Debian's package), through Envoy, five minutes
 	@scripts/ensure-pebble >/dev/null

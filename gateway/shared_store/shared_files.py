@@ -158,12 +158,16 @@ class SharedFiles:
         with self._locked(), self._writes.transaction() as statements:
             [[store, revision]] = statements.run(_LOCK_HEAD)
             known = self._state()
-            revision = max(revision, known.revision if known is not None else 0) + 1
+            if known is not None:  # to the other machines it is the store that they know, with one change more
+                store, revision = known.store, max(revision, known.revision)
+            revision += 1
             statements.run("DELETE FROM sluice_files")
             copies = self._copies()
             for name, content in copies.items():
                 self._upload(statements, store, revision, name, content)
-            statements.run("UPDATE sluice_head SET revision = :revision", revision=revision)
+            statements.run(
+                "UPDATE sluice_head SET store = :store, revision = :revision", store=store, revision=revision
+            )
             self._note(store, revision)
             return len(copies)
 
@@ -205,22 +209,18 @@ class SharedFiles:
         self._confirmed = moment
 
     def _take(self, statements: Statements, store: str, since: int) -> None:
-        """Write the files that changed after ``since``; with -1 all of them, and remove all others."""
-        names = set()
+        """Write the files that changed after ``since`` (-1: all of them), and remove those that there are no more."""
         rows = statements.run("SELECT name, revision, content FROM sluice_files WHERE revision > :since", since=since)
         for name, revision, content in rows:
             if not _SHARED.fullmatch(name):
                 raise SharedStoreError(f"the database has a file {name[:200]!r}, which nobody shares")
-            names.add(name)
             path = self._directory / name
-            if content is None:
-                path.unlink(missing_ok=True)
-            else:
+            if content is not None:
                 self._write(path, self._cipher.decrypted(bytes(content), _context(store, name, revision)))
-        if since < 0:
-            for name in self.names():
-                if name not in names:
-                    (self._directory / name).unlink(missing_ok=True)
+        left = {name for (name,) in statements.run("SELECT name FROM sluice_files WHERE content IS NOT NULL")}
+        for name in self.names():
+            if name not in left:
+                (self._directory / name).unlink(missing_ok=True)
 
     def _store_changes(self, statements: Statements, before: Mapping[str, bytes]) -> tuple[str, int]:
         """Put what has changed since ``before`` into the database; returns the store and the revision this makes."""

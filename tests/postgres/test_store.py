@@ -145,18 +145,6 @@ def test_another_key_is_refused(config: SharedStoreConfig, tmp_path: Path) -> No
             open_.entries()
 
 
-@pytest.mark.parametrize("content", [b"", b"AAAA\n", b"not base64 \xff\n"])
-def test_what_is_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
-    write_secret(tmp_path / "key", content)
-    with pytest.raises(SharedStoreError, match="no key"):
-        StoreCipher.from_file(tmp_path / "key")
-    (tmp_path / "key").write_bytes(new_key())
-    (tmp_path / "key").chmod(0o644)
-    if (tmp_path / "key").stat().st_uid != 0:
-        with pytest.raises(SharedStoreError, match="others can read"):
-            StoreCipher.from_file(tmp_path / "key")
-
-
 def test_too_large_is_refused(two: tuple[PostgresStore, PostgresStore]) -> None:
     for each in (entry("k" * (MAX_KEY_CHARACTERS + 1)), entry(""), entry("k", b"v" * (MAX_VALUE_BYTES + 1))):
         with pytest.raises(SharedStoreError, match="too large"):

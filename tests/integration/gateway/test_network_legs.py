@@ -205,7 +205,10 @@ async def test_jobmanager_asks_whose_streams_may_stay(shared: NetworkGateway) ->
     unknown = StreamHolder(principal="mallory", kind="token", credential="no-such-token", id=Jti("p-3"))
     Revocations.of(shared.home).revoke(("certificate", CertificateId("c-eve")))
     assert await check({ada, eve, unknown}) == {ada}
-    nobody = check_at(AuthService(TlsIdentity(shared.rest_identity), [(shared.auth_address[0], 1)]))
+    dead = (shared.auth_address[0], 1)
+    other = AuthService(TlsIdentity(shared.rest_identity), [dead, shared.auth_address])
+    assert await check_at(other)({ada}) == {ada}, "of several, one that answers is enough"
+    nobody = check_at(AuthService(TlsIdentity(shared.rest_identity), [dead]))
     with pytest.raises(AssertionRefused):
         await nobody({ada})
 

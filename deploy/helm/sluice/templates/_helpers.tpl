@@ -185,6 +185,7 @@ ports: []
 {{- $name := include "sluice.name" .root }}
 {{- $domain := include "sluice.domain" (dict "root" .root "component" .component) }}
 {{- $boxes := and (eq .component "taskmanager") (eq .root.Values.isolation.level "sandbox") }}
+{{- $shares := and (eq .component "auth") .root.Values.auth.sharedStore.hosts }}
 {{- $onDemand := and (eq .component "jobmanager") (eq .root.Values.taskmanager.provider "kubernetes") -}}
 metadata:
   labels: {{- include "sluice.selector" (dict "root" $.root "component" .component) | nindent 4 }}
@@ -235,6 +236,8 @@ spec:
         {{- else if eq .component "taskmanager" }}
         - {name: SLUICE__TASKMANAGER__HOST, value: "$(POD_NAME).{{ $domain }}"}
         - {name: SLUICE_JOBMANAGER, value: {{ include "sluice.addresses" (dict "root" $.root "component" "jobmanager" "replicas" $.root.Values.jobmanager.replicas "port" 6123) | quote }}}
+        {{- else if eq .component "auth" }}
+        - {name: SLUICE__GATEWAY__AUTH_HOST, value: "$(POD_NAME).{{ $domain }}"}
         {{- else if hasPrefix "shuffle" .component }}
         - {name: SLUICE__SHUFFLE__HOST, value: "$(POD_NAME).{{ $domain }}"}
         {{- end }}
@@ -260,6 +263,9 @@ spec:
       volumeMounts:
         {{- include "sluice.mounts" $.root | nindent 8 }}
         {{- include "sluice.joiningMounts" $.root | nindent 8 }}
+        {{- if $shares }}
+        - {name: store, mountPath: /run/sluice/store, readOnly: true}
+        {{- end }}
         {{- if $onDemand }}
         - {name: pods, mountPath: /etc/sluice-pods, readOnly: true}
         {{- end }}
@@ -271,6 +277,10 @@ spec:
     {{- include "sluice.joiningVolumes" $.root | nindent 4 }}
     {{- if not .storage }}
     - {name: data, emptyDir: {{ with .sizeLimit }}{sizeLimit: {{ . }}}{{ else }}{}{{ end }}}
+    {{- end }}
+    {{- if $shares }}
+    # fsGroup adds that the group may read it.
+    - {name: store, secret: {secretName: {{ $.root.Values.auth.sharedStore.secret }}, defaultMode: 0400}}
     {{- end }}
     {{- if $onDemand }}
     - {name: pods, configMap: {name: {{ $name }}-taskmanager-pods}}
