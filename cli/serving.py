@@ -44,8 +44,9 @@ def serve(main: Coroutine[Any, Any, None], process: Process | None = None) -> No
 async def _measured(main: Coroutine[Any, Any, None], process: Process) -> None:
     TRACING.start(process.tracing, process.name)
     try:
-        async with serving(process.home, process.name):
-            await main
+        with contextlib.closing(main):  # one that never begins must not be told of at the end
+            async with serving(process.home, process.name):
+                await main
     finally:
         await asyncio.to_thread(TRACING.stop)
 

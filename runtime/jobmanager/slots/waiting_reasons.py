@@ -101,7 +101,7 @@ class WaitingReasons:
             return f"refused by {', '.join(refusing[:_SHOWN_NAMES])}, to be asked again after its next reports"
         first = next((other for other in self.kept.values() if other != job_id), "")
         if first and any(self.capacity.fits(profile) for profile in job.sizes):
-            return f"what is free is kept for job {first}, which came first"
+            return "what is free is kept for another job, which came first"
         why = "all fitting slots are in use"
         if self.shares is not None:
             queue = self.shares.queue_of(job_id).name

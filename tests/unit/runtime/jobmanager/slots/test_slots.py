@@ -414,7 +414,7 @@ def test_small_requests_of_later_jobs_do_not_starve_a_large_one() -> None:
     slots.require(wants(TWO, 1, SlotProfile(cores=4, memory_mb=2048)))
     slots.require(wants(THREE, 6))
     assert {each.taskmanager for each in slots.decide()} == {"tm-2"}
-    assert slots.pending_reason(THREE) == f"1 of 6 slots: what is free is kept for job {TWO}, which came first"
+    assert slots.pending_reason(THREE) == "1 of 6 slots: what is free is kept for another job, which came first"
     for release in slots.release_job(ONE):
         slots.freed(release.allocation_id)
     assert [each.request.job_id for each in slots.decide()] == [TWO, THREE]
@@ -822,7 +822,7 @@ def test_a_large_slot_of_a_queue_does_not_starve() -> None:
     assert [each.request.job_id for each in slots.decide()] == [THREE]  # it has the smaller share
     slots.require(in_queue(THREE, "b", 3))
     assert slots.decide() == []
-    assert f"kept for job {TWO}" in slots.pending_reason(THREE)
+    assert "kept for another job" in slots.pending_reason(THREE)
     assert first
 
 
