@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -25,10 +26,9 @@ _SCHEMA_LOCK = 0x536C75696365
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS sluice_head (
         one boolean PRIMARY KEY DEFAULT true CHECK (one), version integer NOT NULL,
-        store text NOT NULL, revision bigint NOT NULL)""",
+        store text NOT NULL, revision bigint NOT NULL, manifest bytea)""",
     """CREATE TABLE IF NOT EXISTS sluice_files (
-        name text PRIMARY KEY, revision bigint NOT NULL, content bytea)""",
-    "CREATE INDEX IF NOT EXISTS sluice_files_by_revision ON sluice_files (revision)",
+        name text PRIMARY KEY, revision bigint NOT NULL, content bytea NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS sluice_entries (
         space text NOT NULL, key bytea NOT NULL, value bytea NOT NULL, since double precision NOT NULL,
         until double precision NOT NULL, grouping bytea NOT NULL, PRIMARY KEY (space, key))""",
@@ -37,6 +37,19 @@ _SCHEMA = (
     "INSERT INTO sluice_head (version, store, revision) VALUES (1, gen_random_uuid()::text, 0) ON CONFLICT DO NOTHING",
 )
 _VERSION = 1
+
+
+class _Connection(Connection):  # type: ignore[misc]  # the driver has no types
+    """One that closes its socket when it cannot be made, which the driver leaves to the garbage collector."""
+
+    def __init__(self, *arguments: object, **settings: object) -> None:
+        self._usock: socket.socket | None = None
+        try:
+            super().__init__(*arguments, **settings)
+        except BaseException:
+            if self._usock is not None:
+                self._usock.close()
+            raise
 
 
 class Database:
@@ -135,23 +148,29 @@ class Database:
     def _connected_to(self, host: str, port: int) -> Connection:
         config = self._config
         milliseconds = str(int(ANSWER_SECONDS * 1000))
-        return Connection(
-            config.user,
-            host=host,
-            port=port,
-            database=config.database,
-            password=_password(config.password_file),
-            ssl_context=_context(config),
-            timeout=ANSWER_SECONDS + 1.0,
-            application_name="sluice-auth",
-            startup_params={
-                "lock_timeout": milliseconds,
-                "statement_timeout": milliseconds,
-                "idle_in_transaction_session_timeout": milliseconds,
-                # What has been answered is on disk, whatever the server's default.
-                "synchronous_commit": "on",
-            },
-        )
+        context, password = _context(config), _password(config.password_file)
+        plain = socket.create_connection((host, port), ANSWER_SECONDS + 1.0)
+        try:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return _Connection(
+                config.user,
+                sock=plain,
+                host=host,  # whose name is checked
+                database=config.database,
+                password=password,
+                ssl_context=context,
+                application_name="sluice-auth",
+                startup_params={
+                    "lock_timeout": milliseconds,
+                    "statement_timeout": milliseconds,
+                    "idle_in_transaction_session_timeout": milliseconds,
+                    # What has been answered is on disk, whatever the server's default.
+                    "synchronous_commit": "on",
+                },
+            )
+        except BaseException:
+            plain.close()
+            raise
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:

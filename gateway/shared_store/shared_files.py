@@ -18,6 +18,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -45,7 +46,7 @@ _SHARED = re.compile(
 )
 
 
-_HEAD = "SELECT store, revision FROM sluice_head"
+_HEAD = "SELECT store, revision, manifest FROM sluice_head"
 _LOCK_HEAD = f"{_HEAD} FOR UPDATE"
 
 
@@ -59,6 +60,21 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     store: str
     revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest change of a database.
+
+    Attributes:
+        store: id of its content.
+        revision: the number of the change; 0: there was none.
+        manifest: which files there are then, encrypted.
+    """
+
+    store: str
+    revision: int
+    manifest: bytes = b""
 
 
 class SharedFiles:
@@ -98,24 +114,24 @@ class SharedFiles:
             before: dict[str, bytes] | None = None
             try:
                 with self._writes.transaction() as statements:
-                    self._confirm_by(statements, lock=True)
+                    head = self._confirm_by(statements)
                     before = self._copies()
                     write_secret(self._directory / PENDING, b"")
                     yield
-                    store, revision = self._store_changes(statements, before)
+                    head = self._store_changes(statements, head, before)
             except BaseException:
                 if before is not None:
                     self._put_back(before)
                 raise
-            self._note(store, revision)
+            self._note(head.store, head.revision)
             (self._directory / PENDING).unlink(missing_ok=True)
-            self._revision = revision
+            self._revision = head.revision
 
     def pull(self) -> None:
         """Bring the copies up to date; waits for the database and the disk."""
         with self._reads.transaction() as statements:
-            store, revision = _head(statements)
-        if revision == self._revision and not (self._directory / PENDING).exists() and self._state_is(store):
+            head = _head(statements)
+        if head.revision == self._revision and not (self._directory / PENDING).exists() and self._state_is(head.store):
             self._confirmed = self._clock()
             return
         with self._locked(), self._reads.transaction() as statements:
@@ -156,19 +172,14 @@ class SharedFiles:
         For the first machine of a store, and after the database was lost.
         """
         with self._locked(), self._writes.transaction() as statements:
-            [[store, revision]] = statements.run(_LOCK_HEAD)
-            known = self._state()
+            head, known = _head(statements, lock=True), self._state()
+            store, revision = head.store, head.revision
             if known is not None:  # to the other machines it is the store that they know, with one change more
                 store, revision = known.store, max(revision, known.revision)
-            revision += 1
             statements.run("DELETE FROM sluice_files")
             copies = self._copies()
-            for name, content in copies.items():
-                self._upload(statements, store, revision, name, content)
-            statements.run(
-                "UPDATE sluice_head SET store = :store, revision = :revision", store=store, revision=revision
-            )
-            self._note(store, revision)
+            changed = self._change(statements, Head(store, revision), {}, copies)
+            self._note(store, changed.revision)
             return len(copies)
 
     def close(self) -> None:
@@ -182,102 +193,115 @@ class SharedFiles:
         with locked(self._directory, patience=LOCK_SECONDS):
             yield
 
-    def _confirm_by(self, statements: Statements, *, lock: bool = False) -> None:
-        """Take what is newer than the copies; with the lock of this machine."""
+    def _confirm_by(self, statements: Statements) -> Head:
+        """Take what is newer than the copies, with the lock of this machine; nobody changes the database meanwhile."""
         moment = self._clock()
-        store, revision = _head(statements, lock=lock)
+        head = _head(statements, lock=True)
         known, whole = self._state(), (self._directory / PENDING).exists()
         if known is None and (copies := self._copies()):
-            if revision == 0:
-                revision = self._begin_store(statements, store, copies)
+            if head.revision == 0:
+                head = self._change(statements, head, {}, copies)
             else:
-                self._check_same(statements, store, copies)
-        if known is not None and (known.store != store or revision < known.revision):
+                self._check_same(statements, head, copies)
+        if known is not None and (known.store != head.store or head.revision < known.revision):
             raise SharedStoreError(
                 f"the database has gone back: this machine has change {known.revision} of store {known.store}, and the "
-                f"database has change {revision} of {store}",
+                f"database has change {head.revision} of {head.store}",
                 "restore a newer state of the database, or make this machine's files its content: "
                 "`sluice shared-store upload`",
             )
         since = -1 if known is None or whole or self._revision < 0 else min(self._revision, known.revision)
-        if since < revision:
-            self._take(statements, store, since)
-        if known is None or known.revision != revision:
-            self._note(store, revision)
+        if since < head.revision:
+            self._take(statements, head, since)
+        if known is None or known.revision != head.revision:
+            self._note(head.store, head.revision)
         (self._directory / PENDING).unlink(missing_ok=True)
-        self._revision = revision
+        self._revision = head.revision
         self._confirmed = moment
+        return head
 
-    def _take(self, statements: Statements, store: str, since: int) -> None:
+    def _take(self, statements: Statements, head: Head, since: int) -> None:
         """Write the files that changed after ``since`` (-1: all of them), and remove those that there are no more."""
-        rows = statements.run("SELECT name, revision, content FROM sluice_files WHERE revision > :since", since=since)
-        for name, revision, content in rows:
-            if not _SHARED.fullmatch(name):
-                raise SharedStoreError(f"the database has a file {name[:200]!r}, which nobody shares")
-            path = self._directory / name
+        files = self._files(statements, head, since)
+        for name, content in files.items():
             if content is not None:
-                self._write(path, self._cipher.decrypted(bytes(content), _context(store, name, revision)))
-        left = {name for (name,) in statements.run("SELECT name FROM sluice_files WHERE content IS NOT NULL")}
+                self._write(self._directory / name, content)
         for name in self.names():
-            if name not in left:
+            if name not in files:
                 (self._directory / name).unlink(missing_ok=True)
 
-    def _store_changes(self, statements: Statements, before: Mapping[str, bytes]) -> tuple[str, int]:
-        """Put what has changed since ``before`` into the database; returns the store and the revision this makes."""
+    def _files(self, statements: Statements, head: Head, since: int) -> dict[str, bytes | None]:
+        """Every file of the database, with its content if that changed after ``since``.
+
+        Raises :class:`SharedStoreError` unless they are those that whoever made the newest change had.
+        """
+        manifest = self._manifest(head)
+        rows = statements.run(
+            "SELECT name, revision, CASE WHEN revision > :since THEN content END FROM sluice_files", since=since
+        )
+        if {name: revision for name, revision, _ in rows} != manifest or not all(map(_SHARED.fullmatch, manifest)):
+            raise SharedStoreError(
+                f"the database does not have the files of change {head.revision}: somebody has changed or removed some",
+                "find out who; `sluice shared-store upload` makes this machine's files its content",
+            )
+        return {
+            name: None if content is None else self._cipher.decrypted(bytes(content), _file(head.store, name, revision))
+            for name, revision, content in rows
+        }
+
+    def _manifest(self, head: Head) -> dict[str, int]:
+        """The files that there are, and the change that each was made by; nobody without the key can write it."""
+        if head.revision == 0:
+            return {}
+        plain = self._cipher.decrypted(head.manifest, _whole(head.store, head.revision))
+        return msgspec.json.decode(plain, type=dict[str, int])
+
+    def _store_changes(self, statements: Statements, head: Head, before: Mapping[str, bytes]) -> Head:
+        """Put what has changed since ``before`` into the database."""
         after = self._copies()
         changed = {name: content for name, content in after.items() if before.get(name) != content}
         gone = before.keys() - after.keys()
-        store, revision = _head(statements)
         if not changed and not gone:
-            return store, revision
-        revision += 1
-        for name, content in changed.items():
-            self._upload(statements, store, revision, name, content)
+            return head
         for name in gone:
+            statements.run("DELETE FROM sluice_files WHERE name = :name", name=name)
+        kept = {name: revision for name, revision in self._manifest(head).items() if name not in gone}
+        return self._change(statements, head, kept, changed)
+
+    def _change(
+        self, statements: Statements, head: Head, kept: Mapping[str, int], changed: Mapping[str, bytes]
+    ) -> Head:
+        """The next change: the files ``changed``, beside those that are ``kept``."""
+        revision = head.revision + 1
+        for name, content in changed.items():
+            if len(content) > MAX_FILE_BYTES:
+                raise SharedStoreError(f"{name} is larger than {MAX_FILE_BYTES} bytes")
             statements.run(
-                "UPDATE sluice_files SET revision = :revision, content = NULL WHERE name = :name",
-                revision=revision,
+                "INSERT INTO sluice_files (name, revision, content) VALUES (:name, :revision, :content)"
+                " ON CONFLICT (name) DO UPDATE SET revision = EXCLUDED.revision, content = EXCLUDED.content",
                 name=name,
+                revision=revision,
+                content=self._cipher.encrypted(content, _file(head.store, name, revision)),
             )
-        statements.run("UPDATE sluice_head SET revision = :revision", revision=revision)
-        return store, revision
+        plain = msgspec.json.encode({**kept, **dict.fromkeys(changed, revision)})
+        manifest = self._cipher.encrypted(plain, _whole(head.store, revision))
+        statements.run(
+            "UPDATE sluice_head SET store = :store, revision = :revision, manifest = :manifest",
+            store=head.store,
+            revision=revision,
+            manifest=manifest,
+        )
+        return Head(head.store, revision, manifest)
 
-    def _begin_store(self, statements: Statements, store: str, copies: Mapping[str, bytes]) -> int:
-        """Fill an empty database with what this home has; the lock is on the head, so there is one who does."""
-        _head(statements, lock=True)
-        revision = _head(statements)[1] or 1
-        if revision > 1:
-            self._check_same(statements, store, copies)
-            return revision
-        for name, content in copies.items():
-            self._upload(statements, store, revision, name, content)
-        statements.run("UPDATE sluice_head SET revision = :revision", revision=revision)
-        return revision
-
-    def _check_same(self, statements: Statements, store: str, copies: Mapping[str, bytes]) -> None:
+    def _check_same(self, statements: Statements, head: Head, copies: Mapping[str, bytes]) -> None:
         """Refuse to overwrite files that this home had before it shared any."""
-        rows = statements.run("SELECT name, revision, content FROM sluice_files WHERE content IS NOT NULL")
-        theirs = {
-            name: self._cipher.decrypted(bytes(content), _context(store, name, revision))
-            for name, revision, content in rows
-        }
+        theirs = self._files(statements, head, -1)
         if differing := sorted(name for name, content in copies.items() if theirs.get(name) != content):
             raise SharedStoreError(
                 f"the database has content already, and this home has files of its own ({', '.join(differing)[:300]})",
                 f"move them out of {self._directory}, or make them the content for all machines: "
                 "`sluice shared-store upload`",
             )
-
-    def _upload(self, statements: Statements, store: str, revision: int, name: str, content: bytes) -> None:
-        if len(content) > MAX_FILE_BYTES:
-            raise SharedStoreError(f"{name} is larger than {MAX_FILE_BYTES} bytes")
-        statements.run(
-            "INSERT INTO sluice_files (name, revision, content) VALUES (:name, :revision, :content)"
-            " ON CONFLICT (name) DO UPDATE SET revision = EXCLUDED.revision, content = EXCLUDED.content",
-            name=name,
-            revision=revision,
-            content=self._cipher.encrypted(content, _context(store, name, revision)),
-        )
 
     def _put_back(self, before: Mapping[str, bytes]) -> None:
         for name in self.names():
@@ -325,11 +349,15 @@ class SharedFiles:
         write_secret(self._directory / STATE, msgspec.json.encode(State(store=store, revision=revision)))
 
 
-def _head(statements: Statements, *, lock: bool = False) -> tuple[str, int]:
-    """The store's id and revision; with ``lock`` until the end of the transaction nobody else changes it."""
-    [[store, revision]] = statements.run(_LOCK_HEAD if lock else _HEAD)
-    return str(store), int(revision)
+def _head(statements: Statements, *, lock: bool = False) -> Head:
+    """The newest change; with ``lock`` until the end of the transaction nobody makes another."""
+    [[store, revision, manifest]] = statements.run(_LOCK_HEAD if lock else _HEAD)
+    return Head(str(store), int(revision), bytes(manifest or b""))
 
 
-def _context(store: str, name: str, revision: int) -> str:
+def _file(store: str, name: str, revision: int) -> str:
     return f"file {store} {name} {revision}"
+
+
+def _whole(store: str, revision: int) -> str:
+    return f"files {store} {revision}"

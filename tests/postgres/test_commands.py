@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,20 +15,24 @@ from sluice.cli.gateway import session, shared_store, token, user
 from sluice.core import Home
 from sluice.gateway.config import SharedStoreConfig
 from sluice.gateway.credentials import TokenStore
+from sluice.gateway.shared_store import shared_files_in
 from tests.postgres.server import Server
 
 runner = CliRunner()
 
 
 @pytest.fixture
-def homes(config: SharedStoreConfig, tmp_path: Path) -> tuple[Path, Path]:
+def homes(config: SharedStoreConfig, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     """Two machines that have nothing but their settings."""
     settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in msgspec.to_builtins(config).items())
     made = tmp_path / "one", tmp_path / "other"
     for home in made:
         home.mkdir(mode=0o700)
         (home / "sluice.toml").write_text(f"[gateway.shared_store]\n{settings}\n")
-    return made
+    yield made
+    for home in made:
+        if (files := shared_files_in(home / "gateway")) is not None:
+            files.close()
 
 
 def ok(app: object, *arguments: str, text: str | None = None) -> str:

@@ -161,16 +161,16 @@ def test_a_change_by_hand_does_not_outlive_a_start(machine: Machine) -> None:
 def test_a_database_that_went_back_is_refused(machine: Machine, server: Server) -> None:
     (home, files), (other, others) = machine("one"), machine("other")
     token = created(home)
-    server.sql("CREATE TABLE kept AS TABLE sluice_files", "sluice")
+    server.sql("CREATE TABLE kept AS TABLE sluice_files; CREATE TABLE head AS TABLE sluice_head", "sluice")
     try:
-        old = server.sql("SELECT revision FROM sluice_head", "sluice")
         TokenStore(home).revoke(TokenStore(home).read().records[0].id)
         server.sql(
-            f"DELETE FROM sluice_files; INSERT INTO sluice_files TABLE kept; UPDATE sluice_head SET revision = {old}",  # noqa: S608
+            "DELETE FROM sluice_files; INSERT INTO sluice_files TABLE kept;"
+            "DELETE FROM sluice_head; INSERT INTO sluice_head TABLE head",
             "sluice",
         )
     finally:
-        server.sql("DROP TABLE kept", "sluice")
+        server.sql("DROP TABLE kept; DROP TABLE head", "sluice")
     for refused in (files.pull, lambda: created(home)):
         with pytest.raises(SharedStoreError, match="gone back"):
             refused()
@@ -217,12 +217,25 @@ def test_changed_rows_are_refused(machine: Machine, server: Server) -> None:
     others.pull()
     Revocations.of(one).revoke(("user", "ada"))
     for forged in (
-        "content = (SELECT content FROM sluice_files WHERE name = 'tokens.json') WHERE name = 'revocations.jsonl'",
-        "name = '../../escaped' WHERE name = 'revocations.jsonl'",
+        "UPDATE sluice_files SET content = '\\x00' WHERE name = 'revocations.jsonl'",
+        "UPDATE sluice_files SET name = '../../escaped' WHERE name = 'revocations.jsonl'",
+        "DELETE FROM sluice_files",
+        "UPDATE sluice_head SET revision = revision + 1",
+        "UPDATE sluice_head SET manifest = NULL",
     ):
-        server.sql(f"UPDATE sluice_files SET {forged}", "sluice")  # noqa: S608  our own words
-        with pytest.raises(SharedStoreError, match=r"changed|nobody shares"):
+        server.sql(
+            f"CREATE TABLE kept AS TABLE sluice_files; CREATE TABLE head AS TABLE sluice_head; {forged}", "sluice"
+        )
+        with pytest.raises(SharedStoreError, match=r"changed"):
             others.pull()
+        server.sql(
+            "DELETE FROM sluice_files; INSERT INTO sluice_files TABLE kept; DROP TABLE kept;"
+            "DELETE FROM sluice_head; INSERT INTO sluice_head TABLE head; DROP TABLE head",
+            "sluice",
+        )
+    assert not Revocations.of(other).is_revoked(("user", "ada"))
+    others.pull()
+    assert Revocations.of(other).is_revoked(("user", "ada"))
     assert ids(other) == {token}
     assert not (other.root.parent / "escaped").exists()
 

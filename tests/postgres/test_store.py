@@ -166,7 +166,6 @@ def test_a_restart_of_the_database_is_survived(two: tuple[PostgresStore, Postgre
             assert open_.get("a") == entry("a")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of sockets that the driver leaves open
 def test_without_a_certificate_or_the_right_authority_there_is_no_way_in(
     config: SharedStoreConfig, tmp_path: Path
 ) -> None:
