@@ -64,7 +64,8 @@ class World:
 
     def is_ready(self, component: str) -> bool:
         """By its readiness probe."""
-        conditions = self.pod(component).get("status", {}).get("conditions", ())
+        status = self.pod(component).get("status")
+        conditions = status.get("conditions", ()) if isinstance(status, dict) else ()  # else it is away for a moment
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def until_ready(self, *components: str) -> None:
