@@ -14,7 +14,7 @@ import trustme
 
 from sluice.core import Home, write_secret
 from sluice.gateway.config import SharedStoreConfig
-from sluice.gateway.shared_store import SharedFiles, bind, new_key
+from sluice.gateway.shared_store import SharedFiles, bind, binding, new_key
 from tests.integration.gateway.conftest import background, edge_authority
 from tests.postgres.server import Server
 
@@ -34,6 +34,8 @@ def server() -> Iterator[Server]:
         running.make()
         yield running
     finally:
+        for _, files in binding._known.values():
+            files.close()
         with contextlib.suppress(AssertionError):
             running.stop("immediate")
         shutil.rmtree(place)
