@@ -129,13 +129,16 @@ class SharedFiles:
 
     def pull(self) -> None:
         """Bring the copies up to date; waits for the database and the disk."""
+        moment = self._clock()
         with self._reads.transaction() as statements:
             head = _head(statements)
         if head.revision == self._revision and not (self._directory / PENDING).exists() and self._state_is(head.store):
-            self._confirmed = self._clock()
+            self._confirmed = moment
             return
-        with self._locked(), self._reads.transaction() as statements:
-            self._confirm_by(statements)
+        with self._locked():
+            with self._reads.transaction() as statements:
+                head = self._confirm_by(statements)
+            self._note(head.store, head.revision)
 
     def follow(self, ended: threading.Event) -> None:
         """Keep the copies up to date until ``ended`` is set; for a thread of its own."""
@@ -171,15 +174,15 @@ class SharedFiles:
 
         For the first machine of a store, and after the database was lost.
         """
-        with self._locked(), self._writes.transaction() as statements:
-            head, known = _head(statements, lock=True), self._state()
-            store, revision = head.store, head.revision
-            if known is not None:  # to the other machines it is the store that they know, with one change more
-                store, revision = known.store, max(revision, known.revision)
-            statements.run("DELETE FROM sluice_files")
-            copies = self._copies()
-            changed = self._change(statements, Head(store, revision), {}, copies)
-            self._note(store, changed.revision)
+        with self._locked():
+            with self._writes.transaction() as statements:
+                head, known = _head(statements, lock=True), self._state()
+                if known is not None:  # to the other machines it is the store that they know, with one change more
+                    head = Head(known.store, max(head.revision, known.revision))
+                statements.run("DELETE FROM sluice_files")
+                copies = self._copies()
+                head = self._change(statements, head, {}, copies)
+            self._note(head.store, head.revision)
             return len(copies)
 
     def close(self) -> None:
@@ -194,7 +197,10 @@ class SharedFiles:
             yield
 
     def _confirm_by(self, statements: Statements) -> Head:
-        """Take what is newer than the copies, with the lock of this machine; nobody changes the database meanwhile."""
+        """Take what is newer than the copies, with the lock of this machine; nobody changes the database meanwhile.
+
+        The caller notes the change that is returned, once the transaction counts.
+        """
         moment = self._clock()
         head = _head(statements, lock=True)
         known, whole = self._state(), (self._directory / PENDING).exists()
@@ -213,8 +219,6 @@ class SharedFiles:
         since = -1 if known is None or whole or self._revision < 0 else min(self._revision, known.revision)
         if since < head.revision:
             self._take(statements, head, since)
-        if known is None or known.revision != head.revision:
-            self._note(head.store, head.revision)
         (self._directory / PENDING).unlink(missing_ok=True)
         self._revision = head.revision
         self._confirmed = moment
@@ -346,7 +350,8 @@ class SharedFiles:
         return known is not None and (known.store, known.revision) == (store, self._revision)
 
     def _note(self, store: str, revision: int) -> None:
-        write_secret(self._directory / STATE, msgspec.json.encode(State(store=store, revision=revision)))
+        if self._state() != (state := State(store=store, revision=revision)):
+            write_secret(self._directory / STATE, msgspec.json.encode(state))
 
 
 def _head(statements: Statements, *, lock: bool = False) -> Head:
