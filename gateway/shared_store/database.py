@@ -121,8 +121,7 @@ class Database:
 
     def _drop(self) -> None:
         if self._connection is not None:
-            with contextlib.suppress(DatabaseError, InterfaceError, OSError):
-                self._connection.close()
+            _close(self._connection)
             self._connection = None
 
     def _connected(self) -> Connection:
@@ -133,16 +132,17 @@ class Database:
             except (DatabaseError, InterfaceError, OSError) as error:
                 refused.append(f"{host}:{port}: {explained(error)}")
                 continue
-            try:
-                [[replica]] = connection.run("SELECT pg_is_in_recovery()")
-                if not replica:
-                    _prepare(connection)
-                    return connection
-                refused.append(f"{host}:{port}: it is a replica and takes no writes")
-            except (DatabaseError, InterfaceError, OSError) as error:
-                refused.append(f"{host}:{port}: {explained(error)}")
-            with contextlib.suppress(DatabaseError, InterfaceError, OSError):
-                connection.close()
+            with contextlib.ExitStack() as closing:
+                closing.callback(_close, connection)
+                try:
+                    [[replica]] = connection.run("SELECT pg_is_in_recovery()")
+                    if not replica:
+                        _prepare(connection)
+                        closing.pop_all()
+                        return connection
+                    refused.append(f"{host}:{port}: it is a replica and takes no writes")
+                except (DatabaseError, InterfaceError, OSError) as error:
+                    refused.append(f"{host}:{port}: {explained(error)}")
         raise SharedStoreError(f"no database server can be used ({'; '.join(refused)})", "see gateway.shared_store")
 
     def _connected_to(self, host: str, port: int) -> Connection:
@@ -201,6 +201,11 @@ def explained(error: Exception) -> str:
     if isinstance(error, DatabaseError) and error.args and isinstance(error.args[0], dict):
         return str(error.args[0].get("M", "no reason"))[:300]
     return (str(error) or type(error).__name__)[:300]
+
+
+def _close(connection: Connection) -> None:
+    with contextlib.suppress(DatabaseError, InterfaceError, OSError):
+        connection.close()
 
 
 def _prepare(connection: Connection) -> None:
