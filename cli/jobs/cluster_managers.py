@@ -1,21 +1,19 @@
 """``sluice submit --target yarn | kubernetes``: submit to Spark's own cluster managers.
 
-Everything is rendered into a directory first, each file readable by its owner alone; ``--render`` stops there. Private
-keys are rendered only when asked for (``--with-secrets``), and never appear in an argument list.
+Everything is rendered into a directory first, each file readable by its owner alone; ``--render`` stops there. There is
+no key among it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
 import shlex
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -31,9 +29,7 @@ from sluice.cli.jobs.kubernetes import Kubectl, submit_with_files
 from sluice.cli.jobs.submit_target import SubmitTarget
 from sluice.client import Submission
 from sluice.core import Home, make_private_directory, write_secret
-from sluice.pki import SpiffeId
-from sluice.pki.identities import CHAIN_FILE, KEY_FILE
-from sluice.pki.issuing import LocalIssuer
+from sluice.pki.attestation import new_pod_job_id
 from sluice.runtime import SlotProfile
 from sluice.runtime.jobmanager.dispatcher import check_executor_size
 from sluice.runtime.spark import ensure_plugin, find_java, find_spark
@@ -45,7 +41,6 @@ from sluice.runtime.spark.managers import (
     hadoop_configuration,
     render_kubernetes,
     render_yarn,
-    secret_manifests,
 )
 
 PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "JAVA_HOME", "KUBECONFIG", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
@@ -54,10 +49,9 @@ PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "JAVA_HOME", "KUBECONFIG", "HADOOP
 
 @dataclass(frozen=True, slots=True)
 class RenderOptions:
-    """``render``: write everything there and stop; ``with_secrets``: identities with their private keys as well."""
+    """``render``: write everything there and stop."""
 
     render: Path | None = None
-    with_secrets: bool = False
     as_json: bool = False
 
 
@@ -67,11 +61,9 @@ def submit_to_cluster_manager(
     """Render ``submission``, and unless that is all hand it on and wait; returns the exit code."""
     located = Home.at(home)
     configuration = load(find_config_file(config, located.root))
-    if options.with_secrets and (options.render is None or target is not SubmitTarget.KUBERNETES):
-        raise UsageError("--with-secrets needs --target kubernetes --render DIR", "leave it out")
     if options.render is not None:
         directory = _empty_directory(options.render)
-        rendering = _render(target, submission, located, configuration, directory, with_secrets=options.with_secrets)
+        rendering = _render(target, submission, configuration, directory)
         _write(rendering, directory)
         _say(rendering, directory, as_json=options.as_json)
         return EXIT_OK
@@ -79,7 +71,7 @@ def submit_to_cluster_manager(
         hadoop_configuration(os.environ)
     with tempfile.TemporaryDirectory(prefix="sluice-submit-") as name:
         directory = Path(name)
-        rendering = _render(target, submission, located, configuration, directory, with_secrets=False)
+        rendering = _render(target, submission, configuration, directory)
         _write(rendering, directory)
         command = [str(_spark_submit()), *rendering.arguments]
         if target is SubmitTarget.KUBERNETES:
@@ -92,29 +84,13 @@ def submit_to_cluster_manager(
     return EXIT_OK
 
 
-def _render(
-    target: SubmitTarget,
-    submission: Submission,
-    home: Home,
-    configuration: Configuration,
-    directory: Path,
-    *,
-    with_secrets: bool,
-) -> Rendering:
+def _render(target: SubmitTarget, submission: Submission, configuration: Configuration, directory: Path) -> Rendering:
     job = foreign_job(submission, configuration)
     if target is SubmitTarget.YARN:
         return render_yarn(job, configuration.yarn, ensure_plugin(), directory)
-    submitted = KubernetesJob(secrets.token_hex(16), job, configuration.kubernetes)
-    if not with_secrets:
-        return render_kubernetes(submitted, directory)
-    names = (f"sluice-{submitted.id}-driver", f"sluice-{submitted.id}-executor")
-    named = msgspec.structs.replace(configuration.kubernetes, driver_secret=names[0], executor_secret=names[1])
-    submitted = replace(submitted, config=named)
-    rendering = render_kubernetes(submitted, directory)
-    manifests = secret_manifests(
-        submitted, dict(zip(names, _identities(home, configuration, submitted.id), strict=True))
-    )
-    return replace(rendering, files={**rendering.files, "secrets.json": manifests}, secrets=frozenset({"secrets.json"}))
+    settings = configuration.kubernetes
+    job_id = new_pod_job_id(settings.namespace)
+    return render_kubernetes(KubernetesJob(job_id, job, settings, configuration.pki.trust_domain), directory)
 
 
 def foreign_job(submission: Submission, configuration: Configuration) -> ForeignJob:
@@ -142,23 +118,6 @@ def foreign_job(submission: Submission, configuration: Configuration) -> Foreign
     )
 
 
-def _identities(home: Home, configuration: Configuration, job_id: str) -> list[dict[str, bytes]]:
-    """The identities of the driver and of the executors, signed by the authority of ``home``; no copy is left."""
-    domain = configuration.pki.trust_domain
-    issuer = LocalIssuer(home.pki, configuration.pki)
-    lifetime = timedelta(hours=configuration.pki.leaf_hours)  # nobody renews them there
-    found: list[dict[str, bytes]] = []
-    with tempfile.TemporaryDirectory(prefix="sluice-identity-") as name:
-        for spiffe_id in (SpiffeId.driver(domain, job_id), SpiffeId.executor(domain, job_id, 1)):
-            place = Path(name) / str(len(found))
-            issuer.issue_to(place, spiffe_id, lifetime=lifetime, accept=[f"spiffe://{domain}/job/{job_id}/*"])
-            files = {path.name: path.read_bytes() for path in place.resolve().iterdir() if path.is_file()}
-            if not {KEY_FILE, CHAIN_FILE} <= files.keys():
-                raise CommandError(f"the identity {spiffe_id} could not be made")
-            found.append(files)
-    return found
-
-
 def _empty_directory(path: Path) -> Path:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UsageError(f"{path} is there already", "name a new directory")
@@ -172,14 +131,13 @@ def _write(rendering: Rendering, directory: Path) -> None:
 
 def _say(rendering: Rendering, directory: Path, *, as_json: bool) -> None:
     command = ["spark-submit", *rendering.arguments]
-    manifests = [name for name in rendering.files if name in {"files.json", "secrets.json"}]
     if as_json:
         print(json.dumps({"directory": str(directory), "files": sorted(rendering.files), "command": command}))
         return
     for name in sorted(rendering.files):
-        print(f"{directory / name}{'  (private keys)' if name in rendering.secrets else ''}")
-    for name in manifests:
-        print(f"kubectl apply --filename {shlex.quote(str(directory / name))}")
+        print(directory / name)
+    if "files.json" in rendering.files:
+        print(f"kubectl apply --filename {shlex.quote(str(directory / 'files.json'))}")
     print(shlex.join(command))
 
 

@@ -87,9 +87,6 @@ def submit(
             help="With yarn and kubernetes: write the files that would be submitted into this directory, and stop."
         ),
     ] = None,
-    with_secrets: Annotated[
-        bool, typer.Option("--with-secrets", help="With --render: also write the identities with their private keys.")
-    ] = False,
     config: ConfigOption = None,
     from_savepoint: Annotated[
         str, typer.Option("--from-savepoint", help="Id or path of the savepoint that streaming queries resume from.")
@@ -158,9 +155,9 @@ def submit(
     if target is not SubmitTarget.SESSION:
         if secret or executor_secret:
             raise UsageError(f"--secret with --target {target}", "secrets are those of a running cluster: leave it out")
-        how = TargetOptions(gateway.home, config, gateway.server, render, with_secrets, as_json)
+        how = TargetOptions(gateway.home, config, gateway.server, render, as_json)
         raise typer.Exit(submit_to_target(target, submission, how))
-    if render is not None or with_secrets:
+    if render is not None:
         raise UsageError("--render without --target", "use it with --target yarn or kubernetes")
     stopped = watch_for_stop(gateway.located_home) if gateway.server is None else never
     submit_it = partial(_submit, submission, wait=wait, as_json=as_json, stopped=stopped)

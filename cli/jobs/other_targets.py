@@ -21,7 +21,6 @@ class TargetOptions:
     config: Path | None = None
     server: str | None = None
     render: Path | None = None
-    with_secrets: bool = False
     as_json: bool = False
 
 
@@ -32,11 +31,11 @@ def submit_to_target(target: SubmitTarget, submission: Submission, how: TargetOp
     if target is SubmitTarget.PER_JOB:
         from sluice.cli.jobs.modes import run_per_job
 
-        if how.render is not None or how.with_secrets:
+        if how.render is not None:
             raise UsageError("--render with --target per-job", "use it with yarn or kubernetes")
         console = Console(stderr=True)
         return run_per_job(Home.at(how.home), how.config, submission, console, as_json=how.as_json)
     from sluice.cli.jobs.cluster_managers import RenderOptions, submit_to_cluster_manager
 
-    options = RenderOptions(how.render, how.with_secrets, how.as_json)
+    options = RenderOptions(how.render, how.as_json)
     return submit_to_cluster_manager(target, submission, how.home, how.config, options)

@@ -20,6 +20,7 @@ from sluice.cli.options import (
 from sluice.cli.published_routes import auth_addresses, operations, publish_routes
 from sluice.cli.run.agent import agent
 from sluice.cli.run.application import application
+from sluice.cli.run.job_pod import job_pod
 from sluice.cli.run.joining import (
     EdgeTokenFileOption,
     JobManagerOption,
@@ -72,6 +73,7 @@ def ca(
 
 
 app.command("agent")(agent)
+app.command("job-pod", context_settings={"ignore_unknown_options": True})(job_pod)
 app.command("application")(application)
 app.command("zookeeper", epilog="Example: sluice run zookeeper --name zk-1 --ca ca.example.org:8444 …")(zookeeper)
 

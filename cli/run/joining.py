@@ -23,6 +23,7 @@ from sluice.pki.enrolment import (
     JoinTokenFile,
     PodTokenFile,
     RenewalService,
+    trust_subscription,
 )
 from sluice.pki.x509 import AuthorityKind, Names
 
@@ -223,7 +224,7 @@ async def joined(
         await main()
         return
     home.create()
-    keeper = RenewalService(home, join.locate, kept)
+    keeper = RenewalService(kept, trust_subscription(home, join.locate, kept))
     try:
         await keeper.start()
         await run_with_background(keeper.run(), main())

@@ -1,4 +1,5 @@
-"""Settings of attestation (tables ``[ca.kubernetes]`` and ``[[ca.kubernetes.identities]]`` of ``sluice.toml``)."""
+"""Settings of attestation (tables ``[ca.kubernetes]``, ``[[ca.kubernetes.identities]]``, ``[[ca.kubernetes.jobs]]`` of
+``sluice.toml``)."""
 
 from __future__ import annotations
 
@@ -56,6 +57,30 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 raise ValueError(f"{text[:80]!r} has a placeholder that is neither {POD} nor {NAMESPACE}")
 
 
+class PodJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A namespace in which ``sluice submit --target kubernetes`` runs jobs. Its pods get the identity of their job."""
+
+    namespace: str
+    driver: str
+    """Service account of drivers, which create the pods of executors."""
+    executor: str
+    """Service account of executors; it needs no rights."""
+    trust_config_map: str = ""
+    """ConfigMap of that namespace to write trust anchors and CRLs to, as ca.pem and crl.pem; it must exist. Empty:
+    none."""
+
+    def __post_init__(self) -> None:
+        if not _LABEL.fullmatch(self.namespace):
+            raise ValueError(f"namespace {self.namespace[:80]!r} is not the name of a namespace")
+        for account in (self.driver, self.executor):
+            if not _OBJECT.fullmatch(account):
+                raise ValueError(f"{account[:80]!r} is not the name of a service account")
+        if self.driver == self.executor:
+            raise ValueError("driver and executor are one service account: executors could then create pods")
+        if self.trust_config_map and not _OBJECT.fullmatch(self.trust_config_map):
+            raise ValueError(f"trust_config_map {self.trust_config_map[:80]!r} is not the name of a ConfigMap")
+
+
 class PodAttestationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Pods of Kubernetes enrol with their projected service account token, which the API server verifies.
 
@@ -67,9 +92,10 @@ class PodAttestationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     account: str = SERVICE_ACCOUNT
     """Directory with ``token`` and ``ca.crt`` of the authority's service account."""
     trust_config_map: str = ""
-    """ConfigMap of this pod's namespace to write the trust anchors to, as ca.pem, for pods that enrol; it must exist.
-    Empty: none."""
+    """ConfigMap of this pod's namespace to write trust anchors and CRLs to, as ca.pem and crl.pem, for pods that enrol;
+    it must exist. Empty: none."""
     identities: tuple[PodIdentity, ...] = ()
+    jobs: tuple[PodJobs, ...] = ()
 
     def __post_init__(self) -> None:
         if self.api and not _API.fullmatch(self.api):
@@ -79,6 +105,7 @@ class PodAttestationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
         if len(self.identities) > MAX_RULES:
             raise ValueError(f"there are more than {MAX_RULES} identities")
         self._check_names()
+        self._check_jobs()
 
     def _check_names(self) -> None:
         """Refuse rules by which pods of two namespaces could have one identity, and rules that say it twice."""
@@ -95,3 +122,18 @@ class PodAttestationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
         ]
         if len(set(said)) < len(said):
             raise ValueError("the same identity is given twice to the same service account")
+
+    def _check_jobs(self) -> None:
+        """Refuse namespaces that are given twice, and service accounts that run jobs and have another identity."""
+        if len(self.jobs) > MAX_RULES:
+            raise ValueError(f"there are more than {MAX_RULES} namespaces of jobs")
+        if len({each.namespace for each in self.jobs}) < len(self.jobs):
+            raise ValueError("the same namespace is given twice in jobs")
+        for jobs in self.jobs:
+            accounts = {ANY, jobs.driver, jobs.executor}
+            for each in self.identities:
+                if each.namespace in {ANY, jobs.namespace} and each.service_account in accounts:
+                    raise ValueError(
+                        f"service account {each.service_account!r} of namespace {jobs.namespace} runs the code of "
+                        f"jobs: it cannot have role {each.role}"
+                    )

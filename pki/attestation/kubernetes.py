@@ -17,7 +17,7 @@ from sluice.core import (
     cluster_url,
 )
 from sluice.pki.attestation.attestor import Attested
-from sluice.pki.attestation.config import PodAttestationConfig, PodIdentity
+from sluice.pki.attestation.config import PodAttestationConfig, PodIdentity, PodJobs
 from sluice.pki.attestation.pods import attested, audience, refusal_in, review_of, reviewed_pod
 from sluice.pki.errors import AttestationUnavailable, EnrolmentRefused
 
@@ -54,10 +54,12 @@ class PodAttestor:
         rules: Sequence[PodIdentity],
         trust_domain: str,
         *,
+        jobs: Sequence[PodJobs] = (),
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._api = api
         self._rules = tuple(rules)
+        self._jobs = tuple(jobs)
         self._trust_domain = trust_domain
         self._audience = audience(trust_domain)
         self._places = asyncio.Semaphore(REVIEWS_AT_A_TIME)
@@ -84,7 +86,7 @@ class PodAttestor:
             if reason := refusal_in(answer, evidence):
                 _LOG.warning("Kubernetes says of a service account token: %s", reason)
             raise
-        return attested(pod, self._rules, self._trust_domain)
+        return attested(pod, self._rules, self._trust_domain, self._jobs)
 
     async def close(self) -> None:
         """Close the connections to the API server."""

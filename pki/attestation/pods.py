@@ -11,7 +11,8 @@ import msgspec
 
 from sluice.core import PkiError
 from sluice.pki.attestation.attestor import Attested, Grant
-from sluice.pki.attestation.config import ANY, NAMESPACE, POD, PodIdentity
+from sluice.pki.attestation.config import ANY, NAMESPACE, POD, PodIdentity, PodJobs
+from sluice.pki.attestation.job_pods import job_pod_identity
 from sluice.pki.errors import AttestationUnavailable, EnrolmentRefused
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509 import DAMAGED_JSON, Names
@@ -120,8 +121,13 @@ def refusal_in(answer: bytes, token: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text)[:MAX_REASON_CHARACTERS]
 
 
-def attested(pod: Pod, rules: Iterable[PodIdentity], trust_domain: str) -> Attested:
+def attested(
+    pod: Pod, rules: Iterable[PodIdentity], trust_domain: str, namespaces_of_jobs: Iterable[PodJobs] = ()
+) -> Attested:
     """What ``pod`` may have; raises :class:`EnrolmentRefused` when that is nothing."""
+    for jobs in namespaces_of_jobs:
+        if pod.namespace == jobs.namespace and pod.service_account in {jobs.driver, jobs.executor}:
+            return Attested(str(pod), (_grant_of_job(pod, jobs, trust_domain),))
     grants = tuple(_grant(pod, rule, trust_domain) for rule in rules if _applies(pod, rule))
     if not grants:
         raise EnrolmentRefused(
@@ -129,6 +135,17 @@ def attested(pod: Pod, rules: Iterable[PodIdentity], trust_domain: str) -> Attes
             "name it in [[ca.kubernetes.identities]]",
         )
     return Attested(str(pod), grants)
+
+
+def _grant_of_job(pod: Pod, jobs: PodJobs, trust_domain: str) -> Grant:
+    spiffe_id = job_pod_identity(trust_domain, pod.namespace, pod.name)
+    role = Role.DRIVER if pod.service_account == jobs.driver else Role.EXECUTOR
+    if spiffe_id is None or spiffe_id.role is not role:
+        raise EnrolmentRefused(
+            f"pod {pod.namespace}/{pod.name} is no {role} of a job of this namespace",
+            "its name comes from sluice submit --target kubernetes, for the namespace in kubernetes.namespace",
+        )
+    return Grant(Names.checked(spiffe_id, (), ()))
 
 
 def _applies(pod: Pod, rule: PodIdentity) -> bool:

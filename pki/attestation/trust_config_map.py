@@ -1,4 +1,7 @@
-"""The trust anchors in a ConfigMap, from which pods know the authority before they show it their token."""
+"""Trust anchors and CRLs in a ConfigMap: pods know the authority by them before they show it their token.
+
+Pods of jobs have no other source of CRLs, because the authority's mutual TLS port admits no job.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ import msgspec
 from sluice.core import KubernetesApi
 from sluice.pki.errors import AttestationUnavailable
 
-TRUST_KEY = "ca.pem"
+TRUST_KEY, CRL_KEY = "ca.pem", "crl.pem"
 MAX_CONFIG_MAP_BYTES = 3 << 20
+MAX_CRL_BYTES = 900 << 10
+"""An object has at most 1 MiB (etcd)."""
 
 
 class TrustConfigMap:
@@ -21,8 +26,8 @@ class TrustConfigMap:
         self._name = name
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
 
-    async def publish(self, ca_pem: bytes) -> bool:
-        """Have the ConfigMap say ``ca_pem``; returns whether it had to be changed.
+    async def publish(self, ca_pem: str, crl_pem: str) -> bool:
+        """Have the ConfigMap say this; returns whether it had to be changed. CRLs above the limit stay as they are.
 
         Raises:
             AttestationUnavailable: the API server refused, or somebody else changed it at the same time.
@@ -31,9 +36,10 @@ class TrustConfigMap:
         """
         present = self._read(await self._api.request("GET", self._path, None, MAX_CONFIG_MAP_BYTES), {200})
         data = present.get("data") or {}
-        if data.get(TRUST_KEY) == ca_pem.decode():
+        news = {TRUST_KEY: ca_pem} | ({CRL_KEY: crl_pem} if len(crl_pem) <= MAX_CRL_BYTES else {})
+        if data | news == data:
             return False
-        wanted = present | {"data": data | {TRUST_KEY: ca_pem.decode()}}
+        wanted = present | {"data": data | news}
         self._read(await self._api.request("PUT", self._path, wanted, MAX_CONFIG_MAP_BYTES), {200})
         return True
 

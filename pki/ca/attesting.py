@@ -1,13 +1,13 @@
-"""The attestors of an online authority, as configured, and the trust anchors where pods find them."""
+"""The attestors of an online authority, as configured, and the trust anchors and CRLs where pods find them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from sluice.core import KubernetesMisconfigured, pod_namespace, repeat
 from sluice.pki.attestation import (
@@ -18,50 +18,67 @@ from sluice.pki.attestation import (
     TrustConfigMap,
     api_of,
 )
+from sluice.pki.ca.protocol import TrustSide
 from sluice.pki.errors import AttestationUnavailable
 
 _LOG = logging.getLogger(__name__)
 
 PUBLISH_SECONDS = 5.0
-"""How soon pods see other trust anchors, besides the time that the kubelet takes."""
-
-
-class HasAnchors(Protocol):
-    """An authority, as far as others are told whom to trust."""
-
-    def anchors(self) -> bytes:
-        """The trusted authorities as PEM."""
+"""How soon pods see other trust anchors and CRLs, besides the time that the kubelet takes."""
 
 
 @asynccontextmanager
-async def attesting(
-    config: PodAttestationConfig | None, trust_domain: str, authority: HasAnchors
-) -> AsyncIterator[Mapping[str, Attestor]]:
+async def attesting(config: PodAttestationConfig | None, trust_domain: str) -> AsyncIterator[Mapping[str, Attestor]]:
     """The attestors while the block lasts.
+
+    Raises:
+        AttestationUnavailable: the API server or its anchors are not known.
+    """
+    if config is None:
+        yield {}
+        return
+    attestor = PodAttestor(api_of(config), config.identities, trust_domain, jobs=config.jobs)
+    try:
+        yield {KUBERNETES: attestor}
+    finally:
+        await attestor.close()
+
+
+@asynccontextmanager
+async def publishing_trust(
+    config: PodAttestationConfig | None, read: Callable[[], Awaitable[TrustSide]]
+) -> AsyncIterator[None]:
+    """Keep what ``read`` says in the ConfigMaps that are configured while the block lasts.
 
     Raises:
         AttestationUnavailable: the API server, its anchors or the namespace of this pod are not known.
     """
     if config is None:
-        yield {}
+        yield
         return
     async with AsyncExitStack() as stack:
-        attestor = PodAttestor(api_of(config), config.identities, trust_domain)
-        stack.push_async_callback(attestor.close)
-        if config.trust_config_map:
+        for namespace, name in _places(config):
             api = api_of(config)
             stack.push_async_callback(api.close)
-            try:
-                namespace = pod_namespace(Path(config.account))
-            except KubernetesMisconfigured as error:
-                raise AttestationUnavailable(error.what, "see ca.kubernetes.account") from error
-            place = TrustConfigMap(api, namespace, config.trust_config_map)
-
-            async def publish() -> None:
-                if await place.publish(authority.anchors()):
-                    _LOG.info("the ConfigMap %s has the trust anchors", config.trust_config_map)
-
-            failure = "the ConfigMap of the trust anchors stays as it is; trying again"
+            publish = partial(_publish, TrustConfigMap(api, namespace, name), read, f"{namespace}/{name}")
+            failure = f"ConfigMap {namespace}/{name} with the trust anchors stays as it is; trying again"
             publishing = asyncio.create_task(repeat(publish, PUBLISH_SECONDS, failure))
             stack.callback(publishing.cancel)
-        yield {KUBERNETES: attestor}
+        yield
+
+
+def _places(config: PodAttestationConfig) -> list[tuple[str, str]]:
+    """Namespace and name of each ConfigMap."""
+    places = [(each.namespace, each.trust_config_map) for each in config.jobs if each.trust_config_map]
+    if config.trust_config_map:
+        try:
+            places.append((pod_namespace(Path(config.account)), config.trust_config_map))
+        except KubernetesMisconfigured as error:
+            raise AttestationUnavailable(error.what, "see ca.kubernetes.account") from error
+    return places
+
+
+async def _publish(place: TrustConfigMap, read: Callable[[], Awaitable[TrustSide]], name: str) -> None:
+    side = await read()
+    if await place.publish(side.ca_pem, side.crl_pem):
+        _LOG.info("ConfigMap %s has the trust anchors and CRLs", name)

@@ -77,7 +77,7 @@ def grant_attested(
     """For a requester whom an attestor has verified: one of the identities that the attestor grants."""
     grant = attested.grant(identity, edge_server=edge_server)
     spiffe_id = grant.names.spiffe_id
-    if spiffe_id.role not in ENROLLABLE or spiffe_id.trust_domain != config.trust_domain:
+    if spiffe_id.role not in ENROLLABLE | JOB_ROLES or spiffe_id.trust_domain != config.trust_domain:
         raise EnrolmentRefused(f"no process can enrol as {spiffe_id} here")
     return LeafRequest(
         grant.names,

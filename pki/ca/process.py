@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from sluice.core import Home, PkiError, repeat
 from sluice.pki.ca.acme_service import HomeAuthority, serving_acme
 from sluice.pki.ca.address import DEFAULT_NAME, CaAddress, only_one_named, publish_ca, withdraw_ca
-from sluice.pki.ca.attesting import attesting
+from sluice.pki.ca.attesting import attesting, publishing_trust
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.config import CaConfig
 from sluice.pki.ca.revoker import Revoker
@@ -25,6 +25,7 @@ from sluice.pki.revocation import push_crls
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls import ConnectionLog, TlsIdentity
 from sluice.pki.trust import reporting
+from sluice.pki.x509 import AuthorityKind
 
 _LOG = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         following = SubscriberFile(home.pki, name)
         following.keep(at_once=True)
         stack.callback(_keep_at_the_end, following)
-        attestors = await stack.enter_async_context(attesting(config.kubernetes, pki.trust_domain, authority))
+        attestors = await stack.enter_async_context(attesting(config.kubernetes, pki.trust_domain))
         server = CaServer(
             identity,
             authority,
@@ -90,6 +91,8 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
             attestors=attestors,
         )
         stack.push_async_callback(server.close)
+        read_trust = functools.partial(server.call, functools.partial(authority.trust, AuthorityKind.INTERNAL))
+        await stack.enter_async_context(publishing_trust(config.kubernetes, read_trust))
         mutual, enrolment = await server.start(config.host, config.port, config.enrolment_port)
         signing = HomeAuthority(home, pki, authority, server.call)
         acme = await stack.enter_async_context(serving_acme(home, pki, config.acme, identity, signing))

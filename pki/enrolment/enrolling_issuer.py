@@ -92,13 +92,7 @@ class EnrollingIssuer:
                 f"there is no usable identity of {spiffe_id}, and no join token", "give one with --join-token-file"
             )
         wanted = Wanted(
-            directory,
-            spiffe_id,
-            dns=tuple(dns),
-            ips=tuple(ips),
-            accept=tuple(accept),
-            algorithm=self._algorithm,
-            edge_server=self.edge_server,
+            directory, spiffe_id, tuple(dns), tuple(ips), tuple(accept), self._algorithm, edge_server=self.edge_server
         )
         self._authorities.call(lambda address: credential.enrol(address, wanted))
 
@@ -136,6 +130,43 @@ class EdgeEnrollingIssuer(EnrollingIssuer):
         self._authorities.call(
             lambda address: client.renew_edge(directory, gateway, address.mutual, algorithm=self._algorithm)
         )
+
+
+class AttestingIssuer:
+    """A ``DirectoryIssuer`` for the driver or an executor of a job in a pod: each certificate is had by attestation.
+
+    The authority renews no certificate of a job by itself, so that a job does not outlive its pods.
+
+    Args:
+        locate: where the authorities are.
+        credential: what an attestor verifies.
+        algorithm: of the keys made here.
+    """
+
+    def __init__(self, locate: Locate, credential: JoinCredential, *, algorithm: str = DEFAULT_ALGORITHM) -> None:
+        self._authorities = Failover(locate)
+        self._credential = credential
+        self._algorithm = algorithm
+
+    def issue_to(
+        self,
+        directory: Path,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str] = (),
+        ips: Sequence[str] = (),
+        lifetime: dt.timedelta | None = None,
+        accept: Sequence[str] = (),
+    ) -> None:
+        """Enrol the identity, as :meth:`sluice.pki.issuing.issuer.DirectoryIssuer.issue_to`.
+
+        Raises:
+            EnrolmentRefused: the credential is missing or not good, such as that of a pod that was deleted.
+            CaUnavailable: the authority cannot be reached, or cannot verify the credential now.
+        """
+        _refuse_lifetime(spiffe_id, lifetime)
+        wanted = Wanted(directory, spiffe_id, tuple(dns), tuple(ips), tuple(accept), self._algorithm, edge_server=False)
+        self._authorities.call(lambda address: self._credential.enrol(address, wanted))
 
 
 def _refuse_lifetime(spiffe_id: SpiffeId, lifetime: dt.timedelta | None) -> None:

@@ -13,17 +13,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 from sluice.core import Clock, Home, utc_now
 from sluice.pki.agent import IdentityRenewer, ManagedIdentity, PublishedIdentities, renew_forever
 from sluice.pki.enrolment.enrolling_issuer import usable
 from sluice.pki.enrolment.failover import Locate
-from sluice.pki.enrolment.trust_subscription import (
-    LONGEST_PAUSE,
-    InstalledTrust,
-    TrustSubscription,
-    pause_seconds,
-)
+from sluice.pki.enrolment.trust_subscription import LONGEST_PAUSE, TrustSubscription, pause_seconds
 from sluice.pki.errors import CaUnavailable, RateLimited
 from sluice.pki.issuing import DirectoryIssuer
 from sluice.pki.x509 import AuthorityKind
@@ -46,13 +42,22 @@ class EnrolledIdentity:
     side: AuthorityKind = AuthorityKind.INTERNAL
 
 
-class RenewalService:
+class FollowsTrust(Protocol):
+    """What keeps trust anchors and CRLs up to date in directories of identities."""
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+
+
+_Follower = TypeVar("_Follower", bound=FollowsTrust)
+
+
+class RenewalService(Generic[_Follower]):
     """Keeps ``kept`` fresh. Use: ``start`` once, then ``run`` until cancelled, then ``close``.
 
     Args:
-        home: where job directories are, which get trust and lists too.
-        locate: where the authorities are now.
-        kept: at least one internal identity; the first one asks for trust.
+        kept: the identities.
+        follower: keeps their trust up to date; see :func:`trust_subscription`.
         clock: the present, in UTC.
         draw: a random number in [0, 1).
         join_seconds: how long ``start`` waits for an authority that cannot be reached.
@@ -60,9 +65,8 @@ class RenewalService:
 
     def __init__(
         self,
-        home: Home,
-        locate: Locate,
         kept: Sequence[EnrolledIdentity],
+        follower: _Follower,
         *,
         clock: Clock = utc_now,
         draw: Callable[[], float] = _SYSTEM_RANDOM.random,
@@ -73,9 +77,7 @@ class RenewalService:
         self._draw = draw
         self._join_seconds = join_seconds
         self._threads = ThreadPoolExecutor(max(1, len(self._kept)), thread_name_prefix="renewal")
-        asks = next(each.identity.directory for each in self._kept if each.side is AuthorityKind.INTERNAL)
-        directories = [each.identity.directory for each in self._kept]
-        self.follower = TrustSubscription(home, locate, asks, directories, clock=clock, draw=draw)
+        self.follower = follower
         published = PublishedIdentities(clock)
         self.renewers = [
             IdentityRenewer(
@@ -88,11 +90,6 @@ class RenewalService:
             )
             for each in self._kept
         ]
-
-    @property
-    def trust(self) -> InstalledTrust:
-        """The latest that was installed."""
-        return self.follower.trust
 
     async def start(self) -> None:
         """Return once there is a usable identity everywhere, enrolling where there is none.
@@ -139,3 +136,16 @@ class RenewalService:
         )
         await asyncio.get_running_loop().run_in_executor(self._threads, issue)
         _LOG.info("%s joined", identity.spiffe_id)
+
+
+def trust_subscription(
+    home: Home,
+    locate: Locate,
+    kept: Sequence[EnrolledIdentity],
+    *,
+    clock: Clock = utc_now,
+    draw: Callable[[], float] = _SYSTEM_RANDOM.random,
+) -> TrustSubscription:
+    """Has the authority tell the trust for ``kept`` and for the jobs below ``home``; the first internal one asks."""
+    asks = next(each.identity.directory for each in kept if each.side is AuthorityKind.INTERNAL)
+    return TrustSubscription(home, locate, asks, [each.identity.directory for each in kept], clock=clock, draw=draw)

@@ -1,5 +1,9 @@
 from .anchor_files import push_trust as push_trust, sides_of as sides_of
-from .distribution import TrustBundle as TrustBundle, TrustPusher as TrustPusher
+from .distribution import (
+    TrustBundle as TrustBundle,
+    TrustPusher as TrustPusher,
+    install_trust as install_trust,
+)
 from .reporter import Reporter as Reporter, in_memory as in_memory, reporting as reporting
 from .reports import (
     DIRECTORY as DIRECTORY,

@@ -66,6 +66,19 @@ def replace_anchors(directory: Path, bundle: TrustBundle) -> bool:
     return True
 
 
+def install_trust(directory: Path, bundle: TrustBundle, now: dt.datetime) -> bool:
+    """Put anchors and CRLs into an identity directory that trusts one of the anchors; returns whether anything changed.
+
+    Raises:
+        StoreError: as :func:`replace_anchors`.
+        CrlRejected: a list was not taken; the others were.
+    """
+    # 1. Trust first: a list counts only beside the anchor that signed it.
+    changed = replace_anchors(directory, bundle)
+    # 2. Each list by itself: a bad one keeps no other out.
+    return _install_lists(directory, bundle.lists, now) or changed
+
+
 class TrustPusher:
     """Keeps directories at the latest trust; remembers what is as it should be, so that looking again costs little.
 
@@ -122,10 +135,7 @@ class TrustPusher:
         present = set(read_certificates(directory / CA_FILE))
         for bundle in self._bundles:
             if present & set(bundle.anchors):
-                # 1. Trust first: a list counts only beside the anchor that signed it.
-                changed = replace_anchors(directory, bundle)
-                # 2. Each list by itself: a bad one keeps no other out.
-                return _install_lists(directory, bundle.lists, now) or changed
+                return install_trust(directory, bundle, now)
         if self._bundles and directory in self._directories:
             raise _nothing_in_common(directory)
         return False

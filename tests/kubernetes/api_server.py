@@ -136,7 +136,8 @@ def api_server(
         f"--service-account-key-file={root / 'service-accounts.key'}",
         f"--service-account-signing-key-file={root / 'service-accounts.key'}",
         "--service-cluster-ip-range=10.254.0.0/16", "--endpoint-reconciler-type=none",
-        "--feature-gates=BoundServiceAccountTokenVolume=true"
+        # Spark's Services say which family of addresses they have; 1.20 knows this by the second one.
+        "--feature-gates=BoundServiceAccountTokenVolume=true,IPv6DualStack=true"
         if accounts else "--disable-admission-plugins=ServiceAccount",
         f"--audit-policy-file={root / 'audit.yaml'}",
         f"--audit-log-path={root / 'audit.log'}", "--audit-log-mode=blocking",
@@ -153,14 +154,14 @@ def api_server(
         yield found
 
 
-def write_kubeconfig(file: Path, server: ApiServer, token: str) -> None:
-    """For one who has this token."""
+def write_kubeconfig(file: Path, server: ApiServer, token: str, namespace: str = "default") -> None:
+    """For one who has this token and works in this namespace."""
     content = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "c", "cluster": {"server": server.url, "certificate-authority": str(server.ca_file)}}],
         "users": [{"name": "u", "user": {"token": token}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": namespace}}],
         "current-context": "x",
     }
     file.write_text(json.dumps(content))

@@ -21,7 +21,7 @@ from referencing.jsonschema import DRAFT7
 
 from sluice.cli.options import load_configuration
 from sluice.runtime.jobmanager.pods.pod_template import Owner, check_template, pod_of
-from tests.kubernetes.api_server import ADMINISTRATOR, ApiServer, api_server
+from tests.kubernetes.api_server import ADMINISTRATOR, ApiServer, api_server, write_kubeconfig
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "sluice"
@@ -46,6 +46,9 @@ ALTERNATIVES = {
     ],
     "pods on demand": ["--set=taskmanager.provider=kubernetes"],
     "restricted pods on demand": ["--set=taskmanager.provider=kubernetes", "--set=isolation.level=none"],
+    "jobs of Spark's own manager": [
+        '--set-json=sparkJobs=[{"namespace":"spark","driver":"spark","executor":"spark-executor"}]'
+    ],
     "bounded": [
         '--set-json=gateway.from=[{"ipBlock":{"cidr":"10.0.0.0/8"}}]',
         "--set=networkPolicy.apiServer.cidr=10.1.0.1/32",
@@ -334,12 +337,12 @@ class Kubectl:
     server: ApiServer
 
     def run(self, *arguments: str, content: str = "") -> subprocess.CompletedProcess[str]:
-        """One command."""
+        """One command. Objects without a namespace go into that of the release."""
+        kubeconfig = self.server.audit.parent / "kubectl.json"
+        if not kubeconfig.exists():
+            write_kubeconfig(kubeconfig, self.server, ADMINISTRATOR, NAMESPACE)
         return subprocess.run(
-            [
-                self.program, f"--server={self.server.url}", f"--certificate-authority={self.server.ca_file}",
-                f"--token={ADMINISTRATOR}", f"--namespace={NAMESPACE}", *arguments,
-            ],
+            [self.program, f"--kubeconfig={kubeconfig}", *arguments],
             input=content, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
@@ -359,8 +362,8 @@ def kubectl(programs: Path, tmp_path_factory: pytest.TempPathFactory, helm: Helm
     """With the release in it: first asked whether it would take it, then applied."""
     with api_server(programs, tmp_path_factory.mktemp("chart")) as server:
         found = Kubectl(programs / "kubectl", server)
-        status, _ = server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        assert status == 201
+        for name in (NAMESPACE, "spark"):
+            assert server.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})[0] == 201
         objects = yaml.safe_dump_all(helm.render(version="1.20.2"))
         for options in (["--dry-run=server"], []):
             done = found.run("apply", *options, "-f", "-", content=objects)

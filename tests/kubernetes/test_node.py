@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ import pytest
 import yaml
 
 from tests.free_ports import free_port
-from tests.kubernetes.api_server import ApiServer, api_server
+from tests.kubernetes.api_server import ADMINISTRATOR, ApiServer, api_server, write_kubeconfig
 from tests.kubernetes.names import API, serve_names
 from tests.kubernetes.node import API_ADDRESS, Node, node
 from tests.kubernetes.test_chart import NAMESPACE, Helm, Kubectl, helm, of
@@ -29,7 +31,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 READY_SECONDS = 400.0
 JOB_SECONDS = 400.0
+SPARK_NAMESPACE = "spark"
+JOB_HOURS = 0.03
+"""So that identities of jobs are renewed within a minute."""
 VALUES: dict[str, Any] = {
+    "sparkJobs": [{"namespace": SPARK_NAMESPACE, "driver": "spark", "executor": "spark-executor"}],
     "gateway": {"image": "sluice-envoy:local", "serverNames": ["localhost"]},
     "jobmanager": {"replicas": 1},
     "shuffle": {"enabled": False},
@@ -42,6 +48,17 @@ PIPELINE = """
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
 print("total", spark.sparkContext.parallelize(range(100), 4).sum())
+spark.stop()
+"""
+LONG_PIPELINE = """
+import time
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+began = time.monotonic()
+while time.monotonic() - began < 75:
+    total = spark.sparkContext.parallelize(range(100), 4).map(lambda x: (x % 3, x)).reduceByKey(int.__add__).collect()
+    time.sleep(1)
+print("totals", sorted(total))
 spark.stop()
 """
 Object = dict[str, Any]
@@ -81,11 +98,19 @@ class World:
         )
         return "\n".join([self.kubectl.run("get", "pods,pvc").stdout, events, *logs])
 
-    def ledger(self) -> list[str]:
-        """Who enrolled with the authority."""
+    def enrolments(self) -> list[tuple[str, str]]:
+        """Who enrolled with the authority, and as whom."""
         listed = self.node.inside_of(self.pod("ca"), "sluice", "pki", "ledger", "show", "--json")
         lines = [json.loads(line) for line in listed.splitlines()]
-        return [each["requester"] for each in lines if each.get("kind") == "enrolment"]
+        return [(each["requester"], each["identity"]) for each in lines if each.get("kind") == "enrolment"]
+
+    def ledger(self) -> list[str]:
+        """Who enrolled with the authority."""
+        return [requester for requester, _ in self.enrolments()]
+
+    def spark_pods(self) -> list[Object]:
+        """Of jobs of Spark's own manager."""
+        return list(self.server.call("GET", f"/api/v1/namespaces/{SPARK_NAMESPACE}/pods")[1]["items"])
 
     def client(self, *arguments: str | Path) -> str:
         """The command of somebody outside, who has a token."""
@@ -122,12 +147,15 @@ def world(programs: Path, helm: Helm, tmp_path_factory: pytest.TempPathFactory) 
 
 def install(world: World, helm: Helm) -> None:
     """What a person would do, with values for a small machine, and volumes that belong to root."""
-    assert world.server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})[0] == 201
+    for name in (NAMESPACE, SPARK_NAMESPACE):
+        assert world.server.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})[0] == 201
     values: dict[str, Any] = {each: VALUES.get(each, {}) | {"resources": SMALL} for each in COMPONENTS}
     values["taskmanager"] = values["taskmanager"] | {"resources": SMALL | {"limits": {"memory": "4Gi"}}}
     file = world.tmp / "values.yaml"
     file.write_text(yaml.safe_dump(VALUES | values))
     objects = helm.render(f"--values={file}", version="1.20.2")
+    settings = of(objects, "ConfigMap")["sluice-settings"]["data"]
+    settings["sluice.toml"] = settings["sluice.toml"].replace("[pki]", f"[pki]\njob_hours = {JOB_HOURS}", 1)
     for number in range(len(of(objects, "StatefulSet")) + 1):
         directory = world.node.root / "volumes" / str(number)
         directory.mkdir(parents=True)
@@ -200,3 +228,42 @@ def test_a_pod_that_is_deleted_comes_back_and_enrols_again_with_a_token_of_its_o
     uid = world.pod("taskmanager")["metadata"]["uid"]
     assert uid != before
     assert world.ledger()[-1].endswith(f"/sluice-taskmanager-0/{uid}")
+
+
+def test_a_job_of_sparks_own_manager_has_an_identity_for_each_pod_and_renews_it(world: World) -> None:
+    world.until_ready("ca")
+    home = world.tmp / "submitter"
+    home.mkdir()
+    (home / "sluice.toml").write_text(
+        f'[kubernetes]\napi = "{world.server.url}"\nnamespace = "{SPARK_NAMESPACE}"\nimage = "sluice:local"\n'
+        f'ca = "sluice-ca.{NAMESPACE}.svc.cluster.local:8444,8445"\nservice_account = "spark"\n'
+        'executor_service_account = "spark-executor"\n[spark]\ndriver_memory_mb = 512\n'
+    )
+    kubeconfig = world.tmp / "kubeconfig.json"
+    write_kubeconfig(kubeconfig, world.server, ADMINISTRATOR)
+    pipeline = world.tmp / "long.py"
+    pipeline.write_text(LONG_PIPELINE)
+    programs = world.kubectl.program.parent
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "sluice.cli.main", "submit", "--home", str(home), "--target", "kubernetes",
+            "--executors", "2", "--executor-memory", "512m", str(pipeline),
+        ],
+        env={**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": f"{programs}:{os.environ['PATH']}"},
+        capture_output=True, text=True, timeout=JOB_SECONDS, check=False,
+    )  # fmt: skip
+    (driver,) = [each for each in world.spark_pods() if each["metadata"]["labels"]["spark-role"] == "driver"]
+    log = world.node.log(driver, "*")
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{log[-6000:]}"
+    assert "totals [(0, 1683), (1, 1617), (2, 1650)]" in log
+    job = driver["metadata"]["labels"]["sluice/job"]
+    prefix = f"pod:{SPARK_NAMESPACE}/"
+    found = Counter((requester, identity) for requester, identity in world.enrolments() if requester.startswith(prefix))
+    identities = {identity.partition(f"/job/{job}/")[2] for _, identity in found}
+    assert identities == {"driver", "executor/1", "executor/2"}
+    assert len(found) == 3, "one pod has one identity"
+    assert min(found.values()) >= 2, f"not renewed: {found}"
+    assert (
+        f"{prefix}spark/sluice-{job}-driver/{driver['metadata']['uid']}",
+        f"spiffe://sluice.local/job/{job}/driver",
+    ) in found

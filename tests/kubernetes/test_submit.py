@@ -41,7 +41,7 @@ def start(server: ApiServer, programs: Path, tmp_path: Path) -> subprocess.Popen
     LocalIssuer(Home.at(home).create().pki, PkiConfig()).ensure_authorities()
     (home / "sluice.toml").write_text(
         f'[kubernetes]\napi = "{server.url}"\nnamespace = "{NAMESPACE}"\nimage = "registry.internal/sluice:1"\n'
-        'driver_secret = "driver-identity"\nexecutor_secret = "executor-identity"\n'
+        'ca = "ca.sluice.svc:8444"\nservice_account = "spark"\nexecutor_service_account = "spark-executor"\n'
     )
     kubeconfig = tmp_path / "kubeconfig"
     cluster = {"server": server.url, "certificate-authority": str(server.ca_file)}

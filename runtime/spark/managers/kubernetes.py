@@ -1,7 +1,7 @@
-"""A submission for Spark on Kubernetes: configuration, pod templates, and the manifests that they refer to.
+"""A submission for Spark on Kubernetes: configuration, pod templates, and the ConfigMap that they refer to.
 
-The identity of a pod comes from a Secret that is named, not contained. Kubernetes cannot mount a key that its owner
-alone can read (fsGroup adds a group), and our agent refuses any other; so an init container copies it into memory.
+Nothing here is secret. Each pod proves to the online authority who it is with a service account token that the kubelet
+projects, and keeps the key of its identity in memory (:mod:`sluice.runtime.spark.managers.job_pod`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from sluice.core import PkiError
+from sluice.pki.attestation import CRL_KEY, TRUST_KEY, audience, driver_pod_name, executor_pod_prefix
+from sluice.pki.ca import parse_cas
 from sluice.runtime.spark.errors import SparkError
 from sluice.runtime.spark.managers.submission import (
     ForeignJob,
@@ -27,14 +29,18 @@ from sluice.runtime.spark.managers.submission import (
 MAX_CONFIG_MAP_BYTES = 900 << 10
 """Pipeline and files of one job: an object has at most 1 MiB (etcd), base64 included."""
 
-APP_DIRECTORY = "/opt/sluice/app"
-IDENTITY_DIRECTORY = "/run/sluice/identity"
-_SECRET_DIRECTORY = "/run/sluice/secret"  # noqa: S105  a path
-_SPARK_USER = 185
-"""The user of Spark's own images."""
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+APP_DIRECTORY = "/run/sluice/job"
+KEYS_DIRECTORY = "/run/sluice/keys"
+IDENTITY_DIRECTORY = f"{KEYS_DIRECTORY}/identity"
+PLUGIN_FILE = f"{KEYS_DIRECTORY}/sluice-spark.jar"
+"""A link to the plugin's jar in the image, whose name there says its version."""
+_TOKEN_DIRECTORY = "/run/sluice/token"  # noqa: S105  a path
+_TRUST_DIRECTORY = "/run/sluice/trust"
+_TOKEN_SECONDS = 3600
+_USER = 10001
+"""The user of Sluice's image."""
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
-_COPY = f"umask 077 && cp -L {_SECRET_DIRECTORY}/* {IDENTITY_DIRECTORY}/"
 _CONFINED = {
     "allowPrivilegeEscalation": False,
     "runAsNonRoot": True,
@@ -50,24 +56,32 @@ class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """``https://host:port`` of the API server."""
     namespace: str = "default"
     image: str = ""
-    """With Spark, Python, and the plugin's jar."""
-    plugin: str = "/opt/sluice/sluice-spark.jar"
-    """Path of the plugin's jar in the image."""
+    """That of this version of Sluice, which has Spark and Python as well, or one made from it."""
+    ca: str = ""
+    """The online authority as pods reach it, HOST:PORT[,ENROLMENT_PORT]; several are separated by spaces."""
+    trust_config_map: str = "sluice-jobs-trust"
+    """ConfigMap of the namespace with the authority's trust anchors and CRLs, as in ``[[ca.kubernetes.jobs]]``."""
     service_account: str = ""
-    """Of the driver, which makes the executors' pods."""
-    driver_secret: str = ""
-    """Secret with the driver's identity: ``key.pem``, ``chain.pem``, ``ca.pem``, ``peers``."""
-    executor_secret: str = ""
-    """The same for the executors."""
+    """Of the driver, which makes the executors' pods: ``driver`` in ``[[ca.kubernetes.jobs]]``."""
+    executor_service_account: str = ""
+    """Of executors, without any rights: ``executor`` in ``[[ca.kubernetes.jobs]]``."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesJob:
-    """A job and where it goes; ``id`` makes the names of its objects, in lower-case letters and digits."""
+    """A job and where it goes.
+
+    Attributes:
+        id: from :func:`sluice.pki.attestation.job_pods.new_pod_job_id`; makes the names of its objects.
+        job: what is submitted.
+        config: where it goes.
+        trust_domain: of its identities.
+    """
 
     id: str
     job: ForeignJob
     config: KubernetesConfig
+    trust_domain: str
 
     @property
     def files_name(self) -> str:
@@ -81,13 +95,21 @@ def check_kubernetes(config: KubernetesConfig) -> KubernetesConfig:
         raise SparkError(f"kubernetes.api is {config.api!r}", "name the API server: https://host:6443")
     if not config.image:
         raise SparkError("kubernetes.image is empty", "name an image with Spark, Python and the plugin's jar")
-    for key in ("namespace", "driver_secret", "executor_secret", "service_account"):
-        value = getattr(config, key)
-        if not _NAME.fullmatch(value) and (value or key != "service_account"):
+    for key in ("namespace", "service_account", "executor_service_account", "trust_config_map"):
+        if not _NAME.fullmatch(value := getattr(config, key)):
             raise SparkError(
-                f"kubernetes.{key} is {value!r}, not the name of an object",
-                "name it, or have Secrets rendered with --render DIR --with-secrets",
+                f"kubernetes.{key} is {value!r}, not the name of an object", "see docs/howto/spark-on-kubernetes.md"
             )
+    if config.service_account == config.executor_service_account:
+        raise SparkError(
+            "drivers and executors have one service account", "executors need one of their own, without any rights"
+        )
+    try:
+        known = parse_cas(config.ca.split())
+    except PkiError as error:
+        raise SparkError(f"kubernetes.ca: {error.what}", "as in sluice-ca.sluice.svc:8444,8445") from error
+    if not known:
+        raise SparkError("kubernetes.ca is empty", "name the authority: sluice-ca.sluice.svc:8444,8445")
     return config
 
 
@@ -100,7 +122,7 @@ def render_kubernetes(submitted: KubernetesJob, directory: Path) -> Rendering:
     """
     job, config = submitted.job, check_kubernetes(submitted.config)
     conf = {
-        **common_conf(job, agent=config.plugin, identity=IDENTITY_DIRECTORY),
+        **common_conf(job, agent=PLUGIN_FILE, identity=IDENTITY_DIRECTORY),
         "spark.master": f"k8s://{config.api}",
         "spark.kubernetes.namespace": config.namespace,
         "spark.kubernetes.container.image": config.image,
@@ -108,51 +130,72 @@ def render_kubernetes(submitted: KubernetesJob, directory: Path) -> Rendering:
         "spark.kubernetes.executor.podTemplateFile": str(directory / "executor-pod.json"),
         "spark.kubernetes.driver.podTemplateContainerName": "driver",
         "spark.kubernetes.executor.podTemplateContainerName": "executor",
+        "spark.kubernetes.driver.pod.name": driver_pod_name(submitted.id),
+        "spark.kubernetes.executor.podNamePrefix": executor_pod_prefix(submitted.id),
         "spark.kubernetes.driver.service.label.sluice/job": submitted.id,
+        "spark.kubernetes.authenticate.driver.serviceAccountName": config.service_account,
+        "spark.kubernetes.authenticate.executor.serviceAccountName": config.executor_service_account,
     }
-    if config.service_account:
-        conf["spark.kubernetes.authenticate.driver.serviceAccountName"] = config.service_account
     files = {
         "spark.properties": properties(conf),
-        "driver-pod.json": _json(pod_template("driver", submitted, config.driver_secret)),
-        "executor-pod.json": _json(pod_template("executor", submitted, config.executor_secret)),
+        "driver-pod.json": _json(pod_template("driver", submitted)),
+        "executor-pod.json": _json(pod_template("executor", submitted)),
         "files.json": _json(config_map(submitted)),
     }
     program = f"local://{APP_DIRECTORY}/{job.pipeline.name}"
     return Rendering(files, ("--properties-file", str(directory / "spark.properties"), program, *job.args))
 
 
-def pod_template(container: str, submitted: KubernetesJob, secret: str) -> dict[str, Any]:
+def pod_template(container: str, submitted: KubernetesJob) -> dict[str, Any]:
     """The pod of the driver or of an executor, as far as it is ours; Spark adds its own."""
-    identity = {"name": "sluice-identity", "mountPath": IDENTITY_DIRECTORY}
-    from_secret = {"name": "sluice-secret", "mountPath": _SECRET_DIRECTORY, "readOnly": True}
-    app = {"name": "sluice-app", "mountPath": APP_DIRECTORY, "readOnly": True}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"labels": {"app.kubernetes.io/part-of": "sluice", "sluice/job": submitted.id}},
         "spec": {
             "automountServiceAccountToken": container == "driver",
-            "securityContext": {"runAsUser": _SPARK_USER, "runAsGroup": _SPARK_USER, "fsGroup": _SPARK_USER},
-            "initContainers": [
-                {
-                    "name": "sluice-identity",
-                    "image": submitted.config.image,
-                    "command": ["/bin/sh", "-c", _COPY],
-                    "volumeMounts": [identity, from_secret],
-                    "securityContext": _CONFINED,
-                }
-            ],
+            "securityContext": {"runAsUser": _USER, "runAsGroup": _USER, "fsGroup": _USER},
             "containers": [
-                {"name": container, "volumeMounts": [identity, app], "securityContext": _CONFINED},
+                {
+                    "name": container,
+                    "command": _command(submitted),
+                    "env": [_from_field("SLUICE_POD_NAME", "name"), _from_field("SLUICE_POD_NAMESPACE", "namespace")],
+                    "volumeMounts": [
+                        {"name": "sluice-keys", "mountPath": KEYS_DIRECTORY},
+                        {"name": "sluice-token", "mountPath": _TOKEN_DIRECTORY, "readOnly": True},
+                        {"name": "sluice-trust", "mountPath": _TRUST_DIRECTORY, "readOnly": True},
+                        {"name": "sluice-app", "mountPath": APP_DIRECTORY, "readOnly": True},
+                    ],
+                    "securityContext": _CONFINED,
+                },
             ],
             "volumes": [
-                {"name": "sluice-identity", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
-                {"name": "sluice-secret", "secret": {"secretName": secret, "defaultMode": 0o440}},
+                {"name": "sluice-keys", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
+                {"name": "sluice-token", "projected": {"sources": [{"serviceAccountToken": _token(submitted)}]}},
+                {"name": "sluice-trust", "configMap": {"name": submitted.config.trust_config_map, "optional": True}},
                 {"name": "sluice-app", "configMap": {"name": submitted.files_name}},
             ],
         },
     }
+
+
+def _command(submitted: KubernetesJob) -> list[str]:
+    """What runs in place of the image's entry point; Spark appends ``driver`` or ``executor``, and what follows it."""
+    return [
+        *("sluice", "run", "job-pod", "--trust-domain", submitted.trust_domain),
+        *("--pod-token-file", f"{_TOKEN_DIRECTORY}/token", "--ca-anchors", f"{_TRUST_DIRECTORY}/{TRUST_KEY}"),
+        *("--ca-crls", f"{_TRUST_DIRECTORY}/{CRL_KEY}", "--identity-dir", IDENTITY_DIRECTORY, "--plugin", PLUGIN_FILE),
+        *(part for address in submitted.config.ca.split() for part in ("--ca", address)),
+        "--",
+    ]
+
+
+def _from_field(variable: str, field: str) -> dict[str, Any]:
+    return {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.{field}"}}}
+
+
+def _token(submitted: KubernetesJob) -> dict[str, Any]:
+    return {"path": "token", "audience": audience(submitted.trust_domain), "expirationSeconds": _TOKEN_SECONDS}
 
 
 def config_map(submitted: KubernetesJob) -> dict[str, Any]:
@@ -165,22 +208,6 @@ def config_map(submitted: KubernetesJob) -> dict[str, Any]:
             "put large ones into the image",
         )
     return _object("ConfigMap", submitted, submitted.files_name, binaryData=encoded, immutable=True)
-
-
-def secret_manifests(submitted: KubernetesJob, identities: Mapping[str, Mapping[str, bytes]]) -> bytes:
-    """Secrets with ``identities`` (name of the Secret -> file name -> content). Private keys: keep it 0600."""
-    items = [
-        _object(
-            "Secret",
-            submitted,
-            name,
-            type="Opaque",
-            immutable=True,
-            data={file: base64.b64encode(content).decode() for file, content in files.items()},
-        )
-        for name, files in identities.items()
-    ]
-    return _json({"apiVersion": "v1", "kind": "List", "items": items})
 
 
 def _object(kind: str, submitted: KubernetesJob, name: str, **fields: object) -> dict[str, Any]:

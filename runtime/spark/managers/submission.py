@@ -41,14 +41,10 @@ class ForeignJob:
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """Everything to submit a job: ``files`` by name, and what follows ``spark-submit`` on the command line.
-
-    ``secrets`` are those of ``files`` with private keys in them.
-    """
+    """Everything to submit a job: ``files`` by name, and what follows ``spark-submit`` on the command line."""
 
     files: Mapping[str, bytes]
     arguments: tuple[str, ...]
-    secrets: frozenset[str] = frozenset()
 
 
 def common_conf(job: ForeignJob, *, agent: str, identity: str) -> dict[str, str]:

@@ -64,7 +64,13 @@ class ReviewingApiServer:
         return self.root / "account"
 
     def vouch(
-        self, pod: str, number: int, *, account: str = "workers", audiences: tuple[str, ...] = (AUDIENCE,)
+        self,
+        pod: str,
+        number: int,
+        *,
+        account: str = "workers",
+        audiences: tuple[str, ...] = (AUDIENCE,),
+        namespace: str = "sluice",
     ) -> str:
         """A pod is there now; returns its token. The last digit of its uid is ``number``."""
         token = pod_token(f"{pod}-{number}")
@@ -72,7 +78,7 @@ class ReviewingApiServer:
             "authenticated": True,
             "audiences": list(audiences),
             "user": {
-                "username": f"system:serviceaccount:sluice:{account}",
+                "username": f"system:serviceaccount:{namespace}:{account}",
                 "extra": {
                     "authentication.kubernetes.io/pod-name": [pod],
                     "authentication.kubernetes.io/pod-uid": [f"00000000-0000-4000-8000-{number:012d}"],

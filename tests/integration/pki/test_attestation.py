@@ -252,6 +252,7 @@ async def test_the_trust_anchors_get_into_their_config_map_and_stay_there(
         await until(anchors, "nothing was published")
         assert anchors().startswith("-----BEGIN CERTIFICATE-----")
         assert api.config_map["data"]["x"] == "y"
+        assert api.config_map["data"]["crl.pem"].startswith("-----BEGIN X509 CRL-----")
         api.config_map["data"]["ca.pem"] = "somebody else's"
         await until(lambda: anchors().startswith("-----BEGIN"), "it was not put right")
 

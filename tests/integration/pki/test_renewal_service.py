@@ -42,7 +42,8 @@ from sluice.pki.channels import Channel, server_policy
 from sluice.pki.enrolment.client import fetch_trust
 from sluice.pki.enrolment.enrolling_issuer import EnrollingIssuer
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
-from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService
+from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService, trust_subscription
+from sluice.pki.enrolment.trust_subscription import TrustSubscription
 from sluice.pki.errors import CaUnavailable, EnrolmentRefused, RateLimited
 from sluice.pki.identities.directory import (
     CA_FILE,
@@ -107,13 +108,12 @@ class World:
         write_secret(self.token.path, text.encode())
         return text
 
-    def keeper(self, *, join_seconds: float = 60.0) -> RenewalService:
+    def keeper(self, *, join_seconds: float = 60.0) -> RenewalService[TrustSubscription]:
         """What keeps the machine's identity."""
         issuer = EnrollingIssuer(self.locate_all, {WORKER: self.token}, clock=self.clock)
         kept = EnrolledIdentity(ManagedIdentity(WORKER, self.directory), issuer)
-        return RenewalService(
-            self.home, self.locate_all, [kept], clock=self.clock, draw=lambda: 0.0, join_seconds=join_seconds
-        )
+        follower = trust_subscription(self.home, self.locate_all, [kept], clock=self.clock, draw=lambda: 0.0)
+        return RenewalService([kept], follower, clock=self.clock, draw=lambda: 0.0, join_seconds=join_seconds)
 
     @property
     def material(self) -> IdentityMaterial:
@@ -142,7 +142,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def running(keeper: RenewalService) -> AsyncIterator[None]:
+async def running(keeper: RenewalService[TrustSubscription]) -> AsyncIterator[None]:
     task = asyncio.create_task(keeper.run())
     try:
         yield
@@ -160,7 +160,7 @@ async def test_it_joins_renews_at_half_life_and_needs_the_token_once(world: Worl
     assert not world.token.path.exists()
     first = world.material
     async with running(keeper):
-        await until(lambda: keeper.trust.version != "", "the trust did not arrive")
+        await until(lambda: keeper.follower.trust.version != "", "the trust did not arrive")
         world.passed = dt.timedelta(hours=13)
         await until(lambda: world.leaf != first.leaf, "it was not renewed")
         world.passed = dt.timedelta(0)
@@ -215,16 +215,16 @@ async def test_while_the_authority_is_away_everything_stays_and_goes_on_after_it
     await keeper.start()
     first = world.leaf
     async with running(keeper):
-        await until(lambda: keeper.trust.version != "", "the trust did not arrive")
+        await until(lambda: keeper.follower.trust.version != "", "the trust did not arrive")
         await world.stop_ca()
         world.passed = dt.timedelta(hours=13)
         await until(lambda: keeper.renewers[0].failures > 0, "it did not try")
         assert world.leaf == first
         await world.start_ca()
         await until(lambda: world.leaf != first, "it did not go on")
-        known = keeper.trust.version
+        known = keeper.follower.trust.version
         world.pki.issuer.revocations.refresh(AuthorityKind.INTERNAL, force=True)
-        await until(lambda: keeper.trust.version != known, "the news did not arrive after the restart")
+        await until(lambda: keeper.follower.trust.version != known, "the news did not arrive after the restart")
 
 
 async def test_a_clock_that_jumps_beyond_the_end_and_back_costs_nothing(world: World) -> None:
@@ -239,9 +239,9 @@ async def test_a_clock_that_jumps_beyond_the_end_and_back_costs_nothing(world: W
         await until(lambda: keeper.renewers[0].failures > 0, "it did not try")
         assert world.leaf == first
         world.passed = dt.timedelta(0)
-        known = keeper.trust.version
+        known = keeper.follower.trust.version
         world.pki.issuer.revocations.refresh(AuthorityKind.INTERNAL, force=True)
-        await until(lambda: keeper.trust.version != known, "the news do not arrive any more")
+        await until(lambda: keeper.follower.trust.version != known, "the news do not arrive any more")
         assert world.leaf == first
 
 
@@ -269,7 +269,7 @@ async def test_when_another_authority_signs_it_is_trusted_first_and_then_signs_a
     keeper = world.keeper()
     await keeper.start()
     async with running(keeper):
-        await until(lambda: keeper.trust.version != "", "the trust did not arrive")
+        await until(lambda: keeper.follower.trust.version != "", "the trust did not arrive")
         authority.trusted = (before, after)
         await until(
             lambda: read_certificates(world.directory / CA_FILE) == [before.certificate, after.certificate],
@@ -415,7 +415,7 @@ async def test_trust_that_is_not_what_it_should_be_is_not_installed(world: World
             with pytest.raises(StoreError):
                 await keeper.follower.ask()
         assert (world.directory / CA_FILE).read_bytes() == before
-        assert keeper.trust.version == ""
+        assert keeper.follower.trust.version == ""
     await keeper.close()
 
 

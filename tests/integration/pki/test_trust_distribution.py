@@ -24,7 +24,7 @@ from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.channels import Channel, client_policy, server_policy
 from sluice.pki.enrolment.enrolling_issuer import EnrollingIssuer
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
-from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService
+from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService, trust_subscription
 from sluice.pki.identities.directory import CA_FILE, CHAIN_FILE, read_certificates
 from sluice.pki.identities.join_tokens import mint
 from sluice.pki.spiffe_id import Role, SpiffeId
@@ -51,9 +51,8 @@ class Machine:
         self.token = root / "token"
         write_secret(self.token, new_token(pki, spiffe_id).encode())
         issuer = EnrollingIssuer(lambda: (address,), {spiffe_id: JoinTokenFile(self.token)})
-        self.keeper = RenewalService(
-            self.home, lambda: (address,), [EnrolledIdentity(ManagedIdentity(spiffe_id, self.directory), issuer)]
-        )
+        kept = [EnrolledIdentity(ManagedIdentity(spiffe_id, self.directory), issuer)]
+        self.keeper = RenewalService(kept, trust_subscription(self.home, lambda: (address,), kept))
 
 
 @asynccontextmanager
@@ -152,6 +151,6 @@ async def test_a_rotation_reaches_a_machine_that_nobody_brings_anything_to(
         )
         await rotate("finish")
         await until(lambda: trusted() == [after], "the predecessor is still trusted")
-        known = machine.keeper.trust.version
+        known = machine.keeper.follower.trust.version
         await asyncio.to_thread(pki.issuer.revocations.refresh, AuthorityKind.INTERNAL, force=True)
-        await until(lambda: machine.keeper.trust.version != known, "the news do not arrive any more")
+        await until(lambda: machine.keeper.follower.trust.version != known, "the news do not arrive any more")

@@ -126,8 +126,9 @@ def configure(home: Path, port: int) -> None:
 api = "https://127.0.0.1:{port}"
 namespace = "spark"
 image = "registry.internal/sluice:1"
-driver_secret = "driver-identity"
-executor_secret = "executor-identity"
+ca = "ca.sluice.svc:8444"
+service_account = "spark"
+executor_service_account = "spark-executor"
 
 [yarn]
 identity = "/etc/sluice/identity"
@@ -204,23 +205,27 @@ def test_spark_posts_the_driver_with_our_agent_and_volumes(
     assert server.authorizations == {"Bearer kube-token"}
     (pod,) = server.of_kind("Pod")
     (driver,) = [each for each in pod["spec"]["containers"] if each["name"] == "driver"]
-    assert driver["args"][-3:] == ["local:///opt/sluice/app/pipeline.py", "--day", "1"]
+    assert driver["args"][-3:] == ["local:///run/sluice/job/pipeline.py", "--day", "1"]
     mounts = {each["mountPath"]: each["name"] for each in driver["volumeMounts"]}
-    assert mounts["/run/sluice/identity"] == "sluice-identity"
+    assert mounts["/run/sluice/keys"] == "sluice-keys"
+    assert driver["command"][:3] == ["sluice", "run", "job-pod"]
     assert driver["securityContext"]["allowPrivilegeEscalation"] is False
-    assert pod["spec"]["initContainers"][0]["name"] == "sluice-identity"
     volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
-    assert volumes["sluice-secret"]["secret"]["secretName"] == "driver-identity"
+    assert volumes["sluice-keys"]["emptyDir"]["medium"] == "Memory"
+    assert pod["metadata"]["name"] == f"sluice-{pod['metadata']['labels']['sluice/job']}-driver"
     text = settings(server).replace("\\", "")
     for end in ("driver", "executor"):
-        assert f"spark.{end}.extraJavaOptions=-javaagent:/opt/sluice/sluice-spark.jar=/run/sluice/identity" in text
+        assert (
+            f"spark.{end}.extraJavaOptions=-javaagent:/run/sluice/keys/sluice-spark.jar=/run/sluice/keys/identity"
+            in text
+        )
     assert "spark.authenticate=true" in text
     assert "spark.executor.instances=3" in text
     (files,) = [json.loads(applied.read_text())["binaryData"]]
     assert base64.b64decode(files["pipeline.py"]) == b"print('never run here')\n"
 
 
-def test_rendering_writes_everything_for_the_owner_alone_and_keys_only_when_asked(home: Path, tmp_path: Path) -> None:
+def test_rendering_writes_everything_for_the_owner_alone_and_no_key(home: Path, tmp_path: Path) -> None:
     configure(home, 6443)
     program = str(pipeline(tmp_path))
     plain = tmp_path / "plain"
@@ -232,18 +237,6 @@ def test_rendering_writes_everything_for_the_owner_alone_and_keys_only_when_aske
     assert b"PRIVATE" not in b"".join(path.read_bytes() for path in plain.iterdir())
     again = run(home, "--target", "kubernetes", "--render", str(plain), program)
     assert (again.returncode, "is there already" in again.stderr) == (2, True)
-
-    whole = tmp_path / "whole"
-    done = run(home, "--target", "kubernetes", "--render", str(whole), "--with-secrets", program)
-    assert done.returncode == 0, done.stderr
-    assert (whole / "secrets.json").stat().st_mode & 0o777 == 0o600
-    items = json.loads((whole / "secrets.json").read_text())["items"]
-    names = [item["metadata"]["name"] for item in items]
-    keys = [base64.b64decode(item["data"]["key.pem"]) for item in items]
-    assert all(b"PRIVATE KEY" in key for key in keys)
-    for end, name in zip(("driver", "executor"), names, strict=True):
-        assert name in (whole / f"{end}-pod.json").read_text()
-    assert b"PRIVATE" not in done.stdout.encode()
 
 
 def test_yarn_demands_its_configuration_before_anything_else(home: Path, tmp_path: Path) -> None:

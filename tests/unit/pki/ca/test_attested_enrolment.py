@@ -73,7 +73,7 @@ def test_a_revoked_identity_is_not_enrolled(world: World) -> None:
         SpiffeId.process("td", Role.CA, "ca-2"),
         SpiffeId.process("td", Role.USER, "ada"),
         SpiffeId.process("other", Role.TASKMANAGER, "tm-1"),
-        SpiffeId.driver("td", "a" * 32),
+        SpiffeId.driver("other", "a" * 32),
     ],
 )
 def test_no_attestor_can_grant_what_no_process_may_be(spiffe_id: SpiffeId, world: World) -> None:

@@ -1,11 +1,9 @@
-"""What is handed to YARN and Kubernetes: complete, confined, and without a private key unless asked for."""
+"""What is handed to YARN and Kubernetes: complete, confined, and without anything secret."""
 
 from __future__ import annotations
 
 import base64
-import json
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import msgspec
 import pytest
@@ -15,10 +13,10 @@ from sluice.runtime.messages import SlotProfile
 from sluice.runtime.spark.errors import ForbiddenSparkConf, SparkError
 from sluice.runtime.spark.managers.kubernetes import (
     IDENTITY_DIRECTORY,
+    PLUGIN_FILE,
     KubernetesConfig,
     KubernetesJob,
     render_kubernetes,
-    secret_manifests,
 )
 from sluice.runtime.spark.managers.submission import ForeignJob, properties
 from sluice.runtime.spark.managers.yarn import YarnConfig, hadoop_configuration, render_yarn
@@ -27,12 +25,12 @@ CONFIG = KubernetesConfig(
     api="https://kube.internal:6443",
     namespace="spark",
     image="registry.internal/sluice:1",
+    ca="sluice-ca.sluice.svc:8444,8445",
     service_account="spark",
-    driver_secret="driver-identity",  # noqa: S106  the name of an object
-    executor_secret="executor-identity",  # noqa: S106
+    executor_service_account="spark-executor",
 )
 ID = "0123456789abcdef0123456789abcdef"
-Json: TypeAlias = dict[str, Any]
+TRUST_DOMAIN = "td.example"
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -60,12 +58,25 @@ class Mount(Strict):
     read_only: bool = False
 
 
+class FieldRef(Strict):
+    field_path: str
+
+
+class FromField(Strict):
+    field_ref: FieldRef
+
+
+class Variable(Strict):
+    name: str
+    value_from: FromField
+
+
 class Container(Strict):
     name: str
     volume_mounts: list[Mount]
     security_context: ContainerSecurity
-    image: str = ""
-    command: list[str] = []
+    command: list[str]
+    env: list[Variable]
 
 
 class EmptyDir(Strict):
@@ -73,19 +84,29 @@ class EmptyDir(Strict):
     size_limit: str
 
 
-class SecretVolume(Strict):
-    secret_name: str
-    default_mode: int
+class ServiceAccountToken(Strict):
+    path: str
+    audience: str
+    expiration_seconds: int
+
+
+class Source(Strict):
+    service_account_token: ServiceAccountToken
+
+
+class Projected(Strict):
+    sources: list[Source]
 
 
 class ConfigMapVolume(Strict):
     name: str
+    optional: bool = False
 
 
 class Volume(Strict):
     name: str
     empty_dir: EmptyDir | None = None
-    secret: SecretVolume | None = None
+    projected: Projected | None = None
     config_map: ConfigMapVolume | None = None
 
 
@@ -98,7 +119,6 @@ class PodSecurity(Strict):
 class PodSpec(Strict):
     automount_service_account_token: bool
     security_context: PodSecurity
-    init_containers: list[Container]
     containers: list[Container]
     volumes: list[Volume]
 
@@ -121,15 +141,6 @@ class ConfigMap(Strict):
     kind: str
     metadata: Metadata
     binary_data: dict[str, str]
-    immutable: bool
-
-
-class Secret(Strict):
-    api_version: str
-    kind: str
-    metadata: Metadata
-    type: str
-    data: dict[str, str]
     immutable: bool
 
 
@@ -156,11 +167,11 @@ def parsed(data: bytes) -> dict[str, str]:
 
 
 def test_a_kubernetes_submission_is_complete_and_every_jvm_has_the_agent(job: ForeignJob) -> None:
-    rendering = render_kubernetes(KubernetesJob(ID, job, CONFIG), Path("/render"))
+    rendering = render_kubernetes(KubernetesJob(ID, job, CONFIG, TRUST_DOMAIN), Path("/render"))
     conf = parsed(rendering.files["spark.properties"])
     assert conf["spark.master"] == "k8s://https://kube.internal:6443"
     for end in ("driver", "executor"):
-        assert f"-javaagent:/opt/sluice/sluice-spark.jar={IDENTITY_DIRECTORY}" in conf[f"spark.{end}.extraJavaOptions"]
+        assert f"-javaagent:{PLUGIN_FILE}={IDENTITY_DIRECTORY}" in conf[f"spark.{end}.extraJavaOptions"]
         assert conf[f"spark.kubernetes.{end}.podTemplateFile"] == f"/render/{end}-pod.json"
     assert conf["spark.ssl.rpc.enabled"] == conf["spark.authenticate"] == "true"
     assert conf["spark.ui.enabled"] == "false"
@@ -173,49 +184,43 @@ def test_a_kubernetes_submission_is_complete_and_every_jvm_has_the_agent(job: Fo
     assert rendering.arguments == (
         "--properties-file",
         "/render/spark.properties",
-        "local:///opt/sluice/app/pipe line.py",
+        "local:///run/sluice/job/pipe line.py",
         "--day",
         "1",
     )
-    assert not rendering.secrets
+    assert conf["spark.kubernetes.driver.pod.name"] == f"sluice-{ID}-driver"
+    assert conf["spark.kubernetes.executor.podNamePrefix"] == f"sluice-{ID}"
+    assert conf["spark.kubernetes.authenticate.driver.serviceAccountName"] == "spark"
+    assert conf["spark.kubernetes.authenticate.executor.serviceAccountName"] == "spark-executor"
 
 
 def test_pods_are_of_the_api_and_confined(job: ForeignJob) -> None:
-    rendering = render_kubernetes(KubernetesJob(ID, job, CONFIG), Path("/render"))
+    rendering = render_kubernetes(KubernetesJob(ID, job, CONFIG, TRUST_DOMAIN), Path("/render"))
     for end, token in (("driver", True), ("executor", False)):
         pod = msgspec.json.decode(rendering.files[f"{end}-pod.json"], type=Pod)
         assert (pod.api_version, pod.kind) == ("v1", "Pod")
         assert pod.spec.automount_service_account_token is token, "only the driver speaks to the API server"
         volumes = {each.name: each for each in pod.spec.volumes}
-        for container in (*pod.spec.init_containers, *pod.spec.containers):
-            assert container.security_context.capabilities.drop == ["ALL"]
-            assert container.security_context.run_as_non_root
-            assert not container.security_context.allow_privilege_escalation
-            assert {mount.name for mount in container.volume_mounts} <= volumes.keys()
         (main,) = pod.spec.containers
         assert main.name == end
-        assert "sluice-secret" not in {mount.name for mount in main.volume_mounts}, "Spark sees the copy alone"
-        secret = volumes["sluice-secret"].secret
-        assert secret is not None
-        assert (secret.secret_name, secret.default_mode) == (f"{end}-identity", 0o440)
-        memory = volumes["sluice-identity"].empty_dir
+        assert main.security_context.capabilities.drop == ["ALL"]
+        assert main.security_context.run_as_non_root
+        assert not main.security_context.allow_privilege_escalation
+        assert {mount.name for mount in main.volume_mounts} == volumes.keys()
+        assert main.command[:3] == ["sluice", "run", "job-pod"]
+        assert main.command[-3:] == ["--ca", "sluice-ca.sluice.svc:8444,8445", "--"]
+        memory = volumes["sluice-keys"].empty_dir
         assert memory is not None
         assert memory.medium == "Memory", "a key is never written to a node's disk"
+        projected = volumes["sluice-token"].projected
+        assert projected is not None
+        (source,) = projected.sources
+        assert source.service_account_token.audience == f"spiffe://{TRUST_DOMAIN}/ca"
     files = msgspec.json.decode(rendering.files["files.json"], type=ConfigMap)
     assert {name: base64.b64decode(data) for name, data in files.binary_data.items()} == {
         "pipe line.py": b"print('hello')\n",
         "table.csv": b"\x00\xff",
     }
-
-
-def test_secrets_are_objects_of_their_own(job: ForeignJob) -> None:
-    submitted = KubernetesJob(ID, job, CONFIG)
-    manifests: Json = json.loads(secret_manifests(submitted, {"driver-identity": {"key.pem": b"PRIVATE"}}))
-    (item,) = [msgspec.convert(each, Secret) for each in manifests["items"]]
-    assert (item.metadata.name, item.metadata.namespace) == ("driver-identity", "spark")
-    assert base64.b64decode(item.data["key.pem"]) == b"PRIVATE"
-    rendered = b"".join(render_kubernetes(submitted, Path("/render")).files.values())
-    assert base64.b64encode(b"PRIVATE") not in rendered
 
 
 @pytest.mark.parametrize(
@@ -224,15 +229,18 @@ def test_secrets_are_objects_of_their_own(job: ForeignJob) -> None:
         pytest.param({"api": ""}, "kubernetes.api", id="no-api-server"),
         pytest.param({"api": "http://kube:8080"}, "kubernetes.api", id="plaintext"),
         pytest.param({"image": ""}, "kubernetes.image", id="no-image"),
-        pytest.param({"driver_secret": ""}, "kubernetes.driver_secret", id="no-identity"),
-        pytest.param({"executor_secret": "Not A Name"}, "kubernetes.executor_secret", id="no-name"),
+        pytest.param({"service_account": ""}, "kubernetes.service_account", id="no-account"),
+        pytest.param({"executor_service_account": "Not A Name"}, "kubernetes.executor_service", id="no-name"),
+        pytest.param({"executor_service_account": "spark"}, "one service account", id="executors-with-rights"),
+        pytest.param({"ca": ""}, "kubernetes.ca", id="no-authority"),
+        pytest.param({"ca": "sluice-ca"}, "kubernetes.ca", id="no-port"),
         pytest.param({"namespace": "../x"}, "kubernetes.namespace", id="no-namespace"),
     ],
 )
 def test_an_incomplete_configuration_is_refused(job: ForeignJob, change: dict[str, str], match: str) -> None:
     config = msgspec.structs.replace(CONFIG, **change)
     with pytest.raises(SparkError, match=match):
-        render_kubernetes(KubernetesJob(ID, job, config), Path("/render"))
+        render_kubernetes(KubernetesJob(ID, job, config, TRUST_DOMAIN), Path("/render"))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +250,7 @@ def test_an_incomplete_configuration_is_refused(job: ForeignJob, change: dict[st
 def test_a_job_sets_no_more_there_than_here(job: ForeignJob, key: str) -> None:
     forbidden = ForeignJob(name=job.name, pipeline=job.pipeline, spark_conf={key: "x"})
     with pytest.raises(ForbiddenSparkConf, match=key):
-        render_kubernetes(KubernetesJob(ID, forbidden, CONFIG), Path("/render"))
+        render_kubernetes(KubernetesJob(ID, forbidden, CONFIG, TRUST_DOMAIN), Path("/render"))
     with pytest.raises(ForbiddenSparkConf, match=key):
         render_yarn(forbidden, YarnConfig(identity="/etc/sluice/identity"), Path("/p.jar"), Path("/render"))
 
@@ -251,7 +259,9 @@ def test_files_that_do_not_fit_into_an_object_are_refused(job: ForeignJob, tmp_p
     large = tmp_path / "large"
     large.write_bytes(b"x" * (700 << 10))
     with pytest.raises(SparkError, match="900 KiB"):
-        render_kubernetes(KubernetesJob(ID, ForeignJob("n", job.pipeline, files=(large,)), CONFIG), Path("/render"))
+        render_kubernetes(
+            KubernetesJob(ID, ForeignJob("n", job.pipeline, files=(large,)), CONFIG, TRUST_DOMAIN), Path("/render")
+        )
 
 
 def test_a_yarn_submission_carries_the_plugin_and_names_the_identity(job: ForeignJob) -> None:
