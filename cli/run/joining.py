@@ -23,7 +23,7 @@ from sluice.pki.enrolment import (
     JoinTokenFile,
     PodTokenFile,
     RenewalService,
-    trust_subscription,
+    subscribed_trust,
 )
 from sluice.pki.x509 import AuthorityKind, Names
 
@@ -224,7 +224,7 @@ async def joined(
         await main()
         return
     home.create()
-    keeper = RenewalService(kept, trust_subscription(home, join.locate, kept))
+    keeper = RenewalService(kept, subscribed_trust(home, join.locate, kept))
     try:
         await keeper.start()
         await run_with_background(keeper.run(), main())

@@ -15,5 +15,5 @@ from .remote_agent import joined_agent as joined_agent
 from .renewal_service import (
     EnrolledIdentity as EnrolledIdentity,
     RenewalService as RenewalService,
-    trust_subscription as trust_subscription,
+    subscribed_trust as subscribed_trust,
 )

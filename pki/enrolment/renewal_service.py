@@ -57,7 +57,7 @@ class RenewalService(Generic[_Follower]):
 
     Args:
         kept: the identities.
-        follower: keeps their trust up to date; see :func:`trust_subscription`.
+        follower: keeps their trust up to date; see :func:`subscribed_trust`.
         clock: the present, in UTC.
         draw: a random number in [0, 1).
         join_seconds: how long ``start`` waits for an authority that cannot be reached.
@@ -138,7 +138,7 @@ class RenewalService(Generic[_Follower]):
         _LOG.info("%s joined", identity.spiffe_id)
 
 
-def trust_subscription(
+def subscribed_trust(
     home: Home,
     locate: Locate,
     kept: Sequence[EnrolledIdentity],

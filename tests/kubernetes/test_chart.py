@@ -28,6 +28,7 @@ CHART = ROOT / "deploy" / "helm" / "sluice"
 NAMESPACE = "pipelines"
 SCHEMAS = ("1.25.0", "1.30.0", "1.37.0")
 OWN_CERTIFICATE = "--set=gateway.certificateSecret=public-tls"
+STORE_SECRET = "--set=auth.sharedStore.secret=store"  # noqa: S105  the name of an object
 ALTERNATIVES = {
     "defaults": [],
     "restricted": ["--set=isolation.level=none"],
@@ -48,6 +49,11 @@ ALTERNATIVES = {
     "restricted pods on demand": ["--set=taskmanager.provider=kubernetes", "--set=isolation.level=none"],
     "jobs of Spark's own manager": [
         '--set-json=sparkJobs=[{"namespace":"spark","driver":"spark","executor":"spark-executor"}]'
+    ],
+    "several auth services": [
+        "--set=auth.replicas=2",
+        "--set=auth.sharedStore.hosts={postgres.db.svc:5432}",
+        STORE_SECRET,
     ],
     "bounded": [
         '--set-json=gateway.from=[{"ipBlock":{"cidr":"10.0.0.0/8"}}]',
@@ -182,8 +188,12 @@ def test_no_key_is_in_an_object_and_those_of_processes_are_in_memory(values: lis
     for component, pod in pods(objects).items():
         volumes = {each["name"]: each for each in pod["volumes"]}
         secrets = {name: each["secret"]["secretName"] for name, each in volumes.items() if "secret" in each}
-        own = component == "gateway" and OWN_CERTIFICATE in values
-        assert secrets == ({"certificate": "public-tls"} if own else {}), component
+        named = {
+            ("gateway", OWN_CERTIFICATE): {"certificate": "public-tls"},
+            ("auth", STORE_SECRET): {"store": "store"},
+        }
+        expected = [secret for (owner, value), secret in named.items() if owner == component and value in values]
+        assert secrets == (expected[0] if expected else {}), component
         if component == "ca":
             continue
         assert volumes["keys"]["emptyDir"]["medium"] == "Memory"

@@ -62,6 +62,21 @@ def test_a_room_exports_names_that_exist() -> None:
             assert not missing, name
 
 
+def test_an_exported_name_is_not_that_of_another_module() -> None:
+    """Whichever was loaded first would be found: lazy_loader sees to it only where a name comes from its own module."""
+    wrong = []
+    for stub in (path.with_suffix(".pyi") for path in _modules() if path.with_suffix(".pyi").is_file()):
+        for node in ast.walk(ast.parse(stub.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names = [each.asname or each.name for each in node.names]
+                wrong += [f"{stub}: {name}" for name in names if name != node.module and _is_module(stub.parent / name)]
+    assert not wrong
+
+
+def _is_module(path: Path) -> bool:
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
 def _modules() -> list[Path]:
     parts = [path.name for path in (ROOT / "sluice").iterdir() if path.is_symlink()]
     return [module for part in parts for module in (ROOT / part).rglob("*.py")]

@@ -42,7 +42,7 @@ from sluice.pki.channels import Channel, server_policy
 from sluice.pki.enrolment.client import fetch_trust
 from sluice.pki.enrolment.enrolling_issuer import EnrollingIssuer
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
-from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService, trust_subscription
+from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService, subscribed_trust
 from sluice.pki.enrolment.trust_subscription import TrustSubscription
 from sluice.pki.errors import CaUnavailable, EnrolmentRefused, RateLimited
 from sluice.pki.identities.directory import (
@@ -112,7 +112,7 @@ class World:
         """What keeps the machine's identity."""
         issuer = EnrollingIssuer(self.locate_all, {WORKER: self.token}, clock=self.clock)
         kept = EnrolledIdentity(ManagedIdentity(WORKER, self.directory), issuer)
-        follower = trust_subscription(self.home, self.locate_all, [kept], clock=self.clock, draw=lambda: 0.0)
+        follower = subscribed_trust(self.home, self.locate_all, [kept], clock=self.clock, draw=lambda: 0.0)
         return RenewalService([kept], follower, clock=self.clock, draw=lambda: 0.0, join_seconds=join_seconds)
 
     @property

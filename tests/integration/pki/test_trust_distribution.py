@@ -24,7 +24,7 @@ from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.channels import Channel, client_policy, server_policy
 from sluice.pki.enrolment.enrolling_issuer import EnrollingIssuer
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
-from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService, trust_subscription
+from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService, subscribed_trust
 from sluice.pki.identities.directory import CA_FILE, CHAIN_FILE, read_certificates
 from sluice.pki.identities.join_tokens import mint
 from sluice.pki.spiffe_id import Role, SpiffeId
@@ -52,7 +52,7 @@ class Machine:
         write_secret(self.token, new_token(pki, spiffe_id).encode())
         issuer = EnrollingIssuer(lambda: (address,), {spiffe_id: JoinTokenFile(self.token)})
         kept = [EnrolledIdentity(ManagedIdentity(spiffe_id, self.directory), issuer)]
-        self.keeper = RenewalService(kept, trust_subscription(self.home, lambda: (address,), kept))
+        self.keeper = RenewalService(kept, subscribed_trust(self.home, lambda: (address,), kept))
 
 
 @asynccontextmanager

@@ -33,7 +33,7 @@ from sluice.pki.ca.subscriber_file import read_subscribers
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.enrolment.enrolling_issuer import EnrollingIssuer
 from sluice.pki.enrolment.join_token_file import JoinTokenFile
-from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService, trust_subscription
+from sluice.pki.enrolment.renewal_service import EnrolledIdentity, RenewalService, subscribed_trust
 from sluice.pki.identities.join_tokens import mint
 from sluice.pki.rotation.rotator import Rotator
 from sluice.pki.spiffe_id import Role, SpiffeId
@@ -85,7 +85,7 @@ class World:
         issuer = EnrollingIssuer(lambda: (ca,), {WORKER: JoinTokenFile(self.token)})
         managed = ManagedIdentity(WORKER, self.directory, ips=("127.0.0.1",))
         kept = [EnrolledIdentity(managed, issuer)]
-        keeper = RenewalService(kept, trust_subscription(self.elsewhere, lambda: (ca,), kept))
+        keeper = RenewalService(kept, subscribed_trust(self.elsewhere, lambda: (ca,), kept))
         await keeper.start()
         task = asyncio.create_task(keeper.run())
         try:
