@@ -23,6 +23,7 @@ from tests.free_ports import free_port
 from tests.kubernetes.api_server import ADMINISTRATOR, ApiServer, api_server, write_kubeconfig
 from tests.kubernetes.names import API, serve_names
 from tests.kubernetes.node import API_ADDRESS, Node, node
+from tests.kubernetes.port_defaults import with_port_defaults
 from tests.kubernetes.test_chart import NAMESPACE, Helm, Kubectl, helm, of
 from tests.waiting import wait_until
 
@@ -230,40 +231,47 @@ def test_a_pod_that_is_deleted_comes_back_and_enrols_again_with_a_token_of_its_o
     assert world.ledger()[-1].endswith(f"/sluice-taskmanager-0/{uid}")
 
 
+def submit_to_spark(world: World, pipeline: Path) -> subprocess.CompletedProcess[str]:
+    """Submit to Spark's own manager, and wait for the end."""
+    home, programs = world.tmp / "submitter", world.kubectl.program.parent
+    home.mkdir()
+    kubeconfig = world.tmp / "kubeconfig.json"
+    with with_port_defaults(world.server, world.tmp / "port-defaults") as server:
+        write_kubeconfig(kubeconfig, server, ADMINISTRATOR)
+        (home / "sluice.toml").write_text(
+            f'[kubernetes]\napi = "{server.url}"\nnamespace = "{SPARK_NAMESPACE}"\nimage = "sluice:local"\n'
+            f'ca = "sluice-ca.{NAMESPACE}.svc.cluster.local:8444,8445"\nservice_account = "spark"\n'
+            'executor_service_account = "spark-executor"\ndriver_cpu = "50m"\nexecutor_cpu = "50m"\n'
+            "[spark]\ndriver_memory_mb = 512\n"
+        )
+        return subprocess.run(
+            [
+                sys.executable, "-m", "sluice.cli.main", "submit", "--home", str(home), "--target", "kubernetes",
+                "--executors", "2", "--executor-memory", "512m", str(pipeline),
+            ],
+            env={**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": f"{programs}:{os.environ['PATH']}"},
+            capture_output=True, text=True, timeout=JOB_SECONDS, check=False,
+        )  # fmt: skip
+
+
 def test_a_job_of_sparks_own_manager_has_an_identity_for_each_pod_and_renews_it(world: World) -> None:
     world.until_ready("ca")
-    home = world.tmp / "submitter"
-    home.mkdir()
-    (home / "sluice.toml").write_text(
-        f'[kubernetes]\napi = "{world.server.url}"\nnamespace = "{SPARK_NAMESPACE}"\nimage = "sluice:local"\n'
-        f'ca = "sluice-ca.{NAMESPACE}.svc.cluster.local:8444,8445"\nservice_account = "spark"\n'
-        'executor_service_account = "spark-executor"\n[spark]\ndriver_memory_mb = 512\n'
-    )
-    kubeconfig = world.tmp / "kubeconfig.json"
-    write_kubeconfig(kubeconfig, world.server, ADMINISTRATOR)
     pipeline = world.tmp / "long.py"
     pipeline.write_text(LONG_PIPELINE)
-    programs = world.kubectl.program.parent
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "sluice.cli.main", "submit", "--home", str(home), "--target", "kubernetes",
-            "--executors", "2", "--executor-memory", "512m", str(pipeline),
-        ],
-        env={**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": f"{programs}:{os.environ['PATH']}"},
-        capture_output=True, text=True, timeout=JOB_SECONDS, check=False,
-    )  # fmt: skip
-    (driver,) = [each for each in world.spark_pods() if each["metadata"]["labels"]["spark-role"] == "driver"]
+    done = submit_to_spark(world, pipeline)
+    said = f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    drivers = [each for each in world.spark_pods() if each["metadata"]["labels"]["spark-role"] == "driver"]
+    assert len(drivers) == 1, said
+    (driver,) = drivers
     log = world.node.log(driver, "*")
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{log[-6000:]}"
-    assert "totals [(0, 1683), (1, 1617), (2, 1650)]" in log
+    assert "totals [(0, 1683), (1, 1617), (2, 1650)]" in log, f"{said}\n{log[-6000:]}"
+    assert done.returncode == 0, said
     job = driver["metadata"]["labels"]["sluice/job"]
     prefix = f"pod:{SPARK_NAMESPACE}/"
-    found = Counter((requester, identity) for requester, identity in world.enrolments() if requester.startswith(prefix))
+    found = Counter(each for each in world.enrolments() if each[0].startswith(prefix))
     identities = {identity.partition(f"/job/{job}/")[2] for _, identity in found}
     assert identities == {"driver", "executor/1", "executor/2"}
     assert len(found) == 3, "one pod has one identity"
     assert min(found.values()) >= 2, f"not renewed: {found}"
-    assert (
-        f"{prefix}spark/sluice-{job}-driver/{driver['metadata']['uid']}",
-        f"spiffe://sluice.local/job/{job}/driver",
-    ) in found
+    pod = f"{prefix}spark/sluice-{job}-driver/{driver['metadata']['uid']}"
+    assert (pod, f"spiffe://sluice.local/job/{job}/driver") in found

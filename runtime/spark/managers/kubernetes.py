@@ -39,6 +39,7 @@ _TRUST_DIRECTORY = "/run/sluice/trust"
 _TOKEN_SECONDS = 3600
 _USER = 10001
 """The user of Sluice's image."""
+_CPU = re.compile(r"[1-9][0-9]{0,5}m|[1-9][0-9]{0,3}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 _CONFINED = {
@@ -65,6 +66,10 @@ class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Of the driver, which makes the executors' pods: ``driver`` in ``[[ca.kubernetes.jobs]]``."""
     executor_service_account: str = ""
     """Of executors, without any rights: ``executor`` in ``[[ca.kubernetes.jobs]]``."""
+    driver_cpu: str = ""
+    """CPU that the driver's pod requests, as ``500m`` or ``2``; empty: one core."""
+    executor_cpu: str = ""
+    """CPU that each executor's pod requests; empty: as many cores as it has tasks at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,9 @@ def check_kubernetes(config: KubernetesConfig) -> KubernetesConfig:
             raise SparkError(
                 f"kubernetes.{key} is {value!r}, not the name of an object", "see docs/howto/spark-on-kubernetes.md"
             )
+    for key in ("driver_cpu", "executor_cpu"):
+        if not _CPU.fullmatch(value := getattr(config, key)) and value:
+            raise SparkError(f"kubernetes.{key} is {value!r}", "as in 500m, which is half a core, or 2")
     if config.service_account == config.executor_service_account:
         raise SparkError(
             "drivers and executors have one service account", "executors need one of their own, without any rights"
@@ -136,6 +144,9 @@ def render_kubernetes(submitted: KubernetesJob, directory: Path) -> Rendering:
         "spark.kubernetes.authenticate.driver.serviceAccountName": config.service_account,
         "spark.kubernetes.authenticate.executor.serviceAccountName": config.executor_service_account,
     }
+    for end, cpu in (("driver", config.driver_cpu), ("executor", config.executor_cpu)):
+        if cpu:
+            conf[f"spark.kubernetes.{end}.request.cores"] = cpu
     files = {
         "spark.properties": properties(conf),
         "driver-pod.json": _json(pod_template("driver", submitted)),

@@ -28,6 +28,7 @@ CONFIG = KubernetesConfig(
     ca="sluice-ca.sluice.svc:8444,8445",
     service_account="spark",
     executor_service_account="spark-executor",
+    executor_cpu="1500m",
 )
 ID = "0123456789abcdef0123456789abcdef"
 TRUST_DOMAIN = "td.example"
@@ -188,6 +189,8 @@ def test_a_kubernetes_submission_is_complete_and_every_jvm_has_the_agent(job: Fo
         "--day",
         "1",
     )
+    assert conf["spark.kubernetes.executor.request.cores"] == "1500m"
+    assert "spark.kubernetes.driver.request.cores" not in conf
     assert conf["spark.kubernetes.driver.pod.name"] == f"sluice-{ID}-driver"
     assert conf["spark.kubernetes.executor.podNamePrefix"] == f"sluice-{ID}"
     assert conf["spark.kubernetes.authenticate.driver.serviceAccountName"] == "spark"
@@ -232,6 +235,7 @@ def test_pods_are_of_the_api_and_confined(job: ForeignJob) -> None:
         pytest.param({"service_account": ""}, "kubernetes.service_account", id="no-account"),
         pytest.param({"executor_service_account": "Not A Name"}, "kubernetes.executor_service", id="no-name"),
         pytest.param({"executor_service_account": "spark"}, "one service account", id="executors-with-rights"),
+        pytest.param({"executor_cpu": "a lot"}, "kubernetes.executor_cpu", id="no-amount"),
         pytest.param({"ca": ""}, "kubernetes.ca", id="no-authority"),
         pytest.param({"ca": "sluice-ca"}, "kubernetes.ca", id="no-port"),
         pytest.param({"namespace": "../x"}, "kubernetes.namespace", id="no-namespace"),
