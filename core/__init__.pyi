@@ -8,7 +8,6 @@ from .address_blocks import (
     writes_out as writes_out,
 )
 from .addresses import host_port as host_port, is_ip_address as is_ip_address, url_host as url_host
-from .append_log import ChainState as ChainState, Disk as Disk, NotAppended as NotAppended, append_whole as append_whole
 from .background_task import run_with_background as run_with_background
 from .clock import Clock as Clock, rfc3339 as rfc3339, utc_now as utc_now
 from .egress import (
@@ -49,25 +48,45 @@ from .errors import (
     SluiceError as SluiceError,
     StoreError as StoreError,
 )
-from .file_changes import CachedFile as CachedFile, FileStamp as FileStamp, file_stamp as file_stamp
 from .files import (
     LOCK_PATIENCE_SECONDS as LOCK_PATIENCE_SECONDS,
     MAX_MATERIAL_BYTES as MAX_MATERIAL_BYTES,
     PUBLIC_MODE as PUBLIC_MODE,
     SECRET_MODE as SECRET_MODE,
+    CachedFile as CachedFile,
+    ChainState as ChainState,
+    DatabaseKind as DatabaseKind,
+    Disk as Disk,
+    FileStamp as FileStamp,
+    NotAppended as NotAppended,
+    UnsafeFile as UnsafeFile,
+    append_whole as append_whole,
+    check_database as check_database,
     check_space as check_space,
+    clear_untrusted as clear_untrusted,
+    create_untrusted as create_untrusted,
     exchange as exchange,
+    file_stamp as file_stamp,
+    held_alone as held_alone,
+    is_regular_file as is_regular_file,
+    list_untrusted as list_untrusted,
     lock_within as lock_within,
     locked as locked,
     locked_file as locked_file,
+    make_database as make_database,
     make_private_directory as make_private_directory,
+    open_untrusted as open_untrusted,
     read_bounded as read_bounded,
     read_deployed_secret as read_deployed_secret,
     read_secret as read_secret,
+    read_untrusted as read_untrusted,
     remove_leftovers as remove_leftovers,
+    remove_untrusted as remove_untrusted,
     replace_set as replace_set,
     staged_name as staged_name,
     sync_directory as sync_directory,
+    untrusted_socket as untrusted_socket,
+    walk_untrusted as walk_untrusted,
     write_atomic as write_atomic,
     write_public as write_public,
     write_secret as write_secret,
@@ -91,7 +110,6 @@ from .kubernetes_api import (
     pod_namespace as pod_namespace,
 )
 from .logs import LogConfig as LogConfig, configure_logging as configure_logging
-from .metric_samples import MetricsRegistry as MetricsRegistry, Sample as Sample, families as families
 from .metrics import (
     CERTIFICATE_FILE_NOT_AFTER as CERTIFICATE_FILE_NOT_AFTER,
     CONTENT_TYPE as CONTENT_TYPE,
@@ -99,12 +117,17 @@ from .metrics import (
     IDENTITY_NOT_BEFORE as IDENTITY_NOT_BEFORE,
     PROCESS as PROCESS,
     REGISTRY as REGISTRY,
+    MetricsRegistry as MetricsRegistry,
+    Sample as Sample,
     collecting as collecting,
     exposition as exposition,
+    families as families,
+    fetch as fetch,
     merge as merge,
     render as render,
+    serving as serving,
+    socket_of as socket_of,
 )
-from .metrics_socket import fetch as fetch, serving as serving, socket_of as socket_of
 from .tasks import (
     end_tasks as end_tasks,
     in_time as in_time,
@@ -125,16 +148,4 @@ from .unix_socket import (
     bind_unix as bind_unix,
     clear_stale_socket as clear_stale_socket,
     listen_unix as listen_unix,
-)
-from .untrusted_files import (
-    UnsafeFile as UnsafeFile,
-    clear_untrusted as clear_untrusted,
-    create_untrusted as create_untrusted,
-    is_regular_file as is_regular_file,
-    list_untrusted as list_untrusted,
-    open_untrusted as open_untrusted,
-    read_untrusted as read_untrusted,
-    remove_untrusted as remove_untrusted,
-    untrusted_socket as untrusted_socket,
-    walk_untrusted as walk_untrusted,
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sluice.core.append_log import Disk
+from sluice.core.files.append_log import Disk
 
 ROOT = Path(__file__).parent.parent
 WHEN = ("before", "torn", "after")

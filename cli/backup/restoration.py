@@ -23,7 +23,16 @@ from sluice.cli.backup.evidence import GATEWAY, Evidence, gather, uncovered
 from sluice.cli.backup.extraction import extract
 from sluice.cli.backup.manifest import Manifest
 from sluice.cli.cluster import launcher_lock
-from sluice.core import Clock, Home, exchange, make_private_directory, staged_name, sync_directory, write_secret
+from sluice.core import (
+    Clock,
+    Home,
+    exchange,
+    lock_within,
+    make_private_directory,
+    staged_name,
+    sync_directory,
+    write_secret,
+)
 from sluice.gateway.credentials import Revocations
 from sluice.pki import PkiConfig
 from sluice.pki.authorities import AuthorityStore
@@ -129,10 +138,8 @@ def _at_rest(home: Home) -> Iterator[None]:
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 stack.callback(os.close, descriptor)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError as error:
-                    raise RestoreRefused(f"a process is running in {home.root}", "stop its cluster first") from error
+                if not lock_within(descriptor, 0):
+                    raise RestoreRefused(f"a process is running in {home.root}", "stop its cluster first")
         yield
 
 
@@ -162,8 +169,8 @@ def _remove_leftovers(root: Path) -> None:
         with contextlib.suppress(OSError):
             mark = os.open(left / MARK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left, ignore_errors=True)
+                if lock_within(mark, 0):
+                    shutil.rmtree(left, ignore_errors=True)
             finally:
                 os.close(mark)
 

@@ -6,7 +6,6 @@ A pid alone proves nothing (the kernel reuses them): a record is matched by pid 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import msgspec
 import psutil
 
 from sluice.cli.errors import CommandError
-from sluice.core import Home, write_atomic
+from sluice.core import Home, held_alone, write_atomic
 
 STOP_GRACE_SECONDS = 5.0
 """How long survivors of an earlier launcher get between SIGTERM and SIGKILL."""
@@ -96,17 +95,12 @@ def watch_for_stop(home: Home) -> Callable[[], bool]:
 @contextlib.contextmanager
 def launcher_lock(home: Home) -> Iterator[None]:
     """Hold the one launcher's lock of ``home``; the kernel releases it however the process ends."""
-    descriptor = os.open(home.run / "launcher.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+    with held_alone(home.run / "launcher.lock") as alone:
+        if not alone:
             raise CommandError(
                 f"a cluster is already running in {home.root}", "see `sluice status`, stop it with `sluice down`"
-            ) from error
+            )
         yield
-    finally:
-        os.close(descriptor)
 
 
 def end_survivors(record: ClusterRecord) -> int:

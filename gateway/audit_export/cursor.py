@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
 
-from sluice.core import SECRET_MODE, ChainState, StoreError, make_private_directory, read_secret, write_secret
+from sluice.core import ChainState, held_alone, make_private_directory, read_secret, write_secret
 from sluice.gateway.errors import AuditLogError
 
 MAX_CURSOR_BYTES = 1 << 10
@@ -45,24 +42,10 @@ class CursorFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    @contextlib.contextmanager
-    def owned(self) -> Iterator[bool]:
+    def owned(self) -> AbstractContextManager[bool]:
         """Whether it is this process's within the block; not if another one exports this log already."""
         make_private_directory(self._path.parent)
-        try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(self._path.with_suffix(".lock"), flags, SECRET_MODE)
-        except OSError as error:
-            raise StoreError(f"cannot lock {self._path}: {error.strerror}", "check space and permissions") from error
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
-        finally:
-            os.close(descriptor)
+        return held_alone(self._path.with_suffix(".lock"))
 
     def read(self) -> Cursor:
         """The position; before everything when there is no file. Raises :class:`AuditLogError` for a damaged one."""

@@ -7,23 +7,19 @@ with which accounts are made, not certificates; everything else in here is publi
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
-import stat
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from sluice.core import SECRET_MODE, StoreError, make_private_directory
+from sluice.core import DatabaseKind, StoreError, check_database, make_database, make_private_directory
 from sluice.pki.acme.objects import Account, Certificate, ExternalKey, Order, Status
 from sluice.pki.ledger import ledger_path
 from sluice.pki.x509 import DAMAGED_JSON
 
-APPLICATION_ID = 0x534C4143
-"""What marks the file as ours (``PRAGMA application_id``): "SLAC"."""
-FORMAT = 1
 LOCK_SECONDS = 10.0
 """How long a second writer waits for the first."""
 MAX_ACCOUNTS = 10_000
@@ -45,8 +41,14 @@ _SCHEMA = (
     """CREATE TABLE certificate (serial TEXT PRIMARY KEY, account TEXT NOT NULL, not_after REAL NOT NULL,
         document BLOB NOT NULL)""",
     "CREATE TABLE compromised (key TEXT PRIMARY KEY)",
-    f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {FORMAT}",
+)
+_KIND = DatabaseKind(
+    "what an ACME server keeps",
+    application_id=0x534C4143,  # "SLAC"
+    format=1,
+    schema=_SCHEMA,
+    when_foreign="set it aside",
+    when_damaged="remove it: accounts are made again",
 )
 _UNFINISHED = (Status.PENDING, Status.READY, Status.PROCESSING)
 
@@ -67,7 +69,9 @@ class AcmeStore:
 
     def __init__(self, path: Path, *, lock_seconds: float = LOCK_SECONDS) -> None:
         self._path = path
-        self._make()
+        make_private_directory(path.parent)
+        make_database(path)
+        check_database(path)
         with self._reporting():
             # From one thread after another: the server makes it in one and uses it in another.
             self._database = sqlite3.connect(path, timeout=lock_seconds, isolation_level=None, check_same_thread=False)
@@ -222,7 +226,7 @@ class AcmeStore:
             return [msgspec.json.decode(row[0], type=kind) for row in self._run(statement, *values)]
         except DAMAGED_JSON as error:
             # The message names fields, and never a value: a secret does not get into it.
-            raise StoreError(f"{self._path} is damaged: {error}", "remove it: accounts are made again") from None
+            raise StoreError(f"{self._path} is damaged: {error}", _KIND.when_damaged) from None
 
     def _put(self, statement: str, *values: object) -> None:
         *columns, document = values
@@ -232,41 +236,12 @@ class AcmeStore:
         with self._reporting():
             return self._database.execute(statement, values).fetchall()
 
-    def _make(self) -> None:
-        make_private_directory(self._path.parent)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            # SQLite gives its journal the mode of the database.
-            os.close(os.open(self._path, flags, SECRET_MODE))
-        except FileExistsError:
-            pass
-        except OSError as error:
-            raise StoreError(f"cannot write {self._path}: {error.strerror or error}") from error
-        mode = stat.S_IMODE(self._path.stat().st_mode)
-        if mode & 0o077:
-            raise StoreError(f"{self._path} has mode {mode:04o}: others can read it", f"chmod 600 {self._path}")
-
     def _open(self) -> None:
         with self._reporting():
             for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "secure_delete = ON", "synchronous = FULL"):
                 self._database.execute(f"PRAGMA {pragma}")
         with self.change():
-            (marked,) = self._run("PRAGMA application_id")[0]
-            (version,) = self._run("PRAGMA user_version")[0]
-            (tables,) = self._run("SELECT count(*) FROM sqlite_master")[0]
-            if not tables and not marked:
-                for statement in _SCHEMA:
-                    self._run(statement)
-                return
-        if (marked, version) != (APPLICATION_ID, FORMAT):
-            raise StoreError(f"{self._path} is not what an ACME server keeps (format {version})", "set it aside")
+            _KIND.prepare(self._database, self._path, create=True)
 
-    @contextlib.contextmanager
-    def _reporting(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            remedy = "another process is writing it: try again" if "locked" in str(error) else "nothing was changed"
-            raise StoreError(f"cannot use {self._path}: {error}", remedy) from error
-        except sqlite3.Error as error:
-            raise StoreError(f"{self._path} is damaged: {error}", "remove it: accounts are made again") from error
+    def _reporting(self) -> AbstractContextManager[None]:
+        return _KIND.reporting(self._path)

@@ -6,14 +6,12 @@ The file holds no secret and proves nothing: whoever answers there still has to 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from sluice.core import Home, StoreError, make_private_directory, read_bounded, url_host, write_public
+from sluice.core import Home, StoreError, held_alone, make_private_directory, read_bounded, url_host, write_public
 from sluice.pki.errors import CaUnavailable
 from sluice.pki.x509 import DAMAGED_JSON
 
@@ -97,21 +95,10 @@ def only_one_named(home: Home, name: str) -> Iterator[None]:
         StoreError: another process is this authority.
     """
     make_private_directory(home.run)
-    path = home.run / f"ca-{name}.lock"
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StoreError(
-                f"another process is the authority {name} of {home.root}", "give this one another --name"
-            ) from error
+    with held_alone(home.run / f"ca-{name}.lock") as alone:
+        if not alone:
+            raise StoreError(f"another process is the authority {name} of {home.root}", "give this one another --name")
         yield
-    finally:
-        os.close(descriptor)
 
 
 def presence_locks(home: Home) -> list[Path]:

@@ -8,22 +8,17 @@ and two processes take turns. ``write_identity`` makes a directory of one when i
 from __future__ import annotations
 
 import base64
-import contextlib
-import os
 import sqlite3
-import stat
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sluice.core import SECRET_MODE, StoreError
+from sluice.core import DatabaseKind, check_database, make_database
 from sluice.pki.identities.directory import IdentityMaterial, parse_identity
 from sluice.pki.spiffe_id import SpiffeId
 
-APPLICATION_ID = 0x534C5543
-"""What marks the file as ours (``PRAGMA application_id``): "SLUC"."""
-FORMAT = 1
 BATCH = 200
 """How many identities are collected before they are handed to SQLite."""
 LOCK_SECONDS = 60.0
@@ -34,8 +29,14 @@ _SCHEMA = (
     """CREATE TABLE identity (
         spiffe_id TEXT PRIMARY KEY, key BLOB NOT NULL, leaf BLOB NOT NULL,
         authority INTEGER NOT NULL REFERENCES authority (id), accept TEXT NOT NULL)""",
-    f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {FORMAT}",
+)
+_KIND = DatabaseKind(
+    "a store of identities",
+    application_id=0x534C5543,  # "SLUC"
+    format=1,
+    schema=_SCHEMA,
+    when_foreign="name another file",
+    when_damaged="restore it from a copy",
 )
 _SELECT = "SELECT key, leaf, der, accept FROM identity JOIN authority ON authority.id = authority WHERE spiffe_id = ?"
 _INSERT = "INSERT INTO identity VALUES (?, ?, ?, ?, ?) ON CONFLICT (spiffe_id) DO UPDATE SET \
@@ -59,8 +60,8 @@ class IdentityStore:
         self._authorities: dict[bytes, int] = {}
         self._pending: dict[str, tuple[str, bytes, bytes, int, str]] = {}
         if create:
-            self._make()
-        self._check_mode()
+            make_database(path)
+        check_database(path)
         with self._reporting():
             # Readers too may have to roll back what a writer that died has left.
             self._database = sqlite3.connect(
@@ -145,24 +146,6 @@ class IdentityStore:
             (number,) = self._database.execute("SELECT id FROM authority WHERE der = ?", (der,)).fetchone()
         return int(number)
 
-    def _make(self) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            # SQLite gives its journal the mode of the database.
-            os.close(os.open(self._path, flags, SECRET_MODE))
-        except FileExistsError:
-            return
-        except OSError as error:
-            raise StoreError(f"cannot write {self._path}: {error.strerror or error}") from error
-
-    def _check_mode(self) -> None:
-        try:
-            mode = stat.S_IMODE(self._path.stat().st_mode)
-        except OSError as error:
-            raise StoreError(f"cannot read {self._path}: {error.strerror or error}") from error
-        if mode & 0o077:
-            raise StoreError(f"{self._path} has mode {mode:04o}: others can read its keys", f"chmod 600 {self._path}")
-
     def _begin(self, *, create: bool) -> None:
         with self._reporting():
             self._database.execute("PRAGMA trusted_schema = OFF")
@@ -176,25 +159,10 @@ class IdentityStore:
             else:
                 self._database.execute("PRAGMA query_only = ON")
                 self._database.execute("BEGIN")
-            (marked,) = self._database.execute("PRAGMA application_id").fetchone()
-            (version,) = self._database.execute("PRAGMA user_version").fetchone()
-            (tables,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if create and not tables and not marked:
-                for statement in _SCHEMA:
-                    self._database.execute(statement)
-                return
-        if (marked, version) != (APPLICATION_ID, FORMAT):
-            raise StoreError(f"{self._path} is not a store of identities (format {version})", "name another file")
+        _KIND.prepare(self._database, self._path, create=create)
 
-    @contextlib.contextmanager
-    def _reporting(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            remedy = "another process is writing it: try again" if "locked" in str(error) else "nothing was changed"
-            raise StoreError(f"cannot use {self._path}: {error}", remedy) from error
-        except sqlite3.Error as error:
-            raise StoreError(f"{self._path} is damaged: {error}", "restore it from a copy") from error
+    def _reporting(self) -> AbstractContextManager[None]:
+        return _KIND.reporting(self._path)
 
 
 def _pem(label: str, der: bytes) -> bytes:

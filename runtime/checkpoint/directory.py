@@ -51,7 +51,7 @@ class Folder:
             self.files, self.root = fsspec.core.url_to_fs(name)
         except (ValueError, ImportError) as error:
             raise StreamingMisconfigured(f"[streaming]: {error}", "install the package that fsspec names") from error
-        # On this machine jobs write into it as well: see sluice.core.untrusted_files.
+        # On this machine jobs write into it as well: see sluice.core.files.untrusted_files.
         self._local = make_private_directory(Path(self.root)) if scheme == "file" else None
 
     def path(self, *names: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -19,7 +18,15 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core import StoreError, make_private_directory, read_bounded, remove_leftovers, sync_directory, write_secret
+from sluice.core import (
+    StoreError,
+    lock_within,
+    make_private_directory,
+    read_bounded,
+    remove_leftovers,
+    sync_directory,
+    write_secret,
+)
 from sluice.runtime.ha.errors import (
     EntryDamaged,
     LeadershipLost,
@@ -94,7 +101,7 @@ class EmbeddedElection:
         descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         mark: StandbyMark | None = None
         try:
-            while not _locked(descriptor):
+            while not lock_within(descriptor, 0):
                 if self._name and mark is None:
                     mark = self._standbys.show(self._name)
                 standing_by()
@@ -154,14 +161,6 @@ class EmbeddedLeadership:
             await asyncio.to_thread(self.pointers.close)
             (self._root / _LEADER).unlink(missing_ok=True)
             os.close(lock)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _next_epoch(path: Path) -> int:

@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from sluice.core import make_private_directory
+from sluice.core import lock_within, make_private_directory
 
 
 class StandbyFiles:
@@ -19,7 +19,7 @@ class StandbyFiles:
         """Let others see that ``name`` stands by. None: somebody looks this very moment, or is called the same."""
         path = self._root / name
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if _locked(descriptor, fcntl.LOCK_EX):
+        if lock_within(descriptor, 0):
             return StandbyMark(path, descriptor)
         os.close(descriptor)
         return None
@@ -48,14 +48,6 @@ def _is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not _locked(descriptor, fcntl.LOCK_SH)
+        return not lock_within(descriptor, 0, kind=fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
-
-
-def _locked(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

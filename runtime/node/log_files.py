@@ -1,7 +1,7 @@
 """Log files of processes: opened for them, read in pieces while they grow, shortened when they have ended.
 
 A log of a driver or an executor lies in a directory that the job can write, so each is opened by
-:mod:`sluice.core.untrusted_files`.
+:mod:`sluice.core.files.untrusted_files`.
 """
 
 from __future__ import annotations

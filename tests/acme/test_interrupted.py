@@ -17,7 +17,7 @@ from sluice.pki.x509 import key_from_pem, same_public_key
 from tests.acme.conftest import MakeSite, Site
 from tests.acme.test_issue import issued, told
 from tests.integration.gateway.conftest import eventually
-from tests.unit.core.test_files import disk_full_beyond
+from tests.unit.core.files.test_files import disk_full_beyond
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ import contextlib
 import datetime as dt
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sluice.core import MAX_MATERIAL_BYTES, Home, PkiError, StoreError, read_bounded
+from sluice.core import MAX_MATERIAL_BYTES, Home, PkiError, StoreError, lock_within, read_bounded
 from sluice.pki.authorities import CERTIFICATE_FILE, AuthorityStore, bundle_file, rotation_directory
 from sluice.pki.ca import Refusal, needing_attention, refusals_path
 from sluice.pki.identities import CA_FILE, CHAIN_FILE, KEY_FILE, KEYSTORE_FILE, PASSWORD_FILE, PEERS_FILE, PREVIOUS_FILE
@@ -35,7 +34,7 @@ from sluice.pki.x509 import ISSUING, AuthorityKind
 
 MAX_FILES = 200_000
 """Most files and directories looked at in one home."""
-LOCK_ATTEMPTS, LOCK_PAUSE_SECONDS = 50, 0.02
+LOCK_SECONDS = 1.0
 """How long to wait for a writer of one identity."""
 _PUBLIC = frozenset(
     {
@@ -176,12 +175,7 @@ def _no_writer(directory: Path) -> Iterator[None]:
         yield
         return
     try:
-        for _ in range(LOCK_ATTEMPTS):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(LOCK_PAUSE_SECONDS)
+        lock_within(descriptor, LOCK_SECONDS, kind=fcntl.LOCK_SH)
         yield
     finally:
         os.close(descriptor)
@@ -237,12 +231,9 @@ def _is_locked(directory: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not lock_within(descriptor, 0, kind=fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
-    return False
 
 
 def _refusals(home: Home, reader: _Reader) -> tuple[Refusal, ...]:

@@ -15,7 +15,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from sluice.core.append_log import Disk
+from sluice.core.files.append_log import Disk
 from sluice.gateway.audit_log.chain import AccessPosition, AuditRecord
 from sluice.gateway.audit_log.log import AuditLog, AuditLogLimits
 from sluice.gateway.audit_log.segments import CURRENT

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from cryptography import x509
 
-from sluice.core.append_log import Disk
 from sluice.core.clock import utc_now
+from sluice.core.files.append_log import Disk
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.token_store import TokenStore

@@ -18,8 +18,8 @@ from sluice.cli.gateway.login import _Form
 from sluice.client.access import GatewayAccess
 from sluice.client.errors import AwayError, ClientError, UnreachableError
 from sluice.client.rest_client import gateway_client
-from sluice.core import metrics_socket
 from sluice.core.errors import AssertionRefused
+from sluice.core.metrics import metrics_socket
 from sluice.gateway.connect.rest import RestSessions
 from sluice.gateway.connect.sessions import SessionAddress, SessionUnavailable
 from sluice.gateway.credentials.signing_keys import PassKeys

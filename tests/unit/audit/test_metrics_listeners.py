@@ -7,7 +7,7 @@ from pathlib import Path
 from sluice.audit.discovery import declared
 from sluice.audit.model import Kind
 from sluice.core.home import Home
-from sluice.core.metrics_socket import socket_of
+from sluice.core.metrics.metrics_socket import socket_of
 from sluice.pki.spiffe_id import Role
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from sluice.core.append_log import ChainState
+from sluice.core.files.append_log import ChainState
 from sluice.gateway.audit_log.access_lines import (
     MALFORMED,
     MAX_ACCESS_LINE_BYTES,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sluice.core.append_log import GENESIS, ChainState
+from sluice.core.files.append_log import GENESIS, ChainState
 from sluice.gateway.audit_log.chain import (
     MAX_UNSIGNED_RECORDS,
     AuditRecord,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.core.append_log import Disk
+from sluice.core.files.append_log import Disk
 from sluice.gateway.audit_log import traffic as audit_traffic
 from sluice.gateway.audit_log.chain import AccessPosition, AuditRecord
 from sluice.gateway.audit_log.log import AuditLog

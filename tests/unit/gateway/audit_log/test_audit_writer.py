@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.core.append_log import Disk
+from sluice.core.files.append_log import Disk
 from sluice.core.home import Home
 from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AuditRecord
 from sluice.gateway.audit_log.log import AuditLog, audit_file

@@ -14,7 +14,7 @@ from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.x509.keys import generate_key, key_to_pem
 from sluice.pki.x509.profiles import AuthorityKind
-from tests.unit.core.test_files import disk_full_beyond
+from tests.unit.core.files.test_files import disk_full_beyond
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 CONFIG = PkiConfig()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from sluice.core.append_log import Disk
 from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, StoreError
+from sluice.core.files.append_log import Disk
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.token_store import TokenStore

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from sluice.core.append_log import Disk
 from sluice.core.errors import CertificateRejected
+from sluice.core.files.append_log import Disk
 from sluice.pki.authorities.rotation_phases import Keep
 from sluice.pki.authorities.rotation_store import RotationStore
 from sluice.pki.authorities.store import AuthorityStore

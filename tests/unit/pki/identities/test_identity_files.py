@@ -24,7 +24,7 @@ from sluice.pki.identities.renewal import renewal_reason
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.keys import public_key_der
-from tests.unit.core.test_files import disk_full_beyond
+from tests.unit.core.files.test_files import disk_full_beyond
 
 DOMAIN = "sluice.local"
 TASKMANAGER = SpiffeId.process(DOMAIN, Role.TASKMANAGER, "tm-1")

@@ -21,7 +21,7 @@ from sluice.pki.issuing.engine import IssuingEngine
 from sluice.pki.issuing.inventory import parse_inventory
 from sluice.pki.issuing.leaf import IssuedLeaf
 from sluice.pki.spiffe_id import Role, SpiffeId
-from tests.unit.core.test_files import disk_full_beyond
+from tests.unit.core.files.test_files import disk_full_beyond
 
 ROOT = Path(__file__).parents[4]
 MANY = 3000

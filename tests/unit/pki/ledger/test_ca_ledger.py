@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from sluice.core.append_log import ChainState, Disk
+from sluice.core.files.append_log import ChainState, Disk
 from sluice.pki.errors import LedgerError
 from sluice.pki.ledger.file import Ledger, read_ledger, verify_ledger
 from sluice.pki.ledger.records import MAX_LINE_BYTES, LedgerRecord, parse_state, read_chain, seal, state_after, verify

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from cryptography import x509
 
-from sluice.core.append_log import Disk
 from sluice.core.clock import utc_now
 from sluice.core.errors import StoreError
+from sluice.core.files.append_log import Disk
 from sluice.core.home import Home
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.config import PkiConfig

@@ -10,8 +10,8 @@ from typing import Protocol
 import pytest
 import pytest_asyncio
 
-from sluice.core.metric_samples import MetricsRegistry
 from sluice.core.metrics import exposition
+from sluice.core.metrics.metric_samples import MetricsRegistry
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.rpc import (

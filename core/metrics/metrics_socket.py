@@ -2,7 +2,7 @@
 
 There is no TCP listener: the JobManager's ``GET /v1/metrics`` gathers all processes of its home through these sockets,
 and the TaskManagers of other machines over RPC, and is reached through the gateway like everything else. Apart from
-:mod:`sluice.core.metrics`, because loading an HTTP server takes longer than starting Python.
+:mod:`sluice.core.metrics.registry`, because loading an HTTP server takes longer than starting Python.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aiohttp import web
 from sluice.core.files import make_private_directory
 from sluice.core.home import Home
 from sluice.core.http_body import BodyTooLarge, read_body
-from sluice.core.metrics import CONTENT_TYPE, render
+from sluice.core.metrics.registry import CONTENT_TYPE, render
 
 MAX_EXPOSITION_BYTES = 4 << 20
 """Of one process."""

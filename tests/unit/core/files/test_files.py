@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from sluice.core import files
 from sluice.core.errors import StoreError
-from sluice.core.files import (
+from sluice.core.files import trusted_files
+from sluice.core.files.locks import locked
+from sluice.core.files.trusted_files import (
     MAX_MATERIAL_BYTES,
     _exposing_bits,
-    locked,
     make_private_directory,
     read_bounded,
     read_deployed_secret,
@@ -69,7 +69,7 @@ def test_private_directory_behind_a_link_is_taken_only_from_ourselves_or_the_sup
     (tmp_path / "own").mkdir()
     (tmp_path / "way").symlink_to(tmp_path / "own")
     assert make_private_directory(tmp_path / "way") == tmp_path / "way"
-    monkeypatch.setattr(files, "link_owner", lambda _: os.geteuid() + 4711)
+    monkeypatch.setattr(trusted_files, "link_owner", lambda _: os.geteuid() + 4711)
     with pytest.raises(StoreError, match="is a link of user id"):
         make_private_directory(tmp_path / "way")
 

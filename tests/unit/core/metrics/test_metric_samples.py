@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sluice.core.metric_samples import MAX_LABEL_CHARS, MetricsRegistry, Sample
 from sluice.core.metrics import exposition
+from sluice.core.metrics.metric_samples import MAX_LABEL_CHARS, MetricsRegistry, Sample
 
 
 def test_samples_of_a_metric_stand_together_and_labels_are_escaped() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluice.core.home import Home
-from sluice.core.metric_samples import MetricsRegistry, Sample
 from sluice.core.metrics import (
     collecting,
     merge,
     render,
 )
-from sluice.core.metrics_socket import fetch, serving
+from sluice.core.metrics.metric_samples import MetricsRegistry, Sample
+from sluice.core.metrics.metrics_socket import fetch, serving
 from sluice.runtime.jobmanager.dispatcher.cluster_diagnostics import ClusterDiagnostics
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import secrets
 import stat
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sluice.core.errors import StoreError
-from sluice.core.untrusted_files import remove_untrusted
+from sluice.core.files.untrusted_files import remove_untrusted
 
 SECRET_MODE = 0o600
 PUBLIC_MODE = 0o644
@@ -22,10 +20,6 @@ PRIVATE_DIRECTORY_MODE = 0o700
 MAX_MATERIAL_BYTES = 1 << 20
 """Largest certificate, key or keystore file that is read, in bytes."""
 
-LOCK_PATIENCE_SECONDS = 5.0
-"""How long the lock of a directory is waited for that a job can open, or a process that was stopped may hold."""
-
-_LOCK_POLL_SECONDS = 0.02
 _PASSED_ON = {("/", "dev"), ("/", "proc")}
 _SHARED_MEMORY = ("/", "dev", "shm")
 """A directory for everybody's files like ``/tmp``; nothing in it was passed on."""
@@ -80,7 +74,7 @@ def replace_set(directory: Path, files: Mapping[str, tuple[bytes, int]], *, foll
     """
     staged: list[tuple[str, str]] = []
     place = directory / next(iter(files)) if len(files) == 1 else directory
-    with _opened(directory, f"cannot write {place}", follow=follow) as descriptor:
+    with opened_directory(directory, f"cannot write {place}", follow=follow) as descriptor:
         try:
             for name, (data, mode) in files.items():
                 staged.append((staged_name(name), name))
@@ -98,7 +92,7 @@ def replace_set(directory: Path, files: Mapping[str, tuple[bytes, int]], *, foll
 
 
 @contextlib.contextmanager
-def _opened(directory: Path, what: str, *, follow: bool) -> Iterator[int]:
+def opened_directory(directory: Path, what: str, *, follow: bool) -> Iterator[int]:
     """A descriptor of ``directory``; an error begins with ``what``."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
@@ -134,68 +128,10 @@ def write_public(path: Path, data: bytes) -> None:
     write_atomic(path, data, mode=PUBLIC_MODE)
 
 
-@contextlib.contextmanager
-def locked(directory: Path, *, patience: float | None = None) -> Iterator[None]:
-    """Hold the writers' lock of ``directory`` (flock(2) on the directory itself; gone when the process ends).
-
-    With ``patience`` (seconds) a lock that somebody else holds for longer is a :class:`StoreError`: a job can hold that
-    of any directory that it can open.
-    """
-    with _opened(directory, f"cannot open {directory}", follow=True) as descriptor:
-        if patience is None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        elif not lock_within(descriptor, patience):
-            raise StoreError(f"another process holds the lock of {directory}", "end the process that does")
-        yield
-
-
-def lock_within(
-    descriptor: int, patience: float, *, kind: int = fcntl.LOCK_EX, poll_seconds: float = _LOCK_POLL_SECONDS
-) -> bool:
-    """Lock an open file (flock(2)), as ``kind`` says; whether that succeeded within ``patience`` seconds."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(poll_seconds)
-        else:
-            return True
-
-
-@contextlib.contextmanager
-def locked_file(path: Path) -> Iterator[None]:
-    """Hold a lock on the file that is at ``path``, which is there and may be replaced meanwhile (by its holder).
-
-    A waiter that finds the file replaced then waits for the new one.
-    """
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_at(path, descriptor):
-                yield
-                return
-        finally:
-            os.close(descriptor)
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def check_space(directory: Path, size: int) -> None:
     """Find out now whether ``size`` bytes can be written into ``directory``; :class:`StoreError` when not."""
     name = staged_name("space")
-    with _opened(directory, f"cannot write {directory}", follow=True) as descriptor:
+    with opened_directory(directory, f"cannot write {directory}", follow=True) as descriptor:
         try:
             _write_new(descriptor, name, b"\0" * size, SECRET_MODE)
         except OSError as error:

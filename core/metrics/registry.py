@@ -1,4 +1,4 @@
-"""The metrics of a process: one Prometheus registry. :mod:`sluice.core.metrics_socket` serves it."""
+"""The metrics of a process: one Prometheus registry. :mod:`sluice.core.metrics.metrics_socket` serves it."""
 
 from __future__ import annotations
 

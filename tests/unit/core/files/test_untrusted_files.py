@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.core import untrusted_files
-from sluice.core.untrusted_files import (
+from sluice.core.files import untrusted_files
+from sluice.core.files.untrusted_files import (
     MAX_DEPTH,
     UnsafeFile,
     create_untrusted,

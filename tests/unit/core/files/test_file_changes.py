@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sluice.core.errors import StoreError
-from sluice.core.file_changes import CachedFile, file_stamp
 from sluice.core.files import write_public
+from sluice.core.files.file_changes import CachedFile, file_stamp
 
 
 def read(path: Path) -> str:

@@ -1,0 +1,5 @@
+"""Files: those that hold trust and those that a job may write, changes of them, locks, databases, hash-chained logs."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

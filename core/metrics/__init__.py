@@ -1,0 +1,5 @@
+"""The metrics of a process: its Prometheus registry, samples that are made when asked for, and the socket with both."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
