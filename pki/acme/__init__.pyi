@@ -1,5 +1,4 @@
 from .accounts import (
-    DEFAULT_TTL as DEFAULT_TTL,
     make_external_key as make_external_key,
     revoke_external as revoke_external,
 )

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from sluice.core import PkiError
 from sluice.pki.acme.identifiers import host_identifier
-from sluice.pki.channels import Channel, client_policy
+from sluice.pki.channels import Channel
 from sluice.pki.issuing import HostRequest, IssuedHost
-from sluice.pki.tls import MutualTlsListener, PendingPeers, TlsIdentity, host_server_context
+from sluice.pki.tls import ServerAuthListener, TlsIdentity, host_server_context
 from sluice.pki.x509 import HostNames, PrivateKey, Profile, generate_key, key_to_pem
 
 MAX_CONNECTIONS = 512
@@ -58,29 +58,21 @@ class ServerCertificate:
         self._renew_at = now + (leaf.not_valid_after_utc - now) / 2
 
 
-class AcmeListener(MutualTlsListener):
-    """As its base, with its bounds on handshakes and connections, but asking the client for no certificate."""
+class AcmeListener(ServerAuthListener):
+    """Shows ``certificate``, and asks the client for none."""
 
     def __init__(
         self, identity: TlsIdentity, certificate: ServerCertificate, protocol_factory: Callable[[], asyncio.Protocol]
     ) -> None:
+        super().__init__(
+            identity,
+            Channel.ACME,
+            protocol_factory,
+            alpn=ALPN,
+            connection_seconds=CONNECTION_SECONDS,
+            max_connections=MAX_CONNECTIONS,
+        )
         self._certificate = certificate
-        self._strangers: PendingPeers[asyncio.Transport] = PendingPeers(MAX_CONNECTIONS)
-        policy = client_policy(Channel.ACME, identity.spiffe_id.trust_domain)
-        super().__init__(identity, Channel.ACME, policy, protocol_factory, alpn=ALPN)
 
     def _context(self) -> ssl.SSLContext:
         return self._certificate.context
-
-    def _opened(self, transport: asyncio.Transport) -> None:
-        for each in [each for each in self._strangers if each.is_closing()]:
-            self._strangers.discard(each)
-        host = (transport.get_extra_info("peername") or ("",))[0]
-        if (gone := self._strangers.add(transport, host)) is not None:
-            self.refused += 1
-            gone.abort()
-        asyncio.get_running_loop().call_later(CONNECTION_SECONDS, self._end, transport)
-
-    def _end(self, transport: asyncio.Transport) -> None:
-        self._strangers.discard(transport)
-        transport.abort()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Sequence
@@ -301,11 +300,6 @@ def _task(order: Order, index: int, challenge: Challenge, account: Account) -> V
         token=challenge.token,
         key_authorization=f"{challenge.token}.{account.thumbprint}",
     )
-
-
-def key_authorization_digest(key_authorization: str) -> bytes:
-    """What tls-alpn-01 and dns-01 show instead of the key authorization (RFC 8555, 8.4; RFC 8737, 3)."""
-    return hashlib.sha256(key_authorization.encode()).digest()
 
 
 def _stored(problem: AcmeProblem) -> StoredProblem:

@@ -31,3 +31,4 @@ from .openssl_settings import (
     restart_without_tickets as restart_without_tickets,
 )
 from .pending_peers import PendingPeers as PendingPeers, network_of as network_of
+from .server_auth_listener import ServerAuthListener as ServerAuthListener

@@ -2,6 +2,7 @@ from .acme_identifier import (
     ACME_IDENTIFIER as ACME_IDENTIFIER,
     ACME_TLS_PROTOCOL as ACME_TLS_PROTOCOL,
     acme_identifier as acme_identifier,
+    key_authorization_digest as key_authorization_digest,
 )
 from .csr import (
     MAX_CSR_BYTES as MAX_CSR_BYTES,

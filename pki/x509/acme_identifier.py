@@ -15,5 +15,11 @@ _OCTET_STRING_OF_32 = b"\x04\x20"
 
 def acme_identifier(key_authorization: str) -> x509.UnrecognizedExtension:
     """The extension: an OCTET STRING with the SHA-256 digest of the key authorization. It has to be critical."""
-    digest = hashlib.sha256(key_authorization.encode()).digest()
-    return x509.UnrecognizedExtension(ACME_IDENTIFIER, _OCTET_STRING_OF_32 + digest)
+    return x509.UnrecognizedExtension(
+        ACME_IDENTIFIER, _OCTET_STRING_OF_32 + key_authorization_digest(key_authorization)
+    )
+
+
+def key_authorization_digest(key_authorization: str) -> bytes:
+    """What tls-alpn-01 and dns-01 show instead of the key authorization (RFC 8555, 8.4; RFC 8737, 3)."""
+    return hashlib.sha256(key_authorization.encode()).digest()

@@ -6,9 +6,9 @@ import hmac
 
 from sluice.pki.acme.identifiers import Identifier
 from sluice.pki.acme.jwk import encode
-from sluice.pki.acme.orders import key_authorization_digest
 from sluice.pki.acme.problems import AcmeProblem, ProblemType
 from sluice.pki.acme.validation.reach import Resolver
+from sluice.pki.x509 import key_authorization_digest
 
 
 async def check_dns(identifier: Identifier, key_authorization: str, resolver: Resolver) -> None:
