@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -24,83 +24,52 @@ def shuffle_metrics(overview: ShuffleOverview) -> Iterator[Metric]:
     for worker in overview.workers:
         states.add_metric((worker.name, worker.state.value), 1)
     yield states
-    yield from _of_workers([(worker.name, worker.report) for worker in overview.workers])
-    yield from _of_jobs([(worker.name, job) for worker in overview.workers for job in worker.report.jobs])
+    yield from _of_workers([((worker.name,), worker.report) for worker in overview.workers])
+    yield from _of_jobs([((each.name, job.job_id), job) for each in overview.workers for job in each.report.jobs])
 
 
-def _of_workers(reports: list[tuple[str, WorkerReport]]) -> Iterator[Metric]:
-    gauges = (
-        (
-            GaugeMetricFamily(
-                "sluice_shuffle_memory_bytes", "Memory in use for data on their way to disk.", labels=["worker"]
-            ),
-            "memory_used",
+def _of_workers(reports: Sequence[tuple[tuple[str, ...], WorkerReport]]) -> Iterator[Metric]:
+    gauges = {
+        "memory_used": GaugeMetricFamily(
+            "sluice_shuffle_memory_bytes", "Memory in use for data on their way to disk.", labels=["worker"]
         ),
-        (
-            GaugeMetricFamily("sluice_shuffle_memory_peak_bytes", "The most that it ever was.", labels=["worker"]),
-            "memory_peak",
+        "memory_peak": GaugeMetricFamily(
+            "sluice_shuffle_memory_peak_bytes", "The most that it ever was.", labels=["worker"]
         ),
-        (
-            GaugeMetricFamily("sluice_shuffle_memory_limit_bytes", "The most that it can be.", labels=["worker"]),
-            "memory_limit",
+        "memory_limit": GaugeMetricFamily(
+            "sluice_shuffle_memory_limit_bytes", "The most that it can be.", labels=["worker"]
         ),
-        (
-            GaugeMetricFamily(
-                "sluice_shuffle_metadata_bytes",
-                "Memory in use for what is known of data, and for connections and reads.",
-                labels=["worker"],
-            ),
-            "metadata_used",
+        "metadata_used": GaugeMetricFamily(
+            "sluice_shuffle_metadata_bytes",
+            "Memory in use for what is known of data, and for connections and reads.",
+            labels=["worker"],
         ),
-        (
-            GaugeMetricFamily("sluice_shuffle_metadata_limit_bytes", "The most that it can be.", labels=["worker"]),
-            "metadata_limit",
+        "metadata_limit": GaugeMetricFamily(
+            "sluice_shuffle_metadata_limit_bytes", "The most that it can be.", labels=["worker"]
         ),
-        (
-            GaugeMetricFamily("sluice_shuffle_connections", "Open connections of the data channel.", labels=["worker"]),
-            "connections",
+        "connections": GaugeMetricFamily(
+            "sluice_shuffle_connections", "Open connections of the data channel.", labels=["worker"]
         ),
-    )
-    for gauge, field in gauges:
-        for worker, report in reports:
-            gauge.add_metric((worker,), getattr(report, field))
-        yield gauge
-    counters = (
-        (
-            CounterMetricFamily(
-                "sluice_shuffle_refused_connections_total", "Connections that were not let in.", labels=["worker"]
-            ),
-            "refused_connections",
+    }
+    yield from _filled(gauges, reports)
+    counters = {
+        "refused_connections": CounterMetricFamily(
+            "sluice_shuffle_refused_connections_total", "Connections that were not let in.", labels=["worker"]
         ),
-        (
-            CounterMetricFamily("sluice_shuffle_written_bytes_total", "Bytes written to disk.", labels=["worker"]),
-            "written_bytes",
+        "written_bytes": CounterMetricFamily(
+            "sluice_shuffle_written_bytes_total", "Bytes written to disk.", labels=["worker"]
         ),
-        (
-            CounterMetricFamily(
-                "sluice_shuffle_spilled_bytes_total",
-                "Those of them written because memory was short.",
-                labels=["worker"],
-            ),
-            "spilled_bytes",
+        "spilled_bytes": CounterMetricFamily(
+            "sluice_shuffle_spilled_bytes_total", "Those of them written because memory was short.", labels=["worker"]
         ),
-        (
-            CounterMetricFamily(
-                "sluice_shuffle_back_pressure_waits_total", "Pushes that had to wait for memory.", labels=["worker"]
-            ),
-            "waits",
+        "waits": CounterMetricFamily(
+            "sluice_shuffle_back_pressure_waits_total", "Pushes that had to wait for memory.", labels=["worker"]
         ),
-        (
-            CounterMetricFamily(
-                "sluice_shuffle_back_pressure_seconds_total", "How long they waited in all.", labels=["worker"]
-            ),
-            "waiting_seconds",
+        "waiting_seconds": CounterMetricFamily(
+            "sluice_shuffle_back_pressure_seconds_total", "How long they waited in all.", labels=["worker"]
         ),
-    )
-    for counter, field in counters:
-        for worker, report in reports:
-            counter.add_metric((worker,), getattr(report, field))
-        yield counter
+    }
+    yield from _filled(counters, reports)
     free = GaugeMetricFamily(
         "sluice_shuffle_disk_free_bytes",
         "Free space of a directory's file system; directories of one device share it.",
@@ -109,82 +78,70 @@ def _of_workers(reports: list[tuple[str, WorkerReport]]) -> Iterator[Metric]:
     usable = GaugeMetricFamily("sluice_shuffle_disk_usable", "Whether new data go there.", labels=["worker", "disk"])
     for worker, report in reports:
         for disk in report.disks:
-            free.add_metric((worker, disk.path, disk.device), disk.free)
-            usable.add_metric((worker, disk.path), disk.usable)
+            free.add_metric((*worker, disk.path, disk.device), disk.free)
+            usable.add_metric((*worker, disk.path), disk.usable)
     yield from (free, usable)
 
 
-def _of_jobs(reports: list[tuple[str, JobReport]]) -> Iterator[Metric]:
-    kept = GaugeMetricFamily(
-        "sluice_shuffle_kept_bytes", "Bytes kept for a job, in memory and on disk.", labels=["worker", "job"]
-    )
-    for worker, job in reports:
-        kept.add_metric((worker, job.job_id), job.bytes)
-    yield kept
-    counters = (
-        (
-            CounterMetricFamily(
-                "sluice_shuffle_pushed_bytes_total",
-                "Bytes that a job's map tasks have pushed.",
-                labels=["worker", "job"],
-            ),
-            "pushed_bytes",
+def _of_jobs(reports: Sequence[tuple[tuple[str, ...], JobReport]]) -> Iterator[Metric]:
+    gauges = {
+        "bytes": GaugeMetricFamily(
+            "sluice_shuffle_kept_bytes", "Bytes kept for a job, in memory and on disk.", labels=["worker", "job"]
         ),
-        (
-            CounterMetricFamily(
-                "sluice_shuffle_fetched_bytes_total",
-                "Bytes that a job's reduce tasks have fetched.",
-                labels=["worker", "job"],
-            ),
-            "fetched_bytes",
+    }
+    yield from _filled(gauges, reports)
+    counters = {
+        "pushed_bytes": CounterMetricFamily(
+            "sluice_shuffle_pushed_bytes_total", "Bytes that a job's map tasks have pushed.", labels=["worker", "job"]
         ),
-        (
-            CounterMetricFamily(
-                "sluice_shuffle_committed_maps_total",
-                "Map attempts of a job that were committed.",
-                labels=["worker", "job"],
-            ),
-            "maps",
+        "fetched_bytes": CounterMetricFamily(
+            "sluice_shuffle_fetched_bytes_total",
+            "Bytes that a job's reduce tasks have fetched.",
+            labels=["worker", "job"],
         ),
-        (
-            CounterMetricFamily(
-                "sluice_shuffle_refused_requests_total",
-                "Requests of a job that were answered with an error.",
-                labels=["worker", "job"],
-            ),
-            "refused",
+        "maps": CounterMetricFamily(
+            "sluice_shuffle_committed_maps_total",
+            "Map attempts of a job that were committed.",
+            labels=["worker", "job"],
         ),
-        (
-            CounterMetricFamily(
-                "sluice_shuffle_job_spilled_bytes_total",
-                "Bytes of a job written to disk because memory was short.",
-                labels=["worker", "job"],
-            ),
-            "spilled_bytes",
+        "refused": CounterMetricFamily(
+            "sluice_shuffle_refused_requests_total",
+            "Requests of a job that were answered with an error.",
+            labels=["worker", "job"],
         ),
-        (
-            CounterMetricFamily(
-                "sluice_shuffle_job_back_pressure_seconds_total",
-                "How long pushes of a job waited for memory in all.",
-                labels=["worker", "job"],
-            ),
-            "waiting_seconds",
+        "spilled_bytes": CounterMetricFamily(
+            "sluice_shuffle_job_spilled_bytes_total",
+            "Bytes of a job written to disk because memory was short.",
+            labels=["worker", "job"],
         ),
-    )
-    for counter, field in counters:
-        for worker, job in reports:
-            counter.add_metric((worker, job.job_id), getattr(job, field))
-        yield counter
+        "waiting_seconds": CounterMetricFamily(
+            "sluice_shuffle_job_back_pressure_seconds_total",
+            "How long pushes of a job waited for memory in all.",
+            labels=["worker", "job"],
+        ),
+    }
+    yield from _filled(counters, reports)
     commits = HistogramMetricFamily(
         "sluice_shuffle_commit_seconds", "From a commit to its answer.", labels=["worker", "job"]
     )
     fetches = HistogramMetricFamily(
         "sluice_shuffle_fetch_seconds", "From a fetch to its last byte.", labels=["worker", "job"]
     )
-    for worker, job in reports:
-        commits.add_metric((worker, job.job_id), _buckets(job.commit_latency), job.commit_latency.total_seconds)
-        fetches.add_metric((worker, job.job_id), _buckets(job.fetch_latency), job.fetch_latency.total_seconds)
+    for names, job in reports:
+        commits.add_metric(names, _buckets(job.commit_latency), job.commit_latency.total_seconds)
+        fetches.add_metric(names, _buckets(job.fetch_latency), job.fetch_latency.total_seconds)
     yield from (commits, fetches)
+
+
+def _filled(
+    families: Mapping[str, GaugeMetricFamily] | Mapping[str, CounterMetricFamily],
+    reports: Sequence[tuple[tuple[str, ...], WorkerReport | JobReport]],
+) -> Iterator[Metric]:
+    """The families, each by its field of the reports, with a sample of each report, which has the values of labels."""
+    for field, family in families.items():
+        for labels, report in reports:
+            family.add_metric(labels, getattr(report, field))
+        yield family
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
