@@ -44,6 +44,7 @@ from sluice.runtime.spark.driver import BEGIN, CUT, EVENT_LOG, EXIT_WAITED_IN_VA
 from sluice.runtime.spark.jvm import SparkRuntime
 from sluice.runtime.taskmanager.errors import DriverNotStarted
 from sluice.runtime.taskmanager.waiting_driver import PASSED_ENVIRONMENT, WaitingDriverAgent
+from sluice.runtime.taskmanager.waiting_process import vacate
 
 LOG_FILES = dict(
     zip(DRIVER_LOGS, ("driver.stdout", "driver.stderr", "driver.jvm.log", "driver.agent.log"), strict=True)
@@ -347,12 +348,7 @@ class HostedDriver:
 
     def _leave(self) -> None:
         """Nothing of it runs any more where it lives."""
-        if self._network is not None:
-            self._network.close()
-        elif self.waiting_network is not None:
-            self.waiting_network.close()
-        if self._place is not None:
-            self._place.remove()
+        vacate(self._place, self._network or self.waiting_network)
 
 
 def clean_driver_directory(directory: Path) -> None:

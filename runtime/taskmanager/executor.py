@@ -40,6 +40,7 @@ from sluice.runtime.spark.jvm import Command, make_temp_dir, remove_temp_dir
 from sluice.runtime.taskmanager.errors import ExecutorNotStarted
 from sluice.runtime.taskmanager.launcher import ExecutorLauncher, ExecutorPlace
 from sluice.runtime.taskmanager.waiting_executor import EXECUTOR, STREAMS, WaitingExecutor
+from sluice.runtime.taskmanager.waiting_process import vacate
 from sluice.runtime.workload import AskKeys, AskToken, WorkloadPlace, WorkloadServer, no_keys, no_token
 
 KILL_GRACE_SECONDS = 3.0
@@ -302,13 +303,8 @@ class ExecutorProcess:
 
     def _leave(self) -> None:
         """Nothing of it runs any more where it lives."""
-        if self._network is not None:
-            self._network.close()
-        elif self.waiting_network is not None:
-            self.waiting_network.close()
-        if self._place is not None:
-            self._place.remove()
-        else:
+        vacate(self._place, self._network or self.waiting_network)
+        if self._place is None:
             for path in (self._temp, None if self._workload is None else self._workload.place.directory):
                 if path is not None:
                     remove_temp_dir(path)

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 import sys
 from pathlib import Path
 
-from sluice.runtime.job_network import AttachmentServer, WaitingNetwork, attachment_sockets
+from sluice.runtime.job_network import AttachmentServer, attachment_sockets
 from sluice.runtime.node import ChildProcess, open_log
 from sluice.runtime.spark.driver import AGENT_READY, WAITING_LOGS, WaitingSpec
-from sluice.runtime.spark.jvm import SparkRuntime
 from sluice.runtime.taskmanager.errors import DriverNotStarted
-from sluice.runtime.taskmanager.launcher import WaitingLauncher
-from sluice.runtime.taskmanager.waiting_executor import (
-    ADMISSION_SECONDS,
-    POLL_SECONDS,
-    WaitingRoom,
-    send_line,
-    used_seconds,
-)
 from sluice.runtime.taskmanager.waiting_place import WaitingPlace
-from sluice.runtime.warm import WarmSize
-
-_LOG = logging.getLogger(__name__)
+from sluice.runtime.taskmanager.waiting_process import ADMISSION_SECONDS, POLL_SECONDS, WaitingProcess, send_line
 
 AGENT_LOG = "driver.agent.log"
 LOGS = (*WAITING_LOGS, AGENT_LOG)
@@ -41,29 +29,10 @@ WAITING_AGENT = (sys.executable, "-P", "-m", "sluice.runtime.spark.driver.main",
 """The driver agent, waiting; ``-P`` keeps a job's files off its module path."""
 
 
-class WaitingDriverAgent:
-    """See the module's documentation.
+class WaitingDriverAgent(WaitingProcess):
+    """See the module's documentation."""
 
-    Args:
-        size: of the driver.
-        room: of all that wait here.
-        launcher: knows what JVMs are started from.
-    """
-
-    def __init__(self, size: WarmSize, room: WaitingRoom, launcher: WaitingLauncher) -> None:
-        self.size = size
-        self._room = room
-        self._launcher = launcher
-        self._spark: SparkRuntime | None = None
-        self.place: WaitingPlace | None = None
-        self.network: WaitingNetwork | None = None
-        self.child: ChildProcess | None = None
-        self._background = room.in_background
-
-    @property
-    def usable(self) -> bool:
-        """Whether it waits, and would be started in the same way now."""
-        return self.child is not None and self.child.running and self._spark is self._launcher.spark()
+    called = "a driver agent"
 
     async def start(self) -> None:
         """Start it; returns when it waits; raises :class:`DriverNotStarted` when it ended instead."""
@@ -122,10 +91,7 @@ class WaitingDriverAgent:
             await send_line(child, os.fsencode(spec) + b"\n")
             await self._confirmed(child, place)
         except (OSError, TimeoutError) as error:
-            why = str(error) or type(error).__name__
-            _LOG.warning("a driver agent that waited could not be used, another one is started: %s", why)
-            self._room.in_vain(self.size.kind, why)
-            await child.stop(0)
+            await self._give_up(child, error)
             return None
         return child
 
@@ -137,22 +103,6 @@ class WaitingDriverAgent:
                     raise BrokenPipeError("it has ended")
                 await asyncio.sleep(CONFIRM_POLL_SECONDS)
 
-    def used_seconds(self) -> float:
-        """Processor time of agent, JVM and Python so far."""
-        return 0.0 if self.child is None else used_seconds(self.child.pid)
-
-    async def end(self) -> None:
-        """End it, if nobody has taken it over."""
-        if self.child is not None:
-            await self.child.stop(0)
-
-    async def close(self) -> None:
-        """End it, and remove what it has left."""
-        if self.child is not None:
-            await self._dismiss(self.child)
-            await self.child.stop(0)
-        await asyncio.to_thread(self._remove)
-
     async def _dismiss(self, child: ChildProcess) -> None:
         """Say that nobody needs it, so that it ends JVM and Python itself."""
         with contextlib.suppress(OSError, TimeoutError):
@@ -162,9 +112,4 @@ class WaitingDriverAgent:
                 child.stdin.close()
             async with asyncio.timeout(END_SECONDS):
                 await child.wait()
-
-    def _remove(self) -> None:
-        if self.network is not None:
-            self.network.close()
-        if self.place is not None:
-            self.place.remove()
+        await child.stop(0)

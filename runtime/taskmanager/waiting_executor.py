@@ -3,89 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
-from sluice.core import is_regular_file, make_private_directory
-from sluice.runtime.job_network import WaitingNetwork
+from sluice.core import is_regular_file
 from sluice.runtime.messages import ExecutorLaunch
 from sluice.runtime.node import ChildProcess, open_log, own_checkpoints
-from sluice.runtime.sandbox import Sandbox, SandboxRefused, Subject, View
+from sluice.runtime.sandbox import SandboxRefused, Subject, View
 from sluice.runtime.spark import SparkError
-from sluice.runtime.spark.jvm import READY, Command, SparkRuntime, can_become, job_line
+from sluice.runtime.spark.jvm import READY, Command, can_become, job_line
 from sluice.runtime.taskmanager.errors import ExecutorNotStarted
-from sluice.runtime.taskmanager.launcher import ExecutorPlace, WaitingLauncher
-from sluice.runtime.taskmanager.networks import Networks
+from sluice.runtime.taskmanager.launcher import ExecutorPlace
 from sluice.runtime.taskmanager.waiting_place import WaitingPlace
-from sluice.runtime.warm import WarmKind, WarmSize
+from sluice.runtime.taskmanager.waiting_process import ADMISSION_SECONDS, POLL_SECONDS, WaitingProcess, send_line
 
-_LOG = logging.getLogger(__name__)
-
-POLL_SECONDS = 0.1
 END_SECONDS = 1.0
 STREAMS = ("stdout", "stderr")
 EXECUTOR = Subject("the executor", "--executor-memory, or python_worker_memory_mb in [isolation]")
-ADMISSION_SECONDS = 10.0
-"""How long a JVM that waits may take to become what it reads."""
 ADMISSION_POLL_SECONDS = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingRoom:
-    """What all processes that wait on a TaskManager have in common."""
+class WaitingExecutor(WaitingProcess):
+    """See the module's documentation. It sees nothing but its own empty directories, and has no network."""
 
-    parent: Path
-    """The directory of their directories."""
-    sandbox: Sandbox
-    networks: Networks
-    used: Callable[[WarmKind], None]
-    """Hears that one which has waited has become its job's."""
-    in_vain: Callable[[WarmKind, str], None]
-    """Hears why one could not."""
-    in_background: bool
-    """Whether they get only the processor time that nobody else wants, until they are taken."""
-
-    async def place(self, size: WarmSize) -> WaitingPlace:
-        """Directories for one more, if its box could be given what is its job's; raises ``SandboxRefused``."""
-        place = await asyncio.to_thread(WaitingPlace.make, self.parent)
-        try:
-            folders = [make_private_directory(Path(size.checkpoints))] if size.checkpoints else []
-            await asyncio.to_thread(self.sandbox.try_later, place.id, folders)
-        except BaseException:
-            await asyncio.to_thread(place.remove)
-            raise
-        return place
-
-
-class WaitingExecutor:
-    """See the module's documentation. It sees nothing but its own empty directories, and has no network.
-
-    Args:
-        size: of the executor.
-        room: of all that wait here.
-        launcher: knows the command.
-    """
-
-    def __init__(self, size: WarmSize, room: WaitingRoom, launcher: WaitingLauncher) -> None:
-        self.size = size
-        self._room = room
-        self._launcher = launcher
-        self.place: WaitingPlace | None = None
-        self.network: WaitingNetwork | None = None
-        self.command: Command | None = None
-        self.child: ChildProcess | None = None
-        self._spark: SparkRuntime | None = None
-        self._background = room.in_background
-
-    @property
-    def usable(self) -> bool:
-        """Whether it waits, and would be started in the same way now."""
-        return self.child is not None and self.child.running and self._spark is self._launcher.spark()
+    called = "a JVM"
+    command: Command | None = None
 
     async def start(self) -> None:
         """Start it; returns when it waits.
@@ -150,10 +92,7 @@ class WaitingExecutor:
             await send_line(child, job_line(command, more))
             await _taken(child, place.temp)
         except (OSError, TimeoutError, SandboxRefused, SparkError) as error:
-            why = str(error) or type(error).__name__
-            _LOG.warning("a JVM that waited could not be used, another one is started: %s", why)
-            self._room.in_vain(self.size.kind, why)
-            await child.stop(0)
+            await self._give_up(child, error)
             return None
         self._room.used(self.size.kind)
         return child
@@ -167,26 +106,8 @@ class WaitingExecutor:
         sandbox.mount_later(child.pid, place.id, launch.job_id, found)
         child.watch(found)
 
-    def used_seconds(self) -> float:
-        """Processor time of the JVM so far."""
-        return 0.0 if self.child is None else used_seconds(self.child.pid)
-
-    async def close(self) -> None:
-        """End it, and remove what it has left."""
-        if self.child is not None:
-            await self.child.stop(END_SECONDS)
-        await asyncio.to_thread(self._remove)
-
-    async def end(self) -> None:
-        """End it, if nobody has taken it over."""
-        if self.child is not None:
-            await self.child.stop(0)
-
-    def _remove(self) -> None:
-        if self.network is not None:
-            self.network.close()
-        if self.place is not None:
-            self.place.remove()
+    async def _dismiss(self, child: ChildProcess) -> None:
+        await child.stop(END_SECONDS)
 
 
 async def _taken(child: ChildProcess, temp: Path) -> None:
@@ -201,30 +122,3 @@ async def _taken(child: ChildProcess, temp: Path) -> None:
 def _check(waiting: Command, command: Command) -> None:
     if not can_become(waiting, command):
         raise SparkError("it was started in another way")
-
-
-async def send_line(child: ChildProcess, line: bytes, *, last: bool = True) -> None:
-    """Write to the standard input of a process, and close it if this is the ``last``.
-
-    Raises:
-        OSError: it has ended.
-        TimeoutError: it does not read.
-    """
-    if child.stdin is None:
-        raise BrokenPipeError("it has no standard input")
-    child.stdin.write(line)
-    async with asyncio.timeout(ADMISSION_SECONDS):
-        await child.stdin.drain()
-    if last:
-        child.stdin.close()
-
-
-def used_seconds(pid: int) -> float:
-    """Processor time of a process and all below it."""
-    found = 0.0
-    with contextlib.suppress(psutil.Error):
-        for each in (top := psutil.Process(pid), *top.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
-                times = each.cpu_times()
-                found += times.user + times.system
-    return found

@@ -13,8 +13,9 @@ from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.taskmanager.launcher import WaitingLauncher
 from sluice.runtime.taskmanager.networks import Networks
 from sluice.runtime.taskmanager.waiting_driver import WaitingDriverAgent
-from sluice.runtime.taskmanager.waiting_executor import WaitingExecutor, WaitingRoom
+from sluice.runtime.taskmanager.waiting_executor import WaitingExecutor
 from sluice.runtime.taskmanager.waiting_place import DIRECTORY, remove_left_places
+from sluice.runtime.taskmanager.waiting_process import WaitingRoom
 from sluice.runtime.warm import MAX_AUTOMATIC, Machine, Sizing, WarmConfig, WarmKind, WarmPool, WarmSize
 
 _LOG = logging.getLogger(__name__)
