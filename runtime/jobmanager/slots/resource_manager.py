@@ -12,24 +12,12 @@ import secrets
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
-from sluice.core import EgressMode, PeerRefused, SluiceError
+from sluice.core import PeerRefused, SluiceError
 from sluice.pki.tls import ConnectionLog
-from sluice.runtime.gateways import (
-    ENDED_UI,
-    RESOURCE_MANAGER,
-    TASK_EXECUTOR,
-    EndedUiGateway,
-    TaskExecutorGateway,
-)
-from sluice.runtime.jobmanager.errors import (
-    LogNotFound,
-    NotRegistered,
-    TaskManagerLeaves,
-    TaskManagerNotFound,
-)
+from sluice.runtime.gateways import RESOURCE_MANAGER, TASK_EXECUTOR, TaskExecutorGateway
+from sluice.runtime.jobmanager.errors import NotRegistered, TaskManagerLeaves
 from sluice.runtime.jobmanager.gateways import (
     Box,
     DriverLogRequest,
@@ -44,9 +32,10 @@ from sluice.runtime.jobmanager.slots.concurrency_limit import ConcurrencyLimit
 from sluice.runtime.jobmanager.slots.dedication import Dedication
 from sluice.runtime.jobmanager.slots.preemption import Preemption
 from sluice.runtime.jobmanager.slots.provision import Provided, Provision, ProvisionLimits
-from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve, TaskManagerSlots
+from sluice.runtime.jobmanager.slots.registered import Registered, RegisteredTaskManagers
+from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve
 from sluice.runtime.jobmanager.slots.slot_pools import SlotPools
-from sluice.runtime.jobmanager.views import QueueView, SlotView, TaskManagerView
+from sluice.runtime.jobmanager.views import QueueView, TaskManagerView
 from sluice.runtime.messages import (
     DRIVER_LOGS,
     MAX_EVENT_LOG_CHUNK_BYTES,
@@ -62,7 +51,6 @@ from sluice.runtime.messages import (
     SlotReport,
     TaskManagerRegistration,
     UiRequest,
-    WarmJvms,
 )
 from sluice.runtime.node import from_log, merge
 from sluice.runtime.placement import Placement
@@ -74,7 +62,6 @@ from sluice.runtime.rpc import (
     HeartbeatMonitor,
     RemotePeer,
 )
-from sluice.runtime.sandbox import IsolationLevel
 from sluice.runtime.scheduling_config import SchedulingConfig
 
 _LOG = logging.getLogger(__name__)
@@ -88,20 +75,6 @@ PREEMPT_SECONDS = 1.0
 MAX_NOTE_CHARACTERS = 600
 MAX_REQUESTS_AT_ONCE = 512
 """Requests to TaskManagers, for slots or to free them, that are under way at a time."""
-
-
-@dataclass(slots=True)
-class _Registered:
-    peer: RemotePeer
-    gateway: TaskExecutorGateway
-    last_heartbeat: int
-    draining: bool | None = None
-    """Whether it is to be drained; None: nobody said anything since it registered, so what it says itself counts."""
-    leaving: bool = False
-    """It has been told to leave."""
-    isolation: IsolationLevel = IsolationLevel.NONE
-    egress: EgressMode = EgressMode.OFF
-    warm: WarmJvms | None = None
 
 
 class ResourceManager(FencedRpcEndpoint):
@@ -153,7 +126,7 @@ class ResourceManager(FencedRpcEndpoint):
         self._provider_note = ""
         self._provision = None if provision is None else Provision(provision)
         self._provided = Provided(0 if provision is None else provision.least, ())
-        self._registered: dict[str, _Registered] = {}
+        self._registered = RegisteredTaskManagers()
         self._requests = ConcurrencyLimit(MAX_REQUESTS_AT_ONCE)
         self._jobs: dict[str, SlotRequirement] = {}
         self._expected: set[str] = set()
@@ -183,7 +156,7 @@ class ResourceManager(FencedRpcEndpoint):
         earlier = self._registered.get(name)
         if earlier is not None and earlier.peer is not peer:
             self.hand_off(earlier.peer.close("registered again"), failed=self.note_failure)
-        self._registered[name] = _Registered(
+        self._registered[name] = Registered(
             peer,
             peer.gateway(TaskExecutorGateway, TASK_EXECUTOR),
             self._now_ms(),
@@ -230,9 +203,7 @@ class ResourceManager(FencedRpcEndpoint):
 
     async def drain_taskmanager(self, name: str, draining: bool) -> None:
         """Give no more slots of a TaskManager and have it leave when none is held, or take that back."""
-        registered = self._registered.get(name)
-        if registered is None:
-            raise TaskManagerNotFound(f"no TaskManager {name[:64]!r} is registered", "see the list of TaskManagers")
+        registered = self._registered.named(name)
         if registered.leaving and not draining:
             raise TaskManagerLeaves(f"TaskManager {name} is empty and leaves", "start it again when it has ended")
         _LOG.info("TaskManager %s is %s", name, "to be drained" if draining else "in service again")
@@ -240,7 +211,7 @@ class ResourceManager(FencedRpcEndpoint):
         self._drain(name, registered, draining=draining)
         self._decide()
 
-    def _agree_on_draining(self, name: str, registered: _Registered, said: bool) -> None:
+    def _agree_on_draining(self, name: str, registered: Registered, said: bool) -> None:
         """Settle whether a TaskManager drains: an earlier leader may have drained it, or a message was lost."""
         if registered.draining is None:
             registered.draining = said
@@ -250,7 +221,7 @@ class ResourceManager(FencedRpcEndpoint):
             self.hand_off(registered.gateway.drain(registered.draining), failed=self._log_failure("draining"))
         self._let_go(name, again=True)
 
-    def _drain(self, name: str, registered: _Registered, *, draining: bool) -> None:
+    def _drain(self, name: str, registered: Registered, *, draining: bool) -> None:
         self.hand_off(registered.gateway.drain(draining), failed=self._log_failure(f"telling {name} to drain"))
         for job_id, allocations in self._slots.drain(name, draining=draining).items():
             requirement = self._jobs.get(job_id)
@@ -480,7 +451,7 @@ class ResourceManager(FencedRpcEndpoint):
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         """All registered TaskManagers."""
         drivers = {each.name: each for each in self._slots.of(SlotKind.DRIVER).taskmanagers}
-        return tuple(self._view(each, drivers[each.name]) for each in self._slots.taskmanagers)
+        return tuple(self._registered[each.name].view(each, drivers[each.name]) for each in self._slots.taskmanagers)
 
     async def queues(self) -> tuple[QueueView, ...]:
         """All queues, with all jobs that hold or lack slots for executors; none where none are configured."""
@@ -489,40 +460,8 @@ class ResourceManager(FencedRpcEndpoint):
 
     async def box_of(self, taskmanager: str) -> Box:
         """What a TaskManager keeps the processes of jobs in; raises ``TaskManagerNotFound``."""
-        registered = self._registered.get(taskmanager)
-        if registered is None:
-            raise TaskManagerNotFound(f"there is no TaskManager {taskmanager!r}")
+        registered = self._registered.named(taskmanager)
         return Box(isolation=registered.isolation, egress=registered.egress)
-
-    def _view(self, each: TaskManagerSlots, drivers: TaskManagerSlots) -> TaskManagerView:
-        registered = self._registered[each.name]
-        return TaskManagerView(
-            id=each.name,
-            identity=str(registered.peer.identity),
-            host=each.host,
-            slots_total=each.defaults,
-            slots_free=each.free,
-            slots=tuple(
-                SlotView(
-                    slot=slot.index,
-                    state=slot.state,
-                    job_id=slot.job_id,
-                    cores=slot.profile.cores,
-                    memory_mb=slot.profile.memory_mb,
-                )
-                for _, slot in sorted(each.slots.items())
-            ),
-            last_heartbeat=registered.last_heartbeat,
-            total=each.total,
-            free=each.free_total,
-            draining=each.draining,
-            isolation=registered.isolation,
-            egress=registered.egress,
-            driver_slots_total=drivers.defaults,
-            driver_slots_free=drivers.free,
-            drivers=tuple(slot.job_id for _, slot in sorted(drivers.slots.items()) if slot.job_id),
-            warm=registered.warm,
-        )
 
     async def connections(self) -> Evidence:
         """Mutual TLS connections of this process and of all TaskManagers."""
@@ -536,7 +475,7 @@ class ResourceManager(FencedRpcEndpoint):
 
     async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
         """A piece of an executor's log, from its TaskManager; raises ``LogNotFound``."""
-        gateway = self._gateway_for_logs(request.taskmanager)
+        gateway = self._registered.with_logs(request.taskmanager)
         return self.deferred(
             gateway.read_executor_log(
                 request.job_id, request.executor_id, request.stream, request.offset, request.limit
@@ -550,42 +489,29 @@ class ResourceManager(FencedRpcEndpoint):
 
     async def read_driver_log(self, request: DriverLogRequest) -> LogChunk:
         """A piece of a driver's log, from its TaskManager; raises ``LogNotFound``."""
-        gateway = self._gateway_for_logs(request.taskmanager)
+        gateway = self._registered.with_logs(request.taskmanager)
         return self.deferred(
             gateway.read_driver_log(request.job_id, request.attempt, request.name, request.offset, request.limit)
         )
 
     async def read_event_log(self, taskmanager: str, job_id: str, attempt: int, offset: int) -> EventLogChunk:
         """A piece of Spark's event log, from the driver's TaskManager; raises ``LogNotFound``."""
-        gateway = self._gateway_for_logs(taskmanager)
+        gateway = self._registered.with_logs(taskmanager)
         return self.deferred(gateway.read_event_log(job_id, attempt, offset, MAX_EVENT_LOG_CHUNK_BYTES))
 
     # --- Spark's UI of jobs that have ended -------------------------------------------------------------------
 
     async def ended_ui_hosts(self) -> tuple[str, ...]:
         """The TaskManagers with a sandbox; drained ones only while there is no other."""
-        able = {name: each for name, each in self._registered.items() if each.isolation is IsolationLevel.SANDBOX}
-        return tuple(name for name, each in able.items() if not each.draining) or tuple(able)
+        return self._registered.ended_ui_hosts()
 
     async def ended_ui_page(self, taskmanager: str, job_id: str, request: UiRequest) -> EndedUiAnswer:
         """A page of the UI of a job that has ended."""
-        return self.deferred(self._ended_uis(taskmanager).page(job_id, request))
+        return self.deferred(self._registered.with_ended_uis(taskmanager).page(job_id, request))
 
     async def load_ended_ui(self, taskmanager: str, piece: EventLogPiece) -> None:
         """Give a TaskManager a piece of an event log."""
-        return self.deferred(self._ended_uis(taskmanager).load(piece))
-
-    def _ended_uis(self, taskmanager: str) -> EndedUiGateway:
-        registered = self._registered.get(taskmanager)
-        if registered is None:
-            raise TaskManagerNotFound(f"TaskManager {taskmanager[:64]!r} is not there any more")
-        return registered.peer.gateway(EndedUiGateway, ENDED_UI)
-
-    def _gateway_for_logs(self, taskmanager: str) -> TaskExecutorGateway:
-        try:
-            return self._registered[taskmanager].gateway
-        except KeyError:
-            raise LogNotFound(f"TaskManager {taskmanager} is not there any more, and its logs with it") from None
+        return self.deferred(self._registered.with_ended_uis(taskmanager).load(piece))
 
     # --- inside -----------------------------------------------------------------------------------------------
 

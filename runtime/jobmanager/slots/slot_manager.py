@@ -3,8 +3,7 @@
 Slot states are Flink's. A slot is FREE; ALLOCATED once a job's request for it has been decided; ACTIVE once
 the job took it; RELEASING until its TaskManager confirms that it is free again. Requirements are
 level-triggered: a job states how many slots of which sizes it wants in total, and :meth:`SlotManager.decide` works
-until it has them. TaskManagers report all their slots with each heartbeat; where report and record differ, the
-record is corrected or the TaskManager is told to free what nobody knows.
+until it has them.
 
 First come, first served: an earlier job gets what it lacks before a later one gets anything. When nothing free is large
 enough for it, one TaskManager that could hold its slot is kept for it, so that small requests of later jobs cannot eat
@@ -18,23 +17,17 @@ import functools
 import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TypeAlias
 
 from sluice.runtime.jobmanager.gateways import SlotRequirement
+from sluice.runtime.jobmanager.slots.allocations import Allocations
 from sluice.runtime.jobmanager.slots.dedication import Dedication
 from sluice.runtime.jobmanager.slots.fair_shares import FairShares, JobClaim
 from sluice.runtime.jobmanager.slots.free_capacity import FreeCapacity
+from sluice.runtime.jobmanager.slots.job_slots import JobSlots, Missing
 from sluice.runtime.jobmanager.slots.preemption import HeldSlot, Preemption, choose_victims
 from sluice.runtime.jobmanager.slots.refusals import Refusals
 from sluice.runtime.jobmanager.slots.reservations import Reservations
-from sluice.runtime.jobmanager.slots.slot_ledger import (
-    AllocationLost,
-    Holdings,
-    Release,
-    Reserve,
-    Slot,
-    TaskManagerSlots,
-)
+from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve, Slot, TaskManagerSlots
 from sluice.runtime.jobmanager.slots.waiting_reasons import JobWaiting, WaitingReasons
 from sluice.runtime.messages import (
     MAX_SLOTS_PER_TASKMANAGER,
@@ -48,11 +41,7 @@ from sluice.runtime.messages import (
 from sluice.runtime.placement import Placement, rank
 from sluice.runtime.scheduling_config import SchedulingConfig
 
-_FREE, _ALLOCATED, _ACTIVE, _RELEASING = SlotState.FREE, SlotState.ALLOCATED, SlotState.ACTIVE, SlotState.RELEASING
-
-_NOTHING = Holdings()
-_Missing: TypeAlias = list[tuple[SlotProfile, int]]
-"""How many slots of which size a job lacks."""
+_ALLOCATED, _ACTIVE, _RELEASING = SlotState.ALLOCATED, SlotState.ACTIVE, SlotState.RELEASING
 
 
 class SlotManager:
@@ -82,21 +71,18 @@ class SlotManager:
     ) -> None:
         self._dedication = dedication
         self._scheduling = scheduling or SchedulingConfig()
-        self._known: dict[str, SlotRequirement] = {}
-        """The latest requirement of each job, those that want nothing included: whose slots they are."""
         self._movable = movable
         self._new_allocation_id = new_allocation_id
         self._placement = placement
         self._max_slots_per_user = max_slots_per_user
         self._taskmanagers: dict[str, TaskManagerSlots] = {}
         self._sizes: Counter[SlotProfile] = Counter()
-        self._requirements: dict[str, SlotRequirement] = {}
-        self._allocations: dict[str, tuple[str, Slot]] = {}
-        self._by_job: dict[str, Holdings] = {}
+        self._jobs = JobSlots(max_slots_per_user)
+        self._allocations = Allocations(self._jobs)
         self._capacity = FreeCapacity()
         self._kept: dict[str, str] = {}
         self._refusals = Refusals()
-        self._reservations = Reservations(lambda allocation_id: allocation_id in self._allocations)
+        self._reservations = Reservations(self._allocations.__contains__)
 
     # --- TaskManagers come and go ---------------------------------------------------------------------
 
@@ -122,9 +108,7 @@ class SlotManager:
             slot = taskmanager.slots.get(status.slot) or Slot(status.slot, status.profile or taskmanager.profile)
             slot.state, slot.allocation_id, slot.job_id = status.state, status.allocation_id, status.job_id
             slot.acknowledged = True
-            taskmanager.slots[slot.index] = slot
-            self._allocations[slot.allocation_id] = (name, slot)
-            self._by_job.setdefault(slot.job_id, Holdings()).add(slot, name)
+            self._allocations.add(taskmanager, slot)
         self._note_capacity(name)
 
     def lost(self, name: str) -> list[AllocationLost]:
@@ -138,23 +122,14 @@ class SlotManager:
         self._sizes += Counter()  # without those of which there are none
         self._capacity.remove(name)
         gone = [slot for slot in taskmanager.slots.values() if slot.allocation_id in self._allocations]
-        return [self._forget(slot) for slot in gone]
+        return [self._allocations.forget(slot) for slot in gone]
 
     def report(self, name: str, report: SlotReport) -> list[Release | AllocationLost]:
         """Compare what a TaskManager says about its slots with the record, and correct what differs."""
         taskmanager = self._taskmanagers.get(name)
         if taskmanager is None:
             return []
-        actions: list[Release | AllocationLost] = []
-        reported = {each.slot: each for each in report.slots if 0 <= each.slot < MAX_SLOTS_PER_TASKMANAGER}
-        for index in sorted(taskmanager.slots.keys() | reported.keys()):
-            status = reported.get(index)
-            if status is None:
-                if index < taskmanager.defaults:
-                    continue
-                status = SlotStatus(slot=index, state=_FREE)  # a carved slot that is not there any more
-            slot = taskmanager.slots.get(index) or Slot(index, status.profile or taskmanager.profile)
-            actions += self._reconcile(name, slot, status)
+        actions = self._allocations.reconcile(taskmanager, report)
         self._refusals.reported(name)
         self._note_capacity(name)
         return actions
@@ -172,7 +147,7 @@ class SlotManager:
         held: dict[str, list[str]] = {}
         for slot in taskmanager.slots.values() if draining and self._movable else ():
             if slot.state in {_ALLOCATED, _ACTIVE}:
-                self._held(slot.job_id).discard(slot, name)
+                self._jobs.give_back(slot, name)
                 held.setdefault(slot.job_id, []).append(slot.allocation_id)
         self._note_capacity(name)
         return {job_id: tuple(allocations) for job_id, allocations in held.items()}
@@ -182,53 +157,11 @@ class SlotManager:
         taskmanager = self._taskmanagers.get(name)
         return taskmanager is not None and taskmanager.draining and taskmanager.empty_of_slots
 
-    def _reconcile(self, name: str, slot: Slot, status: SlotStatus) -> list[Release | AllocationLost]:
-        if slot.state is _FREE:
-            if status.state is _FREE:
-                slot.doubted = False
-                return []
-            return self._adopt_to_release(name, slot, status)
-        if status.allocation_id == slot.allocation_id and status.state is not _FREE:
-            return self._same_allocation(name, slot, status)
-        if slot.state is _RELEASING:
-            self._free(slot)
-            return [] if status.state is _FREE else self._adopt_to_release(name, slot, status)
-        if not slot.acknowledged:
-            return []  # the request is on its way and its answer will tell
-        lost = self._forget(slot)
-        slot.clear()
-        return [lost, *([] if status.state is _FREE else self._adopt_to_release(name, slot, status))]
-
-    def _same_allocation(self, name: str, slot: Slot, status: SlotStatus) -> list[Release | AllocationLost]:
-        slot.acknowledged = True
-        if slot.state is _RELEASING:  # told before, but the word may have been lost
-            return [] if status.state is _RELEASING else [Release(name, slot.allocation_id)]
-        if status.state is _RELEASING:
-            lost = self._forget(slot)
-            self._allocations[slot.allocation_id] = (name, slot)
-            slot.state = _RELEASING
-            return [lost]
-        slot.state = status.state
-        return []
-
-    def _adopt_to_release(self, name: str, slot: Slot, status: SlotStatus) -> list[Release | AllocationLost]:
-        """The TaskManager holds something that nobody here knows."""
-        slot.state, slot.allocation_id, slot.job_id = _RELEASING, status.allocation_id, status.job_id
-        slot.acknowledged, slot.doubted = True, False
-        slot.profile = status.profile or slot.profile
-        self._taskmanagers[name].slots[slot.index] = slot
-        self._allocations[slot.allocation_id] = (name, slot)
-        return [] if status.state is _RELEASING else [Release(name, status.allocation_id)]
-
     # --- jobs want and give back ------------------------------------------------------------------------
 
     def require(self, requirement: SlotRequirement) -> None:
         """State how many slots a job wants in total; none means none any more."""
-        self._known[requirement.job_id] = requirement
-        if requirement.count > 0:
-            self._requirements[requirement.job_id] = requirement
-        else:
-            self._requirements.pop(requirement.job_id, None)
+        self._jobs.require(requirement)
 
     def decide(self) -> list[Reserve]:
         """Allocate what is free to jobs that lack some: the earliest job first, its largest slots first."""
@@ -236,11 +169,11 @@ class SlotManager:
             return self._decide_fairly()
         reserved: list[Reserve] = []
         self._kept = {}
-        allowed = self._allowances()
-        for requirement in self._requirements.values():
+        allowed = self._jobs.allowances()
+        for requirement in self._jobs:
             if not self._capacity:
                 break
-            for profile, missing in self._missing(requirement):
+            for profile, missing in self._jobs.missing(requirement.job_id):
                 wanted = min(missing, allowed[requirement.owner]) if allowed is not None else missing
                 given = self._allocate(requirement, profile, wanted)
                 if allowed is not None:
@@ -258,7 +191,8 @@ class SlotManager:
         reserved = self._fulfil_reservations(anywhere=False)
         shares = self.shares()
         while self._capacity and (ask := shares.next()) is not None:
-            given = self._allocate(self._requirements[ask.job_id], ask.profile, 1)
+            requirement = self._jobs.wanted(ask.job_id)
+            given = [] if requirement is None else self._allocate(requirement, ask.profile, 1)
             if given:
                 shares.granted(ask)
                 reserved += given
@@ -272,8 +206,8 @@ class SlotManager:
         reserved: list[Reserve] = []
         for each in self._reservations:
             job_id, wanted = each.preemption.beneficiary, each.preemption.wanted
-            requirement = self._requirements.get(job_id)
-            if requirement is None or wanted not in dict(self._missing(requirement)):
+            requirement = self._jobs.wanted(job_id)
+            if requirement is None or wanted not in dict(self._jobs.missing(job_id)):
                 self._reservations.remove(each)
                 continue
             only = "" if anywhere else each.preemption.taskmanager
@@ -293,7 +227,7 @@ class SlotManager:
         if not self._scheduling.preempts:
             return [], overdue
         claimants = set() if self._reservations.full else self.shares().claimants()
-        claimants = {each for each in claimants if self._requirements[each].ready}
+        claimants = {each for each in claimants if (wants := self._jobs.wanted(each)) is not None and wants.ready}
         possible = self._choose_victims(claimants) if claimants else []
         waited = self._reservations.waited(
             {each.beneficiary for each in possible}, now, self._scheduling.preemption_wait
@@ -302,8 +236,8 @@ class SlotManager:
         for each in chosen:
             self._reservations.add(each, now + self._scheduling.preemption_grace)
             for victim in each.victims:
-                name, slot = self._allocations[victim.allocation_id]
-                self._held(victim.job_id).discard(slot, name)
+                if (found := self._allocations.get(victim.allocation_id)) is not None:
+                    self._jobs.give_back(found[1], found[0])
         return chosen, overdue
 
     def _choose_victims(self, beneficiaries: Collection[str]) -> list[Preemption]:
@@ -314,11 +248,11 @@ class SlotManager:
     def _held_slots(self) -> list[HeldSlot]:
         """The slots that jobs use and that could be taken, the earliest first."""
         return [
-            HeldSlot(allocation_id, slot.job_id, name, slot.profile)
-            for allocation_id, (name, slot) in self._allocations.items()
+            HeldSlot(slot.allocation_id, slot.job_id, name, slot.profile)
+            for name, slot in self._allocations
             if slot.state is _ACTIVE
-            and slot.job_id in self._known
-            and allocation_id in self._held(slot.job_id).allocations
+            and slot.job_id in self._jobs
+            and slot.allocation_id in self._jobs.held(slot.job_id).allocations
         ]
 
     def shares(self, wanting: Collection[str] | None = None) -> FairShares:
@@ -328,56 +262,14 @@ class SlotManager:
         return FairShares(self._scheduling, capacity, self.claims(wanting), self._max_slots_per_user)
 
     def claims(self, wanting: Collection[str] | None = None) -> list[JobClaim]:
-        """What each job holds and lacks, in the order in which they came.
-
-        A slot that was taken for a job counts as held by it, not as lacking.
-        """
-        jobs = [*self._requirements.values()]
-        jobs += (each for job_id, each in self._known.items() if job_id not in self._requirements)
-        coming = self._reservations.by_job()
-        return [
-            self._claim(
-                each,
-                self._missing(each) if wanting is None or each.job_id in wanting else [],
-                coming.get(each.job_id, Counter()),
-            )
-            for each in jobs
-        ]
-
-    def _claim(self, requirement: SlotRequirement, missing: _Missing, coming: Counter[SlotProfile]) -> JobClaim:
-        return JobClaim(
-            requirement.job_id,
-            requirement.owner,
-            requirement.groups,
-            requirement.queue,
-            requirement.priority,
-            [(profile, count - coming[profile]) for profile, count in missing],
-            self._held(requirement.job_id).by_profile + coming,
-        )
-
-    def _missing(self, requirement: SlotRequirement) -> _Missing:
-        """What a job lacks, the largest slots first."""
-        held = self._held(requirement.job_id).by_profile
-        lacking = [(each.profile, each.count - held[each.profile]) for each in requirement.wanted]
-        # No TaskManager carves a slot of nothing, whoever asks for one.
-        lacking = [(size, count) for size, count in lacking if count > 0 and min(size.cores, size.memory_mb) > 0]
-        return sorted(lacking, key=lambda each: (each[0].memory_mb, each[0].cores), reverse=True)
-
-    def _allowances(self) -> Counter[str] | None:
-        """The number of slots that each user may still get; None: any number."""
-        if self._max_slots_per_user <= 0:
-            return None
-        allowed = Counter({each.owner: self._max_slots_per_user for each in self._requirements.values()})
-        for job_id, held in self._by_job.items():
-            if (requirement := self._requirements.get(job_id)) is not None:
-                allowed[requirement.owner] -= len(held.allocations)
-        return Counter({owner: max(0, count) for owner, count in allowed.items()})
+        """What each job holds and lacks, as :meth:`JobSlots.claims` says."""
+        return self._jobs.claims(self._reservations.by_job(), wanting)
 
     def _allocate(
         self, requirement: SlotRequirement, profile: SlotProfile, missing: int, only: str = ""
     ) -> list[Reserve]:
         """Reserve up to ``missing`` slots of one size; ``only``: on this TaskManager."""
-        held = self._held(requirement.job_id).spread
+        held = self._jobs.held(requirement.job_id).spread
         known: dict[tuple[int, SlotProfile], tuple[float, float]] = {}
         """Most TaskManagers are alike: those with as much free, of which the job holds as many slots, rank the same."""
 
@@ -405,7 +297,7 @@ class SlotManager:
             if slot is None:
                 continue  # as many slots as a TaskManager may have
             reserved.append(self._reserve(name, slot, requirement))
-            held = self._held(requirement.job_id).spread
+            held = self._jobs.held(requirement.job_id).spread
             if self._room(taskmanager, requirement.job_id).fits(profile):
                 heapq.heappush(queue, ranked(taskmanager))
         return reserved
@@ -433,9 +325,7 @@ class SlotManager:
     def _reserve(self, name: str, slot: Slot, requirement: SlotRequirement) -> Reserve:
         slot.state, slot.job_id, slot.acknowledged = _ALLOCATED, requirement.job_id, False
         slot.allocation_id = self._new_allocation_id()
-        self._taskmanagers[name].slots[slot.index] = slot
-        self._allocations[slot.allocation_id] = (name, slot)
-        self._by_job.setdefault(requirement.job_id, Holdings()).add(slot, name)
+        self._allocations.add(self._taskmanagers[name], slot)
         if self._dedication is not None:
             self._dedication.take(name, requirement.job_id)
         self._note_capacity(name)
@@ -459,8 +349,8 @@ class SlotManager:
 
     def acknowledged(self, allocation_id: str) -> None:
         """The TaskManager has reserved the slot."""
-        if allocation_id in self._allocations:
-            name, slot = self._allocations[allocation_id]
+        if (found := self._allocations.get(allocation_id)) is not None:
+            name, slot = found
             slot.acknowledged = True
             self._refusals.accepted(name, slot.job_id)
 
@@ -474,7 +364,7 @@ class SlotManager:
         if found is not None:
             name, slot = found
             self._refusals.refused(name, slot.job_id)
-            self._free(slot, doubted=True)
+            self._free(name, slot, doubted=True)
 
     def release(self, allocation_id: str) -> list[Release]:
         """The job gives an allocation back; nothing to do when it is gone already."""
@@ -482,7 +372,7 @@ class SlotManager:
         if found is None or found[1].state is _RELEASING:
             return []
         name, slot = found
-        self._held(slot.job_id).discard(slot, name)
+        self._jobs.give_back(slot, name)
         slot.state = _RELEASING
         return [Release(name, allocation_id)]
 
@@ -490,14 +380,13 @@ class SlotManager:
         """The TaskManager confirms that the slot is free."""
         found = self._allocations.get(allocation_id)
         if found is not None and found[1].state is _RELEASING:
-            self._free(found[1])
+            self._free(*found)
 
     def release_job(self, job_id: str) -> list[Release]:
         """The job is over: it wants nothing, and everything it holds goes back."""
-        self._requirements.pop(job_id, None)
-        self._known.pop(job_id, None)
+        self._jobs.end(job_id)
         self._refusals.job_ended(job_id)
-        held = self._held(job_id).allocations
+        held = self._jobs.held(job_id).allocations
         draining = {
             slot.allocation_id
             for each in self._taskmanagers.values()
@@ -507,28 +396,18 @@ class SlotManager:
         }
         taken = self._reservations.victims(job_id)
         releases = [release for each in sorted(held | draining | taken) for release in self.release(each)]
-        self._by_job.pop(job_id, None)
+        self._jobs.drop(job_id)
         return releases
 
     # --- what is there ----------------------------------------------------------------------------------
 
-    def unmet(self) -> _Missing:
+    def unmet(self) -> Missing:
         """What jobs lack and may have: how many slots of which size."""
         return [(profile, count) for _, profile, count in self.unmet_by_job()]
 
     def unmet_by_job(self) -> list[tuple[str, SlotProfile, int]]:
         """The same, with the job."""
-        if self._scheduling.queues:
-            return self.shares().demand()
-        allowed, unmet = self._allowances(), []
-        for requirement in self._requirements.values():
-            for profile, missing in self._missing(requirement):
-                count = missing
-                if allowed is not None:
-                    count = min(missing, allowed[requirement.owner])
-                    allowed[requirement.owner] -= count
-                unmet.append((requirement.job_id, profile, count))
-        return unmet
+        return self.shares().demand() if self._scheduling.queues else self._jobs.unmet()
 
     @property
     def taskmanagers(self) -> tuple[TaskManagerSlots, ...]:
@@ -542,24 +421,22 @@ class SlotManager:
 
     def pending_reason(self, job_id: str) -> str:
         """Why a job does not have all the slots it wants, as of the last decision; empty when it has."""
-        requirement = self._requirements.get(job_id)
+        requirement = self._jobs.wanted(job_id)
         why = self.why_pending(job_id)
         if requirement is None or not why:
             return ""
-        lacking = sum(count for _, count in self._missing(requirement))
-        return f"{requirement.count - lacking} of {requirement.count} slots: {why}"
+        return f"{requirement.count - self.lacks(job_id)} of {requirement.count} slots: {why}"
 
     def why_pending(self, job_id: str, shares: FairShares | None = None) -> str:
         """The same without how many it has; ``shares``: as of now, if somebody has them already."""
-        requirement = self._requirements.get(job_id)
-        missing = [] if requirement is None else self._missing(requirement)
-        if requirement is None or not missing:
+        requirement = self._jobs.wanted(job_id)
+        if requirement is None or not self._jobs.missing(job_id):
             return ""
         if shares is None and self._scheduling.queues:
             shares = self.shares()
-        allowed, due_at = None if shares is not None else self._allowances(), self._reservations.due_at(job_id)
+        allowed, due_at = None if shares is not None else self._jobs.allowances(), self._reservations.due_at(job_id)
         waiting = JobWaiting(
-            self._claim(requirement, missing, Counter()),
+            self._jobs.claim(job_id, {}),
             self._reservations.by_job().get(job_id, Counter()),
             allowed=None if allowed is None else allowed[requirement.owner],
             preempts_after=None if due_at is None else self._scheduling.preemption_wait,
@@ -568,17 +445,15 @@ class SlotManager:
 
     def holds(self, job_id: str) -> int:
         """How many slots a job has."""
-        return len(self._held(job_id).allocations)
+        return len(self._jobs.held(job_id).allocations)
 
     def lacks(self, job_id: str) -> int:
         """How many slots a job wants besides."""
-        requirement = self._requirements.get(job_id)
-        return 0 if requirement is None else sum(count for _, count in self._missing(requirement))
+        return sum(count for _, count in self._jobs.missing(job_id))
 
     def expected_by(self, job_id: str) -> float | None:
         """When the job has its next slot at the latest, by the clock of :meth:`preempt`; None: nobody knows."""
-        requirement = self._requirements.get(job_id)
-        if requirement is None or not self._missing(requirement):
+        if not self._jobs.missing(job_id):
             return None
         deadline, due_at = self._reservations.deadline(job_id), self._reservations.due_at(job_id)
         if deadline is None and due_at is not None:
@@ -608,20 +483,10 @@ class SlotManager:
     def _open(self) -> Iterator[TaskManagerSlots]:
         return (each for each in self._taskmanagers.values() if not each.draining)
 
-    def _held(self, job_id: str) -> Holdings:
-        return self._by_job.get(job_id, _NOTHING)
-
     # --- bookkeeping --------------------------------------------------------------------------------------
 
-    def _forget(self, slot: Slot) -> AllocationLost:
-        name, _ = self._allocations.pop(slot.allocation_id, ("", slot))
-        self._held(slot.job_id).discard(slot, name)
-        return AllocationLost(slot.job_id, slot.allocation_id)
-
-    def _free(self, slot: Slot, *, doubted: bool = False) -> None:
-        name, _ = self._allocations.get(slot.allocation_id, ("", slot))
-        self._forget(slot)
-        slot.clear(doubted=doubted)
+    def _free(self, name: str, slot: Slot, *, doubted: bool = False) -> None:
+        self._allocations.free(slot, doubted=doubted)
         self._note_capacity(name)
 
     def _note_capacity(self, name: str) -> None:

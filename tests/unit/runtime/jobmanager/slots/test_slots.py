@@ -589,7 +589,7 @@ class SlotModel(RuleBasedStateMachine):
     @property
     def counted(self) -> set[str]:
         """What counts as held: all that is allocated but what was on a TaskManager when that was drained."""
-        return {each for job in (ONE, TWO, THREE) for each in self.slots._held(job).allocations}
+        return {each for job in (ONE, TWO, THREE) for each in self.slots._jobs.held(job).allocations}
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), lost=st.booleans())
@@ -658,7 +658,7 @@ class SlotModel(RuleBasedStateMachine):
         assert self.slots._capacity.sizes() == with_room
         assert self.slots._sizes == Counter(each.total for each in self.slots.taskmanagers)
         for job in (ONE, TWO, THREE):
-            held = self.slots._held(job)
+            held = self.slots._jobs.held(job)
             mine = [
                 (each.name, slot)
                 for each in self.slots.taskmanagers
