@@ -6,13 +6,14 @@ so that ``sluice config show`` can tell.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
@@ -49,35 +50,6 @@ ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20
 CONFIG_FILE = "sluice.toml"
 
-SECTIONS: dict[str, type[msgspec.Struct]] = {
-    "pki": PkiConfig,
-    "ca": CaConfig,
-    "jobmanager": JobManagerConfig,
-    "taskmanager": TaskManagerConfig,
-    "spark": SparkConfig,
-    "jobs": JobsConfig,
-    "connect": ConnectConfig,
-    "ha": HaConfig,
-    "shuffle": ShuffleConfig,
-    "restart": RestartConfig,
-    "streaming": StreamingConfig,
-    "resources": ResourcesConfig,
-    "pods": PodsConfig,
-    "limits": LimitsConfig,
-    "scheduling": SchedulingConfig,
-    "isolation": IsolationConfig,
-    "egress": EgressConfig,
-    "secrets": SecretsConfig,
-    "warm": WarmConfig,
-    "history": HistoryConfig,
-    "notify": NotifyConfig,
-    "log": LogConfig,
-    "tracing": TracingConfig,
-    "kubernetes": KubernetesConfig,
-    "yarn": YarnConfig,
-    "gateway": GatewayConfig,
-}
-
 DEFAULT = "default"
 FLAG = "flag"
 EMBEDDED = "default of a cluster of this machine"
@@ -112,11 +84,11 @@ class Configuration:
     warm: WarmConfig
     history: HistoryConfig
     notify: NotifyConfig
-    gateway: GatewayConfig
     log: LogConfig
     tracing: TracingConfig
     kubernetes: KubernetesConfig
     yarn: YarnConfig
+    gateway: GatewayConfig
     origins: Mapping[str, str]
 
     @property
@@ -128,28 +100,8 @@ class Configuration:
     @property
     def runtime(self) -> RuntimeConfig:
         """What JobManagers and TaskManagers are started with."""
-        return RuntimeConfig(
-            trust_domain=self.pki.trust_domain,
-            jobmanager=self.jobmanager,
-            taskmanager=self.taskmanager,
-            spark=self.spark,
-            jobs=self.jobs,
-            connect=self.connect,
-            ha=self.ha,
-            shuffle=self.shuffle,
-            restart=self.restart,
-            streaming=self.streaming,
-            resources=self.resources,
-            pods=self.pods,
-            limits=self.limits,
-            scheduling=self.scheduling,
-            isolation=self.isolation,
-            egress=self.egress,
-            secrets=self.secrets,
-            warm=self.warm,
-            history=self.history,
-            notify=self.notify,
-        )
+        sections = {name: getattr(self, name) for name in RuntimeConfig.__struct_fields__ if name in SECTIONS}
+        return RuntimeConfig(trust_domain=self.pki.trust_domain, **sections)
 
     def embedded(self) -> Configuration:
         """As for a whole cluster of this machine, whose shuffles go through the service if nobody says otherwise.
@@ -161,7 +113,8 @@ class Configuration:
         known = self._as_issuer()
         if known.origins["shuffle.enabled"] != DEFAULT or known.ha.mode != "embedded":
             return known
-        shuffle = _checked(check_shuffle, msgspec.structs.replace(known.shuffle, enabled=True))
+        with _refusing():
+            shuffle = check_shuffle(msgspec.structs.replace(known.shuffle, enabled=True))
         return replace(known, shuffle=shuffle, origins={**known.origins, "shuffle.enabled": EMBEDDED})
 
     def _as_issuer(self) -> Configuration:
@@ -178,6 +131,12 @@ class Configuration:
             for section in SECTIONS
             for key, value in msgspec.to_builtins(getattr(self, section)).items()
         }
+
+
+SECTIONS: Mapping[str, type[msgspec.Struct]] = {
+    name: section for name, section in get_type_hints(Configuration).items() if name != "origins"
+}
+"""The tables of a configuration file, in the order in which they are documented."""
 
 
 def find_config_file(explicit: Path | None, home: Path) -> Path | None:
@@ -210,53 +169,21 @@ def load(
             for key, value in values.items():
                 merged[section][key] = value
                 origins[f"{section}.{key}"] = origin
-    isolation = _convert("isolation", merged, origins, IsolationConfig)
-
-    def check_egress(egress: EgressConfig) -> EgressConfig:
-        egress_mode(egress, isolation.level)
-        return egress
-
-    return Configuration(
-        pki=_convert("pki", merged, origins, PkiConfig),
-        ca=_convert("ca", merged, origins, CaConfig),
-        jobmanager=_convert("jobmanager", merged, origins, JobManagerConfig),
-        taskmanager=_convert("taskmanager", merged, origins, TaskManagerConfig),
-        spark=_convert("spark", merged, origins, SparkConfig),
-        jobs=_checked(_check_jobs, _convert("jobs", merged, origins, JobsConfig)),
-        connect=_convert("connect", merged, origins, ConnectConfig),
-        ha=_checked(check_ha, _convert("ha", merged, origins, HaConfig)),
-        shuffle=_checked(check_shuffle, _convert("shuffle", merged, origins, ShuffleConfig)),
-        restart=_convert("restart", merged, origins, RestartConfig),
-        streaming=_convert("streaming", merged, origins, StreamingConfig),
-        resources=_convert("resources", merged, origins, ResourcesConfig),
-        pods=_convert("pods", merged, origins, PodsConfig),
-        limits=_convert("limits", merged, origins, LimitsConfig),
-        scheduling=_convert("scheduling", merged, origins, SchedulingConfig),
-        isolation=isolation,
-        egress=_checked(check_egress, _convert("egress", merged, origins, EgressConfig)),
-        secrets=_convert("secrets", merged, origins, SecretsConfig),
-        warm=_convert("warm", merged, origins, WarmConfig),
-        history=_convert("history", merged, origins, HistoryConfig),
-        notify=_convert("notify", merged, origins, NotifyConfig),
-        gateway=_convert("gateway", merged, origins, GatewayConfig),
-        log=_convert("log", merged, origins, LogConfig),
-        tracing=_convert("tracing", merged, origins, TracingConfig),
-        kubernetes=_convert("kubernetes", merged, origins, KubernetesConfig),
-        yarn=_convert("yarn", merged, origins, YarnConfig),
-        origins=origins,
-    )
+    sections: dict[str, Any] = {name: _convert(name, merged, origins, struct) for name, struct in SECTIONS.items()}
+    configuration = Configuration(**sections, origins=origins)
+    with _refusing():
+        check_allow_conf(configuration.jobs.allow_conf)
+        egress_mode(configuration.egress, configuration.isolation.level)
+        return replace(configuration, ha=check_ha(configuration.ha), shuffle=check_shuffle(configuration.shuffle))
 
 
-def _checked(check: Callable[[_Section], _Section], config: _Section) -> _Section:
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """What a check refuses is an error of the configuration."""
     try:
-        return check(config)
+        yield
     except SluiceError as error:
         raise UsageError(f"configuration: {error.what}", error.remedy) from error
-
-
-def _check_jobs(config: JobsConfig) -> JobsConfig:
-    check_allow_conf(config.allow_conf)
-    return config
 
 
 def _convert(section: str, merged: _Layer, origins: Mapping[str, str], struct: type[_Section]) -> _Section:
