@@ -40,8 +40,7 @@ from sluice.gateway.envoy_config import (
     route_configuration,
 )
 from sluice.gateway.proxy import EnvoyPaths, EnvoyProcess, legs_of
-from sluice.gateway.service import run_envoy
-from sluice.gateway.service.processes import route_file
+from sluice.gateway.service import route_file, run_envoy
 from sluice.pki import PkiConfig, Role, SpiffeId
 from sluice.pki.assertions import Credential, Principal
 from sluice.pki.issuing import LocalIssuer

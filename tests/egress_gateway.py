@@ -22,7 +22,7 @@ from sluice.core.files import write_secret
 from sluice.core.home import Home
 from sluice.core.unix_socket import listen_unix
 from sluice.gateway.config import EDGE_NAME, ENVOY_NAME, GatewayConfig
-from sluice.gateway.service.processes import route_file, run_auth, run_envoy
+from sluice.gateway.service import route_file, run_auth, run_envoy
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_identity

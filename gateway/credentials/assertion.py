@@ -2,7 +2,7 @@
 
 Made by the auth service with the keys of :mod:`sluice.gateway.credentials.signing_keys`; form and verification are in
 ``pki.assertions.tokens``. The public keys are published in a file of the home, for processes on this machine, and over
-mutual TLS (:mod:`sluice.gateway.service.processes`) for those on others.
+mutual TLS (:mod:`sluice.gateway.service.auth_process`) for those on others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 from .acme import (
     ACME_HTTP as ACME_HTTP,
-    acme_clusters as acme_clusters,
-    http_challenge_listeners as http_challenge_listeners,
     http_challenge_routes as http_challenge_routes,
-    with_tls_challenges as with_tls_challenges,
 )
 from .clusters import edge_clusters as edge_clusters
 from .edge import (
@@ -15,6 +12,7 @@ from .edge import (
 from .egress import (
     EGRESS as EGRESS,
     INTERNAL_LISTENER_HEADER as INTERNAL_LISTENER_HEADER,
+    NO_EGRESS as NO_EGRESS,
     is_on as is_on,
 )
 from .headers import (

@@ -48,6 +48,9 @@ _ROUTER = "envoy.extensions.filters.http.router.v3.Router"
 _HEADER_MUTATION = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
 
 
+NO_EGRESS = EgressConfig(mode=EgressSetting.OFF)
+
+
 def is_on(config: EgressConfig) -> bool:
     """Whether there is a way out for jobs at all."""
     return config.mode in {EgressSetting.ENFORCE, EgressSetting.AUDIT}

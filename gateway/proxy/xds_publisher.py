@@ -15,7 +15,6 @@ import msgspec
 from sluice.core import (
     CachedFile,
     EgressConfig,
-    EgressSetting,
     SluiceError,
     end_tasks,
     make_private_directory,
@@ -27,6 +26,7 @@ from sluice.gateway.authz import PolicyFile, RouteTable
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.credentials import PassKeys, Revocations, RevocationSet
 from sluice.gateway.envoy_config import (
+    NO_EGRESS,
     SOURCE,
     Collector,
     EdgeInputs,
@@ -163,7 +163,7 @@ async def publishing(
         routes=(),
         grants=Grants({}),
         collector=collector,
-        egress=egress or EgressConfig(mode=EgressSetting.OFF),
+        egress=egress or NO_EGRESS,
     )
     publisher = EdgePublisher(service.board, service.status, sources, inputs, copy=copy)
     publisher.refresh()

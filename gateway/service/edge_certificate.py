@@ -5,29 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from sluice.core import CERTIFICATE_FILE_NOT_AFTER, Home, SluiceError, end_tasks, utc_now
 from sluice.gateway.acme import AcmeAgent, issued_files
-from sluice.gateway.config import GatewayConfig
+from sluice.gateway.config import EDGE_NAME, ENVOY_NAME, GatewayConfig
 from sluice.gateway.envoy_config import ACME_HTTP
 from sluice.gateway.listening import require_free_port
 from sluice.gateway.proxy import CertificateFiles, EnvoyAdmin
+from sluice.gateway.service.announcements import acme_announcement, publish
 from sluice.gateway.xds import XdsStatus
+from sluice.pki import Role
 
 _LOG = logging.getLogger(__name__)
 
 ACME_CERTIFICATE = "certificate of gateway.acme"
 """In the status report."""
 
-Announce = Callable[[Path, str, int], Callable[[], None]]
-"""Publishes an address in a file; returns what withdraws it."""
 
-
-def acme_announcement(home: Home) -> Path:
-    """The file with the address of the listener for ACME challenges over http-01, while Envoy has it."""
-    return home.run / "endpoints" / "acme-http.json"
+def edge_directory(home: Home) -> Path:
+    """Where the public certificate is; in a home of earlier versions it took the place of the internal one."""
+    directory = home.identity(Role.GATEWAY, EDGE_NAME)
+    return directory if directory.exists() else home.identity(Role.GATEWAY, ENVOY_NAME)
 
 
 def require_free_challenge_port(config: GatewayConfig) -> None:
@@ -59,9 +59,7 @@ def certificate_files(home: Home, config: GatewayConfig) -> CertificateFiles | N
 
 
 @contextlib.asynccontextmanager
-async def renewing(
-    home: Home, config: GatewayConfig, envoy: EnvoyAdmin, status: XdsStatus, announce: Announce
-) -> AsyncIterator[None]:
+async def renewing(home: Home, config: GatewayConfig, envoy: EnvoyAdmin, status: XdsStatus) -> AsyncIterator[None]:
     """Order certificates of the ACME server, if there is one, while ``envoy`` serves; say where http-01 is answered."""
     if config.acme is None:
         yield
@@ -76,7 +74,7 @@ async def renewing(
     with contextlib.ExitStack() as announced:
         if config.acme.challenge == "http-01":
             port = await envoy.until_listening(ACME_HTTP)
-            announced.callback(announce(acme_announcement(home), config.host, port))
+            announced.callback(publish(acme_announcement(home), config.host, port))
             _LOG.info("Envoy answers ACME challenges on %s:%d, and nothing else there", config.host, port)
         agent = AcmeAgent(home, config.acme, config.server_names, tell)
         running = asyncio.create_task(agent.run(), name="acme")

@@ -11,7 +11,7 @@ import msgspec
 
 from sluice.core import Home, write_secret
 from sluice.gateway.config import GatewayConfig, SharedStoreConfig, envoy_names
-from sluice.gateway.service.processes import auth_announcement, envoy_announcement, route_file
+from sluice.gateway.service import auth_announcement, envoy_announcement, route_file
 from sluice.gateway.shared_store import bind
 from sluice.pki import Role
 from sluice.pki.spiffe_id import SpiffeId
@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 from sluice.core.home import Home
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.service.processes import run_auth, run_envoy
+from sluice.gateway.service import run_auth, run_envoy
 
 role, name, home, domain, config, port = sys.argv[1:]
 run = {"auth": run_auth, "envoy": run_envoy}[role]

@@ -30,7 +30,7 @@ from sluice.gateway.config import EDGE_NAME, GatewayConfig
 from sluice.gateway.credentials.api_tokens import TokenBook
 from sluice.gateway.credentials.token_file import create_token, token_file
 from sluice.gateway.principal import AccessRole
-from sluice.gateway.service.processes import route_file, run_auth, run_envoy
+from sluice.gateway.service import route_file, run_auth, run_envoy
 from sluice.pki.assertions.tokens import HEADER, REST_AUDIENCE
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_identity

@@ -24,7 +24,7 @@ from sluice.core.home import Home
 from sluice.gateway.config import AUTH_NAME, ENVOY_NAME, GatewayConfig
 from sluice.gateway.principal import AccessRole
 from sluice.gateway.proxy.bootstrap import EnvoyPaths
-from sluice.gateway.service.processes import route_file, run_auth, run_envoy
+from sluice.gateway.service import route_file, run_auth, run_envoy
 from sluice.pki.authorities.signing import to_pem
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.config import PkiConfig

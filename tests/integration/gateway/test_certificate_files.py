@@ -24,7 +24,7 @@ from sluice.core.home import Home
 from sluice.gateway.config import EDGE_NAME, GatewayConfig
 from sluice.gateway.errors import EdgeCertificateError
 from sluice.gateway.principal import AccessRole
-from sluice.gateway.service.processes import route_file, run_envoy
+from sluice.gateway.service import route_file, run_envoy
 from sluice.gateway.xds.status import read_status, status_file
 from sluice.pki.authorities import to_pem
 from sluice.pki.channels import Channel

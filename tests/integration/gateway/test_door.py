@@ -11,7 +11,7 @@ from sluice.gateway.audit_log.log import audit_file
 from sluice.gateway.audit_log.verification import verify_log
 from sluice.gateway.credentials.token_file import TokenStore, token_file
 from sluice.gateway.principal import AccessRole
-from sluice.gateway.service.processes import route_file
+from sluice.gateway.service import route_file
 from sluice.pki.assertions.principal import TokenId
 from tests.integration.gateway.conftest import ROUTES, Gateway, eventually
 

@@ -28,11 +28,12 @@ from sluice.gateway.audit_log.log import audit_file
 from sluice.gateway.config import EDGE_NAME, ExtAuthzConfig, GatewayConfig
 from sluice.gateway.credentials.token_file import create_token
 from sluice.gateway.principal import AccessRole
+from sluice.gateway.service import route_file, run_auth
+from sluice.gateway.service.announcements import ext_authz_announcement
 from sluice.gateway.service.assembly import auth_service
 from sluice.gateway.service.checks import CheckService
 from sluice.gateway.service.grpc_authz import SERVICE
 from sluice.gateway.service.grpc_server import MAX_MESSAGE_BYTES, allowed_clients, ext_authz_listener
-from sluice.gateway.service.processes import ext_authz_announcement, route_file, run_auth
 from sluice.pki.assertions.tokens import HEADER, REST_AUDIENCE
 from sluice.pki.identities.directory import write_identity
 from sluice.pki.spiffe_id import Role, SpiffeId

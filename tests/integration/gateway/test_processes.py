@@ -27,7 +27,7 @@ from sluice.gateway.errors import (
     GatewayError,
     ListenError,
 )
-from sluice.gateway.service.processes import route_file, run_auth, run_envoy
+from sluice.gateway.service import route_file, run_auth, run_envoy
 from sluice.pki.spiffe_id import Role
 from tests.integration.gateway.conftest import ROUTES, TRUST_DOMAIN, EdgeAuthority, Gateway, eventually
 
@@ -36,8 +36,8 @@ RUN_ENVOY = """
 import asyncio, sys
 from pathlib import Path
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.service.processes import run_auth
-from sluice.gateway.service.processes import run_envoy
+from sluice.gateway.service import run_auth
+from sluice.gateway.service import run_envoy
 from sluice.core.home import Home
 
 async def main(home, trust_domain):

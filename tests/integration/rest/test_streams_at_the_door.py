@@ -26,7 +26,7 @@ from sluice.gateway.credentials.session_store import revoke_sessions
 from sluice.gateway.credentials.token_file import TokenStore, create_token
 from sluice.gateway.credentials.users import UserStore
 from sluice.gateway.principal import AccessRole
-from sluice.gateway.service.processes import route_file, run_auth, run_envoy
+from sluice.gateway.service import route_file, run_auth, run_envoy
 from sluice.pki.assertions.open_streams import CheckHolders, Holders
 from sluice.pki.assertions.principal import CertificateId
 from sluice.pki.issuing.issuer import LocalIssuer

@@ -19,7 +19,7 @@ from sluice.core.files import write_secret
 from sluice.core.home import Home
 from sluice.core.tasks import end_tasks
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.service.processes import route_file
+from sluice.gateway.service import route_file
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
 from sluice.pki.assertions.open_streams import CheckHolders, OpenStreams
 from sluice.pki.spiffe_id import Role

@@ -23,7 +23,7 @@ from sluice.core.files import write_secret
 from sluice.core.home import Home
 from sluice.gateway.config import ENVOY_NAME, GatewayConfig, auth_names, envoy_names
 from sluice.gateway.proxy.bootstrap import EnvoyPaths
-from sluice.gateway.service.processes import auth_announcement, envoy_announcement, route_file
+from sluice.gateway.service import auth_announcement, envoy_announcement, route_file
 from tests.integration.gateway.conftest import ROUTES, TRUST_DOMAIN, BackgroundLoop, EdgeAuthority, Gateway, eventually
 from tests.waiting import wait_until
 
@@ -37,7 +37,7 @@ from pathlib import Path
 import msgspec
 from sluice.core.home import Home
 from sluice.gateway.config import GatewayConfig
-from sluice.gateway.service.processes import run_auth, run_envoy
+from sluice.gateway.service import run_auth, run_envoy
 
 role, name, home, domain, config = sys.argv[1:]
 run = {"auth": run_auth, "envoy": run_envoy}[role]

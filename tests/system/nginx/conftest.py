@@ -23,7 +23,7 @@ from sluice.gateway.audit_log.access_log_reader import access_file
 from sluice.gateway.config import ENVOY_NAME, GatewayConfig
 from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
 from sluice.gateway.proxy.nginx import CONFIGURATION, NginxPaths, render_nginx
-from sluice.gateway.service.processes import route_file
+from sluice.gateway.service import route_file
 from sluice.pki.spiffe_id import Role
 from tests.free_ports import free_port
 from tests.integration.gateway.conftest import (

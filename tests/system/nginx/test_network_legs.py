@@ -24,7 +24,7 @@ from sluice.gateway.proxy.nginx import (
     NginxPaths,
     render_nginx,
 )
-from sluice.gateway.service.processes import route_file, run_auth
+from sluice.gateway.service import route_file, run_auth
 from sluice.pki.authorities.openssl_anchors import trusted_pem
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_identity, write_identity

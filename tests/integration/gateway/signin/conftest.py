@@ -21,8 +21,8 @@ from sluice.core.home import Home
 from sluice.gateway.audit_log.log import audit_file
 from sluice.gateway.config import GatewayConfig, IssuerConfig, OidcConfig
 from sluice.gateway.service.assembly import auth_service, route_file
+from sluice.gateway.service.auth_process import MAX_CHECK_LINE_BYTES
 from sluice.gateway.service.ext_authz import AuthService
-from sluice.gateway.service.processes import MAX_CHECK_LINE_BYTES
 from tests.identity_provider import CLIENT_ID, IdentityProvider, identity_provider, provider_tls
 
 TRUST_DOMAIN = "signin.test"

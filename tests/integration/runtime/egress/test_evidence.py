@@ -28,7 +28,7 @@ from sluice.gateway.audit_log.chain import AuditRecord
 from sluice.gateway.audit_log.log import audit_directory
 from sluice.gateway.audit_log.verification import read_records, verify_log
 from sluice.gateway.config import AUTH_NAME, GatewayConfig
-from sluice.gateway.service.processes import route_file, run_auth
+from sluice.gateway.service import route_file, run_auth
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.egress import BoxId, Destination, EgressJournal, EgressReporter, reporting_egress

@@ -1,0 +1,203 @@
+"""Envoy in front of the auth service: started here, or by somebody else, and given its secrets until cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from sluice.core import (
+    EgressConfig,
+    Home,
+    clear_stale_socket,
+    egress_endpoint,
+    make_private_directory,
+    utc_now,
+    write_secret,
+)
+from sluice.gateway.acme import ChallengeResources
+from sluice.gateway.audit_export import exporting
+from sluice.gateway.audit_log import AuditLog, audit_file, keeping, make_access_log, rotating
+from sluice.gateway.config import ENVOY_NAME, GatewayConfig, envoy_names
+from sluice.gateway.envoy_config import EGRESS, NO_EGRESS, is_on, load_source
+from sluice.gateway.errors import BootstrapError, EnvoyFailed
+from sluice.gateway.listening import require_free_port
+from sluice.gateway.proxy import (
+    SOURCE,
+    EnvoyAdmin,
+    EnvoyElsewhere,
+    EnvoyPaths,
+    EnvoyProcess,
+    SecretFeed,
+    Secrets,
+    Side,
+    UseReports,
+    legs_of,
+    render,
+)
+from sluice.gateway.service.announcements import envoy_announcement, publish
+from sluice.gateway.service.edge_certificate import (
+    certificate_files,
+    edge_directory,
+    renewing,
+    require_free_challenge_port,
+)
+from sluice.gateway.xds import XdsStatus, status_file, xds_service
+from sluice.pki import Role
+
+_LOG = logging.getLogger(__name__)
+
+
+async def run_envoy(
+    home: Home,
+    config: GatewayConfig,
+    trust_domain: str,
+    name: str = ENVOY_NAME,
+    *,
+    rest: tuple[str, int] | None = None,
+    elsewhere: bool = False,
+    egress: EgressConfig | None = None,
+) -> None:
+    """Run Envoy until cancelled; ``run/endpoints/envoy.json`` has its address once it accepts.
+
+    What changes in its identity directories (certificates, anchors, revocation lists) counts within seconds, without
+    a restart.
+
+    Args:
+        home: where identities, sockets and logs are.
+        config: where it listens, and where it finds the auth service.
+        trust_domain: that of all identities.
+        name: which of the Envoys of this home; each but the first has files of its own below ``envoys``.
+        rest: where it finds REST over mutual TLS; None: on its unix socket.
+        elsewhere: somebody else starts Envoy, with the bootstrap that is written here, and shares ``run`` with this
+            process: the sockets on which Envoy is given its secrets and is asked.
+        egress: the way out of jobs, with the mode that holds; None: there is none.
+
+    Raises:
+        ListenError: the port is taken.
+        EnvoyIdentityError: an identity is not what it should be.
+        EdgeCertificateError: the certificate of another authority is not what it should be.
+        StoreError: an identity is missing or damaged.
+        EnvoyFailed: Envoy did not start, or ended by itself.
+    """
+    if name not in envoy_names(config):
+        raise BootstrapError(
+            f"gateway.envoys is {config.envoys}, and {name[:80]!r} is none of {', '.join(envoy_names(config))}",
+            "use one of these names, or set gateway.envoys",
+        )
+    own = home if name == ENVOY_NAME else home.envoy(name).create()
+    paths = EnvoyPaths.of(home, name)
+    legs, outside, shared = legs_of(config, paths, rest), egress or NO_EGRESS, config.envoys > 1
+    # Before anything is written: another gateway of this home may be using the files.
+    if not elsewhere:
+        require_free_port(config.host, config.port, shared=shared)
+        if config.http3:
+            require_free_port(config.host, config.port, udp=True)
+        if is_on(outside):
+            require_free_port(outside.host, outside.port, shared=shared)
+        require_free_challenge_port(config)
+        clear_stale_socket(paths.admin_socket)
+    make_private_directory(paths.bootstrap.parent)
+    feeds = [SecretFeed(edge_directory(home), Side.EDGE, trust_domain)]
+    if legs.any_tls or is_on(outside):
+        feeds.append(SecretFeed(home.identity(Role.GATEWAY, name), Side.INTERNAL, trust_domain))
+    first = {feed: given for feed in feeds if (given := feed.update(utc_now())) is not None}
+    files = certificate_files(home, config)
+    async with xds_service(status_file(home, name), paths.sds_socket) as sds:
+        secrets = Secrets(sds, first, files, ChallengeResources.of(home, config))
+        document = render(load_source(SOURCE), config, trust_domain, paths, legs)
+        _prepare_access_log(paths)
+        write_secret(paths.bootstrap, msgspec.json.encode(document))
+        running = _Running(
+            own, config, paths, secrets, outside, chains=bool(config.auth_host) or own is not home, status=sds.status
+        )
+        if elsewhere:
+            await _accompany_envoy(running, EnvoyElsewhere(paths.admin_socket))
+        await _run_envoy(running, home.root)
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What an Envoy runs with: ``home`` is its own part of it, and ``chains`` whether it chains its own access log."""
+
+    home: Home
+    config: GatewayConfig
+    paths: EnvoyPaths
+    secrets: Secrets
+    egress: EgressConfig
+    chains: bool
+    status: XdsStatus
+    """What Envoy has taken of its secrets."""
+
+
+def _prepare_access_log(paths: EnvoyPaths) -> None:
+    make_private_directory(paths.access_log.parent)
+    make_access_log(paths.access_log)
+
+
+async def _chain_access_log(running: _Running, stack: contextlib.AsyncExitStack) -> None:
+    """No auth service reads this access log (it is on another machine, or reads the first one's): it has a chain."""
+    if running.chains:
+        log = stack.enter_context(contextlib.closing(AuditLog(audit_file(running.home))))
+        await stack.enter_async_context(keeping(running.home, log))
+        await stack.enter_async_context(exporting(running.home, running.config.audit_exports))
+
+
+async def _accompany_envoy(running: _Running, envoy: EnvoyElsewhere) -> NoReturn:
+    """Announce an Envoy that another process starts, whenever it serves."""
+    home, config = running.home, running.config
+    async with contextlib.AsyncExitStack() as stack:
+        await _chain_access_log(running, stack)
+        reports = UseReports(envoy)
+        stack.callback(reports.close)
+        stack.callback(asyncio.create_task(running.secrets.feed_forever(reports)).cancel)
+        await stack.enter_async_context(rotating(running.paths.access_log, envoy))
+        while True:
+            port = await envoy.until_serving()
+            with contextlib.ExitStack() as announced:
+                announced.callback(publish(envoy_announcement(home), config.host, port))
+                await _announce_egress(home, envoy, running.egress, announced)
+                _LOG.info("Envoy serves https://%s:%d", config.host, port)
+                async with renewing(home, config, envoy, running.status):
+                    await envoy.until_gone()
+                _LOG.warning("Envoy does not answer any more")
+
+
+async def _announce_egress(
+    home: Home, envoy: EnvoyAdmin, egress: EgressConfig, announced: contextlib.ExitStack | contextlib.AsyncExitStack
+) -> None:
+    """Say where the listener for jobs is, once it accepts."""
+    if is_on(egress):
+        port = await envoy.until_listening(EGRESS)
+        announced.callback(publish(egress_endpoint(home), egress.host, port))
+        _LOG.info("Envoy takes connections of jobs to destinations outside on %s:%d", egress.host, port)
+
+
+async def _run_envoy(running: _Running, directory: Path) -> None:
+    home, config, paths = running.home, running.config, running.paths
+    make_private_directory(home.logs)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(paths.admin_socket.unlink, missing_ok=True)
+        await _chain_access_log(running, stack)
+        # In the home, where the paths of its configuration begin: that may come from another machine.
+        envoy = await EnvoyProcess.start(
+            paths.bootstrap, admin_socket=paths.admin_socket, log=home.logs / "envoy-proxy.log", directory=directory
+        )
+        reports = UseReports(envoy)
+        stack.callback(reports.close)
+        stack.push_async_callback(envoy.stop)
+        feeding = asyncio.create_task(running.secrets.feed_forever(reports))
+        stack.callback(feeding.cancel)
+        await stack.enter_async_context(rotating(paths.access_log, envoy))
+        port = await envoy.listening_port()
+        await _announce_egress(home, envoy, running.egress, stack)
+        stack.callback(publish(envoy_announcement(home), config.host, port))
+        _LOG.info("Envoy serves https://%s:%d", config.host, port)
+        await stack.enter_async_context(renewing(home, config, envoy, running.status))
+        code = await envoy.wait()
+        raise EnvoyFailed(f"Envoy ended by itself (exit code {code})", envoy.tail())
