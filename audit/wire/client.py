@@ -92,7 +92,6 @@ class Handshake:
     certificates: tuple[x509.Certificate, ...] = ()
     stapled: bool = False
     certificate_requested: bool = False
-    requested_authorities: int = 0
 
 
 @dataclass(slots=True)
@@ -263,7 +262,7 @@ class Tls13Client:
                 reader = Reader(body)
                 context = reader.vector(1)
                 self.handshake.certificate_requested = True
-                self.handshake.requested_authorities = _count_authorities(read_extensions(reader))
+                read_extensions(reader)
             elif message == Message.CERTIFICATE:
                 self.handshake.certificates, self.handshake.stapled = _parse_certificate(body)
             elif message == Message.CERTIFICATE_VERIFY:
@@ -351,16 +350,6 @@ def _parse_alpn(extensions: dict[int, bytes]) -> str:
     if Extension.ALPN not in extensions:
         return ""
     return Reader(Reader(extensions[Extension.ALPN]).vector(2)).vector(1).decode("latin-1")
-
-
-def _count_authorities(extensions: dict[int, bytes]) -> int:
-    """How many names are in certificate_authorities (47)."""
-    names = Reader(Reader(extensions.get(47, b"\x00\x00")).vector(2))
-    count = 0
-    while names.left:
-        names.vector(2)
-        count += 1
-    return count
 
 
 def _parse_certificate(body: bytes) -> tuple[tuple[x509.Certificate, ...], bool]:

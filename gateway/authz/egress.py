@@ -82,11 +82,6 @@ class EgressRuling:
         return self.grants[0][0].name if self.grants else ""
 
     @property
-    def sni(self) -> str:
-        """The name that TLS must show; empty for an address, which is no server name (RFC 6066, section 3)."""
-        return self.wanted.name if self.wanted is not None else ""
-
-    @property
     def breadth(self) -> frozenset[tuple[str, ...]]:
         """What the rules let a connection be: what it may speak, and where its name may lead.
 

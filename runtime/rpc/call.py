@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from sluice.pki import SpiffeId
 from sluice.runtime.rpc.contract import Method
-from sluice.runtime.rpc.errors import EndpointStopped, RpcError
+from sluice.runtime.rpc.errors import EndpointStopped
 from sluice.runtime.rpc.mailbox import Message
 
 _T = TypeVar("_T")
@@ -26,11 +26,6 @@ class RemotePeer(Protocol):
     @property
     def closed(self) -> bool:
         """Whether the stream has ended."""
-        ...
-
-    @property
-    def close_reason(self) -> RpcError | None:
-        """Why the stream has ended; None while it has not."""
         ...
 
     def gateway(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:

@@ -200,11 +200,6 @@ class RpcEndpoint:
         return self._mailbox.started
 
     @property
-    def mailbox_depth(self) -> int:
-        """Messages that wait."""
-        return len(self._mailbox)
-
-    @property
     def stats(self) -> EndpointStats:
         """Statistics of the mailbox and of the time that messages took."""
         mailbox = self._mailbox

@@ -101,11 +101,6 @@ class Exchange:
         """Whether the connection has ended."""
         return self.connection.closed
 
-    @property
-    def close_reason(self) -> RpcError | None:
-        """Why the connection has ended; None while it has not."""
-        return self.connection.end_reason
-
     def gateway(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:
         """A proxy of ``endpoint`` there; its calls carry the fencing ``token``.
 

@@ -25,7 +25,6 @@ class WorkerRow:
 
     view: WorkerView
     tone: Tone
-    disk_total: int
     disk_free: int
     problems: tuple[str, ...]
     drain: bool
@@ -60,13 +59,11 @@ def worker_rows(service: ShuffleOverview | None) -> tuple[WorkerRow, ...]:
 
 
 def _row(view: WorkerView) -> WorkerRow:
-    usable = [disk for disk in view.report.disks if disk.usable]
     asked_away = view.state in {WorkerState.DRAINING, WorkerState.DRAINED}
     return WorkerRow(
         view,
         _TONES[view.state],
-        sum(disk.total for disk in usable),
-        free_space(usable),
+        free_space(view.report.disks),
         tuple(f"{disk.path}: {disk.error or 'not used'}" for disk in view.report.disks if not disk.usable),
         drain=view.state in {WorkerState.ACTIVE, WorkerState.EXCLUDED},
         resume=asked_away,

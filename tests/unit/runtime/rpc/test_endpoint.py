@@ -219,7 +219,7 @@ async def test_a_full_mailbox_refuses_asks_and_posts_and_drops_tells(
     await actor.waiting.wait()
     accepted = [asyncio.create_task(gateway.put(number)) for number in (1, 2)]
     await asyncio.sleep(0)
-    assert actor.mailbox_depth == 2
+    assert actor.stats.depth == 2
     with pytest.raises(MailboxFull, match="actor has 2 messages waiting"):
         await gateway.put(3)
     with pytest.raises(MailboxFull):
@@ -428,7 +428,7 @@ async def test_timers_and_results_pass_a_full_mailbox(service: RpcService) -> No
 
     actor.hand_off(work(), actor.diary.append)
     actor.call_later(0, actor.diary.append, "timer")
-    await until(lambda: actor.mailbox_depth == 3)
+    await until(lambda: actor.stats.depth == 3)
     actor.gate.set()
     await blocked
     await until(lambda: len(actor.diary) == 5)

@@ -168,7 +168,7 @@ async def test_what_waits_when_an_endpoint_stops_is_a_dead_letter(served: Served
     await worker.inside.wait()
     await served.worker.note()
     waiting = asyncio.create_task(served.worker.count())
-    await eventually(lambda: worker.mailbox_depth == 2)
+    await eventually(lambda: worker.stats.depth == 2)
     stopping = asyncio.create_task(served.service.stop(worker))
     await eventually(lambda: not worker.running)
     worker.gate.set()
