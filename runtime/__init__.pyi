@@ -42,6 +42,5 @@ from .restart_config import (
     RestartWish as RestartWish,
 )
 from .scheduling_config import (
-    QueueConfig as QueueConfig,
     SchedulingConfig as SchedulingConfig,
 )

@@ -5,7 +5,6 @@ from .address import (
     CaAddress as CaAddress,
     announcements as announcements,
     parse_address as parse_address,
-    parse_ca as parse_ca,
     parse_cas as parse_cas,
     presence_locks as presence_locks,
     read_ca as read_ca,

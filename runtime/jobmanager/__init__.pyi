@@ -17,7 +17,6 @@ from .gateways import (
     DispatcherGateway as DispatcherGateway,
     EgressConnections as EgressConnections,
     EgressInternalGateway as EgressInternalGateway,
-    ProvisionView as ProvisionView,
     ResourceManagerInternalGateway as ResourceManagerInternalGateway,
     ResourceProviderGateway as ResourceProviderGateway,
     ServiceCounts as ServiceCounts,
@@ -32,7 +31,6 @@ from .views import (
     Overview as Overview,
     QueueView as QueueView,
     SavepointRequest as SavepointRequest,
-    SparkUiState as SparkUiState,
     SparkUiView as SparkUiView,
     TaskManagerView as TaskManagerView,
 )

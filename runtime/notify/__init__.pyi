@@ -6,7 +6,6 @@ from .config import (
 )
 from .errors import NotifyError as NotifyError
 from .events import (
-    Certificate as Certificate,
     Event as Event,
     audit_finding as audit_finding,
     authority_near_its_end as authority_near_its_end,
@@ -19,5 +18,5 @@ from .events import (
 )
 from .kinds import Kind as Kind
 from .message import Message as Message
-from .notifier import Notifier as Notifier, Source as Source, Store as Store
-from .senders import Sender as Sender, sender_of as sender_of
+from .notifier import Notifier as Notifier, Source as Source
+from .senders import sender_of as sender_of

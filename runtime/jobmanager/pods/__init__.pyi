@@ -1,3 +1,2 @@
-from .errors import PodsMisconfigured as PodsMisconfigured
 from .names import is_of_term as is_of_term
-from .provider import PodProvider as PodProvider, check_pods as check_pods, pod_provider as pod_provider
+from .provider import check_pods as check_pods, pod_provider as pod_provider
