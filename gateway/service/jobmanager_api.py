@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from aiohttp import web
@@ -45,8 +45,6 @@ EVENTS_PATH = "/auth/events"
 """Writes an event of a JobManager to the audit log."""
 RECEIPTS_PATH = "/auth/receipts"
 """Records the digest of a job's receipt, and proves it."""
-EVENT_KINDS = frozenset({"secret.used", "secret.refused"})
-"""What a JobManager may write; nobody can take its events for administrative acts."""
 MAX_EVENT_BYTES = 8 << 10
 
 _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -68,13 +66,35 @@ def with_jobmanager_api(
     async def public_keys(_: web.BaseRequest) -> web.StreamResponse:
         return web.Response(body=encode_jwks(keys), content_type="application/json")
 
+    async def standing(asked: bytes, _: str) -> bytes:
+        return answer(is_valid, asked)
+
+    async def job_token(asked: bytes, _: str) -> bytes:
+        return msgspec.json.encode(await tokens.decide(decode_query(asked)))
+
+    async def connections(asked: bytes, _: str) -> bytes:
+        return msgspec.json.encode(await egress(msgspec.json.decode(asked, type=EgressQuestion)))
+
+    async def event(asked: bytes, by: str) -> bytes:
+        it = msgspec.json.decode(asked, type=_Event)
+        await audit.event(it.kind, it.principal, {**it.detail, "by": by})
+        return b""
+
+    async def receipt(asked: bytes, by: str) -> bytes:
+        order = msgspec.json.decode(asked, type=ProofOrder)
+        recorded = await audit.event(RECEIPT_ISSUED, order.principal, receipt_detail(order, by))
+        return msgspec.json.encode(prove_receipt(recorded, identity))
+
     answers: Mapping[tuple[str, str], _Handler] = {
         ("GET", JWKS_PATH): public_keys,
-        ("POST", STANDING_PATH): lambda request: _standing(request, is_valid),
-        ("POST", JOB_TOKENS_PATH): lambda request: _job_token(request, tokens),
-        ("POST", EGRESS_PATH): lambda request: _egress(request, egress),
-        ("POST", EVENTS_PATH): lambda request: _event(request, audit),
-        ("POST", RECEIPTS_PATH): lambda request: _receipt(request, audit, identity),
+        ("POST", STANDING_PATH): _answering(standing, MAX_QUESTION_BYTES, "credentials cannot be checked", failed=500),
+        ("POST", JOB_TOKENS_PATH): _answering(job_token, MAX_QUERY_BYTES, "cannot decide about a token", failed=500),
+        # They are told again.
+        ("POST", EGRESS_PATH): _answering(
+            connections, MAX_EGRESS_QUESTION_BYTES, "connections of jobs are not recorded"
+        ),
+        ("POST", EVENTS_PATH): _answering(event, MAX_EVENT_BYTES, "an event of a JobManager is not recorded"),
+        ("POST", RECEIPTS_PATH): _answering(receipt, MAX_ORDER_BYTES, "a receipt is not recorded"),
     }
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -90,81 +110,34 @@ def with_jobmanager_api(
     return handle
 
 
-async def _standing(request: web.BaseRequest, is_valid: IsValid) -> web.StreamResponse:
-    try:
-        asked = await read_body(request.content, MAX_QUESTION_BYTES)
-        return web.Response(body=answer(is_valid, asked), content_type="application/json")
-    except BodyTooLarge:
-        return web.Response(status=413)
-    except msgspec.MsgspecError:
-        return web.Response(status=400)
-
-
-async def _job_token(request: web.BaseRequest, tokens: JobTokenDecisions) -> web.StreamResponse:
-    try:
-        query = decode_query(await read_body(request.content, MAX_QUERY_BYTES))
-        return web.Response(body=msgspec.json.encode(await tokens.decide(query)), content_type="application/json")
-    except BodyTooLarge:
-        return web.Response(status=413)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return web.Response(status=400)
-    except SluiceError:
-        _LOG.exception("cannot decide about a token")
-        return web.Response(status=500)
-
-
-async def _egress(request: web.BaseRequest, answer_egress: AnswerEgress) -> web.StreamResponse:
-    try:
-        asked = msgspec.json.decode(await read_body(request.content, MAX_EGRESS_QUESTION_BYTES), type=EgressQuestion)
-    except BodyTooLarge:
-        return web.Response(status=413)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return web.Response(status=400)
-    try:
-        answered = await answer_egress(asked)
-    except SluiceError as error:
-        _LOG.error("connections of jobs are not recorded: %s", error)  # they are told again
-        return web.Response(status=503)
-    return web.Response(body=msgspec.json.encode(answered), content_type="application/json")
-
-
 class _Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    kind: str
+    """``kind`` is what a JobManager may write; nobody can take its events for administrative acts."""
+
+    kind: Literal["secret.used", "secret.refused"]
     principal: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     detail: Annotated[dict[str, str], msgspec.Meta(max_length=12)]
 
 
-async def _event(request: web.BaseRequest, audit: AuditWriter) -> web.StreamResponse:
-    """200 says that it is in the log; the JobManager that it came from is written down with it."""
-    try:
-        event = msgspec.json.decode(await read_body(request.content, MAX_EVENT_BYTES), type=_Event)
-        if event.kind not in EVENT_KINDS:
+def _answering(
+    answered: Callable[[bytes, str], Awaitable[bytes]], limit: int, failure: str, *, failed: int = 503
+) -> _Handler:
+    """What asks with at most ``limit`` bytes; 200 says that it is in the log, if it belongs there.
+
+    ``answered`` gets the question and who asks, by its certificate: nobody else's event or receipt passes for its own.
+    ``failure`` and ``failed``: what is logged and answered when that cannot be done.
+    """
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            asked = await read_body(request.content, limit)
+            body = await answered(asked, "" if request.transport is None else str(peer_of(request.transport)))
+        except BodyTooLarge:
+            return web.Response(status=413)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return web.Response(status=400)
-        by = "" if request.transport is None else str(peer_of(request.transport))
-        await audit.event(event.kind, event.principal, {**event.detail, "by": by})
-        return web.Response()
-    except BodyTooLarge:
-        return web.Response(status=413)
-    except msgspec.MsgspecError:
-        return web.Response(status=400)
-    except SluiceError as error:
-        _LOG.error("an event of a JobManager is not recorded: %s", error)
-        return web.Response(status=503)
+        except SluiceError as error:
+            _LOG.error("%s: %s", failure, error)
+            return web.Response(status=failed)
+        return web.Response(body=body, content_type="application/json")
 
-
-async def _receipt(request: web.BaseRequest, audit: AuditWriter, identity: TlsIdentity) -> web.StreamResponse:
-    """The record names the JobManager that asks, by its certificate: nobody else's receipt passes for its own."""
-    try:
-        order = msgspec.json.decode(await read_body(request.content, MAX_ORDER_BYTES), type=ProofOrder)
-    except BodyTooLarge:
-        return web.Response(status=413)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return web.Response(status=400)
-    try:
-        by = "" if request.transport is None else str(peer_of(request.transport))
-        recorded = await audit.event(RECEIPT_ISSUED, order.principal, receipt_detail(order, by))
-        proof = prove_receipt(recorded, identity)
-    except SluiceError as error:
-        _LOG.error("a receipt is not recorded: %s", error)
-        return web.Response(status=503)
-    return web.Response(body=msgspec.json.encode(proof), content_type="application/json")
+    return handle
