@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sluice.audit.model import (
+    TLS_KINDS,
     Evidence,
     Foreign,
     Kind,
@@ -27,11 +28,12 @@ class Check:
     title: str
     problem: str
     severity: Severity
-    kinds: frozenset[Kind]
     expected: str
     references: tuple[str, ...]
     remedy: str
     run: Callable[[Subject], Evidence]
+    kinds: frozenset[Kind] = TLS_KINDS
+    """Of listeners that it is about."""
     channels: frozenset[Channel] | None = None
     """None: whatever the channel."""
     last: bool = False

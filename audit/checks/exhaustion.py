@@ -8,7 +8,6 @@ import time
 from sluice.audit.check import Check
 from sluice.audit.checks import references as ref
 from sluice.audit.model import (
-    TLS_KINDS,
     Evidence,
     Foreign,
     Severity,
@@ -102,7 +101,6 @@ CHECKS = (
         title="Slow handshakes are ended",
         problem="no deadline for handshakes",
         severity=Severity.MEDIUM,
-        kinds=TLS_KINDS,
         expected="the connection is ended within the limit for handshakes (--handshake-limit)",
         references=(ref.ASVS_LIMITS,),
         remedy="Set a deadline for the whole handshake, not only for pauses in it (ssl_handshake_timeout; "
@@ -115,7 +113,6 @@ CHECKS = (
         title="Oversized handshakes are refused",
         problem="oversized handshake accepted",
         severity=Severity.MEDIUM,
-        kinds=TLS_KINDS,
         expected="alert or end of the connection long before 16 MiB",
         references=(ref.RFC8446_LIMITS, ref.ASVS_LIMITS),
         remedy="Limit the size of handshake messages; a current TLS library does.",
@@ -127,7 +124,6 @@ CHECKS = (
         title="Oversized records are refused",
         problem="oversized record accepted",
         severity=Severity.MEDIUM,
-        kinds=TLS_KINDS,
         expected="alert record_overflow or end of the connection",
         references=(ref.RFC8446_LIMITS,),
         remedy="Refuse records of more than 2^14+256 bytes by their header.",

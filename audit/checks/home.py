@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from sluice.audit.check import Check
@@ -32,7 +33,6 @@ MAX_FILES = 100_000
 MAX_TOLD = 5
 _SECRET_NAMES = frozenset({"key.pem", "token", "tokens.json", "edge.json"})
 _SECRET_SUFFIXES = frozenset({".p12", ".pass", ".jks", ".key"})
-_HOME = frozenset({Kind.HOME})
 # Codes of the doctor, by the check that they belong to.
 _OUT_OF_TIME = frozenset({"expired", "not-yet-valid", "not-renewed", "clock-skew"})
 _OF_LISTS = frozenset({"list-bad", "list-expired", "list-not-renewed"})
@@ -164,46 +164,45 @@ def _all_processes_read(subject: Subject) -> Evidence:
     return passed(done, "all were shown")
 
 
+_of_a_home = partial(Check, kinds=frozenset({Kind.HOME}))
+"""A question about the files."""
+
 CHECKS = (
-    Check(
+    _of_a_home(
         id="HOM-01",
         title="Secrets are for their owner alone",
         problem="secret readable by others",
         severity=Severity.HIGH,
-        kinds=_HOME,
         expected="mode 0600 or less",
         references=(ref.ASVS_SECRETS,),
         remedy="chmod 600 the file, and issue the identity again: somebody may have read it.",
         run=_secrets_private,
     ),
-    Check(
+    _of_a_home(
         id="HOM-02",
         title="Identities on disk are short-lived and valid",
         problem="identity on disk expired or too long-lived",
         severity=Severity.MEDIUM,
-        kinds=_HOME,
         expected="a lifetime of at most --max-leaf-days, and not expired",
         references=(ref.NIST_CERTIFICATES, ref.X509_SVID),
         remedy="Lower [pki] leaf_hours and issue the identity again: `sluice pki issue --force`.",
         run=_leaves_short_lived,
     ),
-    Check(
+    _of_a_home(
         id="HOM-03",
         title="Revocation lists are there and fresh",
         problem="revocation list missing or out of date",
         severity=Severity.HIGH,
-        kinds=_HOME,
         expected="a list in each identity directory, its nextUpdate ahead",
         references=("RFC 5280, 5.1.2.5 (nextUpdate)", ref.ASVS_REVOCATION),
         remedy="Sign them anew: `sluice pki crl refresh`; keep `sluice up` or a timer running that does.",
         run=_lists_fresh,
     ),
-    Check(
+    _of_a_home(
         id="HOM-06",
         title="Nobody else looks into the home or changes it",
         problem="home accessible to others",
         severity=Severity.HIGH,
-        kinds=_HOME,
         expected="directories of mode 0700, no file that others can write, everything of one owner",
         references=(ref.ASVS_SECRETS, ref.ASVS_ACCESS),
         remedy="chmod 700 the directory, chmod go-w the file; `sluice pki doctor` tells it for each.",
@@ -211,34 +210,31 @@ CHECKS = (
             "had the doctor look at modes and owners in the home", _OF_MODES, "the home is its owner's alone"
         ),
     ),
-    Check(
+    _of_a_home(
         id="HOM-07",
         title="Identities and authorities on disk are sound",
         problem="damaged identity or authority on disk",
         severity=Severity.MEDIUM,
-        kinds=_HOME,
         expected="nothing damaged, mismatched, orphaned or of a foreign authority",
         references=(ref.RFC5280, ref.X509_SVID),
         remedy="`sluice pki doctor` names each with its own remedy.",
         run=_sound,
     ),
-    Check(
+    _of_a_home(
         id="HOM-04",
         title="The gateway fails closed",
         problem="gateway does not fail closed",
         severity=Severity.CRITICAL,
-        kinds=_HOME,
         expected="failure_mode_allow is false",
         references=(ref.ASVS_ACCESS,),
         remedy="Set failure_mode_allow to false in the ext_authz filter.",
         run=_fails_closed,
     ),
-    Check(
+    _of_a_home(
         id="HOM-05",
         title="The sockets of every process could be read",
         problem="sockets of some processes unreadable",
         severity=Severity.MEDIUM,
-        kinds=_HOME,
         expected="the kernel shows the sockets of all of the cluster's processes",
         references=(ref.ASVS_SURFACE,),
         remedy="Run the audit as the user of the cluster, or as root.",

@@ -253,7 +253,6 @@ CHECKS = (
         title="Plaintext is not answered",
         problem="plaintext accepted",
         severity=Severity.CRITICAL,
-        kinds=TLS_KINDS,
         expected="a TLS alert, the end of the connection, or an HTTP error that says that the port speaks TLS",
         references=(ref.ASVS_TRANSPORT, ref.NIST_VERSIONS),
         remedy="Switch TLS on for this port, and plaintext off; do not let one port speak both.",

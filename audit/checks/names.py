@@ -10,7 +10,6 @@ from cryptography.x509.oid import NameOID
 from sluice.audit.check import Check
 from sluice.audit.checks import references as ref
 from sluice.audit.model import (
-    TLS_KINDS,
     Evidence,
     Listener,
     Severity,
@@ -100,7 +99,6 @@ CHECKS = (
         title="The certificate is valid for the server's name",
         problem="certificate not valid for the server name",
         severity=Severity.HIGH,
-        kinds=TLS_KINDS,
         expected="a DNS name or IP address among the subject alternative names that is the one clients use",
         references=("RFC 9525, 6 (matching of names)", "RFC 6125", ref.ASVS_CERTIFICATES),
         remedy="Issue it with the name or address that clients use as a subject alternative name: "

@@ -26,7 +26,6 @@ from sluice.pki import Channel
 REVOCATION_SECONDS = 10.0
 """How long a listener may take to learn of a revocation; the cluster promises 5."""
 _ASKING = frozenset({Kind.MUTUAL, Kind.SERVER})
-_MUTUAL = frozenset({Kind.MUTUAL})
 _REQUIRE = (
     "Require and verify client certificates "
     "(ssl.CERT_REQUIRED; needClientAuth in Java; require_client_certificate in Envoy)."
@@ -155,85 +154,78 @@ def _handshake(subject: Subject) -> str:
     return "TLS 1.2 handshake" if subject.handshake is None else "TLS 1.3 handshake"
 
 
-_must_be_refused = partial(
-    Check, severity=Severity.HIGH, kinds=_MUTUAL, expected="the connection is refused", ours_only=True
-)
+_of_clients = partial(Check, kinds=frozenset({Kind.MUTUAL}))
+"""A question to a listener that admits clients by their certificates."""
+_must_be_refused = partial(_of_clients, severity=Severity.HIGH, expected="the connection is refused", ours_only=True)
 """An audit identity that is wrong in one way."""
 
 CHECKS = (
-    Check(
+    _of_clients(
         id="MTL-01",
         title="Client certificates are requested",
         problem="client certificates not requested",
         severity=Severity.CRITICAL,
-        kinds=_MUTUAL,
         expected="the server asks every client for a certificate",
         references=(ref.RFC8446_CLIENT_AUTH, ref.NIST_CLIENT_AUTH, ref.ASVS_TRANSPORT),
         remedy=_REQUIRE + " Stock Spark cannot with spark.ssl.rpc: it needs a security provider that insists.",
         run=_requested,
     ),
-    Check(
+    _of_clients(
         id="MTL-02",
         title="A client without a certificate is refused",
         problem="client without a certificate accepted",
         severity=Severity.CRITICAL,
-        kinds=_MUTUAL,
         expected="alert certificate_required, or the connection ends before anything is exchanged",
         references=(ref.RFC8446_CLIENT_AUTH, ref.RFC8446_ALERTS, ref.NIST_CLIENT_AUTH),
         remedy="Make client certificates mandatory, not optional. " + _REQUIRE,
         run=_no_certificate,
     ),
-    Check(
+    _of_clients(
         id="MTL-03",
         title="A self-signed client is refused",
         problem="self-signed client certificate accepted",
         severity=Severity.CRITICAL,
-        kinds=_MUTUAL,
         expected="the connection is refused",
         references=(ref.RFC8446_CLIENT_AUTH, ref.RFC5280, ref.ASVS_TRANSPORT),
         remedy="Verify the client's chain against the authority of the clients; never accept a certificate for its "
         "own sake.",
         run=_self_signed,
     ),
-    Check(
+    _of_clients(
         id="MTL-04",
         title="A client of a foreign authority is refused",
         problem="client certificate of an unknown authority accepted",
         severity=Severity.CRITICAL,
-        kinds=_MUTUAL,
         expected="the connection is refused",
         references=(ref.RFC8446_CLIENT_AUTH, ref.RFC5280, ref.ASVS_TRANSPORT),
         remedy="Trust the authority of the clients alone: no system trust store, no trust-all manager.",
         run=_foreign,
     ),
-    Check(
+    _of_clients(
         id="MTL-05",
         title="A client of an impostor with the authority's names is refused",
         problem="client certificate of an impostor authority accepted",
         severity=Severity.CRITICAL,
-        kinds=_MUTUAL,
         expected="the connection is refused: names prove nothing, signatures do",
         references=(ref.RFC5280, ref.RFC8446_CLIENT_AUTH),
         remedy="Verify signatures up to the trust anchor; do not compare issuer names or key identifiers.",
         run=_impostor,
     ),
-    Check(
+    _of_clients(
         id="MTL-06",
         title="A client whose chain cannot be built is refused",
         problem="client certificate with an incomplete chain accepted",
         severity=Severity.CRITICAL,
-        kinds=_MUTUAL,
         expected="the connection is refused",
         references=(ref.RFC5280, ref.RFC8446_CLIENT_AUTH),
         remedy="Refuse what does not chain up to a trust anchor with what the client showed.",
         run=_without_intermediate,
     ),
-    Check(
+    _of_clients(
         id="MTL-10",
         title="A valid identity is admitted",
         problem="valid client certificate refused",
         severity=Severity.HIGH,
-        kinds=_MUTUAL,
         expected="the connection is admitted; without that, refusals prove nothing",
         references=(ref.RFC8446_CLIENT_AUTH, ref.RFC5280),
         remedy="Check the listener's log: does it trust the authority, and does it have its CRL?",

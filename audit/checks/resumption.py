@@ -5,7 +5,6 @@ from __future__ import annotations
 from sluice.audit.check import Check
 from sluice.audit.checks import references as ref
 from sluice.audit.model import (
-    TLS_KINDS,
     Evidence,
     Foreign,
     Severity,
@@ -74,7 +73,6 @@ CHECKS = (
         title="Sessions cannot be resumed",
         problem="session resumption enabled",
         severity=Severity.MEDIUM,
-        kinds=TLS_KINDS,
         expected="no session ticket: a returning client is verified again, since it may have been revoked",
         references=(ref.RFC8446_TICKETS, ref.ASVS_REVOCATION),
         remedy="Switch session tickets and session caches off (num_tickets = 0 and OP_NO_TICKET; "
@@ -92,7 +90,6 @@ CHECKS = (
         title="No early data (0-RTT)",
         problem="early data (0-RTT) enabled",
         severity=Severity.HIGH,
-        kinds=TLS_KINDS,
         expected="no ticket allows early data: it can be replayed",
         references=(ref.RFC8446_EARLY_DATA,),
         remedy="Switch early data off (max_early_data_size 0).",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from sluice.audit.check import Check
 from sluice.audit.checks import references as ref
 from sluice.audit.model import (
-    TLS_KINDS,
     Evidence,
     Severity,
     finding,
@@ -89,7 +88,6 @@ CHECKS = (
         title="Suites without authentication or encryption are refused",
         problem="cipher suite without authentication or encryption accepted",
         severity=Severity.CRITICAL,
-        kinds=TLS_KINDS,
         expected="no anonymous suite and no NULL cipher is accepted",
         references=(ref.RFC9150, "RFC 9325, 4.1 (NULL and anonymous suites)", ref.NIST_SUITES, ref.ASVS_SUITES),
         remedy="Take anonymous and NULL suites out (OpenSSL: !aNULL:!eNULL): with the first, anybody between client "
@@ -101,7 +99,6 @@ CHECKS = (
         title="Weak suites are refused",
         problem="weak cipher suite accepted",
         severity=Severity.HIGH,
-        kinds=TLS_KINDS,
         expected="no suite without forward secrecy or an AEAD cipher is accepted",
         references=(ref.RFC8446_SUITES, ref.NIST_SUITES, ref.ASVS_SUITES),
         remedy="Allow TLS_AES_*_GCM_* and TLS_CHACHA20_POLY1305_SHA256 only (below TLS 1.3: ECDHE with AEAD).",
