@@ -9,6 +9,7 @@ from .address_blocks import (
 )
 from .addresses import host_port as host_port, is_ip_address as is_ip_address, url_host as url_host
 from .background_task import run_with_background as run_with_background
+from .backoff import backoff_seconds as backoff_seconds
 from .clock import Clock as Clock, rfc3339 as rfc3339, utc_now as utc_now
 from .egress import (
     EgressConfig as EgressConfig,
@@ -128,6 +129,7 @@ from .metrics import (
     serving as serving,
     socket_of as socket_of,
 )
+from .printable import REPLACEMENT as REPLACEMENT, printable as printable
 from .tasks import (
     end_tasks as end_tasks,
     in_time as in_time,

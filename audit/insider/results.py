@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from sluice.audit.insider.payload import ATTEMPTS, MARK, Outcome, Place
+from sluice.core import REPLACEMENT, printable
 
 MAX_LINE_CHARACTERS = 16 << 10
 MAX_ROWS = 4096
@@ -56,14 +57,10 @@ def _row(text: str) -> Row | None:
     attempt = ATTEMPTS.get(row.id)
     if attempt is None or row.place not in attempt.places:
         return None
-    return msgspec.structs.replace(row, done=_printable(row.done), seen=_printable(row.seen))
+    done, seen = (printable(each, REPLACEMENT) for each in (row.done, row.seen))
+    return msgspec.structs.replace(row, done=done, seen=seen)
 
 
 def _badness(row: Row) -> int:
     """A job cannot make a finding a pass, nor what was not tried: only the worst is believed."""
     return [Outcome.REFUSED, Outcome.UNTRIED, Outcome.PLANTED, Outcome.REACHED].index(row.outcome)
-
-
-def _printable(text: str) -> str:
-    """Without what would act on a terminal."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

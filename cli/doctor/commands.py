@@ -17,8 +17,8 @@ from sluice.cli.options import (
     JsonOption,
     load_configuration,
 )
-from sluice.cli.pki import finding_lines, print_json, printable
-from sluice.core import egress_mode
+from sluice.cli.pki import finding_lines, print_json
+from sluice.core import egress_mode, printable
 from sluice.pki.inspect import Severity
 
 _MEBIBYTE = 1 << 20

@@ -19,7 +19,7 @@ from sluice.cli.errors import EXIT_NO, CommandError, RefusedError, UsageError
 from sluice.cli.gateway.times import moment
 from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.cli.token_uris import key_argument
-from sluice.core import Home
+from sluice.core import REPLACEMENT, Home, printable
 from sluice.gateway.audit_log import (
     CHECKPOINT,
     VERIFICATION_KEY,
@@ -289,5 +289,4 @@ def describe(record: AuditRecord) -> str:
             text = "checkpoint"
         case _:
             text = f"{record.event}: {record.reason} {facts}"
-    line = f"{record.number:>8} {when} {text}".rstrip()
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+    return printable(f"{record.number:>8} {when} {text}".rstrip(), REPLACEMENT)

@@ -16,7 +16,7 @@ from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOptio
 from sluice.cli.progress import bar
 from sluice.cli.published_routes import effective_policy, operations
 from sluice.cli.tables import print_table
-from sluice.core import Home, rfc3339
+from sluice.core import REPLACEMENT, Home, printable, rfc3339
 from sluice.gateway.audit_log import Verified, audit_directory, verify_log
 from sluice.gateway.authz import Policy, read_policy
 from sluice.gateway.credentials import TokenStore, UserStore, read_sessions
@@ -140,7 +140,4 @@ def _cells(row: Replayed) -> tuple[str, ...]:
         first,
         last,
     )
-    return (
-        *("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text) for text in texts),
-        row.reason,
-    )
+    return (*(printable(text, REPLACEMENT) for text in texts), row.reason)

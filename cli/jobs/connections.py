@@ -10,7 +10,7 @@ from sluice.cli.gateway_options import GatewayOptions, through_gateway
 from sluice.cli.options import JobArgument, JsonOption
 from sluice.cli.tables import print_table
 from sluice.client import GatewayClient, whole_id
-from sluice.core import host_port
+from sluice.core import REPLACEMENT, host_port, printable
 
 COLUMNS = ("CHANNEL", "FROM", "TO", "PROTOCOL", "CIPHER")
 JOB_COLUMNS = ("DIRECTION", *COLUMNS, "RESULT")
@@ -66,7 +66,7 @@ def _outside(row: dict[str, Any]) -> tuple[str, ...]:
     if row["reason"]:
         result += f" ({row['reason']})"
     cells = ("out", "egress", row["process"], target, row["protocol"], "-", result)
-    return tuple("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cell) for cell in cells)
+    return tuple(printable(cell, REPLACEMENT) for cell in cells)
 
 
 async def all_connections(client: GatewayClient, job_id: str) -> list[dict[str, Any]]:

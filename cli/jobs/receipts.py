@@ -14,7 +14,7 @@ from sluice.cli.errors import EXIT_NO, UsageError
 from sluice.cli.gateway_options import GatewayOptions, through_gateway
 from sluice.cli.options import JobArgument, JsonOption
 from sluice.client import GatewayClient, fetch_receipt, whole_id
-from sluice.core import SluiceError, read_bounded, rfc3339, utc_now, write_public
+from sluice.core import REPLACEMENT, SluiceError, printable, read_bounded, rfc3339, utc_now, write_public
 
 if TYPE_CHECKING:
     from sluice.runtime.receipts import VerifiedReceipt
@@ -138,19 +138,14 @@ def _tell(verified: VerifiedReceipt, *, as_json: bool, audit_key: bool) -> None:
             )
         )
         return
-    typer.echo(f"verified: the receipt of job {run.job} ({_printable(run.name)}), {run.state}")
+    typer.echo(f"verified: the receipt of job {run.job} ({printable(run.name, REPLACEMENT)}), {run.state}")
     for line in verified.checks:
-        typer.echo(f"  checked: {_printable(line)}")
+        typer.echo(f"  checked: {printable(line, REPLACEMENT)}")
     for line in not_checked:
         typer.echo(f"  not checked: {line}")
     for line in expired:
         typer.echo(f"  note: {line} certificate has expired since; it was valid when the receipt was recorded")
     for line in verified.statement.predicate.not_recorded:
-        typer.echo(f"  not recorded: {_printable(line)}")
+        typer.echo(f"  not recorded: {printable(line, REPLACEMENT)}")
     for line in NOT_PROVEN:
         typer.echo(f"  a receipt does not prove: {line}")
-
-
-def _printable(text: str) -> str:
-    """What users have named is printed without control characters."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,2 +1,2 @@
 from .arguments import print_json as print_json
-from .inspect import finding_lines as finding_lines, printable as printable
+from .inspect import finding_lines as finding_lines

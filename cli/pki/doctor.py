@@ -12,8 +12,8 @@ from sluice.cli.cluster import read_record, record_path
 from sluice.cli.errors import EXIT_NO, UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.pki.arguments import print_json
-from sluice.cli.pki.inspect import finding_lines, printable
-from sluice.core import Home, utc_now
+from sluice.cli.pki.inspect import finding_lines
+from sluice.core import Home, printable, utc_now
 from sluice.pki.inspect import Severity
 from sluice.pki.inspect.doctor import Processes
 from sluice.pki.inspect.doctor.examine import examine

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from sluice.cli.errors import UnreachableError, UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.pki.arguments import print_json
-from sluice.core import Home, utc_now
+from sluice.core import Home, printable, utc_now
 from sluice.pki.identities import Known, authorities_of_file, authorities_of_home, read_identity, without_repeats
 from sluice.pki.inspect import (
     CertificateSummary,
@@ -244,11 +244,6 @@ def _handshake_lines(each: HandshakeSummary, identity: str) -> list[str]:
     if each.issuers:
         lines.append(f"          takes those of {'; '.join(each.issuers)}")
     return lines
-
-
-def printable(line: str) -> str:
-    """Without the control characters that a stranger's certificate may have for the terminal."""
-    return "".join(character if character.isprintable() else "?" for character in line)
 
 
 def finding_lines(finding: Finding) -> list[str]:

@@ -9,6 +9,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sluice.core.printable import printable
 from sluice.core.xds.messages import CLUSTER, LISTENER, RESPONSE, Message, encode, message_class
 from sluice.core.xds.resources import Resources
 
@@ -89,4 +90,4 @@ def readable(text: str) -> str:
     """Bounded, without control characters that the other end may have chosen. Envoy's reasons stand at the end."""
     half = MAX_REASON_CHARACTERS // 2
     bounded = text if len(text) <= 2 * half else f"{text[:half]} ... {text[-half:]}"
-    return " ".join("".join(character if character.isprintable() else " " for character in bounded).split())
+    return " ".join(printable(bounded, " ").split())

@@ -21,7 +21,7 @@ from josepy.b64 import b64decode
 from josepy.jwa import ES256
 from josepy.jwk import JWK, JWKEC
 
-from sluice.core import Clock, SluiceError, read_secret
+from sluice.core import Clock, SluiceError, printable, read_secret
 from sluice.gateway.acme.challenges import Challenge, Serves
 from sluice.gateway.acme.store import AccountRecord, AcmeStore, OrderRecord
 from sluice.gateway.acme.transport import BoundedTransport, tls_context
@@ -337,12 +337,12 @@ def _translated() -> Iterator[None]:
 
 def told(error: messages.Error) -> str:
     """Code and text of a problem document, on one line."""
-    return f"{_printable(str(error.code or error.typ))}: {_printable(str(error.detail))}"[:MAX_TOLD_CHARACTERS]
+    return f"{_line(error.code or error.typ)}: {_line(error.detail)}"[:MAX_TOLD_CHARACTERS]
 
 
 def _failures(error: errors.ValidationError) -> list[str]:
     found = [
-        f"{_printable(str(each.body.identifier.value))} ({told(challenge.error)})"
+        f"{_line(each.body.identifier.value)} ({told(challenge.error)})"
         for each in error.failed_authzrs
         for challenge in each.body.challenges
         if challenge.error is not None
@@ -362,13 +362,9 @@ def _remedy(code: str) -> str:
             return ""
 
 
-def _line(error: object) -> str:
-    return _printable(str(error))[:MAX_TOLD_CHARACTERS]
-
-
-def _printable(text: str) -> str:
-    """``text`` for one line of a log, whatever the server put into it."""
-    return "".join(each if each.isprintable() else " " for each in text[:MAX_TOLD_CHARACTERS])
+def _line(told: object) -> str:
+    """``told`` for one line of a log, whatever the server put into it."""
+    return printable(str(told)[:MAX_TOLD_CHARACTERS], " ")
 
 
 def chain_of(pem: bytes) -> tuple[x509.Certificate, ...]:

@@ -13,7 +13,7 @@ from typing import NoReturn, TypeVar
 
 from prometheus_client import Counter, Gauge
 
-from sluice.core import REGISTRY, SluiceError
+from sluice.core import REGISTRY, SluiceError, backoff_seconds
 from sluice.gateway.audit_export.cursor import Cursor, CursorFile
 from sluice.gateway.audit_export.reader import Batch, SignedRecords, signed_end
 from sluice.gateway.audit_export.senders import Sender
@@ -64,15 +64,6 @@ _GAUGES = (BEHIND, BEHIND_SINCE, LOG_REFUSED)
 _T = TypeVar("_T")
 
 
-def backoff_seconds(failures: int, chance: Callable[[], float] = random.random) -> float:
-    """How long to wait after so many failures in a row: twice as long each time, less up to half of it by ``chance``.
-
-    A receiver that comes back is not asked by everybody at once.
-    """
-    whole = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, 20))
-    return whole * (1 - chance() / 2)
-
-
 class Exporter:
     """Sends what is signed in the log of ``directory`` by ``sender``, and keeps the position in ``file``."""
 
@@ -118,7 +109,7 @@ class Exporter:
                 except (SluiceError, OSError) as error:
                     failures += 1
                     FAILURES.labels(self._name).inc()
-                    pause = backoff_seconds(failures, self._chance)
+                    pause = backoff_seconds(failures, FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, self._chance)
                     _LOG.error("audit export %s: %s; trying again in %.0f s", self._name, error, pause)
                     await self._sleep(pause)
                 else:

@@ -22,6 +22,7 @@ from sluice.core import (
     PkiError,
     StoreError,
     file_stamp,
+    printable,
     read_bounded,
     read_deployed_secret,
 )
@@ -218,7 +219,7 @@ class CertificateFiles:
                 check_server_name(leaf, name)
             except PkiError as error:
                 raise EdgeCertificateError(
-                    f"{self._chain_path}: {_printable(error.what)}",
+                    f"{self._chain_path}: {printable(error.what)}",
                     f"get a certificate for {name} too, or take that out of gateway.server_names",
                 ) from error
 
@@ -267,13 +268,8 @@ def _stamp_of(path: Path) -> FileStamp | str | None:
 
 
 def _subject(certificate: x509.Certificate) -> str:
-    named = _printable(certificate.subject.rfc4514_string()[:200])
+    named = printable(certificate.subject.rfc4514_string()[:200])
     return named or f"the certificate {certificate.serial_number:x}"
-
-
-def _printable(text: str) -> str:
-    """``text`` for one line of a log, whatever names somebody put into a certificate."""
-    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _moment(when: dt.datetime) -> str:

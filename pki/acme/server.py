@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import Counter
 
-from sluice.core import REGISTRY, BodyTooLarge, CertificateRejected, SluiceError, read_body
+from sluice.core import REGISTRY, BodyTooLarge, CertificateRejected, SluiceError, printable, read_body
 from sluice.pki.acme import urls as paths
 from sluice.pki.acme.accounts import Accounts
 from sluice.pki.acme.documents import account_document, authorization_document, challenge_document, order_document
@@ -375,4 +375,4 @@ def _problem(problem: AcmeProblem) -> _Answer:
 
 def _plain(error: Exception) -> str:
     """Bounded, without control characters that a client may have chosen."""
-    return "".join(character if character.isprintable() else "?" for character in str(error))[:500]
+    return printable(str(error))[:500]

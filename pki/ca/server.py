@@ -33,7 +33,7 @@ import msgspec
 from aiohttp import web
 from cryptography import x509
 
-from sluice.core import BodyTooLarge, PeerRefused, PkiError, SluiceError, read_body
+from sluice.core import BodyTooLarge, PeerRefused, PkiError, SluiceError, printable, read_body
 from sluice.pki.attestation import Attestor
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.enrolment_listener import EnrolmentListener
@@ -369,7 +369,7 @@ async def _answer(request: web.BaseRequest, routes: dict[tuple[str, str], _Handl
     except SluiceError as error:
         problem = _problem(error)
         level = logging.ERROR if problem.status >= 500 else logging.WARNING
-        _LOG.log(level, "%s %r: %s", request.method, request.path[:100], _printable(str(error)))
+        _LOG.log(level, "%s %r: %s", request.method, request.path[:100], printable(str(error))[:500])
         return _json(problem.status, problem)
 
 
@@ -392,7 +392,3 @@ def _json(status: int, body: msgspec.Struct | bytes) -> web.Response:
         headers["retry-after"] = str(math.ceil(body.retry_after))
     encoded = body if isinstance(body, bytes) else msgspec.json.encode(body)
     return web.Response(status=status, body=encoded, content_type="application/json", headers=headers)
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)[:500]

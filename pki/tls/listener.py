@@ -11,7 +11,7 @@ import ssl
 import weakref
 from collections.abc import Callable, Sequence
 
-from sluice.core import PkiError, StoreError, accept, end_tasks
+from sluice.core import PkiError, StoreError, accept, end_tasks, printable
 from sluice.pki.channels import Channel, PeerPolicy
 from sluice.pki.tls.connection_guard import ConnectionGuard
 from sluice.pki.tls.connections import ConnectionLog, format_address
@@ -204,5 +204,4 @@ class MutualTlsListener:
 
 def _reason(error: Exception) -> str:
     """What to log of a refusal: bounded, without control characters that the peer may have chosen."""
-    text = str(error) or type(error).__name__
-    return "".join(character if character.isprintable() else "?" for character in text)[:500]
+    return printable(str(error) or type(error).__name__)[:500]

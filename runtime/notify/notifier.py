@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 from prometheus_client import Counter, Gauge
 
-from sluice.core import REGISTRY, Clock, SluiceError, utc_now
+from sluice.core import REGISTRY, Clock, SluiceError, backoff_seconds, utc_now
 from sluice.runtime.notify.config import NotifyConfig, Receiver
 from sluice.runtime.notify.delivered import Delivered
 from sluice.runtime.notify.events import Event
@@ -193,7 +193,7 @@ class Notifier:
         except Exception as error:  # noqa: BLE001  one receiver must not keep the others from being told
             line.failures += 1
             FAILURES.labels(name).inc()
-            pause = backoff_seconds(line.failures, self._chance)
+            pause = backoff_seconds(line.failures, FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, self._chance)
             line.not_before = now + pause
             if isinstance(error, SluiceError | OSError):
                 _LOG.error("notifications to %s: %s; trying again in %.0f s", name, error, pause)
@@ -211,9 +211,3 @@ class Notifier:
         SENT.labels(name).inc(len(events))
         WAITING.labels(name).set(len(line.waiting))
         self._saved = False
-
-
-def backoff_seconds(failures: int, chance: Callable[[], float] = random.random) -> float:
-    """How long to wait after so many failures in a row: twice as long each time, up to half of it less by chance."""
-    whole = min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures - 1, 20))
-    return whole * (1 - chance() / 2)

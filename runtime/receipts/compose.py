@@ -7,7 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from sluice.core import EgressRow, EgressVerdict
+from sluice.core import REPLACEMENT, EgressRow, EgressVerdict, printable
 from sluice.pki import SpiffeId
 from sluice.runtime.jobmanager import EgressConnections, JobRecord
 from sluice.runtime.messages import BlobRef, ConnectionEvidence, JobSubmission
@@ -284,8 +284,7 @@ def _count(number: int) -> int:
 
 def _text(text: str, limit: int = MAX_TEXT) -> str:
     """As much as fits, without control characters: users and jobs have chosen it."""
-    kept = text if len(text) <= limit else text[: limit - 1] + "…"
-    return kept if kept.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in kept)
+    return printable(text if len(text) <= limit else text[: limit - 1] + "…", REPLACEMENT)
 
 
 def _moment(milliseconds: float) -> dt.datetime:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from prometheus_client import Counter
 
-from sluice.core import REGISTRY, SluiceError, end_tasks, make_private_directory, remove_untrusted
+from sluice.core import REGISTRY, SluiceError, end_tasks, make_private_directory, printable, remove_untrusted
 from sluice.runtime.messages import UiPage, UiRequest
 from sluice.runtime.node import ChildProcess, Exit, kill_below, open_log
 from sluice.runtime.sandbox import Sandbox, Subject, View
@@ -181,6 +181,5 @@ class EndedUi:
             lines = log.read().decode(errors="replace").strip().splitlines()
             said = [line for line in lines if not line.startswith(("\t", " ", "WARNING:"))]
             if said:
-                printable = "".join(c if c.isprintable() else " " for c in said[-1])
-                return f"; it said: {printable[:300]}"
+                return f"; it said: {printable(said[-1], ' ')[:300]}"
         return ""

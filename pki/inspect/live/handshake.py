@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from OpenSSL import SSL, crypto
 
-from sluice.core import PkiError
+from sluice.core import PkiError, printable
 from sluice.pki.identities import IdentityMaterial
 from sluice.pki.inspect.live.address import Address, InvalidAddress
 from sluice.pki.x509 import DAMAGED
@@ -279,4 +279,4 @@ def _reason(error: Exception) -> str:
         text = str(error.args[0][-1][-1])
     else:
         text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return "".join(character if character.isprintable() else "?" for character in text)[:300]
+    return printable(text)[:300]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.core import printable
 from sluice.runtime.gateways import DRAINED_EXIT_CODE
 from sluice.runtime.jobmanager.pods.names import EPOCH_LABEL, epoch_of
 
@@ -84,7 +85,7 @@ def observed_pod(content: dict[str, Any]) -> ObservedPod | None:
 def said(*parts: object) -> str:
     """What somebody else wrote, on one line and short."""
     text = ": ".join(str(part)[: 4 * MAX_REASON_CHARACTERS] for part in parts if part)
-    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    line = " ".join(printable(text, " ").split())
     return line if len(line) <= MAX_REASON_CHARACTERS else f"{line[: MAX_REASON_CHARACTERS - 1]}…"
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from sluice.core import PeerRefused, SluiceError
+from sluice.core import PeerRefused, SluiceError, printable
 from sluice.pki import Channel, Role, client_policy
 from sluice.pki.revocation import LOOK_SECONDS
 from sluice.pki.tls import BulkStream, BulkTls, PendingPeers, StreamBroken, TlsIdentity, abort_socket
@@ -266,9 +266,8 @@ class DataServer:
 
     def _refuse(self, whom: str, error: SluiceError) -> None:
         self.refused += 1
-        text = "".join(character if character.isprintable() else "?" for character in str(error))[:500]
         kind = "not admitted" if isinstance(error, PeerRefused) else "refused"
-        _LOG.warning("%s: %s: %s", whom, kind, text)
+        _LOG.warning("%s: %s: %s", whom, kind, printable(str(error))[:500])
 
     def _guard_loop(self) -> None:
         while not self._stopping.wait(GUARD_SECONDS):

@@ -15,7 +15,7 @@ import pytest
 from sluice.core import REGISTRY, StoreError
 from sluice.gateway.audit_export import exporter as module, reader
 from sluice.gateway.audit_export.cursor import Cursor, CursorFile
-from sluice.gateway.audit_export.exporter import MAX_BACKOFF_SECONDS, Exporter, backoff_seconds
+from sluice.gateway.audit_export.exporter import Exporter
 from sluice.gateway.audit_export.reader import Message
 from sluice.gateway.audit_export.senders import NotDelivered
 from sluice.gateway.audit_log.chain import AuditRecord
@@ -209,9 +209,3 @@ async def test_one_process_at_a_time_exports(path: Path, file: FullDisk) -> None
             await turns.acquire()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-
-
-def test_waiting_is_bounded_and_spread() -> None:
-    assert backoff_seconds(1, lambda: 0.0) == 0.5
-    assert backoff_seconds(3, lambda: 1.0) == 1.0
-    assert backoff_seconds(10_000, lambda: 0.0) == MAX_BACKOFF_SECONDS

@@ -24,7 +24,6 @@ from sluice.runtime.notify.notifier import (
     MAX_BACKOFF_SECONDS,
     MAX_WAITING,
     Notifier,
-    backoff_seconds,
 )
 from tests.waiting import until
 
@@ -432,9 +431,3 @@ async def test_metrics_tell_what_was_sent_failed_and_waits() -> None:
     await it.after(HOUR)
     assert value("sluice_notify_waiting") == 0
     assert value("sluice_notify_sent_total") == 2
-
-
-def test_the_pauses_grow_and_are_bounded() -> None:
-    assert backoff_seconds(1, lambda: 0.0) == FIRST_BACKOFF_SECONDS
-    assert backoff_seconds(1, lambda: 1.0) == FIRST_BACKOFF_SECONDS / 2
-    assert backoff_seconds(1000, lambda: 0.0) == MAX_BACKOFF_SECONDS
