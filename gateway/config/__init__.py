@@ -1,0 +1,5 @@
+"""Settings of the gateway: section ``[gateway]`` of ``sluice.toml`` with its tables, and who is called what."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
