@@ -19,12 +19,7 @@ import msgspec
 from sluice.audit.catalogue import by_id
 from sluice.audit.errors import InputError
 from sluice.audit.insider import CHECKS as INSIDE
-from sluice.audit.model import (
-    Accepted,
-    Outcome,
-    Report,
-    Result,
-)
+from sluice.audit.model import Accepted, Outcome, Report, Result
 from sluice.audit.toml import read_toml
 
 LONGEST = dt.timedelta(days=366)

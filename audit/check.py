@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sluice.audit.model import (
-    TLS_KINDS,
-    Evidence,
-    Foreign,
-    Kind,
-    Listener,
-    Severity,
-)
+from sluice.audit.model import TLS_KINDS, Evidence, Foreign, Kind, Listener, Severity
 from sluice.audit.subject import Subject
 from sluice.pki import Channel
 

@@ -11,16 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from sluice.audit.catalogue import CHECKS
 from sluice.audit.check import Check
 from sluice.audit.facts import negotiated
-from sluice.audit.model import (
-    TLS_KINDS,
-    Evidence,
-    Listener,
-    ListenerReport,
-    Report,
-    Result,
-    finding,
-    not_examined,
-)
+from sluice.audit.model import TLS_KINDS, Evidence, Listener, ListenerReport, Report, Result, finding, not_examined
 from sluice.audit.subject import Subject
 from sluice.audit.wire import ConnectionEnded, Silent
 from sluice.core import SluiceError

@@ -19,11 +19,7 @@ import msgspec
 from cryptography import x509
 
 from sluice.audit.errors import InputError
-from sluice.audit.model import (
-    Kind,
-    Listener,
-    a_labels,
-)
+from sluice.audit.model import Kind, Listener, a_labels
 from sluice.audit.toml import read_toml
 from sluice.core import PkiError, is_ip_address
 from sluice.pki import Channel

@@ -10,11 +10,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from sluice.cli.errors import (
-    EXIT_INTERNAL,
-    EXIT_INTERRUPTED,
-    exit_code_of,
-)
+from sluice.cli.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, exit_code_of
 from sluice.cli.lazy_commands import LazyCommands
 from sluice.core import SluiceError
 

@@ -6,13 +6,7 @@ import json
 
 import typer
 
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.cli.reference import configuration_reference
 from sluice.cli.tables import print_table
 

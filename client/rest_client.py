@@ -18,12 +18,7 @@ import aiohttp
 from sluice.client.access import GatewayAccess
 from sluice.client.access_token import EXCHANGE_PATH, AccessTokenCache
 from sluice.client.connection_errors import describe_connection_error
-from sluice.client.errors import (
-    AwayError,
-    ClientError,
-    RefusedError,
-    UnreachableError,
-)
+from sluice.client.errors import AwayError, ClientError, RefusedError, UnreachableError
 from sluice.client.uploads import LARGE_BYTES, upload
 from sluice.core import BodyTooLarge, read_body, tcp_connector
 from sluice.pki.tls import EdgeTrust, edge_client_context

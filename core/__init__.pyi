@@ -146,8 +146,4 @@ from .tracing import (
     TracingUnavailable as TracingUnavailable,
     checked as checked,
 )
-from .unix_socket import (
-    bind_unix as bind_unix,
-    clear_stale_socket as clear_stale_socket,
-    listen_unix as listen_unix,
-)
+from .unix_socket import bind_unix as bind_unix, clear_stale_socket as clear_stale_socket, listen_unix as listen_unix

@@ -41,6 +41,4 @@ from .restart_config import (
     RestartStrategy as RestartStrategy,
     RestartWish as RestartWish,
 )
-from .scheduling_config import (
-    SchedulingConfig as SchedulingConfig,
-)
+from .scheduling_config import SchedulingConfig as SchedulingConfig

@@ -12,15 +12,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from sluice.audit.check import Check
 from sluice.audit.checks import references as ref
-from sluice.audit.model import (
-    Evidence,
-    Foreign,
-    Kind,
-    Severity,
-    finding,
-    not_examined,
-    passed,
-)
+from sluice.audit.model import Evidence, Foreign, Kind, Severity, finding, not_examined, passed
 from sluice.audit.signatures import WEAK_HASHES, issued_by
 from sluice.audit.subject import Subject, uris_of
 from sluice.core import CertificateRejected, InvalidIdentity, PkiError

@@ -10,14 +10,7 @@ from functools import partial
 
 from sluice.audit.check import Check
 from sluice.audit.checks import references as ref
-from sluice.audit.model import (
-    Evidence,
-    Kind,
-    Severity,
-    finding,
-    not_examined,
-    passed,
-)
+from sluice.audit.model import Evidence, Kind, Severity, finding, not_examined, passed
 from sluice.audit.subject import Operation, Subject
 from sluice.pki import Channel
 from sluice.pki.tls import edge_client_context, unverified_client_context

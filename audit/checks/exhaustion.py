@@ -7,14 +7,7 @@ import time
 
 from sluice.audit.check import Check
 from sluice.audit.checks import references as ref
-from sluice.audit.model import (
-    Evidence,
-    Foreign,
-    Severity,
-    finding,
-    not_examined,
-    passed,
-)
+from sluice.audit.model import Evidence, Foreign, Severity, finding, not_examined, passed
 from sluice.audit.subject import Subject
 from sluice.audit.wire import ClientHello, Content, Message, number
 

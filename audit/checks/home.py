@@ -14,14 +14,7 @@ from pathlib import Path
 
 from sluice.audit.check import Check
 from sluice.audit.checks import references as ref
-from sluice.audit.model import (
-    Evidence,
-    Kind,
-    Severity,
-    finding,
-    not_examined,
-    passed,
-)
+from sluice.audit.model import Evidence, Kind, Severity, finding, not_examined, passed
 from sluice.audit.subject import Subject
 from sluice.core import Home, PkiError, read_bounded
 from sluice.pki.identities import CHAIN_FILE, read_certificates

@@ -10,16 +10,7 @@ from pathlib import Path
 
 from sluice.audit.check import Check
 from sluice.audit.checks import references as ref
-from sluice.audit.model import (
-    TLS_KINDS,
-    Evidence,
-    Foreign,
-    Kind,
-    Severity,
-    finding,
-    not_examined,
-    passed,
-)
+from sluice.audit.model import TLS_KINDS, Evidence, Foreign, Kind, Severity, finding, not_examined, passed
 from sluice.audit.subject import Subject
 from sluice.audit.wire import Content, printable
 

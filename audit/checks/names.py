@@ -9,15 +9,7 @@ from cryptography.x509.oid import NameOID
 
 from sluice.audit.check import Check
 from sluice.audit.checks import references as ref
-from sluice.audit.model import (
-    Evidence,
-    Listener,
-    Severity,
-    a_labels,
-    finding,
-    not_examined,
-    passed,
-)
+from sluice.audit.model import Evidence, Listener, Severity, a_labels, finding, not_examined, passed
 from sluice.audit.subject import Subject
 from sluice.core import is_ip_address
 from sluice.pki import Channel

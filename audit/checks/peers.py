@@ -11,14 +11,7 @@ from cryptography import x509
 from sluice.audit import rogue
 from sluice.audit.check import Check
 from sluice.audit.checks import references as ref
-from sluice.audit.model import (
-    Evidence,
-    Kind,
-    Severity,
-    finding,
-    not_examined,
-    passed,
-)
+from sluice.audit.model import Evidence, Kind, Severity, finding, not_examined, passed
 from sluice.audit.subject import Case, Subject
 from sluice.audit.wire import Credential
 from sluice.pki import Channel

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from sluice.audit.check import Check
 from sluice.audit.checks import references as ref
-from sluice.audit.model import (
-    Evidence,
-    Foreign,
-    Kind,
-    Severity,
-    finding,
-    not_examined,
-    passed,
-)
+from sluice.audit.model import Evidence, Foreign, Kind, Severity, finding, not_examined, passed
 from sluice.audit.subject import Subject
 from sluice.audit.wire import (
     DEFLATE,

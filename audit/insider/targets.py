@@ -12,16 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sluice.audit.insider.live_targets import live_targets
-from sluice.audit.insider.payload import (
-    ABSENT,
-    FAMILIES,
-    FAMILY,
-    KERNEL_PATH,
-    KERNEL_PATHS,
-    PATTERNS,
-    Target,
-    load,
-)
+from sluice.audit.insider.payload import ABSENT, FAMILIES, FAMILY, KERNEL_PATH, KERNEL_PATHS, PATTERNS, Target, load
 from sluice.audit.insider.surroundings import Surroundings
 from sluice.core import Home
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from sluice.audit.model import (
-    Kind,
-    ListenerReport,
-    Outcome,
-    Report,
-    Result,
-)
+from sluice.audit.model import Kind, ListenerReport, Outcome, Report, Result
 from sluice.audit.reports.picture import render_picture
 from sluice.audit.reports.text import summary
 

@@ -9,13 +9,7 @@ from typing import Any
 from sluice.audit.catalogue import CHECKS as OUTSIDE
 from sluice.audit.check import Check
 from sluice.audit.insider import CHECKS as INSIDE, Place
-from sluice.audit.model import (
-    Kind,
-    Outcome,
-    Report,
-    Result,
-    Severity,
-)
+from sluice.audit.model import Kind, Outcome, Report, Result, Severity
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {

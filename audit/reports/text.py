@@ -8,15 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.audit.model import (
-    NO_LISTENERS,
-    Kind,
-    ListenerReport,
-    Outcome,
-    Report,
-    Result,
-    Severity,
-)
+from sluice.audit.model import NO_LISTENERS, Kind, ListenerReport, Outcome, Report, Result, Severity
 
 COLOURS = {
     Severity.CRITICAL: "bold red",

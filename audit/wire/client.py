@@ -16,12 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa,
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sluice.audit.errors import WireError
-from sluice.audit.wire.codec import (
-    Reader,
-    number,
-    read_extensions,
-    vector,
-)
+from sluice.audit.wire.codec import Reader, number, read_extensions, vector
 from sluice.audit.wire.connection import (
     Alert,
     Closed,
@@ -35,19 +30,8 @@ from sluice.audit.wire.connection import (
     alert_of,
     message_name,
 )
-from sluice.audit.wire.hello import (
-    ClientHello,
-    ServerHello,
-    handshake_message,
-    parse_server_hello,
-)
-from sluice.audit.wire.numbers import (
-    GOOD_SIGNATURES,
-    Content,
-    Extension,
-    Message,
-    Version,
-)
+from sluice.audit.wire.hello import ClientHello, ServerHello, handshake_message, parse_server_hello
+from sluice.audit.wire.numbers import GOOD_SIGNATURES, Content, Extension, Message, Version
 from sluice.audit.wire.schedule import SUITES, KeySchedule, Protection
 
 MAX_CHAIN_CERTIFICATES = 16

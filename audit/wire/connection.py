@@ -11,12 +11,7 @@ from typing import Self
 
 from sluice.audit.errors import WireError
 from sluice.audit.wire.codec import number, vector
-from sluice.audit.wire.numbers import (
-    ALERTS,
-    Content,
-    Message,
-    name_of,
-)
+from sluice.audit.wire.numbers import ALERTS, Content, Message, name_of
 
 MAX_RECORD_BYTES = (1 << 14) + 256
 MAX_HANDSHAKE_BYTES = 1 << 18

@@ -5,20 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from sluice.audit.wire.codec import (
-    Reader,
-    number,
-    numbers,
-    read_extensions,
-    vector,
-)
-from sluice.audit.wire.numbers import (
-    GOOD_SIGNATURES,
-    MODERN_SUITES,
-    Extension,
-    Message,
-    Version,
-)
+from sluice.audit.wire.codec import Reader, number, numbers, read_extensions, vector
+from sluice.audit.wire.numbers import GOOD_SIGNATURES, MODERN_SUITES, Extension, Message, Version
 
 RETRY_RANDOM = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
 """The random that makes a ServerHello a HelloRetryRequest (RFC 8446, 4.1.3)."""

@@ -15,12 +15,7 @@ from typing import Self
 from OpenSSL import SSL
 
 from sluice.audit.wire.client import Credential, Verdict
-from sluice.audit.wire.connection import (
-    Closed,
-    ConnectionEnded,
-    Refusal,
-    Silent,
-)
+from sluice.audit.wire.connection import Closed, ConnectionEnded, Refusal, Silent
 
 CHUNK_BYTES = 16 << 10
 MAX_RECEIVED_BYTES = 512 << 10

@@ -10,14 +10,7 @@ from cryptography import x509
 from sluice.audit.errors import WireError
 from sluice.audit.wire.client import MAX_CHAIN_CERTIFICATES
 from sluice.audit.wire.codec import Reader
-from sluice.audit.wire.connection import (
-    ConnectionEnded,
-    Ending,
-    MessageReader,
-    NotTls,
-    WireConnection,
-    alert_of,
-)
+from sluice.audit.wire.connection import ConnectionEnded, Ending, MessageReader, NotTls, WireConnection, alert_of
 from sluice.audit.wire.hello import ClientHello, ServerHello, parse_server_hello
 from sluice.audit.wire.numbers import Content, Message, Version
 

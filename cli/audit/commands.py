@@ -46,13 +46,7 @@ from sluice.cli.audit.insider import InsiderOptions, examine_inside
 from sluice.cli.audit.record import keep_summary
 from sluice.cli.errors import EXIT_NO, UnreachableError, UsageError
 from sluice.cli.gateway_options import CaOption, GatewayOptions, ServerOption, TokenOption
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.cli.progress import bar
 from sluice.cli.tables import print_table
 from sluice.core import Home, StoreError, write_public

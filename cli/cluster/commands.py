@@ -16,20 +16,9 @@ import psutil
 import typer
 from rich.console import Console
 
-from sluice.cli.cluster.records import (
-    ClusterRecord,
-    end_survivors,
-    read_record,
-    record_path,
-)
+from sluice.cli.cluster.records import ClusterRecord, end_survivors, read_record, record_path
 from sluice.cli.errors import EXIT_NO, CommandError
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.core import EgressMode, Home, SluiceError, egress_endpoint, read_bounded
 from sluice.runtime.node import Registration
 from sluice.runtime.sandbox import IsolationLevel

@@ -10,13 +10,7 @@ import typer
 
 from sluice.cli.compose.choices import ENVOY_IMAGE
 from sluice.cli.errors import UsageError
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.cli.pki import print_json
 from sluice.core import write_public
 

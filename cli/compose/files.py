@@ -10,12 +10,7 @@ from pathlib import Path
 
 from sluice.cli.compose.choices import ENVOY_IMAGE, JVM_OVERHEAD_MB, SHUFFLE_MANAGERS, ComposeSet
 from sluice.cli.compose.document import Merged, dump
-from sluice.cli.compose.ha_services import (
-    ha_networks,
-    ha_volumes,
-    jobmanager_addresses,
-    jobmanager_services,
-)
+from sluice.cli.compose.ha_services import ha_networks, ha_volumes, jobmanager_addresses, jobmanager_services
 from sluice.cli.compose.services import (
     AFTER_CA,
     ENVIRONMENT,
@@ -34,13 +29,7 @@ from sluice.cli.compose.services import (
     authority,
     health,
 )
-from sluice.cli.compose.settings import (
-    BOX_PROCESSES,
-    CERTIFICATE,
-    DRIVER_MEMORY_MB,
-    DRIVER_PYTHON_MB,
-    GATEWAY_PORT,
-)
+from sluice.cli.compose.settings import BOX_PROCESSES, CERTIFICATE, DRIVER_MEMORY_MB, DRIVER_PYTHON_MB, GATEWAY_PORT
 from sluice.gateway import AUTH_NAME, EDGE_NAME, ENVOY_NAME
 from sluice.gateway.proxy import arguments
 

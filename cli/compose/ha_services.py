@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.cli.compose.services import (
-    HOME,
-    Joining,
-    ResourceLimits,
-    Service,
-)
+from sluice.cli.compose.services import HOME, Joining, ResourceLimits, Service
 from sluice.pki.export.programs import SECURE_CLIENT_PORT
 
 RPC_PORT = 6123

@@ -10,13 +10,7 @@ from sluice.cli.config import Configuration
 from sluice.cli.doctor.machine_checks import Demand, machine_findings
 from sluice.cli.doctor.machine_facts import MachineFacts, read_machine
 from sluice.cli.errors import EXIT_NO
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.cli.pki import finding_lines, print_json
 from sluice.core import egress_mode, printable
 from sluice.pki.inspect import Severity

@@ -6,12 +6,7 @@ import datetime as dt
 import ipaddress
 from dataclasses import dataclass
 
-from sluice.cli.doctor.machine_facts import (
-    Directory,
-    MachineFacts,
-    Port,
-    Program,
-)
+from sluice.cli.doctor.machine_facts import Directory, MachineFacts, Port, Program
 from sluice.core import EgressMode
 from sluice.pki.inspect import Finding, Severity, worst_first
 

@@ -11,13 +11,7 @@ import typer
 
 from sluice.cli.errors import EXIT_NO, UsageError
 from sluice.cli.gateway.policy_replay import replay
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.cli.published_routes import operations
 from sluice.core import read_bounded
 from sluice.gateway import is_name

@@ -11,12 +11,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, load_configuration
 from sluice.core import make_private_directory, utc_now, write_public, write_secret
 from sluice.gateway import ENVOY_NAME
 from sluice.gateway.audit_log import access_file

@@ -15,12 +15,7 @@ from sluice.cli import audit_records
 from sluice.cli.errors import UsageError
 from sluice.cli.gateway.shared_home import gateway_home
 from sluice.cli.gateway.times import utc_text
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption, load_configuration
 from sluice.cli.published_routes import effective_policy
 from sluice.cli.tables import print_table
 from sluice.client import TokenBinding, addresses, announced_url, edge_bundle, fingerprints, write_binding

@@ -11,22 +11,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from sluice.cli.errors import RefusedError
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.cli.pki.arguments import print_json
 from sluice.cli.token_uris import key_argument
 from sluice.core import Home, make_private_directory, read_bounded, read_secret, utc_now, write_public, write_secret
-from sluice.pki.authorities import (
-    AuthorityStore,
-    check_signed,
-    request_authority,
-    sign_authority,
-)
+from sluice.pki.authorities import AuthorityStore, check_signed, request_authority, sign_authority
 from sluice.pki.identities import read_certificates
 from sluice.pki.ledger import IssuanceNotes, issuance_note
 from sluice.pki.pkcs11 import TOKEN_KEYS, TokenKey, format_reference, read_reference

@@ -14,19 +14,8 @@ import typer
 
 from sluice.cli import audit_records
 from sluice.cli.errors import UsageError
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
-from sluice.cli.pki.arguments import (
-    address_argument,
-    algorithm_argument,
-    arguments,
-    names_argument,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
+from sluice.cli.pki.arguments import address_argument, algorithm_argument, arguments, names_argument
 from sluice.core import Home, read_secret, utc_now, write_secret
 from sluice.pki import NAMED_ROLES, Role, SpiffeId
 from sluice.pki.authorities import AuthorityStore

@@ -9,13 +9,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.cli.pki import (
     acme as pki_acme,
     authority as pki_authority,

@@ -14,13 +14,7 @@ from cryptography import x509
 from sluice.cli import audit_records
 from sluice.cli.config import Configuration
 from sluice.cli.errors import EXIT_NO, UsageError
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.cli.pki.arguments import (
     arguments,
     directory_argument,
@@ -46,13 +40,7 @@ from sluice.pki.issuing import (
     parse_inventory,
 )
 from sluice.pki.revocation import ExportedCertificates, RevocationStore, install_crls
-from sluice.pki.x509 import (
-    ISSUING,
-    MAX_CSR_BYTES,
-    AuthorityKind,
-    edge_server_profile,
-    workload_profile,
-)
+from sluice.pki.x509 import ISSUING, MAX_CSR_BYTES, AuthorityKind, edge_server_profile, workload_profile
 
 app = typer.Typer(rich_markup_mode=None)
 

@@ -14,13 +14,7 @@ from typer.core import TyperCommand
 from sluice.cli import audit_records
 from sluice.cli.config import Configuration
 from sluice.cli.errors import EXIT_NO, UsageError
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.cli.pki.arguments import address_argument, lifetime_argument, print_json
 from sluice.core import CertificateRejected, Home, SluiceError, utc_now
 from sluice.pki import IssuanceRefused

@@ -17,13 +17,7 @@ import typer
 
 from sluice.cli import audit_records
 from sluice.cli.errors import EXIT_NO, RefusedError, UsageError
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.cli.pki.edge_revocation import end_at_the_gateway
 from sluice.core import CrlRejected, Home, InvalidIdentity, PkiError, utc_now, write_public
 from sluice.pki import LedgerError, PkiConfig, SpiffeId

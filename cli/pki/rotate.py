@@ -17,13 +17,7 @@ from rich.console import Console
 from sluice.cli import audit_records
 from sluice.cli.cluster import renew_superseded
 from sluice.cli.config import Configuration
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.cli.pki.arguments import KeyOption, identity_argument, keys_argument, print_json
 from sluice.cli.progress import Bar, bar
 from sluice.core import Home

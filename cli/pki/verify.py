@@ -11,13 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from sluice.cli.errors import EXIT_NO, UsageError
-from sluice.cli.options import (
-    DEFAULT_HOME,
-    ConfigOption,
-    HomeOption,
-    JsonOption,
-    load_configuration,
-)
+from sluice.cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from sluice.cli.pki.arguments import arguments, print_json, spiffe_id_argument
 from sluice.core import CrlRejected, Home, PkiError, StoreError, read_bounded, utc_now
 from sluice.pki import PkiConfig

@@ -16,14 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sluice.core import (
-    FileStamp,
-    StoreError,
-    file_stamp,
-    make_private_directory,
-    read_secret,
-    write_secret,
-)
+from sluice.core import FileStamp, StoreError, file_stamp, make_private_directory, read_secret, write_secret
 from sluice.gateway.config import MAX_ACME_NAMES
 from sluice.pki.authorities import to_pem
 from sluice.pki.x509 import acme_identifier, generate_key, key_to_pem

@@ -17,12 +17,7 @@ from .log import (
     record_act as record_act,
 )
 from .log_files import log_files as log_files
-from .log_reader import (
-    Filter as Filter,
-    LineReader as LineReader,
-    follow as follow,
-    moment_of as moment_of,
-)
+from .log_reader import Filter as Filter, LineReader as LineReader, follow as follow, moment_of as moment_of
 from .maintenance import keeping as keeping
 from .receipts import prove_receipt as prove_receipt, receipt_detail as receipt_detail
 from .recorded_policy import RecordedPolicy as RecordedPolicy

@@ -22,15 +22,7 @@ from sluice.gateway.audit_log.chain import (
     kept_checkpoint,
 )
 from sluice.gateway.audit_log.keys import VERIFICATION_KEY, VerificationKey
-from sluice.gateway.audit_log.segments import (
-    CHECKPOINT,
-    CURRENT,
-    LOCK,
-    MAX_READ_BYTES,
-    Segment,
-    segments,
-    take_lock,
-)
+from sluice.gateway.audit_log.segments import CHECKPOINT, CURRENT, LOCK, MAX_READ_BYTES, Segment, segments, take_lock
 from sluice.gateway.audit_log.traffic import TrafficCheck, TrafficReader
 from sluice.gateway.errors import AuditLogError
 

@@ -1,17 +1,11 @@
-from .audiences import (
-    TOKEN_OPERATION as TOKEN_OPERATION,
-)
+from .audiences import TOKEN_OPERATION as TOKEN_OPERATION
 from .destinations import (
     Destination as Destination,
     UnclearDestination as UnclearDestination,
     authority as authority,
     parse_authority as parse_authority,
 )
-from .egress import (
-    EGRESS_OPERATION as EGRESS_OPERATION,
-    EgressRuling as EgressRuling,
-    EgressSubject as EgressSubject,
-)
+from .egress import EGRESS_OPERATION as EGRESS_OPERATION, EgressRuling as EgressRuling, EgressSubject as EgressSubject
 from .operations import (
     OWNED_OPERATIONS as OWNED_OPERATIONS,
     is_pattern as is_pattern,
@@ -25,12 +19,7 @@ from .policy_file import (
     PolicyFile as PolicyFile,
     read_policy as read_policy,
 )
-from .policy_table import (
-    Case as Case,
-    CaseResult as CaseResult,
-    decide_case as decide_case,
-    parse_table as parse_table,
-)
+from .policy_table import Case as Case, CaseResult as CaseResult, decide_case as decide_case, parse_table as parse_table
 from .routes import (
     PARAMETER_PATTERN as PARAMETER_PATTERN,
     TARGET_PATTERN as TARGET_PATTERN,

@@ -18,12 +18,7 @@ from grpclib.server import Stream
 
 from sluice.core import SluiceError, end_tasks
 from sluice.gateway.connect.admission import Admission
-from sluice.gateway.connect.messages import (
-    METHODS,
-    SERVICE,
-    MalformedMessage,
-    bind_user,
-)
+from sluice.gateway.connect.messages import METHODS, SERVICE, MalformedMessage, bind_user
 from sluice.gateway.connect.sessions import Sessions, SessionUnavailable
 from sluice.gateway.connect.wire import BoundedStream, receive
 from sluice.pki.assertions import Assertion

@@ -12,12 +12,7 @@ import msgspec
 from sluice.core import CachedFile, Home
 from sluice.gateway.credentials.record_file import RecordFile
 from sluice.gateway.credentials.revocations import Revocations
-from sluice.gateway.credentials.sessions import (
-    Client,
-    SessionBook,
-    SessionLimits,
-    SessionRecord,
-)
+from sluice.gateway.credentials.sessions import Client, SessionBook, SessionLimits, SessionRecord
 from sluice.gateway.errors import SessionError
 from sluice.gateway.principal import Subject
 from sluice.pki.assertions import SessionId

@@ -1,7 +1,4 @@
-from .acme import (
-    ACME_HTTP as ACME_HTTP,
-    http_challenge_routes as http_challenge_routes,
-)
+from .acme import ACME_HTTP as ACME_HTTP, http_challenge_routes as http_challenge_routes
 from .clusters import edge_clusters as edge_clusters
 from .edge import (
     EdgeInputs as EdgeInputs,

@@ -17,21 +17,8 @@ from sluice.core import TRACEPARENT_HEADER
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.credentials import AUDIENCE, ISSUER, LEEWAY_SECONDS, PASS_COOKIE
 from sluice.gateway.envoy_config.check_headers import CHECK_HEADERS, REFUSAL_HEADERS, SUCCESS_HEADERS
-from sluice.gateway.envoy_config.headers import (
-    CREDENTIAL,
-    OPERATION,
-    PASS_ID,
-    PRINCIPAL,
-    ROLE,
-)
-from sluice.gateway.envoy_config.json_values import (
-    FROM_XDS,
-    NOT_ANSWERED,
-    extension,
-    retrying,
-    seconds,
-    typed,
-)
+from sluice.gateway.envoy_config.headers import CREDENTIAL, OPERATION, PASS_ID, PRINCIPAL, ROLE
+from sluice.gateway.envoy_config.json_values import FROM_XDS, NOT_ANSWERED, extension, retrying, seconds, typed
 from sluice.gateway.envoy_config.limits import rate_limit
 from sluice.pki.assertions import HEADER as ASSERTION, PASS_SCHEME
 

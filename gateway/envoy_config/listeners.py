@@ -7,13 +7,7 @@ from collections.abc import Mapping
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.envoy_config.egress_log import ACCESS_LOG_FILE
 from sluice.gateway.envoy_config.filters import ROUTE_NAMESPACE, http_filters
-from sluice.gateway.envoy_config.headers import (
-    CREDENTIAL,
-    PASS_ID,
-    PRINCIPAL,
-    ROLE,
-    header_mutations,
-)
+from sluice.gateway.envoy_config.headers import CREDENTIAL, PASS_ID, PRINCIPAL, ROLE, header_mutations
 from sluice.gateway.envoy_config.json_values import FROM_XDS, seconds
 from sluice.gateway.envoy_config.replies import local_replies
 from sluice.gateway.envoy_config.templates import DIRECTORY, fill

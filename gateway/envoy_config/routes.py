@@ -25,14 +25,7 @@ from sluice.gateway.envoy_config.filters import (
 )
 from sluice.gateway.envoy_config.headers import CLIENT_CERTIFICATE
 from sluice.gateway.envoy_config.http3 import alternative_service
-from sluice.gateway.envoy_config.json_values import (
-    NOT_ANSWERED,
-    NOT_SENT,
-    exact_header,
-    retrying,
-    seconds,
-    typed,
-)
+from sluice.gateway.envoy_config.json_values import NOT_ANSWERED, NOT_SENT, exact_header, retrying, seconds, typed
 from sluice.pki.assertions import HEADER as ASSERTION, PASS_SCHEME
 
 REMOVED_TOWARDS_REST = ("authorization", "proxy-authorization", "cookie", CLIENT_CERTIFICATE)

@@ -10,16 +10,7 @@ from sluice.gateway.audit_log import access_file
 from sluice.gateway.config import ENVOY_NAME, GatewayConfig
 from sluice.gateway.connect import connect_socket
 from sluice.gateway.envoy_config import DIRECTORY, FROM_XDS, fill, seconds
-from sluice.gateway.upstreams import (
-    SDS_CLUSTER,
-    XDS_CLUSTER,
-    Leg,
-    Legs,
-    TlsLeg,
-    UnixLeg,
-    cluster,
-    grpc_service,
-)
+from sluice.gateway.upstreams import SDS_CLUSTER, XDS_CLUSTER, Leg, Legs, TlsLeg, UnixLeg, cluster, grpc_service
 from sluice.pki import Role
 
 SOURCE = DIRECTORY / "bootstrap.jsonc"

@@ -21,12 +21,7 @@ from sluice.core import StoreError
 from sluice.gateway.errors import EnvoyFailed
 from sluice.gateway.proxy.envoy_admin import EnvoyAdmin
 from sluice.gateway.proxy.secret_feed import Given, SecretFeed, Side
-from sluice.gateway.upstreams import (
-    CERTIFICATE_SECRET,
-    EDGE_SECRET,
-    EDGE_TRUST_SECRET,
-    TRUST_SECRET,
-)
+from sluice.gateway.upstreams import CERTIFICATE_SECRET, EDGE_SECRET, EDGE_TRUST_SECRET, TRUST_SECRET
 from sluice.pki.authorities import to_pem
 from sluice.pki.trust import DIRECTORY, TrustReport, remove_report, write_report
 from sluice.pki.x509 import issuer_id, key_id

@@ -19,12 +19,7 @@ from cryptography import x509
 
 from sluice.core.xds import Message, certificate_secret, trust_secret
 from sluice.gateway.errors import EnvoyIdentityError
-from sluice.gateway.upstreams import (
-    CERTIFICATE_SECRET,
-    EDGE_SECRET,
-    EDGE_TRUST_SECRET,
-    TRUST_SECRET,
-)
+from sluice.gateway.upstreams import CERTIFICATE_SECRET, EDGE_SECRET, EDGE_TRUST_SECRET, TRUST_SECRET
 from sluice.pki import Role
 from sluice.pki.authorities import to_pem
 from sluice.pki.identities import IdentityMaterial, Stamp, read_identity, stamp_of

@@ -12,15 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.core import (
-    CachedFile,
-    EgressConfig,
-    SluiceError,
-    end_tasks,
-    make_private_directory,
-    repeat,
-    write_secret,
-)
+from sluice.core import CachedFile, EgressConfig, SluiceError, end_tasks, make_private_directory, repeat, write_secret
 from sluice.core.xds import SHORT_NAMES, SnapshotBoard
 from sluice.gateway.authz import PolicyFile, RouteTable
 from sluice.gateway.config import GatewayConfig

@@ -17,15 +17,7 @@ from grpclib.server import Server
 from sluice.core import Home, listen_unix
 from sluice.gateway.authn import check_in
 from sluice.gateway.config import CONNECT_NAME, GatewayConfig
-from sluice.gateway.connect import (
-    Admission,
-    ConnectRelay,
-    RawCodec,
-    RawDetails,
-    RestSessions,
-    Sessions,
-    connect_socket,
-)
+from sluice.gateway.connect import Admission, ConnectRelay, RawCodec, RawDetails, RestSessions, Sessions, connect_socket
 from sluice.gateway.proxy import EnvoyPaths, legs_of
 from sluice.gateway.rest_client import RestClient
 from sluice.pki import Role

@@ -8,8 +8,4 @@ from .binding import (
 )
 from .cipher import new_key as new_key
 from .shared_files import SharedFiles as SharedFiles
-from .store import (
-    MAX_VALUE_BYTES as MAX_VALUE_BYTES,
-    Entry as Entry,
-    SharedStore as SharedStore,
-)
+from .store import MAX_VALUE_BYTES as MAX_VALUE_BYTES, Entry as Entry, SharedStore as SharedStore

@@ -10,13 +10,7 @@ from aiohttp import web
 
 from sluice.gateway.credentials import Authenticated, Unauthenticated
 from sluice.gateway.signin import pages
-from sluice.gateway.signin.device_codes import (
-    LIFETIME_SECONDS,
-    Answer,
-    Approver,
-    DeviceCodes,
-    Pending,
-)
+from sluice.gateway.signin.device_codes import LIFETIME_SECONDS, Answer, Approver, DeviceCodes, Pending
 from sluice.gateway.signin.pending_requests import TooManyPending
 from sluice.gateway.signin.requests import AuditNote, AuthRequest, Refused, check_origin, too_many
 from sluice.gateway.signin.responses import answer, page, redirect

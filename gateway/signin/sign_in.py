@@ -27,19 +27,9 @@ from sluice.gateway.credentials import (
 from sluice.gateway.decision import challenge, csrf_holds
 from sluice.gateway.principal import Subject
 from sluice.gateway.problem import CONTENT_TYPE, problem_body
-from sluice.gateway.problem_page import (
-    POLICY,
-    POLICY_HEADER,
-    problem_page,
-    wants_page,
-)
+from sluice.gateway.problem_page import POLICY, POLICY_HEADER, problem_page, wants_page
 from sluice.gateway.shared_store import MAX_VALUE_BYTES, Entry, SharedStore
-from sluice.gateway.signin.cookies import (
-    LOGIN_COOKIE,
-    pass_cookie,
-    session_cookies,
-    set_cookie,
-)
+from sluice.gateway.signin.cookies import LOGIN_COOKIE, pass_cookie, session_cookies, set_cookie
 from sluice.gateway.signin.oidc import Provider
 from sluice.gateway.signin.requests import MAX_LOGGED_CHARACTERS, AuditNote, AuthRequest, Refused
 from sluice.gateway.signin.responses import answer

@@ -1,7 +1,4 @@
-from .accounts import (
-    make_external_key as make_external_key,
-    revoke_external as revoke_external,
-)
+from .accounts import make_external_key as make_external_key, revoke_external as revoke_external
 from .config import AcmeConfig as AcmeConfig
 from .listener import AcmeListener as AcmeListener, ServerCertificate as ServerCertificate
 from .names import NamePolicy as NamePolicy, Pattern as Pattern, parse_patterns as parse_patterns

@@ -28,14 +28,7 @@ from sluice.core import (
     sync_directory,
     write_secret,
 )
-from sluice.pki.authorities.rotation_phases import (
-    Generations,
-    Keep,
-    Phase,
-    Rotation,
-    RotationRefused,
-    phase_of,
-)
+from sluice.pki.authorities.rotation_phases import Generations, Keep, Phase, Rotation, RotationRefused, phase_of
 from sluice.pki.authorities.signing import create_intermediate, create_root
 from sluice.pki.authorities.store import KEY_FILE, AuthorityStore
 from sluice.pki.config import PkiConfig

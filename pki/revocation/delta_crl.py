@@ -15,12 +15,7 @@ from cryptography import x509
 
 from sluice.core import PkiError, read_bounded, write_public
 from sluice.pki.authorities import Authority
-from sluice.pki.revocation.crl import (
-    MAX_CRL_BYTES,
-    Revocation,
-    load_crls,
-    sign_crl,
-)
+from sluice.pki.revocation.crl import MAX_CRL_BYTES, Revocation, load_crls, sign_crl
 from sluice.pki.x509 import DAMAGED
 
 BASE_FILE = "base.pem"

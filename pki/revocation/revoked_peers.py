@@ -17,13 +17,7 @@ from pathlib import Path
 from cryptography import x509
 
 from sluice.core import FileStamp, PeerRefused, PkiError, StoreError, file_stamp, read_bounded
-from sluice.pki.revocation.crl import (
-    EXPIRY_GRACE,
-    MAX_CRL_BYTES,
-    RevocationList,
-    Revoked,
-    load_crls,
-)
+from sluice.pki.revocation.crl import EXPIRY_GRACE, MAX_CRL_BYTES, RevocationList, Revoked, load_crls
 from sluice.pki.revocation.crl_files import CRL_FILE, take_newer
 from sluice.pki.x509 import key_id
 

@@ -17,12 +17,7 @@ from sluice.core import IDENTITY_NOT_AFTER, IDENTITY_NOT_BEFORE, StoreError, end
 from sluice.pki.identities import IdentityMaterial
 from sluice.pki.revocation import LOOK_SECONDS
 from sluice.pki.tls import TlsIdentity
-from sluice.pki.trust.reports import (
-    DIRECTORY,
-    TrustReport,
-    remove_report,
-    write_report,
-)
+from sluice.pki.trust.reports import DIRECTORY, TrustReport, remove_report, write_report
 from sluice.pki.x509 import issuer_id, key_id
 
 _LOG = logging.getLogger(__name__)

@@ -27,20 +27,9 @@ from sluice.core import (
     sync_directory,
     write_secret,
 )
-from sluice.runtime.ha.errors import (
-    EntryDamaged,
-    LeadershipLost,
-    PointerConflict,
-    PointerExists,
-    StorageUnavailable,
-)
+from sluice.runtime.ha.errors import EntryDamaged, LeadershipLost, PointerConflict, PointerExists, StorageUnavailable
 from sluice.runtime.ha.leadership import MAX_INFORMATION_BYTES, LeaderInformation, Leadership
-from sluice.runtime.ha.pointers import (
-    FOLDERS,
-    MAX_POINTER_BYTES,
-    Pointer,
-    check_pointer,
-)
+from sluice.runtime.ha.pointers import FOLDERS, MAX_POINTER_BYTES, Pointer, check_pointer
 from sluice.runtime.ha.standbys import StandbyFiles, StandbyMark
 
 LOCK_POLL_SECONDS = 0.2

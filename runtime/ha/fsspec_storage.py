@@ -15,12 +15,7 @@ from urllib.parse import urlsplit
 import fsspec  # type: ignore[import-untyped]  # has no types
 
 from sluice.runtime.ha.errors import EntryDamaged, HaMisconfigured, StorageUnavailable
-from sluice.runtime.ha.storage import (
-    COPY_BYTES,
-    MAX_ENTRY_BYTES,
-    check_name,
-    missing,
-)
+from sluice.runtime.ha.storage import COPY_BYTES, MAX_ENTRY_BYTES, check_name, missing
 
 
 class FsspecStorage:

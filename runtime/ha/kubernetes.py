@@ -18,12 +18,7 @@ import time
 from collections.abc import Callable
 
 from sluice.core import end_tasks
-from sluice.runtime.ha.errors import (
-    ElectionUnavailable,
-    EntryDamaged,
-    HaError,
-    LeadershipLost,
-)
+from sluice.runtime.ha.errors import ElectionUnavailable, EntryDamaged, HaError, LeadershipLost
 from sluice.runtime.ha.kubernetes_client import (
     LEASES,
     KubernetesClient,

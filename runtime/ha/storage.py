@@ -17,12 +17,7 @@ from typing import Protocol
 import msgspec
 
 from sluice.core import StoreError, make_private_directory, staged_name, sync_directory, write_secret
-from sluice.runtime.ha.errors import (
-    EntryDamaged,
-    EntryMissing,
-    HaError,
-    StorageUnavailable,
-)
+from sluice.runtime.ha.errors import EntryDamaged, EntryMissing, HaError, StorageUnavailable
 
 MAX_ENTRY_BYTES = 16 << 20
 """Largest entry that is held in memory; files (:meth:`HaStorage.put_file`) may be larger."""

@@ -9,12 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 
-from sluice.runtime.ha.errors import (
-    EntryDamaged,
-    EntryMissing,
-    PointerExists,
-    StorageUnavailable,
-)
+from sluice.runtime.ha.errors import EntryDamaged, EntryMissing, PointerExists, StorageUnavailable
 from sluice.runtime.ha.pointers import PointerStore
 from sluice.runtime.ha.storage import HaStorage
 

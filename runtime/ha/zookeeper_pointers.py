@@ -14,13 +14,7 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
     NoNodeError,
 )
 
-from sluice.runtime.ha.errors import (
-    LeadershipLost,
-    OutcomeUnknown,
-    PointerConflict,
-    PointerExists,
-    StorageUnavailable,
-)
+from sluice.runtime.ha.errors import LeadershipLost, OutcomeUnknown, PointerConflict, PointerExists, StorageUnavailable
 from sluice.runtime.ha.pointers import Pointer, check_pointer
 from sluice.runtime.ha.zookeeper_client import ZooKeeperSession
 

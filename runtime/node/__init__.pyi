@@ -34,11 +34,7 @@ from .evidence import from_log as from_log, merge as merge
 from .identity_renewal import keep_renewed as keep_renewed
 from .job_checkpoints import checkpoint_directory as checkpoint_directory, own_checkpoints as own_checkpoints
 from .job_identity import JobIdentity as JobIdentity
-from .job_secrets import (
-    forbid_core_dumps as forbid_core_dumps,
-    masker_of as masker_of,
-    secret_files as secret_files,
-)
+from .job_secrets import forbid_core_dumps as forbid_core_dumps, masker_of as masker_of, secret_files as secret_files
 from .leader_finder import (
     Address as Address,
     AnnouncedLeader as AnnouncedLeader,
@@ -56,7 +52,4 @@ from .log_files import (
     shorten_log as shorten_log,
 )
 from .log_tail import kept as kept
-from .priority import (
-    can_return as can_return,
-    to_background as to_background,
-)
+from .priority import can_return as can_return, to_background as to_background

@@ -11,14 +11,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-from sluice.core import (
-    FileStamp,
-    StoreError,
-    file_stamp,
-    make_private_directory,
-    read_bounded,
-    remove_leftovers,
-)
+from sluice.core import FileStamp, StoreError, file_stamp, make_private_directory, read_bounded, remove_leftovers
 from sluice.pki.revocation import CRL_FILE
 from sluice.runtime.sandbox import Sandbox, write_for
 

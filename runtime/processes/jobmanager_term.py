@@ -32,13 +32,7 @@ from sluice.runtime.jobmanager.attempt import (
     RemoteDrivers,
 )
 from sluice.runtime.jobmanager.dispatcher import Dispatcher, JobFeed, JobLimits
-from sluice.runtime.jobmanager.egress import (
-    Ask as AskEgress,
-    EgressEndpoint,
-    EgressLedger,
-    Exchange,
-    without_gateway,
-)
+from sluice.runtime.jobmanager.egress import Ask as AskEgress, EgressEndpoint, EgressLedger, Exchange, without_gateway
 from sluice.runtime.jobmanager.history import JobArchive
 from sluice.runtime.jobmanager.pods import is_of_term, pod_provider
 from sluice.runtime.jobmanager.secrets import KeyRing, SecretStore

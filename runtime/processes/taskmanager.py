@@ -11,15 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from sluice.core import (
-    EgressMode,
-    Home,
-    MetricsRegistry,
-    collecting,
-    egress_mode,
-    end_tasks,
-    make_private_directory,
-)
+from sluice.core import EgressMode, Home, MetricsRegistry, collecting, egress_mode, end_tasks, make_private_directory
 from sluice.pki import Role, SpiffeId
 from sluice.pki.tls import ConnectionLog, TlsIdentity
 from sluice.pki.trust import reporting

@@ -11,23 +11,9 @@ from typing import Any, get_args
 import msgspec
 
 from sluice.core import SluiceError
-from sluice.runtime.rest.problems import (
-    CONTENT_TYPE,
-    EVERYWHERE,
-    TYPE_PREFIX,
-    Problem,
-    status_of,
-)
+from sluice.runtime.rest.problems import CONTENT_TYPE, EVERYWHERE, TYPE_PREFIX, Problem, status_of
 from sluice.runtime.rest.resources import UI_SEGMENTS
-from sluice.runtime.rest.route import (
-    BINARY,
-    FORM,
-    JSON,
-    Annotation,
-    Form,
-    Query,
-    Route,
-)
+from sluice.runtime.rest.route import BINARY, FORM, JSON, Annotation, Form, Query, Route
 
 REFERENCE = "#/components/schemas/{name}"
 PARAMETERS: Mapping[str, str] = {

@@ -34,23 +34,11 @@ from sluice.runtime.jobmanager import (
     UiNotFound,
     UiNotReady,
 )
-from sluice.runtime.jobmanager.secrets import (
-    InvalidSecret,
-    SecretKeyMissing,
-    SecretRefused,
-    SecretsFull,
-    SecretUnknown,
-)
+from sluice.runtime.jobmanager.secrets import InvalidSecret, SecretKeyMissing, SecretRefused, SecretsFull, SecretUnknown
 from sluice.runtime.node import LogUnreadable
 from sluice.runtime.receipts import ReceiptNotRecorded, ReceiptUnavailable
 from sluice.runtime.rest.artifacts import ArtifactRefused
-from sluice.runtime.rpc import (
-    EndpointNotFound,
-    EndpointStopped,
-    MailboxFull,
-    PeerUnreachable,
-    RpcTimeout,
-)
+from sluice.runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
 from sluice.runtime.shuffle.control_plane import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
 from sluice.runtime.spark import ForbiddenSparkConf, PackageRefused
 

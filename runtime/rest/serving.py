@@ -14,14 +14,7 @@ from prometheus_client import Histogram
 from sluice.core import REGISTRY, TRACEPARENT_HEADER, TRACING, BodyTooLarge, checked, read_body as bounded_body
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.problems import BadRequest
-from sluice.runtime.rest.route import (
-    JSON,
-    Annotation,
-    Call,
-    Query,
-    Reply,
-    Route,
-)
+from sluice.runtime.rest.route import JSON, Annotation, Call, Query, Reply, Route
 
 MAX_BODY_BYTES = 1 << 20
 """Largest body in JSON."""

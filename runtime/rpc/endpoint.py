@@ -17,12 +17,7 @@ from typing import Any, Protocol, TypeVar, cast
 from sluice.core import SluiceError
 from sluice.pki import SpiffeId
 from sluice.runtime.rpc.call import Caller, Invocation, RemotePeer
-from sluice.runtime.rpc.contract import (
-    Gateway,
-    Method,
-    check_implements,
-    gateway_of,
-)
+from sluice.runtime.rpc.contract import Gateway, Method, check_implements, gateway_of
 from sluice.runtime.rpc.dead_letters import DeadLetters
 from sluice.runtime.rpc.errors import EndpointStopped, RpcError
 from sluice.runtime.rpc.mailbox import MAILBOX_CAPACITY, Mailbox, Message

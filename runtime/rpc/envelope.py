@@ -12,12 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from sluice.runtime.rpc.errors import (
-    MAX_MESSAGE_CHARS,
-    MAX_TRACEBACK_CHARS,
-    MessageTooLarge,
-    ProtocolViolation,
-)
+from sluice.runtime.rpc.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, MessageTooLarge, ProtocolViolation
 
 PROTOCOL_VERSION = 4
 """Version of this wire format. Two peers speak the lower of their versions (ADR 126)."""

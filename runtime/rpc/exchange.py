@@ -16,22 +16,11 @@ from sluice.pki import SpiffeId
 from sluice.runtime.rpc import envelope as wire
 from sluice.runtime.rpc.answers import RemoteAnswer, TellAnswer
 from sluice.runtime.rpc.call import Caller, Deliver
-from sluice.runtime.rpc.connection import (
-    MessageStream,
-    RpcConnection,
-    StreamTimeouts,
-)
+from sluice.runtime.rpc.connection import MessageStream, RpcConnection, StreamTimeouts
 from sluice.runtime.rpc.contract import Method
 from sluice.runtime.rpc.dead_letters import DeadLetters
 from sluice.runtime.rpc.deadlines import Deadlines, Expired
-from sluice.runtime.rpc.errors import (
-    ErrorText,
-    PeerUnreachable,
-    ProtocolViolation,
-    RpcError,
-    RpcTimeout,
-    rebuild,
-)
+from sluice.runtime.rpc.errors import ErrorText, PeerUnreachable, ProtocolViolation, RpcError, RpcTimeout, rebuild
 from sluice.runtime.rpc.mailbox import refuse_to_wait_on_main_thread
 from sluice.runtime.rpc.proxy import make_proxy
 from sluice.runtime.rpc.window import SendWindow, has_room

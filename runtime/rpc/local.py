@@ -10,12 +10,7 @@ from sluice.runtime.rpc.call import Caller, Deliver
 from sluice.runtime.rpc.contract import Method
 from sluice.runtime.rpc.dead_letters import DeadLetters
 from sluice.runtime.rpc.deadlines import Deadlines, Expired
-from sluice.runtime.rpc.errors import (
-    RpcError,
-    RpcTimeout,
-    describe,
-    rebuild,
-)
+from sluice.runtime.rpc.errors import RpcError, RpcTimeout, describe, rebuild
 from sluice.runtime.rpc.mailbox import refuse_to_wait_on_main_thread
 
 

@@ -11,32 +11,17 @@ from sluice.core import MetricsRegistry, Sample
 from sluice.pki import Channel, Role, SpiffeId, client_policy, server_policy
 from sluice.pki.tls import ConnectionGuard, ConnectionLog, MutualTlsListener, TlsIdentity
 from sluice.runtime.rpc.admission import check_caller, find_method
-from sluice.runtime.rpc.call import (
-    Answer,
-    Caller,
-    Invocation,
-    RemotePeer,
-    Request,
-)
+from sluice.runtime.rpc.call import Answer, Caller, Invocation, RemotePeer, Request
 from sluice.runtime.rpc.connection import StreamTimeouts
 from sluice.runtime.rpc.dead_letters import DeadLetters
 from sluice.runtime.rpc.deadlines import Deadlines
 from sluice.runtime.rpc.endpoint import RpcEndpoint
-from sluice.runtime.rpc.errors import (
-    EndpointNotFound,
-    PeerUnreachable,
-    RpcError,
-)
+from sluice.runtime.rpc.errors import EndpointNotFound, PeerUnreachable, RpcError
 from sluice.runtime.rpc.exchange import Exchange
 from sluice.runtime.rpc.local import LocalLink
 from sluice.runtime.rpc.proxy import make_proxy
 from sluice.runtime.rpc.stats import EndpointStats, samples_of
-from sluice.runtime.rpc.transport import (
-    ALPN,
-    GrpcStream,
-    accepting_protocol,
-    dial,
-)
+from sluice.runtime.rpc.transport import ALPN, GrpcStream, accepting_protocol, dial
 
 MAX_PEERS = 16_384
 """Connections that a listener holds at a time; the process needs as many file descriptors."""

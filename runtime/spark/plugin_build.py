@@ -18,12 +18,7 @@ from pathlib import Path
 from sluice.core import StoreError, write_public
 from sluice.runtime.spark.code_cache import cache_directory, is_usable, make_once
 from sluice.runtime.spark.errors import PluginBuildFailed
-from sluice.runtime.spark.java import (
-    Java,
-    SparkDistribution,
-    find_java,
-    find_spark,
-)
+from sluice.runtime.spark.java import Java, SparkDistribution, find_java, find_spark
 
 COMPILE_TIMEOUT_SECONDS = 300
 

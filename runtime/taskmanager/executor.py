@@ -16,12 +16,7 @@ from sluice.pki.issuing import SignedChain, install_chain
 from sluice.pki.trust import place_reports
 from sluice.pki.x509 import new_csr
 from sluice.runtime.job_network import JobNetwork, WaitingNetwork
-from sluice.runtime.messages import (
-    CsrToSign,
-    Evidence,
-    ExecutorExit,
-    ExecutorLaunch,
-)
+from sluice.runtime.messages import CsrToSign, Evidence, ExecutorExit, ExecutorLaunch
 from sluice.runtime.node import (
     ChildProcess,
     Exit,

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sluice.runtime.ui.trust_map import (
-    Group,
-    Link,
-    Process,
-    TrustMap,
-)
+from sluice.runtime.ui.trust_map import Group, Link, Process, TrustMap
 
 BOX_WIDTH, BOX_HEIGHT = 158, 66
 GAP = 26

@@ -26,14 +26,7 @@ from sluice.core import (
     remove_leftovers,
     replace_set,
 )
-from sluice.pki.export.programs import (
-    envoy,
-    flink,
-    kafka,
-    nginx,
-    spark,
-    zookeeper,
-)
+from sluice.pki.export.programs import envoy, flink, kafka, nginx, spark, zookeeper
 from sluice.pki.export.programs.sources import PASSWORD_FILE, Handover
 from sluice.pki.identities import MAX_PASSWORD_BYTES, IdentityMaterial, read_identity
 from sluice.pki.revocation import CRL_FILE, MAX_CRL_BYTES

@@ -14,12 +14,7 @@ from sluice.core import CrlRejected, PkiError
 from sluice.pki.authorities import CERTIFICATE_FILE, ENCRYPTED, KEY_FILE
 from sluice.pki.ca import Refusal
 from sluice.pki.inspect.chain_findings import certificate_findings
-from sluice.pki.inspect.doctor.facts import (
-    AuthorityFact,
-    HomeFacts,
-    IdentityFact,
-    ListFact,
-)
+from sluice.pki.inspect.doctor.facts import AuthorityFact, HomeFacts, IdentityFact, ListFact
 from sluice.pki.inspect.doctor.identities import OVERDUE_SHARE
 from sluice.pki.inspect.findings import Finding
 from sluice.pki.revocation import load_crls, take_newer

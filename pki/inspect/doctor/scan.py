@@ -13,13 +13,7 @@ from sluice.core import MAX_MATERIAL_BYTES, Home, PkiError, StoreError, lock_wit
 from sluice.pki.authorities import CERTIFICATE_FILE, AuthorityStore, bundle_file, rotation_directory
 from sluice.pki.ca import Refusal, needing_attention, refusals_path
 from sluice.pki.identities import CA_FILE, CHAIN_FILE, KEY_FILE, KEYSTORE_FILE, PASSWORD_FILE, PEERS_FILE, PREVIOUS_FILE
-from sluice.pki.inspect.doctor.facts import (
-    AuthorityFact,
-    FileFact,
-    HomeFacts,
-    IdentityFact,
-    ListFact,
-)
+from sluice.pki.inspect.doctor.facts import AuthorityFact, FileFact, HomeFacts, IdentityFact, ListFact
 from sluice.pki.ledger import ledger_path, verify_ledger
 from sluice.pki.revocation import (
     BASE_FILE,

@@ -14,14 +14,7 @@ from sluice.pki.inspect.chain_findings import certificate_findings, chain_findin
 from sluice.pki.inspect.describe import CertificateSummary, summarize_certificate
 from sluice.pki.inspect.findings import Finding, worst_first
 from sluice.pki.inspect.live.address import Address
-from sluice.pki.inspect.live.handshake import (
-    TLS12,
-    TLS13,
-    WEB_PROTOCOLS,
-    Handshake,
-    Hello,
-    shake_hands,
-)
+from sluice.pki.inspect.live.handshake import TLS12, TLS13, WEB_PROTOCOLS, Handshake, Hello, shake_hands
 from sluice.pki.x509 import DAMAGED, Purpose, describe, load_certificate, was_issued_by
 
 _VERSIONS = ((TLS13, "TLS 1.3"), (TLS12, "TLS 1.2"))

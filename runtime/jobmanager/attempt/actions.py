@@ -9,14 +9,7 @@ from dataclasses import dataclass
 from sluice.runtime.checkpoint import Checkpoint
 from sluice.runtime.jobmanager.store import JobHistory
 from sluice.runtime.jobmanager.views import JobDetail, JobRecord, SavepointRequest
-from sluice.runtime.messages import (
-    ExecutorExit,
-    ExecutorTarget,
-    RunningDriver,
-    SlotCount,
-    SlotOffer,
-    SparkRegistration,
-)
+from sluice.runtime.messages import ExecutorExit, ExecutorTarget, RunningDriver, SlotCount, SlotOffer, SparkRegistration
 
 
 class Timer(enum.Enum):

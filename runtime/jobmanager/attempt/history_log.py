@@ -18,13 +18,7 @@ from sluice.runtime.jobmanager.exceptions import (
     root_cause,
     with_entry,
 )
-from sluice.runtime.jobmanager.views import (
-    AttemptView,
-    ExceptionEntry,
-    ExecutorView,
-    JobRecord,
-    ProcessIdentity,
-)
+from sluice.runtime.jobmanager.views import AttemptView, ExceptionEntry, ExecutorView, JobRecord, ProcessIdentity
 
 MAX_ATTEMPTS_KEPT = 50
 """Latest attempts of a job that are remembered."""

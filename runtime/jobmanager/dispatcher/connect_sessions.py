@@ -21,15 +21,7 @@ from sluice.runtime.jobmanager.dispatcher.submitting import submit_with_blobs
 from sluice.runtime.jobmanager.errors import ConnectSessionRuns, TooManyJobs
 from sluice.runtime.jobmanager.gateways import ConnectAddress, DispatcherGateway
 from sluice.runtime.jobmanager.views import JobDetail, JobSummary
-from sluice.runtime.messages import (
-    Admission,
-    BlobRef,
-    JobKind,
-    JobState,
-    JobSubmission,
-    Message,
-    SecretReference,
-)
+from sluice.runtime.messages import Admission, BlobRef, JobKind, JobState, JobSubmission, Message, SecretReference
 from sluice.runtime.spark.driver import connect_session
 
 _LOG = logging.getLogger(__name__)

@@ -6,11 +6,7 @@ import asyncio
 import re
 
 from sluice.runtime.jobmanager.errors import LogNotFound
-from sluice.runtime.jobmanager.gateways import (
-    DriverLogRequest,
-    ExecutorLogRequest,
-    ResourceManagerInternalGateway,
-)
+from sluice.runtime.jobmanager.gateways import DriverLogRequest, ExecutorLogRequest, ResourceManagerInternalGateway
 from sluice.runtime.jobmanager.views import JobDetail
 from sluice.runtime.messages import DRIVER_LOGS, EventLogChunk, LogChunk
 

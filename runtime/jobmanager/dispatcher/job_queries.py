@@ -15,12 +15,7 @@ from sluice.runtime.jobmanager.dispatcher.job_logs import JobLogs
 from sluice.runtime.jobmanager.dispatcher.registered_job import RegisteredJob, RegisteredJobs
 from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound, UiNotFound
 from sluice.runtime.jobmanager.exceptions import with_outcomes
-from sluice.runtime.jobmanager.gateways import (
-    ConnectAddress,
-    HistoryPage,
-    JobMasterInternalGateway,
-    JobOrigin,
-)
+from sluice.runtime.jobmanager.gateways import ConnectAddress, HistoryPage, JobMasterInternalGateway, JobOrigin
 from sluice.runtime.jobmanager.history import JobArchive
 from sluice.runtime.jobmanager.views import JobBlob, JobDetail, JobRecord, JobSummary, SparkUiState, SparkUiView
 from sluice.runtime.messages import Evidence, LogChunk, UiPage, UiRequest

@@ -6,18 +6,8 @@ import msgspec
 
 from sluice.runtime.jobmanager.attempt import MAX_EXECUTORS_KEPT, ExecutorState, HistoryLog
 from sluice.runtime.jobmanager.store import AcceptedJob, EndedJob, JobHistory
-from sluice.runtime.jobmanager.views import (
-    ExecutorView,
-    Failure,
-    JobDetail,
-    JobRecord,
-)
-from sluice.runtime.messages import (
-    BlobRef,
-    JobProgress,
-    JobState,
-    JobSubmission,
-)
+from sluice.runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord
+from sluice.runtime.messages import BlobRef, JobProgress, JobState, JobSubmission
 
 _LOST = BlobRef(sha256="0" * 64, name="lost", size=0)
 RECOVERY_REASON = "its JobManager was lost; it starts again as soon as nothing of it runs any more"

@@ -24,13 +24,7 @@ from sluice.runtime.ha import EntryDamaged, EntryMissing, HaStorage, StoredEntry
 from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
 from sluice.runtime.jobmanager.history.entries import DAY_MS, ArchivedJob, owner_mark, superfluous
 from sluice.runtime.jobmanager.history.event_log import EventLog, ReadEvents, keep_event_log
-from sluice.runtime.jobmanager.history.log_blocks import (
-    MAX_BLOCK_BYTES,
-    ArchivedLog,
-    LogPacker,
-    LogSource,
-    unpacked,
-)
+from sluice.runtime.jobmanager.history.log_blocks import MAX_BLOCK_BYTES, ArchivedLog, LogPacker, LogSource, unpacked
 from sluice.runtime.jobmanager.views import JobRecord, JobSummary
 from sluice.runtime.messages import LogChunk
 from sluice.runtime.node import MAX_CHUNK_BYTES, log_chunk

@@ -16,12 +16,7 @@ import msgspec
 
 from sluice.runtime.ha import EntryDamaged, EntryMissing, HaStorage, PointerStore, StoredEntry
 from sluice.runtime.jobmanager.secrets.envelope import MAX_VALUE_BYTES, Place, Sealed, seal, unseal
-from sluice.runtime.jobmanager.secrets.errors import (
-    InvalidSecret,
-    SecretRefused,
-    SecretsFull,
-    SecretUnknown,
-)
+from sluice.runtime.jobmanager.secrets.errors import InvalidSecret, SecretRefused, SecretsFull, SecretUnknown
 from sluice.runtime.jobmanager.secrets.key_ring import KeyRing
 from sluice.runtime.jobmanager.secrets.records import (
     MAX_GRANTS,

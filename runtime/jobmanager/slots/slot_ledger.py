@@ -7,13 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from sluice.runtime.messages import (
-    MAX_SLOTS_PER_TASKMANAGER,
-    NO_RESOURCES,
-    SlotProfile,
-    SlotRequest,
-    SlotState,
-)
+from sluice.runtime.messages import MAX_SLOTS_PER_TASKMANAGER, NO_RESOURCES, SlotProfile, SlotRequest, SlotState
 
 _K = TypeVar("_K", bound=Hashable)
 

@@ -10,12 +10,7 @@ from sluice.runtime.jobmanager.secrets import InvalidSecret, SecretRefused, Subj
 from sluice.runtime.messages import SecretReference
 from sluice.runtime.rest.admission import admission_of
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.route import (
-    Call,
-    NoQuery,
-    Reply,
-    Route,
-)
+from sluice.runtime.rest.route import Call, NoQuery, Reply, Route
 
 
 class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,12 +8,7 @@ from typing import Any
 
 from sluice.core import EgressRow
 from sluice.runtime.jobmanager import EgressConnections, Overview, ServiceCounts
-from sluice.runtime.messages import (
-    ConnectionEvidence,
-    Evidence,
-    JobState,
-    Message,
-)
+from sluice.runtime.messages import ConnectionEvidence, Evidence, JobState, Message
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import visible_job_ids
 from sluice.runtime.rest.job_visibility import visible_connections

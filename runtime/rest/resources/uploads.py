@@ -21,14 +21,7 @@ from sluice.runtime.jobmanager import QuotaExceeded
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.problems import BadRequest
-from sluice.runtime.rest.route import (
-    BINARY,
-    Call,
-    NoQuery,
-    Nothing,
-    Query,
-    Route,
-)
+from sluice.runtime.rest.route import BINARY, Call, NoQuery, Nothing, Query, Route
 from sluice.runtime.rest.submission import CHUNK_BYTES, STALL_SECONDS
 
 OPERATION = "jobs.submit"

@@ -23,22 +23,9 @@ from typing import Protocol
 from sluice.core import SluiceError, end_tasks
 from sluice.pki.tls import TlsIdentity
 from sluice.pki.trust import reporting
-from sluice.runtime.gateways import (
-    DRIVER,
-    DriverGateway,
-    JobMasterGateway,
-    jobmaster_endpoint,
-)
+from sluice.runtime.gateways import DRIVER, DriverGateway, JobMasterGateway, jobmaster_endpoint
 from sluice.runtime.job_network import AttachmentClient
-from sluice.runtime.messages import (
-    BlobRef,
-    DriverAssignment,
-    DriverExit,
-    Evidence,
-    ExecutorExit,
-    UiPage,
-    UiRequest,
-)
+from sluice.runtime.messages import BlobRef, DriverAssignment, DriverExit, Evidence, ExecutorExit, UiPage, UiRequest
 from sluice.runtime.node import Leader, forbid_core_dumps
 from sluice.runtime.rpc import RemotePeer, RpcEndpoint, RpcService
 from sluice.runtime.sandbox import Sandbox

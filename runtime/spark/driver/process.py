@@ -29,15 +29,7 @@ from sluice.pki.trust import place_reports
 from sluice.runtime.job_network import AttachmentClient, ReceivedAttachment
 from sluice.runtime.masking import Masker
 from sluice.runtime.messages import GivenSecret
-from sluice.runtime.node import (
-    ChildProcess,
-    Exit,
-    JobIdentity,
-    masker_of,
-    open_log,
-    own_checkpoints,
-    secret_files,
-)
+from sluice.runtime.node import ChildProcess, Exit, JobIdentity, masker_of, open_log, own_checkpoints, secret_files
 from sluice.runtime.sandbox import Box, IsolationLevel, Limits, Sandbox, SandboxRefused, Subject, View
 from sluice.runtime.spark.driver.pipeline import Pipeline, python_command
 from sluice.runtime.spark.driver.places import DriverPlaces

@@ -27,11 +27,7 @@ from sluice.core import write_secret
 from sluice.runtime.messages import ExecutorLaunch
 from sluice.runtime.sandbox import java_paths
 from sluice.runtime.spark.errors import ForbiddenSparkConf
-from sluice.runtime.spark.java import (
-    Java,
-    SparkDistribution,
-    find_spark,
-)
+from sluice.runtime.spark.java import Java, SparkDistribution, find_spark
 from sluice.runtime.spark.jvm.class_archive import archive_options, find_class_archive, find_spark_java
 from sluice.runtime.spark.jvm.conf import (
     NO_NATIVE_TRANSPORT,
