@@ -69,6 +69,7 @@ from .files import (
     exchange as exchange,
     file_stamp as file_stamp,
     held_alone as held_alone,
+    is_locked as is_locked,
     is_regular_file as is_regular_file,
     list_untrusted as list_untrusted,
     lock_within as lock_within,

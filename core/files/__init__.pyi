@@ -3,6 +3,7 @@ from .file_changes import CachedFile as CachedFile, FileStamp as FileStamp, file
 from .locks import (
     LOCK_PATIENCE_SECONDS as LOCK_PATIENCE_SECONDS,
     held_alone as held_alone,
+    is_locked as is_locked,
     lock_within as lock_within,
     locked as locked,
     locked_file as locked_file,

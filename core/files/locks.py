@@ -63,6 +63,18 @@ def held_alone(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
+def is_locked(path: Path) -> bool:
+    """Whether somebody has the file or directory ``path`` locked; nobody has what is not there or cannot be opened."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not lock_within(descriptor, 0, kind=fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def locked_file(path: Path) -> Iterator[None]:
     """Hold a lock on the file that is at ``path``, which is there and may be replaced meanwhile (by its holder).

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
-from sluice.core import lock_within, make_private_directory
+from sluice.core import is_locked, lock_within, make_private_directory
 
 
 class StandbyFiles:
@@ -26,7 +25,7 @@ class StandbyFiles:
 
     def names(self) -> tuple[str, ...]:
         """The names of the standbys."""
-        return tuple(sorted(path.name for path in self._root.iterdir() if _is_held(path)))
+        return tuple(sorted(path.name for path in self._root.iterdir() if is_locked(path)))
 
 
 class StandbyMark:
@@ -40,14 +39,3 @@ class StandbyMark:
         """Remove the mark: this process no longer stands by."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
-
-
-def _is_held(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    try:
-        return not lock_within(descriptor, 0, kind=fcntl.LOCK_SH)
-    finally:
-        os.close(descriptor)

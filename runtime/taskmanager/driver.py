@@ -23,11 +23,9 @@ from sluice.core import (
     make_private_directory,
     open_untrusted,
     side_by_side,
-    utc_now,
 )
 from sluice.pki import SpiffeId
-from sluice.pki.issuing import SignedChain, install_chain
-from sluice.pki.x509 import new_csr
+from sluice.pki.issuing import SignedChain
 from sluice.runtime.job_network import AttachmentServer, JobNetwork, WaitingNetwork, attachment_sockets
 from sluice.runtime.messages import (
     DRIVER_LOGS,
@@ -43,6 +41,7 @@ from sluice.runtime.spark import read_evidence
 from sluice.runtime.spark.driver import BEGIN, CUT, EVENT_LOG, EXIT_WAITED_IN_VAIN, DriverSpec
 from sluice.runtime.spark.jvm import SparkRuntime
 from sluice.runtime.taskmanager.errors import DriverNotStarted
+from sluice.runtime.taskmanager.process_identity import make_identity
 from sluice.runtime.taskmanager.waiting_driver import PASSED_ENVIRONMENT, WaitingDriverAgent
 from sluice.runtime.taskmanager.waiting_process import vacate
 
@@ -310,17 +309,12 @@ class HostedDriver:
 
     async def renew_identity(self) -> None:
         """Make a new key and have it signed; the running JVM picks the new files up by itself."""
-        job_id = self.launch.job_id
-        key_pem, csr_pem = await asyncio.to_thread(new_csr, SpiffeId.driver(self._home.trust_domain, job_id))
-        signed = await self._sign(DriverCsr(attempt=self.launch.attempt, csr_pem=csr_pem))
-        await asyncio.to_thread(
-            install_chain,
-            self.identity,
-            key_pem,
-            signed,
-            accept=[f"spiffe://{self._home.trust_domain}/job/{job_id}/*"],
-            now=utc_now(),
-        )
+
+        async def sign(csr_pem: bytes) -> SignedChain:
+            return await self._sign(DriverCsr(attempt=self.launch.attempt, csr_pem=csr_pem))
+
+        driver = SpiffeId.driver(self._home.trust_domain, self.launch.job_id)
+        await make_identity(self.identity, driver, sign)
 
     async def keep_renewed(self) -> None:
         """Renew the identity whenever it is due, until cancelled."""

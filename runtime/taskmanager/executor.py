@@ -10,11 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from sluice.core import clear_untrusted, make_private_directory, side_by_side, utc_now
+from sluice.core import clear_untrusted, make_private_directory, side_by_side
 from sluice.pki import SpiffeId
-from sluice.pki.issuing import SignedChain, install_chain
+from sluice.pki.issuing import SignedChain
 from sluice.pki.trust import place_reports
-from sluice.pki.x509 import new_csr
 from sluice.runtime.job_network import JobNetwork, WaitingNetwork
 from sluice.runtime.messages import CsrToSign, Evidence, ExecutorExit, ExecutorLaunch
 from sluice.runtime.node import (
@@ -34,6 +33,7 @@ from sluice.runtime.spark import read_evidence
 from sluice.runtime.spark.jvm import Command, make_temp_dir, remove_temp_dir
 from sluice.runtime.taskmanager.errors import ExecutorNotStarted
 from sluice.runtime.taskmanager.launcher import ExecutorLauncher, ExecutorPlace
+from sluice.runtime.taskmanager.process_identity import make_identity
 from sluice.runtime.taskmanager.waiting_executor import EXECUTOR, STREAMS, WaitingExecutor
 from sluice.runtime.taskmanager.waiting_process import vacate
 from sluice.runtime.workload import AskKeys, AskToken, WorkloadPlace, WorkloadServer, no_keys, no_token
@@ -241,17 +241,11 @@ class ExecutorProcess:
 
     async def renew_identity(self) -> None:
         """Make a new key and have it signed; the running JVM picks the new files up by itself."""
-        job_id, executor_id = self.launch.job_id, self.launch.executor_id
-        key_pem, csr_pem = await asyncio.to_thread(new_csr, self._spiffe_id)
-        signed = await self._sign(CsrToSign(executor_id=executor_id, csr_pem=csr_pem))
-        await asyncio.to_thread(
-            install_chain,
-            self.identity,
-            key_pem,
-            signed,
-            accept=[f"spiffe://{self._trust_domain}/job/{job_id}/*"],
-            now=utc_now(),
-        )
+
+        async def sign(csr_pem: bytes) -> SignedChain:
+            return await self._sign(CsrToSign(executor_id=self.launch.executor_id, csr_pem=csr_pem))
+
+        await make_identity(self.identity, self._spiffe_id, sign)
 
     async def keep_renewed(self) -> None:
         """Renew the identity whenever it is due, until cancelled."""

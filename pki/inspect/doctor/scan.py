@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from sluice.core import MAX_MATERIAL_BYTES, Home, PkiError, StoreError, lock_within, read_bounded
+from sluice.core import MAX_MATERIAL_BYTES, Home, PkiError, StoreError, is_locked, lock_within, read_bounded
 from sluice.pki.authorities import CERTIFICATE_FILE, AuthorityStore, bundle_file, rotation_directory
 from sluice.pki.ca import Refusal, needing_attention, refusals_path
 from sluice.pki.identities import CA_FILE, CHAIN_FILE, KEY_FILE, KEYSTORE_FILE, PASSWORD_FILE, PEERS_FILE, PREVIOUS_FILE
@@ -213,21 +213,10 @@ def _leftovers(home: Home) -> Iterator[Path]:
         staged += sorted({*directory.glob(".*.tmp"), *directory.parent.glob(".*.tmp")})
     for path in staged:
         inside = any(_is_staged(part.name) for part in path.parents)
-        if inside or _is_locked(path.parent) or _is_locked(path.parent.parent):
+        if inside or is_locked(path.parent) or is_locked(path.parent.parent):
             continue
         if os.path.lexists(path):  # its writer may have finished since
             yield path
-
-
-def _is_locked(directory: Path) -> bool:
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return not lock_within(descriptor, 0, kind=fcntl.LOCK_SH)
-    finally:
-        os.close(descriptor)
 
 
 def _refusals(home: Home, reader: _Reader) -> tuple[Refusal, ...]:
