@@ -27,7 +27,7 @@ class JobSlots:
     """
 
     def __init__(self, max_slots_per_user: int = 0) -> None:
-        self._max_slots_per_user = max_slots_per_user
+        self.max_slots_per_user = max_slots_per_user
         self._known: dict[str, SlotRequirement] = {}
         """The latest requirement of each job, those that want nothing included: whose slots they are."""
         self._wanting: dict[str, SlotRequirement] = {}
@@ -64,6 +64,10 @@ class JobSlots:
         """What a job holds."""
         return self._held.get(job_id, _NOTHING)
 
+    def holds(self, job_id: str) -> int:
+        """How many slots a job has."""
+        return len(self.held(job_id).allocations)
+
     def take(self, slot: Slot, taskmanager: str) -> None:
         """The slot is its job's."""
         self._held.setdefault(slot.job_id, Holdings()).add(slot, taskmanager)
@@ -89,11 +93,15 @@ class JobSlots:
         lacking = [(size, count) for size, count in lacking if count > 0 and min(size.cores, size.memory_mb) > 0]
         return sorted(lacking, key=lambda each: (each[0].memory_mb, each[0].cores), reverse=True)
 
+    def lacks(self, job_id: str) -> int:
+        """How many slots a job wants besides those it has."""
+        return sum(count for _, count in self.missing(job_id))
+
     def allowances(self) -> Counter[str] | None:
         """The number of slots that each user may still get; None: any number."""
-        if self._max_slots_per_user <= 0:
+        if self.max_slots_per_user <= 0:
             return None
-        allowed = Counter({each.owner: self._max_slots_per_user for each in self})
+        allowed = Counter({each.owner: self.max_slots_per_user for each in self})
         for job_id, held in self._held.items():
             if (requirement := self._wanting.get(job_id)) is not None:
                 allowed[requirement.owner] -= len(held.allocations)

@@ -23,21 +23,22 @@ def queue_views(
     shares = slots.shares()
     jobs: dict[str, list[QueueJobView]] = {each.name: [] for each in shares.queues}
     for claim in slots.claims():
-        if slots.lacks(claim.job_id) or claim.held:
+        if slots.jobs.lacks(claim.job_id) or claim.held:
             jobs[shares.queue_of(claim.job_id).name].append(_job(slots, shares, claim, epoch_ms))
     return tuple(_queue(each, shares, jobs[each.name], preempted.get(each.name, 0)) for each in shares.queues)
 
 
 def _job(slots: SlotManager, shares: FairShares, claim: JobClaim, epoch_ms: Callable[[float], int]) -> QueueJobView:
-    expected = slots.expected_by(claim.job_id)
+    reasons = slots.reasons(shares)
+    expected = reasons.expected_by(claim.job_id)
     return QueueJobView(
         id=claim.job_id,
         owner=claim.owner,
         priority=shares.priority(claim.job_id),
-        slots=slots.holds(claim.job_id),
-        lacking=slots.lacks(claim.job_id),
+        slots=slots.jobs.holds(claim.job_id),
+        lacking=slots.jobs.lacks(claim.job_id),
         position=shares.position(claim.job_id),
-        waits_for=slots.why_pending(claim.job_id, shares),
+        waits_for=reasons.why(claim.job_id),
         expected_by=None if expected is None else epoch_ms(expected),
     )
 

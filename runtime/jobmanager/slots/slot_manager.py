@@ -28,7 +28,7 @@ from sluice.runtime.jobmanager.slots.preemption import HeldSlot, Preemption, cho
 from sluice.runtime.jobmanager.slots.refusals import Refusals
 from sluice.runtime.jobmanager.slots.reservations import Reservations
 from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost, Release, Reserve, Slot, TaskManagerSlots
-from sluice.runtime.jobmanager.slots.waiting_reasons import JobWaiting, WaitingReasons
+from sluice.runtime.jobmanager.slots.waiting_reasons import WaitingReasons
 from sluice.runtime.messages import (
     MAX_SLOTS_PER_TASKMANAGER,
     NO_RESOURCES,
@@ -414,65 +414,23 @@ class SlotManager:
         """All registered TaskManagers."""
         return tuple(self._taskmanagers.values())
 
-    def holder(self, allocation_id: str) -> str:
-        """The TaskManager of an allocation, empty when unknown."""
-        found = self._allocations.get(allocation_id)
-        return found[0] if found else ""
+    @property
+    def jobs(self) -> JobSlots:
+        """What jobs require, hold and lack."""
+        return self._jobs
 
-    def pending_reason(self, job_id: str) -> str:
-        """Why a job does not have all the slots it wants, as of the last decision; empty when it has."""
-        requirement = self._jobs.wanted(job_id)
-        why = self.why_pending(job_id)
-        if requirement is None or not why:
-            return ""
-        return f"{requirement.count - self.lacks(job_id)} of {requirement.count} slots: {why}"
-
-    def why_pending(self, job_id: str, shares: FairShares | None = None) -> str:
-        """The same without how many it has; ``shares``: as of now, if somebody has them already."""
-        requirement = self._jobs.wanted(job_id)
-        if requirement is None or not self._jobs.missing(job_id):
-            return ""
-        if shares is None and self._scheduling.queues:
-            shares = self.shares()
-        allowed, due_at = None if shares is not None else self._jobs.allowances(), self._reservations.due_at(job_id)
-        waiting = JobWaiting(
-            self._jobs.claim(job_id, {}),
-            self._reservations.by_job().get(job_id, Counter()),
-            allowed=None if allowed is None else allowed[requirement.owner],
-            preempts_after=None if due_at is None else self._scheduling.preemption_wait,
-        )
-        return self._reasons(shares).why(waiting)
-
-    def holds(self, job_id: str) -> int:
-        """How many slots a job has."""
-        return len(self._jobs.held(job_id).allocations)
-
-    def lacks(self, job_id: str) -> int:
-        """How many slots a job wants besides."""
-        return sum(count for _, count in self._jobs.missing(job_id))
-
-    def expected_by(self, job_id: str) -> float | None:
-        """When the job has its next slot at the latest, by the clock of :meth:`preempt`; None: nobody knows."""
-        if not self._jobs.missing(job_id):
-            return None
-        deadline, due_at = self._reservations.deadline(job_id), self._reservations.due_at(job_id)
-        if deadline is None and due_at is not None:
-            deadline = due_at + self._scheduling.preemption_wait + self._scheduling.preemption_grace
-        return deadline
-
-    def too_large(self, profile: SlotProfile) -> str:
-        """Why no TaskManager that is registered could have such a slot; empty when one could, or there is none."""
-        return self._reasons(None).too_large(profile)
-
-    def _reasons(self, shares: FairShares | None) -> WaitingReasons:
+    def reasons(self, shares: FairShares | None = None) -> WaitingReasons:
+        """Why jobs wait; ``shares``: as of now, if somebody has them already."""
         return WaitingReasons(
+            self._jobs,
             self._taskmanagers.values(),
             self._sizes.keys(),
             self._capacity,
             self._kept,
             self._refusals,
-            self._max_slots_per_user,
-            shares,
+            self._reservations,
+            self._scheduling,
+            self.shares if shares is None else lambda: shares,
         )
 
     def _open_to(self, job_id: str, name: str) -> bool:

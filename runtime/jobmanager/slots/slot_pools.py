@@ -142,13 +142,13 @@ class SlotPools:
     def pending_reason(self, requirement: SlotRequirement) -> str:
         """Why a job does not have all the slots of this kind that it wants; empty when it has."""
         if requirement.kind is SlotKind.EXECUTOR:
-            return self._executors.pending_reason(requirement.job_id)
-        why = self._drivers.why_pending(requirement.job_id)
+            return self._executors.reasons().pending(requirement.job_id)
+        why = self._drivers.reasons().why(requirement.job_id)
         return why and f"no slot for its driver: {why}"
 
     def too_large(self, profile: SlotProfile) -> str:
         """Why no TaskManager could have such a slot for an executor; empty when one could, or there is none."""
-        return self._executors.too_large(profile)
+        return self._executors.reasons().too_large(profile)
 
     def demands(self, limits: ProvisionLimits) -> Sequence[Demand]:
         """What jobs lack, and what there is, of each kind."""

@@ -274,10 +274,10 @@ def test_a_slot_that_was_taken_goes_to_whom_it_was_taken_for() -> None:
     while not cluster.history:
         cluster.tick()
     assert (
-        cluster.manager.pending_reason("b")
+        cluster.manager.reasons().pending("b")
         == "0 of 1 slots: executors of other jobs are making room for 1 of its slots"
     )
-    assert cluster.manager.expected_by("b") == cluster.now + GRACE
+    assert cluster.manager.reasons().expected_by("b") == cluster.now + GRACE
     cluster.jobs["a"] = SimulatedJob("a", "ann", 1, FOR_EVER, FOR_EVER)  # before b in every turn
     while not cluster.held("b"):
         cluster.tick()
@@ -359,7 +359,7 @@ def test_a_taskmanager_that_is_lost_or_drained_keeps_nothing_for_anybody() -> No
         while not cluster.history:
             cluster.tick()
         getattr(cluster.manager, end)(cluster.history[0][1].taskmanager)
-        assert "making room" not in cluster.manager.pending_reason("a")
+        assert "making room" not in cluster.manager.reasons().pending("a")
 
 
 def test_without_preemption_everybody_waits() -> None:
@@ -373,4 +373,4 @@ def test_without_preemption_everybody_waits() -> None:
     for _ in range(3 * SETTLED):
         cluster.tick()
     assert cluster.held("a") == 0
-    assert cluster.manager.expected_by("a") is None
+    assert cluster.manager.reasons().expected_by("a") is None

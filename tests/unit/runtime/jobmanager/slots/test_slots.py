@@ -99,13 +99,13 @@ def test_a_requirement_is_met_as_slots_appear() -> None:
     slots = manager()
     slots.require(wants(ONE, 3))
     assert slots.decide() == []
-    assert "no TaskManager" in slots.pending_reason(ONE)
+    assert "no TaskManager" in slots.reasons().pending(ONE)
     slots.register("tm-1", "h1", 2, SMALL)
     assert len(slots.decide()) == 2
-    assert slots.pending_reason(ONE) == "2 of 3 slots: all fitting slots are in use"
+    assert slots.reasons().pending(ONE) == "2 of 3 slots: all fitting slots are in use"
     slots.register("tm-2", "h2", 2, SMALL)
     assert len(slots.decide()) == 1
-    assert slots.pending_reason(ONE) == ""
+    assert slots.reasons().pending(ONE) == ""
     assert slots.decide() == []
 
 
@@ -130,7 +130,7 @@ def test_a_slot_that_is_too_small_is_not_given_and_the_reason_says_so() -> None:
     slots.register("tm-1", "h", 2, SMALL)
     slots.require(wants(ONE, 1, LARGE))
     assert slots.decide() == []
-    assert slots.pending_reason(ONE) == (
+    assert slots.reasons().pending(ONE) == (
         "0 of 1 slots: no TaskManager has 4 cores and 8192 MiB, the largest has 2 and 1024"
     )
 
@@ -159,7 +159,7 @@ def test_what_a_taskmanager_refuses_one_job_another_may_have_at_once() -> None:
         for reserve in reserves:
             slots.refused(reserve.request.allocation_id)
             assert slots.decide() == [], "asking again at once would loop"
-        assert "refused by tm-1" in slots.pending_reason(ONE)
+        assert "refused by tm-1" in slots.reasons().pending(ONE)
         slots.report("tm-1", report((SlotState.FREE, ""), (SlotState.FREE, "")))
     assert asked == [0, 1, 3, 7, 15, 31]
     for reserve in slots.decide():
@@ -247,7 +247,7 @@ def test_whatever_one_driver_wants_a_neighbours_job_gets_its_slot(hostile: SlotP
     serve()
     assert granted == [TWO]
     assert requests == 1, "a TaskManager is not asked for what there cannot be"
-    assert slots.pending_reason(TWO) == ""
+    assert slots.reasons().pending(TWO) == ""
 
 
 def test_a_lost_taskmanager_costs_its_jobs_their_slots_and_they_get_others() -> None:
@@ -343,7 +343,7 @@ def test_a_slot_of_another_size_is_carved_out_of_what_is_free() -> None:
     assert (taskmanager.free_total, taskmanager.free) == (SlotProfile(cores=2, memory_mb=1024), 2)
     slots.require(wants(TWO, 4))
     assert [each.request.slot for each in slots.decide()] == [0, 1]
-    assert slots.pending_reason(TWO) == "2 of 4 slots: all fitting slots are in use"
+    assert slots.reasons().pending(TWO) == "2 of 4 slots: all fitting slots are in use"
 
 
 def test_a_carved_slot_is_gone_when_it_is_freed_and_its_resources_are_back() -> None:
@@ -414,7 +414,7 @@ def test_small_requests_of_later_jobs_do_not_starve_a_large_one() -> None:
     slots.require(wants(TWO, 1, SlotProfile(cores=4, memory_mb=2048)))
     slots.require(wants(THREE, 6))
     assert {each.taskmanager for each in slots.decide()} == {"tm-2"}
-    assert slots.pending_reason(THREE) == "1 of 6 slots: what is free is kept for another job, which came first"
+    assert slots.reasons().pending(THREE) == "1 of 6 slots: what is free is kept for another job, which came first"
     for release in slots.release_job(ONE):
         slots.freed(release.allocation_id)
     assert [each.request.job_id for each in slots.decide()] == [TWO, THREE]
@@ -428,7 +428,7 @@ def test_one_user_gets_no_more_slots_than_the_limit_and_others_get_theirs() -> N
     slots.require(wants(TWO, 4, owner="ann"))
     slots.require(wants(THREE, 3, owner="bob"))
     assert Counter(each.request.job_id for each in slots.decide()) == {ONE: 2, TWO: 1, THREE: 3}
-    assert slots.pending_reason(TWO) == "1 of 4 slots: the jobs of ann hold the 3 slots that one user may have"
+    assert slots.reasons().pending(TWO) == "1 of 4 slots: the jobs of ann hold the 3 slots that one user may have"
 
 
 def test_what_cannot_be_had_at_all_keeps_nothing_from_others() -> None:
@@ -446,7 +446,7 @@ def test_a_taskmanager_that_is_drained_gets_no_slots_and_its_jobs_get_others_fir
     (first,) = slots.decide()
     slots.acknowledged(first.request.allocation_id)
     assert slots.drain("tm-1") == {ONE: (first.request.allocation_id,)}
-    assert slots.pending_reason(ONE) == "0 of 1 slots: the TaskManagers that it would fit into are being drained"
+    assert slots.reasons().pending(ONE) == "0 of 1 slots: the TaskManagers that it would fit into are being drained"
     slots.register("tm-2", "h", 1, SMALL)
     (second,) = slots.decide()
     assert (second.taskmanager, slots.drained("tm-1")) == ("tm-2", False)
@@ -785,10 +785,10 @@ def test_queues_share_by_their_weights_whoever_came_first() -> None:
     assert Counter(each.request.job_id for each in slots.decide()) == {ONE: 2, TWO: 1, THREE: 5}
     assert slots.decide() == []
     assert (
-        slots.pending_reason(ONE)
+        slots.reasons().pending(ONE)
         == "2 of 8 slots: queue b: the jobs of bob hold the 2 slots that one user may have in it"
     )
-    assert slots.pending_reason(TWO) == "1 of 8 slots: all fitting slots are in use; queue b has 38% of the cluster"
+    assert slots.reasons().pending(TWO) == "1 of 8 slots: all fitting slots are in use; queue b has 38% of the cluster"
     assert slots.unmet() == [(SMALL, 0), (SMALL, 1)]
 
 
@@ -798,7 +798,7 @@ def test_a_queue_at_its_maximum_leaves_slots_free() -> None:
     slots.require(in_queue(ONE, "b", 2, owner="bob"))
     slots.require(in_queue(TWO, "b", 2, owner="ann"))
     assert len(slots.decide()) == 2
-    assert slots.pending_reason(ONE).endswith("queue b: its jobs hold 50% of the cluster, and may have 50%")
+    assert slots.reasons().pending(ONE).endswith("queue b: its jobs hold 50% of the cluster, and may have 50%")
 
 
 def test_slots_that_a_new_leader_finds_count_for_their_queue() -> None:
@@ -822,7 +822,7 @@ def test_a_large_slot_of_a_queue_does_not_starve() -> None:
     assert [each.request.job_id for each in slots.decide()] == [THREE]  # it has the smaller share
     slots.require(in_queue(THREE, "b", 3))
     assert slots.decide() == []
-    assert "kept for another job" in slots.pending_reason(THREE)
+    assert "kept for another job" in slots.reasons().pending(THREE)
     assert first
 
 
