@@ -51,10 +51,6 @@ class HeartbeatMonitor(Generic[_T]):
         """Stop watching ``target``."""
         self._targets.pop(target, None)
 
-    def watched(self) -> tuple[_T, ...]:
-        """All targets, in the order in which they were first heard."""
-        return tuple(self._targets)
-
     def expired(self, now: float | None = None) -> list[_T]:
         """The targets to be given up now, each told once: they are forgotten by this call."""
         moment = self._clock() if now is None else now

@@ -135,11 +135,6 @@ class Decision:
     wanted: tuple[SlotCount, ...] = ()
     retry_at: float | None = None
 
-    @property
-    def slots_wanted(self) -> int:
-        """The number of slots of all sizes."""
-        return sum(each.count for each in self.wanted)
-
 
 @dataclass
 class ExecutorPool:

@@ -90,11 +90,6 @@ class SlabPool:
         """Of the region."""
         return self._capacity * SLAB_BYTES
 
-    @property
-    def low(self) -> bool:
-        """Whether no more than the low watermark is in use."""
-        return self.used_bytes <= self._low
-
     def lease(self, owner: str, lengths: Sequence[int], table_bytes: int = 0) -> Lease:
         """Room for a frame's segments and its table, waiting for it when there is none.
 
