@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import http.client
-import logging
 import random
 import shutil
 import signal
@@ -29,8 +28,6 @@ from sluice.gateway.proxy import CertificateFiles
 from sluice.pki.authorities import to_pem
 from sluice.pki.tls import challenge_client_context
 from sluice.pki.x509 import ACME_TLS_PROTOCOL, PrivateKey, acme_identifier
-
-_LOG = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 5.0
 MAX_ENDPOINT_BYTES = 4096

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import time
 from collections.abc import AsyncIterator
@@ -16,8 +15,6 @@ from pathlib import Path
 from typing import Protocol
 
 from sluice.core import SECRET_MODE, end_tasks, repeat
-
-_LOG = logging.getLogger(__name__)
 
 MAX_ACCESS_BYTES = 64 << 20
 LOOK_SECONDS = 2.0

@@ -29,7 +29,6 @@ MAX_NAMES_OF_AN_ACCOUNT = 64
 SECRET_BYTES = 32
 MIN_TTL = dt.timedelta(minutes=1)
 MAX_TTL = dt.timedelta(days=30)
-DEFAULT_TTL = dt.timedelta(days=1)
 _NO_SECRET = bytes(SECRET_BYTES)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

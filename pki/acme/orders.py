@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Sequence
 
@@ -30,8 +29,6 @@ from sluice.pki.acme.requester import Requester
 from sluice.pki.acme.store import AcmeStore
 from sluice.pki.issuing import IssuedHost
 from sluice.pki.x509 import HostNames, PublicKey, fingerprint
-
-_LOG = logging.getLogger(__name__)
 
 MAX_IDENTIFIERS = 16
 """Names in one order: with all of them, a record of the ledger is within its limit."""

@@ -188,4 +188,3 @@ class ZooKeeperSession:
 
 
 LOST = str(KazooState.LOST)
-CONNECTED = str(KazooState.CONNECTED)

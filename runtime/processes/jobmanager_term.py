@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -41,8 +40,6 @@ from sluice.runtime.jobmanager.store import CheckpointStore, HistoryStore, JobSt
 from sluice.runtime.jobmanager.store.shuffle_secret import shuffle_secret
 from sluice.runtime.rpc import RpcService
 from sluice.runtime.shuffle.control_plane import Leader as ShuffleLeader, ShuffleManagerLink
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from sluice.core import StoreError, bind_unix, make_private_directory
 from sluice.pki.jwt import MAX_AUDIENCE_BYTES
 
 MAX_TOKEN_FILES = 16
-MAX_FILE_NAME_CHARACTERS = 64
 MAX_ROLE_ARN_CHARACTERS = 2048
 GROUP_MAY_PASS = 0o710
 GROUP_MAY_CONNECT = 0o660

@@ -6,7 +6,6 @@ Scripts and images are from this JobManager's own Spark.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -37,9 +36,6 @@ _REDIRECTIONS = frozenset({301, 302, 303, 307, 308})
 
 class UiQuery(Query, frozen=True, forbid_unknown_fields=False):
     """Any query of Spark's pages."""
-
-
-Handler = Callable[[Cluster, Call[UiQuery]], Awaitable[web.Response]]
 
 
 async def _show(cluster: Cluster, call: Call[UiQuery]) -> web.Response:

@@ -16,8 +16,6 @@ from sluice.core import UnsafeFile, untrusted_socket
 from sluice.runtime.messages import UiPage, UiRequest
 
 UI_SOCKET = "ui"
-MAX_REQUEST_BYTES = 8 << 10
-"""What the driver's JVM reads."""
 MAX_ANSWER_BYTES = 3 << 20
 """What fits into an answer to the JobMaster; Spark's pages are far smaller."""
 ANSWER_SECONDS = 12.0

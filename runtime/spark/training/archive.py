@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import subprocess
@@ -29,8 +28,6 @@ from sluice.runtime.spark.jvm import (
     has_aot_caches,
 )
 from sluice.runtime.spark.training.rehearsal import MEMORY_MB, TIMEOUT_SECONDS, Order, class_names, written
-
-_LOG = logging.getLogger(__name__)
 
 DUMP_TIMEOUT_SECONDS = 600
 END_SECONDS = 30
