@@ -40,6 +40,7 @@ from sluice.runtime.spark.jvm import (
     RESERVED_PROPERTY,
     Command,
     DriverShape,
+    JvmPlace,
     SparkRuntime,
     TlsEngine,
     default_conf,
@@ -186,12 +187,10 @@ class Job:
         gateway = temp_dir / "gateway"
         command = driver_jvm_command(
             conf,
-            spark=self.spark,
-            identity_dir=self._identities()[0],
-            work_dir=self.directory,
-            temp_dir=temp_dir,
-            reports_dir=_reports(self._identities()[0]),
-            host=HOST,
+            self.spark,
+            JvmPlace(
+                self._identities()[0], self.directory, temp_dir, reports=_reports(self._identities()[0]), host=HOST
+            ),
             memory_mb=self.shape.driver_memory_mb,
             bridge=bridge,
             connection_info=gateway,
@@ -241,15 +240,9 @@ class Job:
             spark_auth_secret=self._secret,
             python=sys.executable,
         )
-        command = executor_command(
-            launch,
-            spark=self.spark,
-            identity_dir=work_dir / "identity",
-            work_dir=work_dir,
-            temp_dir=temp_dir,
-            reports_dir=_reports(work_dir / "identity"),
-            host=self.hosts[number % len(self.hosts)],
-        )
+        identity, host = work_dir / "identity", self.hosts[number % len(self.hosts)]
+        place = JvmPlace(identity, work_dir, temp_dir, reports=_reports(identity), host=host)
+        command = executor_command(launch, self.spark, place)
         self.executors[number] = jvm = await self._start_jvm(command, work_dir)
         self._jvms.append(jvm)
 

@@ -30,9 +30,9 @@ from sluice.runtime.node import (
 from sluice.runtime.out_of_memory import HEAP_FULL, KernelKills, end_of
 from sluice.runtime.sandbox import Box, Sandbox, View
 from sluice.runtime.spark import read_evidence
-from sluice.runtime.spark.jvm import Command, make_temp_dir, remove_temp_dir
+from sluice.runtime.spark.jvm import Command, JvmPlace, make_temp_dir, remove_temp_dir
 from sluice.runtime.taskmanager.errors import ExecutorNotStarted
-from sluice.runtime.taskmanager.launcher import ExecutorLauncher, ExecutorPlace
+from sluice.runtime.taskmanager.launcher import ExecutorLauncher
 from sluice.runtime.taskmanager.process_identity import make_identity
 from sluice.runtime.taskmanager.waiting_executor import EXECUTOR, STREAMS, WaitingExecutor
 from sluice.runtime.taskmanager.waiting_process import vacate
@@ -151,7 +151,7 @@ class ExecutorProcess:
         temp = self._temp = self._temp or make_temp_dir()
         await side_by_side(self._identify(), self._open_network())
         ports = None if self._network is None else self._network.ports.by_name
-        place = ExecutorPlace(self._of_job.shown, self._work, temp, self._reports, self._host, ports)
+        place = JvmPlace(self._of_job.shown, self._work, temp, self._reports, self._host, ports)
         command = launcher.command(self.launch, place)
         more = {} if self._workload is None else self._workload.environment
         if self._waiting is not None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Protocol
 
 from sluice.runtime.messages import ExecutorLaunch
 from sluice.runtime.spark.jvm import (
     Command,
+    JvmPlace,
     SparkRuntime,
     executor_command,
     find_class_archive,
@@ -22,19 +21,6 @@ from sluice.runtime.spark.jvm import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorPlace:
-    """Where one executor runs: its directories and the address it listens on."""
-
-    identity: Path
-    work: Path
-    temp: Path
-    reports: Path
-    host: str
-    ports: Mapping[str, int] | None = None
-    """Assigned to it; None: it listens where it wants."""
-
-
 class ExecutorLauncher(Protocol):
     """Composes the command of an executor, but does not start it."""
 
@@ -42,7 +28,7 @@ class ExecutorLauncher(Protocol):
         """Find or build what executors need, once, before slots are offered; takes seconds. Raises what is missing."""
         ...
 
-    def command(self, launch: ExecutorLaunch, place: ExecutorPlace) -> Command:
+    def command(self, launch: ExecutorLaunch, place: JvmPlace) -> Command:
         """The command of one executor; raises ``ForbiddenSparkConf`` when the driver wants what it must not."""
         ...
 
@@ -58,7 +44,7 @@ class WaitingLauncher(Protocol):
         """What commands are composed of; another object when something has changed."""
         ...
 
-    def waiting(self, place: ExecutorPlace, memory_mb: int) -> Command:
+    def waiting(self, place: JvmPlace, memory_mb: int) -> Command:
         """The command of a JVM that waits in ``place``, with a heap of ``memory_mb`` MiB."""
         ...
 
@@ -74,18 +60,9 @@ class SparkExecutorLauncher:
         """Find Java and Spark, and build the plugin if it is not there; raises what is missing."""
         self._spark = find_spark_runtime()
 
-    def command(self, launch: ExecutorLaunch, place: ExecutorPlace) -> Command:
+    def command(self, launch: ExecutorLaunch, place: JvmPlace) -> Command:
         """The command of one executor; raises ``ForbiddenSparkConf``."""
-        return executor_command(
-            launch,
-            spark=self.spark(),
-            identity_dir=place.identity,
-            work_dir=place.work,
-            temp_dir=place.temp,
-            reports_dir=place.reports,
-            host=place.host,
-            ports=place.ports,
-        )
+        return executor_command(launch, self.spark(), place)
 
     def spark(self) -> SparkRuntime:
         """What all JVMs here are started from."""
@@ -93,18 +70,10 @@ class SparkExecutorLauncher:
         self._find_classes_in_background(spark)
         return spark
 
-    def waiting(self, place: ExecutorPlace, memory_mb: int) -> Command:
+    def waiting(self, place: JvmPlace, memory_mb: int) -> Command:
         """The command of a JVM that waits to become an executor."""
         spark = self.spark()
-        options = jvm_options(
-            spark,
-            place.identity,
-            place.work,
-            place.temp,
-            place.reports,
-            memory_mb=memory_mb,
-            assigned_ports=place.ports is not None,
-        )
+        options = jvm_options(spark, place, memory_mb)
         env = jvm_environment(spark, place.work, place.temp, place.host)
         return waiting_command(spark, options, env, temp_dir=place.temp, argfile=place.work / "waiting.args")
 

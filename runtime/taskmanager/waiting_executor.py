@@ -11,9 +11,8 @@ from sluice.runtime.messages import ExecutorLaunch
 from sluice.runtime.node import ChildProcess, open_log, own_checkpoints
 from sluice.runtime.sandbox import SandboxRefused, Subject, View
 from sluice.runtime.spark import SparkError
-from sluice.runtime.spark.jvm import READY, Command, can_become, job_line
+from sluice.runtime.spark.jvm import READY, Command, JvmPlace, can_become, job_line
 from sluice.runtime.taskmanager.errors import ExecutorNotStarted
-from sluice.runtime.taskmanager.launcher import ExecutorPlace
 from sluice.runtime.taskmanager.waiting_place import WaitingPlace
 from sluice.runtime.taskmanager.waiting_process import ADMISSION_SECONDS, POLL_SECONDS, WaitingProcess, send_line
 
@@ -37,7 +36,7 @@ class WaitingExecutor(WaitingProcess):
         """
         place = self.place = await self._room.place(self.size)
         network = self.network = await self._room.networks.wait(place.id)
-        where = ExecutorPlace(place.identity, place.work, place.temp, place.reports, self._room.networks.host, {})
+        where = JvmPlace(place.identity, place.work, place.temp, place.reports, self._room.networks.host, {})
         self._spark = self._launcher.spark()
         command = self.command = self._launcher.waiting(where, self.size.memory_mb)
         own = (place.work, place.temp, place.reports)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.core import make_private_directory
+from sluice.runtime.spark.jvm import JvmPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,10 @@ class DriverPlaces:
     def workload(self) -> Path:
         """The Workload API's socket and token files, which JVM and Python read."""
         return self.temp / "w"
+
+    def jvm_place(self, identity: Path, host: str, ports: Mapping[str, int] | None) -> JvmPlace:
+        """Where the JVM runs, as ``identity``."""
+        return JvmPlace(identity, self.work, self.scratch, self.reports, host, ports)
 
     def make(self) -> None:
         """Create what is written; raises ``StoreError``."""

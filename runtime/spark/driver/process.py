@@ -123,19 +123,14 @@ class DriverProcess:
         make_private_directory(places.work / "local")
         command = driver_jvm_command(
             conf,
-            spark=self._spark,
-            identity_dir=self._identity.shown,
-            work_dir=places.work,
-            temp_dir=places.scratch,
-            reports_dir=places.reports,
-            host=self._spec.host,
+            self._spark,
+            places.jvm_place(self._identity.shown, self._spec.host, self._spec.ports or None),
             memory_mb=self._spec.driver_memory_mb,
             bridge=places.bridge,
             connection_info=places.gateway,
             job_id=self._spec.job_id,
             attempt=self._spec.attempt,
             allow_conf=self._spec.allow_conf,
-            ports=self._spec.ports or None,
         )
         if self._waiting is not None:
             with _in_vain("the driver's JVM"):

@@ -126,15 +126,8 @@ class WaitingDriver:
             DriverFailed: one of them ended.
         """
         places = self.places
-        options = jvm_options(
-            self.spark,
-            self.identity,
-            places.work,
-            places.scratch,
-            places.reports,
-            memory_mb=self.spec.memory_mb,
-            assigned_ports=True,
-        )
+        place = places.jvm_place(self.identity, self.spec.host, {})
+        options = jvm_options(self.spark, place, self.spec.memory_mb)
         env = jvm_environment(self.spark, places.work, places.scratch, self.spec.host)
         command = self._command = waiting_command(
             self.spark, options, env, temp_dir=places.scratch, argfile=places.work / "waiting.args"

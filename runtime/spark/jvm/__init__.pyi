@@ -49,6 +49,7 @@ from .packages import (
     directory_name as directory_name,
     importable_name as importable_name,
 )
+from .place import JvmPlace as JvmPlace
 from .sealing import seals as seals
 from .tempdir import make_temp_dir as make_temp_dir, remove_temp_dir as remove_temp_dir
 from .waiting import (

@@ -4,8 +4,8 @@ How a TaskManager uses it::
 
     spark = find_spark_runtime()                                   # once per process; compiles the plugin if needed
     temp_dir = make_temp_dir()                                     # short, private; remove_temp_dir() when it has ended
-    command = executor_command(launch, spark=spark, identity_dir=…, work_dir=…, temp_dir=temp_dir,
-                               reports_dir=…, host=config.host)
+    place = JvmPlace(identity=…, work=work_dir, temp=temp_dir, reports=…, host=config.host)
+    command = executor_command(launch, spark, place)
     command.write_files()                                          # 0600
     child = await ChildProcess.start(command.argv, env=command.env, cwd=work_dir, stdout=…, stderr=…)
 
@@ -38,6 +38,7 @@ from sluice.runtime.spark.jvm.conf import (
 )
 from sluice.runtime.spark.jvm.job_conf import rendered
 from sluice.runtime.spark.jvm.options import MODULE_OPTIONS, SCALA_BINARY_VERSION, argument_file
+from sluice.runtime.spark.jvm.place import JvmPlace
 from sluice.runtime.spark.plugin_build import ensure_plugin
 
 IDENTITY_EXIT_CODE = 97
@@ -157,112 +158,81 @@ class Command:
             write_secret(path, content)
 
 
-def executor_command(
-    launch: ExecutorLaunch,
-    *,
-    spark: SparkRuntime,
-    identity_dir: Path,
-    work_dir: Path,
-    temp_dir: Path,
-    reports_dir: Path,
-    host: str,
-    ports: Mapping[str, int] | None = None,
-) -> Command:
+def executor_command(launch: ExecutorLaunch, spark: SparkRuntime, place: JvmPlace) -> Command:
     """The command of one executor.
 
     Args:
         launch: what the JobMaster asks for; settings that come from the driver are vetted again.
         spark: see :func:`find_spark_runtime`.
-        identity_dir: of the executor, with ``peers``.
-        work_dir: its private working directory (shuffle files go into ``local`` below it).
-        temp_dir: a short private directory, see :func:`sluice.runtime.spark.jvm.tempdir.make_temp_dir`.
-        reports_dir: where it tells what it has connected to and what it trusts; it can write there.
-        host: the address it listens on and tells the driver.
-        ports: assigned to it, by :data:`EXECUTOR_LISTENS`; None: it listens where it wants.
+        place: where it runs.
 
     Raises:
         ForbiddenSparkConf: the driver wants something that the launcher decides.
     """
     _check_java_options(launch.java_options)
+    ports = {} if place.ports is None else executor_port_conf(place.ports)
     program = JvmProgram(
-        jvm_options(
-            spark,
-            identity_dir,
-            work_dir,
-            temp_dir,
-            reports_dir,
-            memory_mb=launch.memory_mb,
-            assigned_ports=ports is not None,
-        ),
+        jvm_options(spark, place, launch.memory_mb),
         "org.apache.spark.executor.CoarseGrainedExecutorBackend",
         (
             *("--driver-url", launch.driver_url),
             *("--executor-id", str(launch.executor_id)),
-            *("--bind-address", host),
-            *("--hostname", host),
+            *("--bind-address", place.host),
+            *("--hostname", place.host),
             *("--cores", str(launch.cores)),
             *("--app-id", launch.app_id),
             *("--resourceProfileId", str(launch.resource_profile_id)),
         ),
-        {**executor_startup_conf(launch.startup_conf), **({} if ports is None else executor_port_conf(ports))},
+        {**executor_startup_conf(launch.startup_conf), **ports},
     )
     env = {
-        **jvm_environment(spark, work_dir, temp_dir, host),
-        "SPARK_EXECUTOR_DIRS": str(work_dir / "local"),
+        **jvm_environment(spark, place.work, place.temp, place.host),
+        "SPARK_EXECUTOR_DIRS": str(place.work / "local"),
         "PYSPARK_PYTHON": launch.python,
         "OMP_NUM_THREADS": str(launch.cores),
         SPARK_AUTH_SECRET: launch.spark_auth_secret,
     }
-    return program.command(spark, env, work_dir / "executor.args")
+    return program.command(spark, env, place.work / "executor.args")
 
 
 def driver_jvm_command(
     conf: Mapping[str, str],
-    *,
     spark: SparkRuntime,
-    identity_dir: Path,
-    work_dir: Path,
-    temp_dir: Path,
-    reports_dir: Path,
-    host: str,
+    place: JvmPlace,
+    *,
     memory_mb: int,
     bridge: Path,
     connection_info: Path,
     job_id: str,
     attempt: int,
     allow_conf: Sequence[str] = (),
-    ports: Mapping[str, int] | None = None,
 ) -> Command:
     """The command of a driver's JVM: a py4j gateway on loopback that ends at the end of its standard input.
 
     Args:
         conf: the complete Spark configuration, with ``spark.authenticate.secret``; it goes into an argument
             file that only the owner can read, but for the secret, which our agent finds in the environment.
+        spark: see :func:`find_spark_runtime`.
+        place: where it runs.
+        memory_mb: its heap.
         bridge: unix socket of the driver agent, see :mod:`sluice.runtime.spark.driver.bridge`.
         connection_info: where the gateway writes its port and token.
+        job_id: of the job.
+        attempt: of the job, from 1.
         allow_conf: settings that the operator allows the job's code in addition.
-        ports: assigned to it, by :data:`DRIVER_LISTENS`; None: it listens where it wants.
     """
     settings = dict(conf)
     secret = settings.pop("spark.authenticate.secret", None)
     program = JvmProgram(
-        jvm_options(
-            spark,
-            identity_dir,
-            work_dir,
-            temp_dir,
-            reports_dir,
-            memory_mb=memory_mb,
-            assigned_ports=ports is not None,
-        ),
+        jvm_options(spark, place, memory_mb),
         "org.apache.spark.api.python.PythonGatewayServer",
         (),
-        {**rendered(allow_conf), **settings, **({} if ports is None else driver_port_conf(ports))},
+        {**rendered(allow_conf), **settings, **({} if place.ports is None else driver_port_conf(place.ports))},
     )
     env = {
-        **jvm_environment(spark, work_dir, temp_dir, host),
+        **jvm_environment(spark, place.work, place.temp, place.host),
         **({} if secret is None else {SPARK_AUTH_SECRET: secret}),
-        "SPARK_LOCAL_DIRS": str(work_dir / "local"),
+        "SPARK_LOCAL_DIRS": str(place.work / "local"),
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_info),
         "SPARK_SCALA_VERSION": SCALA_BINARY_VERSION,
         # The Python of executors for the functions of Spark Connect's clients.
@@ -271,7 +241,7 @@ def driver_jvm_command(
         "SLUICE_JOB_ID": job_id,
         "SLUICE_ATTEMPT": str(attempt),
     }
-    return program.command(spark, env, work_dir / "driver-jvm.args")
+    return program.command(spark, env, place.work / "driver-jvm.args")
 
 
 HISTORY_UI_CLASS = "org.apache.spark.ui.HistoryUi"
@@ -309,16 +279,7 @@ def history_ui_command(
     return Command(argv, env, {argfile: argument_file(options)}, spark.read_only)
 
 
-def jvm_options(
-    spark: SparkRuntime,
-    identity_dir: Path,
-    work_dir: Path,
-    temp_dir: Path,
-    reports_dir: Path,
-    *,
-    memory_mb: int,
-    assigned_ports: bool,
-) -> tuple[str, ...]:
+def jvm_options(spark: SparkRuntime, place: JvmPlace, memory_mb: int) -> tuple[str, ...]:
     """What a JVM of Spark is started with, whatever it becomes; nothing of it is secret."""
     return (
         *MODULE_OPTIONS,
@@ -327,12 +288,12 @@ def jvm_options(
         "-XX:+DisableAttachMechanism",
         "-XX:-UsePerfData",
         *(["-XX:+UseSerialGC"] if memory_mb < SERIAL_GC_BELOW_MB else []),
-        *(archive_options(spark.class_archive, work_dir / CLASSES_LOG) if spark.class_archive is not None else []),
-        f"-Djava.io.tmpdir={temp_dir}",
+        *(archive_options(spark.class_archive, place.work / CLASSES_LOG) if spark.class_archive is not None else []),
+        f"-Djava.io.tmpdir={place.temp}",
         f"-Dsluice.tls.engine={spark.engine}",
-        f"-Dsluice.reports={reports_dir}",
-        *([NO_NATIVE_TRANSPORT] if assigned_ports else []),
-        f"{AGENT_OPTION}{spark.plugin}={identity_dir}",
+        f"-Dsluice.reports={place.reports}",
+        *([NO_NATIVE_TRANSPORT] if place.ports is not None else []),
+        f"{AGENT_OPTION}{spark.plugin}={place.identity}",
     )
 
 

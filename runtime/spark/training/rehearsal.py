@@ -33,6 +33,7 @@ from sluice.runtime.spark.jvm import (
     Command,
     DriverShape,
     Gateway,
+    JvmPlace,
     SparkRuntime,
     default_conf,
     driver_jvm_command,
@@ -152,21 +153,15 @@ class Rehearsal:
             "spark.sql.warehouse.dir": str(self._work / "warehouse"),
             "spark.sql.shuffle.partitions": "2",
         }
-        identity = self._identity("driver", SpiffeId.driver(_TRUST_DOMAIN, _JOB_ID))
         command = driver_jvm_command(
             conf,
-            spark=self._order.spark,
-            identity_dir=identity,
-            work_dir=make_private_directory(self._work / "driver"),
-            temp_dir=self._temp,
-            reports_dir=make_private_directory(self._work / "driver-reports"),
-            host=HOST,
+            self._order.spark,
+            self._place("driver", SpiffeId.driver(_TRUST_DOMAIN, _JOB_ID), DRIVER_LISTENS),
             memory_mb=MEMORY_MB,
             bridge=self._bridge.path,
             connection_info=info,
             job_id=_JOB_ID,
             attempt=1,
-            ports=dict(zip(DRIVER_LISTENS, free_ports(len(DRIVER_LISTENS)), strict=True)),
         )
         jvm = await self._start(command, "driver", self._order.driver_options)
         while not info.exists():
@@ -192,24 +187,20 @@ class Rehearsal:
             spark_auth_secret=self._secret,
             python=sys.executable,
         )
-        command = executor_command(
-            launch,
-            spark=self._order.spark,
-            identity_dir=self._identity("executor", SpiffeId.executor(_TRUST_DOMAIN, _JOB_ID, 1)),
-            work_dir=make_private_directory(self._work / "executor"),
-            temp_dir=self._temp,
-            reports_dir=make_private_directory(self._work / "executor-reports"),
-            host=HOST,
-            ports=dict(zip(EXECUTOR_LISTENS, free_ports(len(EXECUTOR_LISTENS)), strict=True)),
-        )
+        place = self._place("executor", SpiffeId.executor(_TRUST_DOMAIN, _JOB_ID, 1), EXECUTOR_LISTENS)
+        command = executor_command(launch, self._order.spark, place)
         process = await self._start(command, "executor", self._order.executor_options)
         await process.wait()
 
-    def _identity(self, name: str, spiffe_id: SpiffeId) -> Path:
-        directory = self._work / f"{name}-identity"
+    def _place(self, name: str, spiffe_id: SpiffeId, listens: Sequence[str]) -> JvmPlace:
+        """Directories, an identity and ports for one of the JVMs."""
+        identity = self._work / f"{name}-identity"
         accept = (f"spiffe://{_TRUST_DOMAIN}/job/{_JOB_ID}/*",)
-        self._issuer.issue_to(directory, spiffe_id, ips=[HOST], accept=accept)
-        return directory
+        self._issuer.issue_to(identity, spiffe_id, ips=[HOST], accept=accept)
+        work, reports = (make_private_directory(self._work / each) for each in (name, f"{name}-reports"))
+        return JvmPlace(
+            identity, work, self._temp, reports, HOST, dict(zip(listens, free_ports(len(listens)), strict=True))
+        )
 
     async def _start(self, command: Command, name: str, options: Sequence[str]) -> ChildProcess:
         command.write_files()

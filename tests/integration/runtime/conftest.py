@@ -28,8 +28,8 @@ from sluice.runtime.messages import ExecutorLaunch
 from sluice.runtime.node.addresses import JobManagerAddress
 from sluice.runtime.processes.jobmanager import jobmanager
 from sluice.runtime.processes.taskmanager import taskmanager
+from sluice.runtime.spark.jvm import JvmPlace
 from sluice.runtime.spark.jvm.command import Command
-from sluice.runtime.taskmanager.launcher import ExecutorPlace
 from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN, TestPki
 
@@ -72,7 +72,7 @@ class FakeLauncher:
     def prepare(self) -> None:
         """Nothing is needed."""
 
-    def command(self, launch: ExecutorLaunch, place: ExecutorPlace) -> Command:
+    def command(self, launch: ExecutorLaunch, place: JvmPlace) -> Command:
         """A Python process that shows that it runs, and leaves evidence as the JVM does."""
         name = f"{launch.job_id}/{launch.executor_id}"
         argv = (sys.executable, "-c", EXECUTOR, str(place.identity), name, self.behaviour, str(place.reports))

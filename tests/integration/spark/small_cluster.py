@@ -61,6 +61,7 @@ from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.shuffle.control_plane.errors import NoShuffleService
 from sluice.runtime.spark.driver.spec import BEGIN, DriverSpec
 from sluice.runtime.spark.jvm.command import SparkRuntime, TlsEngine, executor_command
+from sluice.runtime.spark.jvm.place import JvmPlace
 from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
 from tests.hostile import TRUST_DOMAIN, TestPki
 
@@ -268,15 +269,7 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         temp_dir = make_temp_dir()
         # Both TLS engines side by side: odd numbers run the JDK's, even ones OpenSSL's.
         spark = replace(self._spark, engine=TlsEngine.JDK if number % 2 else TlsEngine.OPENSSL)
-        command = executor_command(
-            launch,
-            spark=spark,
-            identity_dir=identity,
-            work_dir=work,
-            temp_dir=temp_dir,
-            reports_dir=reports_of(identity),
-            host=HOST,
-        )
+        command = executor_command(launch, spark, JvmPlace(identity, work, temp_dir, reports_of(identity), HOST))
         command.write_files()
         with (work / "log").open("wb") as log:
             process = await ChildProcess.start(

@@ -22,6 +22,7 @@ from sluice.runtime.spark.jvm.command import (
     TlsEngine,
     executor_command,
 )
+from sluice.runtime.spark.jvm.place import JvmPlace
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import HOST, JOB_ID
@@ -48,9 +49,7 @@ def command_for(spark: SparkRuntime, identity: Path, work: Path, driver_url: str
         spark_auth_secret="00" * 32,
         python=sys.executable,
     )
-    return executor_command(
-        launch, spark=spark, identity_dir=identity, work_dir=work, temp_dir=work, reports_dir=work, host=HOST
-    )
+    return executor_command(launch, spark, JvmPlace(identity, work, temp=work, reports=work, host=HOST))
 
 
 async def run(command: Command, work: Path) -> tuple[int, str]:

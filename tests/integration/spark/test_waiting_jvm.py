@@ -26,6 +26,7 @@ from sluice.runtime.spark.jvm import (
     jvm_options,
     waiting_command,
 )
+from sluice.runtime.spark.jvm.place import JvmPlace
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.spark.small_cluster import HOST, JOB_ID
 
@@ -67,7 +68,7 @@ class Place:
         return self.top / "identity"
 
     def options(self, spark: SparkRuntime) -> tuple[str, ...]:
-        return jvm_options(spark, self.identity, self.work, self.temp, self.reports, memory_mb=512, assigned_ports=True)
+        return jvm_options(spark, JvmPlace(self.identity, self.work, self.temp, self.reports, HOST, {}), 512)
 
     def command(self, spark: SparkRuntime) -> Command:
         """A gateway by which a test looks into the JVM."""

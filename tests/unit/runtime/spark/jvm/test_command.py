@@ -23,6 +23,7 @@ from sluice.runtime.spark.jvm.command import (
     executor_command,
 )
 from sluice.runtime.spark.jvm.options import MODULE_OPTIONS
+from sluice.runtime.spark.jvm.place import JvmPlace
 
 SECRET = "5ec2e7" * 8
 SPARK = SparkRuntime(
@@ -38,22 +39,17 @@ LAUNCH = ExecutorLaunch(
 )  # fmt: skip
 
 
+def place_in(work: Path) -> JvmPlace:
+    return JvmPlace(Path("/identity"), work, Path("/t"), Path("/r"), "10.0.0.1")
+
+
 def executor(launch: ExecutorLaunch = LAUNCH, spark: SparkRuntime = SPARK, work: Path = Path("/work")) -> Command:
-    return executor_command(
-        launch,
-        spark=spark,
-        identity_dir=Path("/identity"),
-        work_dir=work,
-        temp_dir=Path("/t"),
-        reports_dir=Path("/r"),
-        host="10.0.0.1",
-    )
+    return executor_command(launch, spark, place_in(work))
 
 
 def driver(conf: dict[str, str], work: Path = Path("/work")) -> Command:
     return driver_jvm_command(
-        conf, spark=SPARK, identity_dir=Path("/identity"), work_dir=work, temp_dir=Path("/t"),
-        reports_dir=Path("/r"), host="10.0.0.1",
+        conf, SPARK, place_in(work),
         memory_mb=512, bridge=Path("/t/bridge"), connection_info=Path("/t/gateway"), job_id="0" * 32, attempt=2,
     )  # fmt: skip
 
@@ -180,8 +176,8 @@ def test_argument_file_is_read_by_java_as_it_was_meant(tmp_path: Path) -> None:
     java = find_java()
     spark = replace(SPARK, java=java)
     command = driver_jvm_command(
-        {"spark.app.name": value}, spark=spark, identity_dir=tmp_path, work_dir=tmp_path, temp_dir=tmp_path,
-        reports_dir=tmp_path, host="127.0.0.1", memory_mb=64, bridge=tmp_path, connection_info=tmp_path,
+        {"spark.app.name": value}, spark, JvmPlace(tmp_path, tmp_path, tmp_path, tmp_path, "127.0.0.1"),
+        memory_mb=64, bridge=tmp_path, connection_info=tmp_path,
         job_id="0" * 32, attempt=1,
     )  # fmt: skip
     ((path, content),) = command.files.items()
