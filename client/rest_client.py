@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,20 @@ class _Answer:
     version: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """``document`` is sent as JSON, and ``data`` as it is."""
+
+    method: str
+    path: str
+    query: Mapping[str, str | int] = field(default_factory=dict)
+    data: aiohttp.FormData | bytes | None = None
+    document: object = None
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
 class GatewayClient:
     """REST calls through the gateway; answers are plain decoded JSON.
 
@@ -65,31 +79,31 @@ class GatewayClient:
 
     async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
         """GET ``path``."""
-        return await self._call("GET", path, query)
+        return await self._call(_Request("GET", path, query))
 
     async def newer(self, path: str, version: str, seconds: float) -> tuple[Any, str]:
         """GET ``path`` when it is another than ``version``; see :class:`~sluice.client.jobs.Reader`."""
-        query: dict[str, str | int] = {"wait": f"{seconds:g}", "version": version}
-        answer = await self._ask("GET", path, query)
+        request = _Request("GET", path, {"wait": f"{seconds:g}", "version": version})
+        answer = await self._ask(request)
         if answer.status == HTTPStatus.NOT_MODIFIED:
             return None, version
-        return _decode(answer.status, answer.body, f"GET {path}"), answer.version
+        return _decode(answer.status, answer.body, str(request)), answer.version
 
     async def patch(self, path: str, **query: str | int) -> Any:  # noqa: ANN401
         """PATCH ``path``."""
-        return await self._call("PATCH", path, query)
+        return await self._call(_Request("PATCH", path, query))
 
     async def post(self, path: str, document: object = None) -> Any:  # noqa: ANN401
         """POST ``path``, with ``document`` as its body unless that is None."""
-        return await self._call("POST", path, {}, document=document)
+        return await self._call(_Request("POST", path, document=document))
 
     async def post_bytes(self, path: str, data: bytes) -> Any:  # noqa: ANN401
         """POST ``path`` with ``data`` as its body."""
-        return await self._call("POST", path, {}, data=data)
+        return await self._call(_Request("POST", path, data=data))
 
     async def delete(self, path: str, **query: str | int) -> Any:  # noqa: ANN401
         """DELETE ``path``."""
-        return await self._call("DELETE", path, query)
+        return await self._call(_Request("DELETE", path, query))
 
     async def submit(
         self, pipeline: Path, request: Mapping[str, object], files: Sequence[tuple[str, Path]] = ()
@@ -110,7 +124,7 @@ class GatewayClient:
             form.add_field("pipeline", handles[0], filename=pipeline.name, content_type="text/x-python")
             for (part, file), handle in zip(files, handles[1:], strict=True):
                 form.add_field(part, handle, filename=file.name, content_type="application/octet-stream")
-            answer = await self._call("POST", "/v1/jobs", {}, data=form)
+            answer = await self._call(_Request("POST", "/v1/jobs", data=form))
         finally:
             for handle in handles:
                 handle.close()
@@ -118,7 +132,7 @@ class GatewayClient:
 
     async def _upload(self, file: Path) -> str:
         async def send(upload_id: str, offset: int, piece: bytes) -> Any:  # noqa: ANN401
-            return await self._call("PATCH", f"/v1/uploads/{upload_id}", {"offset": offset}, data=piece)
+            return await self._call(_Request("PATCH", f"/v1/uploads/{upload_id}", {"offset": offset}, data=piece))
 
         return await upload(
             file,
@@ -127,79 +141,54 @@ class GatewayClient:
             send=send,
         )
 
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str | int],
-        *,
-        data: aiohttp.FormData | bytes | None = None,
-        document: object = None,
-    ) -> Any:  # noqa: ANN401
+    async def _call(self, request: _Request) -> Any:  # noqa: ANN401
         """Send a request: the first with the credential, later ones with an access token, which is cheaper to check.
 
         A single call is not worth an exchange. A body that cannot be sent again (``data``) goes with the credential.
         """
-        answer = await self._ask(method, path, query, data=data, document=document)
-        return _decode(answer.status, answer.body, f"{method} {path}")
+        answer = await self._ask(request)
+        return _decode(answer.status, answer.body, str(request))
 
-    async def _ask(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str | int],
-        *,
-        data: aiohttp.FormData | bytes | None = None,
-        document: object = None,
-    ) -> _Answer:
-        shown = None if data is not None else await self._access_token()
-        answer = await self._send(method, path, query, data=data, document=document, bearer=shown)
+    async def _ask(self, request: _Request) -> _Answer:
+        shown = None if request.data is not None else await self._access_token()
+        answer = await self._send(request, bearer=shown)
         if shown is not None and answer.status in REFUSED:
             # The access token may be revoked or outdated; a refusal of the credential says why.
             self._token_cache.drop()
-            answer = await self._send(method, path, query, document=document)
+            answer = await self._send(request)
         return answer
 
     async def _access_token(self) -> str | None:
         """The access token to send; None: the credential itself."""
         shown = self._token_cache.current(time.monotonic())
         if shown is None and self._token_cache.is_due():
-            answer = await self._send("POST", EXCHANGE_PATH, {})
+            answer = await self._send(_Request("POST", EXCHANGE_PATH))
             shown = self._token_cache.take(answer.status, answer.body, time.monotonic())
         return shown
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str | int],
-        *,
-        data: aiohttp.FormData | bytes | None = None,
-        document: object = None,
-        bearer: str | None = None,
-    ) -> _Answer:
+    async def _send(self, request: _Request, *, bearer: str | None = None) -> _Answer:
         headers = {} if bearer is None else {"authorization": f"Bearer {bearer}"}
-        if isinstance(data, bytes):
+        if isinstance(request.data, bytes):
             headers["content-type"] = "application/octet-stream"
         try:
-            url, context = self._target.url + path, self._trust.context()
+            url, context = self._target.url + request.path, self._trust.context()
             async with self._session.request(
-                method,
+                request.method,
                 url,
-                params=query,
-                data=data,
-                json=document,
+                params=request.query,
+                data=request.data,
+                json=request.document,
                 headers=headers,
                 ssl=context,
                 allow_redirects=False,  # the credential must go to this gateway only
             ) as answer:
                 if 300 <= answer.status < 400 and answer.status != HTTPStatus.NOT_MODIFIED:
-                    raise ClientError(f"{method} {path}: the gateway leads elsewhere", "is it a gateway of Sluice?")
+                    raise ClientError(f"{request}: the gateway leads elsewhere", "is it a gateway of Sluice?")
                 body = await read_body(answer.content, MAX_ANSWER_BYTES)
                 return _Answer(answer.status, body, answer.headers.get("etag", "").strip('"'))
         except BodyTooLarge as error:
             raise ClientError(
-                f"{method} {path}: the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB", "ask for less at once"
+                f"{request}: the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB", "ask for less at once"
             ) from error
         except aiohttp.ClientConnectorCertificateError as error:
             raise UnreachableError(
