@@ -129,6 +129,11 @@ class TaskExecutorGateway(Protocol):
         ...
 
     @rpc(allow={Role.JOBMANAGER})
+    async def give_way(self, job_id: str, executor_id: int) -> None:
+        """Let an executor that starts give way to others for a while; one that is not known has ended already."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
     async def kill_executor(self, job_id: str, executor_id: int) -> None:
         """End an executor: SIGTERM, then SIGKILL."""
         ...

@@ -12,6 +12,7 @@ from .drivers import (
     RunningDriver as RunningDriver,
 )
 from .executors import (
+    GIVE_WAY_SECONDS as GIVE_WAY_SECONDS,
     MAX_EXECUTOR_CORES as MAX_EXECUTOR_CORES,
     MAX_EXECUTOR_MEMORY_MB as MAX_EXECUTOR_MEMORY_MB,
     MAX_LISTENER_HOSTS as MAX_LISTENER_HOSTS,

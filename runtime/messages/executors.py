@@ -15,6 +15,10 @@ MAX_LISTENER_HOSTS = 10_000
 """Hosts on which processes of one job listen on the same port."""
 
 
+GIVE_WAY_SECONDS = 15.0
+"""How long an executor that starts gives way to another one of its job that starts at the same time."""
+
+
 class ExecutorLaunch(Message, frozen=True):
     """Everything a TaskManager needs to start one Spark executor in a slot.
 

@@ -52,4 +52,4 @@ from .log_files import (
     shorten_log as shorten_log,
 )
 from .log_tail import kept as kept
-from .priority import can_return as can_return, to_background as to_background
+from .priority import can_return as can_return, in_background as in_background, to_background as to_background

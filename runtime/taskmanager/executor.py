@@ -7,6 +7,7 @@ it told this TaskManager to launch.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from sluice.pki import SpiffeId
 from sluice.pki.issuing import SignedChain
 from sluice.pki.trust import place_reports
 from sluice.runtime.job_network import JobNetwork, WaitingNetwork
-from sluice.runtime.messages import CsrToSign, Evidence, ExecutorExit, ExecutorLaunch
+from sluice.runtime.messages import GIVE_WAY_SECONDS, CsrToSign, Evidence, ExecutorExit, ExecutorLaunch
 from sluice.runtime.node import (
     ChildProcess,
     Exit,
     JobIdentity,
+    can_return,
+    in_background,
     keep_renewed,
     masker_of,
     open_log,
@@ -231,6 +234,22 @@ class ExecutorProcess:
             await self._workload.close()
         if self._waiting is not None and self._child is None:
             await self._waiting.end()
+
+    async def give_way(self) -> None:
+        """Take no processor time from others while it starts, at most ``GIVE_WAY_SECONDS``.
+
+        One that has waited for its job has started already. Without CAP_SYS_NICE nobody could take it back.
+        """
+        child = self._child
+        if child is None or self._waiting is not None or not can_return() or in_background():
+            return
+        await child.to_background()
+        try:
+            await asyncio.sleep(GIVE_WAY_SECONDS)
+        finally:
+            if child.running:
+                with contextlib.suppress(OSError):  # it has ended meanwhile
+                    await child.to_foreground()
 
     def _place_reports(self, pid: int) -> None:
         place_reports(self.identity, pid, str(self._spiffe_id), self._reports)

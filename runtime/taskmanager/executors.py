@@ -199,6 +199,13 @@ class Executors:
         )
         watching.add_done_callback(lambda _: renewal.cancel())
 
+    def give_way(self, job_id: str, executor_id: int) -> None:
+        """Let an executor that starts take no processor time from others for a while."""
+        job = self._jobs.get(job_id)
+        executor = job.executors.get(executor_id) if job is not None else None
+        if executor is not None:
+            self._endpoint.hand_off(executor.give_way())
+
     # --- end ------------------------------------------------------------------------------------------------
 
     def _ended(self, executor: ExecutorProcess, child: ChildProcess, request: SlotRequest, ended: Exit) -> None:

@@ -275,6 +275,10 @@ class TaskExecutor(RpcEndpoint):
         """
         return self.deferred(self._executors.launch(launch, self._slots.activate(launch.allocation_id)))
 
+    async def give_way(self, job_id: str, executor_id: int) -> None:
+        """Let an executor that starts take no processor time from others for a while."""
+        self._executors.give_way(job_id, executor_id)
+
     async def kill_executor(self, job_id: str, executor_id: int) -> None:
         """End an executor: SIGTERM, then SIGKILL. One that is not known has ended already."""
         self._executors.kill(job_id, executor_id)

@@ -29,6 +29,7 @@ from sluice.runtime.messages import (
     Evidence,
     ExecutorExcess,
     ExecutorLaunch,
+    GivenSecret,
     JobState,
     RunningDriver,
     SlotCount,
@@ -43,6 +44,7 @@ from sluice.runtime.rpc import (
     PeerUnreachable,
     PermanentlyFencedRpcEndpoint,
     RemotePeer,
+    RpcError,
     RpcTimeout,
 )
 
@@ -280,8 +282,13 @@ class ActionRunner:
         executors = self._machine.executors
 
         async def launched() -> None:
-            given = await self.secrets.for_executor(action.executor_id, action.slot.taskmanager)
+            given: tuple[GivenSecret, ...] = ()
+            if self.secrets.wanted:
+                given = await self.secrets.for_executor(action.executor_id, action.slot.taskmanager)
             await gateway.launch_executor(msgspec.structs.replace(launch, secrets=given))
+            if action.gives_way:
+                with contextlib.suppress(RpcError):  # a TaskManager of the release before has no such method
+                    await gateway.give_way(self.job_id, action.executor_id)
 
         def failed(error: BaseException) -> None:
             if isinstance(error, SecretError):  # another try would end as this one
@@ -292,7 +299,7 @@ class ActionRunner:
             )
 
         self._hand_off(
-            launched() if self.secrets.wanted else gateway.launch_executor(launch),
+            launched(),
             then=lambda _: self._event(executors.executor_launched, action.executor_id),
             failed=failed,
         )

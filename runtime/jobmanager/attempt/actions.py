@@ -120,6 +120,8 @@ class LaunchExecutor:
     slot: SlotOffer
     target: ExecutorTarget
     spark: SparkRegistration
+    gives_way: bool = False
+    """To another executor of the job that starts at the same time."""
 
 
 @dataclass(frozen=True, slots=True)

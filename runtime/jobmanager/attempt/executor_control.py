@@ -269,7 +269,9 @@ class ExecutorControl:
         decision = self._pool.decide(self._clock())
         spark = self._pool.registration
         if spark is not None:  # nothing is launched before
-            self._outbox.add(*(LaunchExecutor(each.id, each.slot, each.target, spark) for each in decision.launch))
+            self._outbox.add(
+                *(LaunchExecutor(each.id, each.slot, each.target, spark, each.gives_way) for each in decision.launch)
+            )
         self._outbox.add(*(ReleaseSlot(each) for each in decision.release))
         if decision.wanted != self._wanted:
             self._wanted = decision.wanted

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sluice.runtime.messages import (
+    GIVE_WAY_SECONDS,
     ExecutorExcess,
     ExecutorExit,
     ExecutorTarget,
@@ -76,6 +77,8 @@ class Executor:
     """It ended by itself and not in order, or its host was lost."""
     leaving: str = ""
     """Why it was told to end; empty: nobody told it, or the job itself did."""
+    gives_way: bool = False
+    """Another one of the job has just been launched: until that one works, this one takes no processor time from it."""
 
     @property
     def active(self) -> bool:
@@ -364,11 +367,15 @@ class ExecutorPool:
                 break
             if slot.profile != size_of(target) or slot.allocation_id in self._leaving:
                 continue
-            executor = Executor(self.next_id, slot, target, int(now * 1000))
+            executor = Executor(self.next_id, slot, target, int(now * 1000), gives_way=self._another_starts(now))
             self.next_id += 1
             self._executors[executor.id] = executor
             launched.append(executor)
         return launched
+
+    def _another_starts(self, now: float) -> bool:
+        since = int((now - GIVE_WAY_SECONDS) * 1000)
+        return any(each.active and not each.gives_way and each.started_at >= since for each in self._executors.values())
 
     def _idle(self) -> list[SlotOffer]:
         busy = {each.slot.allocation_id for each in self._executors.values() if each.state is not ExecutorState.EXITED}

@@ -11,6 +11,7 @@ from sluice.runtime.spark.errors import DriverFailed
 from sluice.runtime.spark.jvm import (
     NO_PACKAGES,
     Packages,
+    begin_conf,
     check_unreserved,
     connect_conf,
     default_conf,
@@ -39,6 +40,7 @@ def driver_conf(
         **default_conf(),
         **check_unreserved(job_conf),
         **launcher_conf(job_id=spec.job_id, name=spec.name, host=spec.host, shape=spec.shape),
+        **begin_conf(job_conf),
         **(besides or {}),
         "spark.authenticate.secret": spark_auth_secret,
     }

@@ -25,6 +25,7 @@ from .conf import (
     DRIVER_LISTENS as DRIVER_LISTENS,
     EXECUTOR_LISTENS as EXECUTOR_LISTENS,
     DriverShape as DriverShape,
+    begin_conf as begin_conf,
     connect_conf as connect_conf,
     default_conf as default_conf,
     launcher_conf as launcher_conf,

@@ -25,6 +25,9 @@ _STARTUP = ("spark.rpc.", "spark.network.", "spark.auth", "spark.ssl.")
 """What Spark hands to an executor before it asks the driver (``SparkConf.isExecutorStartupConf``), besides ports."""
 
 
+EXECUTORS_TO_WAIT_FOR = "spark.scheduler.minRegisteredResourcesRatio"
+
+
 def security_conf() -> dict[str, str]:
     """The settings that make Spark's channels ours, the same on driver and executors; no secret among them.
 
@@ -145,10 +148,18 @@ def streaming_conf(checkpoints: str) -> dict[str, str]:
     return {CHECKPOINT_LOCATION: checkpoints}
 
 
+def begin_conf(job_conf: Mapping[str, str]) -> dict[str, str]:
+    """The setting that lets tasks begin on the first executor, unless the job says for how many they wait.
+
+    The others have a moment to follow. Where they do not, the machine is busy, and tasks wait for nothing on it.
+    """
+    return {"spark.sluice.scheduler.beginWithFirst": str(EXECUTORS_TO_WAIT_FOR not in job_conf).lower()}
+
+
 def default_conf() -> dict[str, str]:
     """Settings that suit a cluster of slots and that a job may override."""
     return {
-        "spark.scheduler.minRegisteredResourcesRatio": "0.8",
+        EXECUTORS_TO_WAIT_FOR: "0.8",  # see also begin_conf
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "10s",
         # A failed connection to an executor that is gone should not hold up a stage for half a minute.
         "spark.shuffle.io.maxRetries": "2",

@@ -20,6 +20,7 @@ from sluice.runtime.jobmanager.attempt import state_machine
 from sluice.runtime.receipts.document import Predicate
 from sluice.runtime.receipts.verification import verify_receipt
 from sluice.runtime.spark.driver.spec import DriverSpec
+from sluice.runtime.taskmanager import executor as executor_process
 from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.runtime.conftest import Cluster, eventually, until_gone
@@ -65,6 +66,25 @@ async def test_a_job_runs_and_leaves_only_its_logs(cluster: Cluster) -> None:
     logs = await cluster.get(f"/v1/jobs/{job_id}/logs?source=driver.stdout")
     assert "args ['--x', 'y']" in logs["data"]
     assert "executor-2.stderr" in (await cluster.get(f"/v1/jobs/{job_id}/logs"))["logs"]
+
+
+async def test_executors_that_start_together_give_way_to_the_first_for_a_while(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_process, "GIVE_WAY_SECONDS", 3.0)
+    await cluster.start_taskmanager("tm-1")
+    await cluster.start_taskmanager("tm-2")
+    job_id = await cluster.submit()
+    first, second = sorted(await cluster.until_running(job_id, 2), key=lambda each: int(each["id"]))
+    pids = [await cluster.pid(job_id, each) for each in (first, second)]
+    assert [os.sched_getscheduler(each) for each in pids] == [os.SCHED_OTHER, os.SCHED_IDLE]
+
+    async def alike() -> bool:
+        return os.sched_getscheduler(pids[1]) == os.SCHED_OTHER
+
+    await eventually(alike, "the second one has its usual share")
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")
 
 
 async def test_the_connections_of_a_job_are_shown_with_both_identities_also_after_its_end(cluster: Cluster) -> None:

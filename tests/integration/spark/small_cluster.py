@@ -91,15 +91,15 @@ class Work:
     executors: int = 2
     shared: Path | None = None
     """Where the job may write besides."""
-    held: bool = False
-    """Whether executors are held back."""
+    held: int = 0
+    """How many executors are held back."""
 
 
 class OneJobMaster(PermanentlyFencedRpcEndpoint):
     """Masters one job, and launches its executors on this machine."""
 
     def __init__(
-        self, issue: Issue, directory: Path, spark: SparkRuntime, assignment: DriverAssignment, *, held: bool = False
+        self, issue: Issue, directory: Path, spark: SparkRuntime, assignment: DriverAssignment, *, held: int = 0
     ) -> None:
         super().__init__(jobmaster_endpoint(JOB_ID), JobMasterGateway, secrets.token_bytes(16), job_id=JOB_ID)
         self._issue = issue
@@ -126,11 +126,11 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         self.finished: asyncio.Future[DriverExit] = asyncio.get_running_loop().create_future()
         self.changed = asyncio.Event()
         self.held = held
-        """No executor is launched until :meth:`release`."""
+        """So many executors are not launched until :meth:`release`."""
 
     def release(self) -> None:
         """Launch the executors that were held back."""
-        self.held = False
+        self.held = 0
         self._fill()
 
     async def register_driver(self, attempt: int, pid: int, running: RunningDriver | None) -> DriverAssignment:
@@ -239,7 +239,7 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         await asyncio.gather(*(process.stop(1.0) for process in self.executors.values()))
 
     def _fill(self) -> None:
-        while len(self.executors) < self.wanted and not self.held:
+        while len(self.executors) < self.wanted - self.held:
             self.launched += 1
             number = self.launched
             self.executors[number] = None  # type: ignore[assignment]  # the place is taken while it starts

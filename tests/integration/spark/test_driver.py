@@ -62,7 +62,7 @@ async def test_the_pipeline_goes_on_before_there_are_executors_and_its_first_sta
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "3600s",
     }
-    work = Work(PIPELINES / "before_executors.py", args=[str(shared), stage], conf=conf, shared=shared, held=True)
+    work = Work(PIPELINES / "before_executors.py", args=[str(shared), stage], conf=conf, shared=shared, held=2)
     async with running_job(pki, tmp_path / "job", spark, work) as job:
         await job.until((shared / "up").exists)
         assert not job.master.executors
@@ -72,6 +72,20 @@ async def test_the_pipeline_goes_on_before_there_are_executors_and_its_first_sta
         assert (shared / "parallelism").read_text() == "2"
         assert len(set(json.loads((shared / "where").read_text()))) == 2
         assert "ERROR Inbox" not in job.log("driver.jvm.log")
+
+
+async def test_tasks_begin_on_the_first_executor_unless_the_job_says_how_many_they_wait_for(
+    pki: TestPki, spark: SparkRuntime, tmp_path: Path
+) -> None:
+    """The data is cut for both all the same. The second one is never there; Spark would wait for it."""
+    shared = shared_folder(tmp_path)
+    conf = {"spark.scheduler.maxRegisteredResourcesWaitingTime": "3600s"}
+    work = Work(PIPELINES / "before_executors.py", args=[str(shared), "plain"], conf=conf, shared=shared, held=1)
+    async with running_job(pki, tmp_path / "job", spark, work) as job:
+        result = await job.result()
+        assert result.succeeded, result.traceback
+        assert (shared / "parallelism").read_text() == "2"
+        assert len(set(json.loads((shared / "where").read_text()))) == 1
 
 
 async def test_a_success_is_told_while_the_jvm_ends(pki: TestPki, spark: SparkRuntime, tmp_path: Path) -> None:

@@ -34,6 +34,11 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   private val stages = new StageListener(bridge)
   private val stopping = new AtomicBoolean()
   @volatile private var begun = false
+
+  /** A job that sets how many executors to wait for waits for them. */
+  private val beginsWithFirst = conf.getBoolean(BeginWithFirst, defaultValue = false)
+  private val firstWaited = new AtomicBoolean()
+  @volatile private var firstGraceOver = false
   private val graceTimer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("sluice-loss-grace")
   private var eventLog: Option[EventLog] = None
   private val awaitingReason = ConcurrentHashMap.newKeySet[String]()
@@ -51,6 +56,17 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
 
   override def sufficientResourcesRegistered(): Boolean =
     totalRegisteredExecutors.get() >= initialExecutors * minRegisteredRatio
+
+  /** Tasks need not wait any more: enough executors are there, or one is and the others do not follow at once.
+    *
+    * Where executors start at the same time and processors are free, all of them are there within a moment, and the first
+    * stage is spread over them. On a busy machine the first one would wait for seconds with nothing to do.
+    */
+  def hasBegun: Boolean = ready || (beginsWithFirst && totalRegisteredExecutors.get() > 0 && {
+    if (firstWaited.compareAndSet(false, true))
+      graceTimer.schedule((() => { firstGraceOver = true; reviveOffers() }): Runnable, FirstGraceMillis, TimeUnit.MILLISECONDS)
+    firstGraceOver
+  })
 
   /** While executors start, as if they were there: who asks now cuts the data for all of them. */
   override def defaultParallelism(): Int = {
@@ -219,6 +235,10 @@ private[sluice] object SluiceSchedulerBackend {
   private val FencedExitCode = 58
   private val LossGraceMillis = 3000L
   private val ReadyPollMillis = 50L
+
+  /** Whether tasks may begin when the first executor is there (`begin_conf` in `runtime/spark/jvm/conf.py`). */
+  private val BeginWithFirst = "spark.sluice.scheduler.beginWithFirst"
+  private val FirstGraceMillis = 250L
 
   private val contexts = new AtomicInteger()
 

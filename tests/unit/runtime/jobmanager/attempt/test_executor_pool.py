@@ -17,6 +17,7 @@ from sluice.runtime.jobmanager.attempt.executor_pool import (
     FailureBudget,
 )
 from sluice.runtime.messages import (
+    GIVE_WAY_SECONDS,
     MAX_EXECUTOR_CORES,
     MAX_EXECUTOR_MEMORY_MB,
     ExecutorExit,
@@ -103,6 +104,25 @@ def test_executors_are_numbered_from_one_and_launched_once() -> None:
     both.set_targets(targets(1, 2))
     assert [each.id for each in both.decide(NOW).launch] == [1, 2]
     assert both.decide(NOW).launch == ()
+
+
+def test_all_but_the_first_of_those_that_start_at_the_same_time_give_way() -> None:
+    several = pool(3)
+    for number in range(3):
+        several.offer(offer(number))
+    several.spark_started(spark())
+    several.set_targets(targets(1, 3))
+    assert [(each.id, each.gives_way) for each in several.decide(NOW).launch] == [(1, False), (2, True), (3, True)]
+    several.exited(ended(2), NOW)
+    assert [each.gives_way for each in several.decide(NOW + GIVE_WAY_SECONDS - 1).launch] == [True]
+
+
+@pytest.mark.parametrize("later", [0.0, GIVE_WAY_SECONDS + 1])
+def test_a_replacement_gives_way_to_nobody_who_has_started_or_ended(later: float) -> None:
+    """With ``later`` 0 the first one, for which it is, has just ended."""
+    both = running(2)
+    both.exited(ended(1 if later == 0 else 2), NOW + later)
+    assert [each.gives_way for each in both.decide(NOW + later).launch] == [False]
 
 
 def test_a_killed_executor_is_replaced_at_once_in_the_same_slot() -> None:
