@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from sluice.core import KubernetesMisconfigured, pod_namespace, repeat
+from sluice.core import KubernetesMisconfigured, end_tasks, pod_namespace, repeat
 from sluice.pki.attestation import (
     KUBERNETES,
     Attestor,
@@ -63,7 +63,7 @@ async def publishing_trust(
             publish = partial(_publish, TrustConfigMap(api, namespace, name), read, f"{namespace}/{name}")
             failure = f"ConfigMap {namespace}/{name} with the trust anchors stays as it is; trying again"
             publishing = asyncio.create_task(repeat(publish, PUBLISH_SECONDS, failure))
-            stack.callback(publishing.cancel)
+            stack.push_async_callback(end_tasks, publishing)
         yield
 
 

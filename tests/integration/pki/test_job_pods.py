@@ -161,6 +161,8 @@ async def test_each_pod_has_an_identity_of_its_own_and_speaks_to_its_job_alone(w
                 writer.write(b"x")
                 assert await reader.readexactly(1) == b"x"
                 writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
             stranger = SpiffeId.executor(TRUST_DOMAIN, new_pod_job_id("sluice"), 1)
             await assert_refused(host, port, dialing(world.pki.identity(stranger)))
         finally:
