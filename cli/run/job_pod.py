@@ -52,7 +52,7 @@ def job_pod(
     environment = job_pod_environment(os.environ, spark_home=spark.home, java_home=java.home)
     addresses = parse_cas(ca)
     identity = ManagedIdentity(spiffe_id, identity_dir, accept=(f"spiffe://{trust_domain}/job/{spiffe_id.job_id}/*",))
-    issuer = AttestingIssuer(lambda: addresses, PodTokenFile(pod_token_file, ca_anchors))
+    issuer = AttestingIssuer(lambda: addresses, {spiffe_id: PodTokenFile(pod_token_file, ca_anchors)})
     follower = MountedTrust(ca_anchors, ca_crls or ca_anchors.with_name("crl.pem"), identity_dir)
     codes: list[int] = []
 

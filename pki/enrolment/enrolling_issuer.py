@@ -44,6 +44,8 @@ class EnrollingIssuer:
 
     edge_server = False
     """Whether the credential is for a public certificate."""
+    renews = True
+    """Whether a usable certificate is good for the next one."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class EnrollingIssuer:
             CaUnavailable: the authority cannot be reached; a token stays good.
         """
         _refuse_lifetime(spiffe_id, lifetime)
-        if usable(directory, spiffe_id, self._clock()) is not None:
+        if self.renews and usable(directory, spiffe_id, self._clock()) is not None:
             try:
                 self._renew(directory)
             except CertificateSuperseded:
@@ -132,41 +134,13 @@ class EdgeEnrollingIssuer(EnrollingIssuer):
         )
 
 
-class AttestingIssuer:
-    """A ``DirectoryIssuer`` for the driver or an executor of a job in a pod: each certificate is had by attestation.
+class AttestingIssuer(EnrollingIssuer):
+    """As its base, for the driver or an executor of a job in a pod: each certificate is had by its credential.
 
     The authority renews no certificate of a job by itself, so that a job does not outlive its pods.
-
-    Args:
-        locate: where the authorities are.
-        credential: what an attestor verifies.
-        algorithm: of the keys made here.
     """
 
-    def __init__(self, locate: Locate, credential: JoinCredential, *, algorithm: str = DEFAULT_ALGORITHM) -> None:
-        self._authorities = Failover(locate)
-        self._credential = credential
-        self._algorithm = algorithm
-
-    def issue_to(
-        self,
-        directory: Path,
-        spiffe_id: SpiffeId,
-        *,
-        dns: Sequence[str] = (),
-        ips: Sequence[str] = (),
-        lifetime: dt.timedelta | None = None,
-        accept: Sequence[str] = (),
-    ) -> None:
-        """Enrol the identity, as :meth:`sluice.pki.issuing.issuer.DirectoryIssuer.issue_to`.
-
-        Raises:
-            EnrolmentRefused: the credential is missing or not good, such as that of a pod that was deleted.
-            CaUnavailable: the authority cannot be reached, or cannot verify the credential now.
-        """
-        _refuse_lifetime(spiffe_id, lifetime)
-        wanted = Wanted(directory, spiffe_id, tuple(dns), tuple(ips), tuple(accept), self._algorithm, edge_server=False)
-        self._authorities.call(lambda address: self._credential.enrol(address, wanted))
+    renews = False
 
 
 def _refuse_lifetime(spiffe_id: SpiffeId, lifetime: dt.timedelta | None) -> None:

@@ -43,16 +43,16 @@ class MountedTrust:
 
     def look(self) -> bool:
         """Install what is new, once; returns whether anything changed."""
-        seen = (file_stamp(self._anchors), file_stamp(self._crls))
-        if seen == self._seen or seen[0] is None:
-            return False
         try:
+            seen = (file_stamp(self._anchors), file_stamp(self._crls))
+            if seen == self._seen or seen[0] is None:
+                return False
             lists = read_bounded(self._crls, MAX_CRL_BYTES) if seen[1] is not None else b""
             changed = install_trust(
                 self._directory, TrustBundle.parse(read_bounded(self._anchors), lists), self._clock()
             )
-        except PkiError as error:
-            # Looked at again: the kubelet may just have exchanged the files, or the disk may be full.
+        except (PkiError, OSError) as error:
+            # No reason to end the job. The kubelet may just have exchanged the files, or the disk may be full.
             if (complaint := str(error)) != self._complaint:
                 _LOG.error("the mounted trust anchors and CRLs are not installed: %s", error)
             self._complaint = complaint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ class WaitingRoom:
         return place
 
 
-class WaitingProcess:
+class WaitingProcess(ABC):
     """A process in directories of its own, with a network, that waits to be told what it is.
 
     Args:
@@ -98,9 +99,9 @@ class WaitingProcess:
             await self._dismiss(self.child)
         await asyncio.to_thread(vacate, self.place, self.network)
 
+    @abstractmethod
     async def _dismiss(self, child: ChildProcess) -> None:
         """End it: nobody needs it."""
-        raise NotImplementedError
 
     async def _give_up(self, child: ChildProcess, error: Exception) -> None:
         """It could not become what it was told to be."""

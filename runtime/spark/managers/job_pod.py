@@ -97,12 +97,11 @@ async def run_in_pod(command: Sequence[str], environment: Mapping[str, str]) -> 
         reap()  # it may have ended before the handler was there
         return await asyncio.shield(ended)
     except asyncio.CancelledError:
-        os.kill(pid, signal.SIGTERM)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(ended), STOP_SECONDS)
-        if not ended.done():
-            os.kill(pid, signal.SIGKILL)
-            await ended
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not ended.done():  # its number is not another's
+                os.kill(pid, number)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(ended), STOP_SECONDS)
         raise
     finally:
         loop.remove_signal_handler(signal.SIGCHLD)

@@ -90,10 +90,14 @@ class Pod:
     def directory(self) -> Path:
         return self.root / "keys" / "identity"
 
+    def issuer_of(self, spiffe_id: SpiffeId) -> AttestingIssuer:
+        """Shows this pod's token for any identity."""
+        credential = PodTokenFile(self.root / "token", self.root / "ca.pem")
+        return AttestingIssuer(lambda: (self.world.address,), {spiffe_id: credential})
+
     @property
     def issuer(self) -> AttestingIssuer:
-        credential = PodTokenFile(self.root / "token", self.root / "ca.pem")
-        return AttestingIssuer(lambda: (self.world.address,), credential)
+        return self.issuer_of(self.spiffe_id)
 
     @property
     def trust(self) -> MountedTrust:
@@ -227,7 +231,7 @@ async def test_a_pod_gets_no_identity_but_its_own(world: World) -> None:
         SpiffeId.executor(TRUST_DOMAIN, new_pod_job_id("sluice"), 1),
     ):
         with pytest.raises(EnrolmentRefused, match="may not have"):
-            await asyncio.to_thread(executor.issuer.issue_to, executor.directory, other)
+            await asyncio.to_thread(executor.issuer_of(other).issue_to, executor.directory, other)
     assert not executor.directory.exists()
 
 
@@ -251,3 +255,6 @@ async def test_what_is_mounted_and_damaged_changes_nothing(world: World, tmp_pat
         assert (executor.directory / "ca.pem").read_bytes() == trusted
     (executor.root / "ca.pem").unlink()
     assert executor.trust.look() is False
+    (executor.root / "ca.pem").mkdir()
+    assert executor.trust.look() is False
+    assert (executor.directory / "ca.pem").read_bytes() == trusted

@@ -19,8 +19,10 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.jobmanager.attempt import state_machine
 from sluice.runtime.receipts.document import Predicate
 from sluice.runtime.receipts.verification import verify_receipt
+from sluice.runtime.rpc.errors import MethodNotFound
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.taskmanager import executor as executor_process
+from sluice.runtime.taskmanager.task_executor import TaskExecutor
 from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.runtime.conftest import Cluster, eventually, until_gone
@@ -85,6 +87,23 @@ async def test_executors_that_start_together_give_way_to_the_first_for_a_while(
     await eventually(alike, "the second one has its usual share")
     cluster.flag.touch()
     await cluster.until(job_id, "FINISHED")
+
+
+async def test_a_taskmanager_that_knows_no_giving_way_runs_the_job_all_the_same(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of the release before, which answers that it has no such method."""
+
+    async def unknown(self: TaskExecutor, job_id: str, executor_id: int) -> None:
+        raise MethodNotFound(f"{type(self).__name__} has no give_way for executor {executor_id} of {job_id}")
+
+    monkeypatch.setattr(TaskExecutor, "give_way", unknown)
+    await cluster.start_taskmanager("tm-1")
+    await cluster.start_taskmanager("tm-2")
+    job_id = await cluster.submit()
+    await cluster.until_running(job_id, 2)
+    cluster.flag.touch()
+    assert (await cluster.until(job_id, "FINISHED"))["failure"] is None
 
 
 async def test_the_connections_of_a_job_are_shown_with_both_identities_also_after_its_end(cluster: Cluster) -> None:

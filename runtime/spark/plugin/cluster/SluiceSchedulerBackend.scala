@@ -37,7 +37,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
 
   /** A job that sets how many executors to wait for waits for them. */
   private val beginsWithFirst = conf.getBoolean(BeginWithFirst, defaultValue = false)
-  private val firstWaited = new AtomicBoolean()
+  private val firstWaits = new AtomicBoolean()
   @volatile private var firstGraceOver = false
   private val graceTimer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("sluice-loss-grace")
   private var eventLog: Option[EventLog] = None
@@ -62,11 +62,18 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
     * Where executors start at the same time and processors are free, all of them are there within a moment, and the first
     * stage is spread over them. On a busy machine the first one would wait for seconds with nothing to do.
     */
-  def hasBegun: Boolean = ready || (beginsWithFirst && totalRegisteredExecutors.get() > 0 && {
-    if (firstWaited.compareAndSet(false, true))
-      graceTimer.schedule((() => { firstGraceOver = true; reviveOffers() }): Runnable, FirstGraceMillis, TimeUnit.MILLISECONDS)
+  def hasBegun: Boolean = ready || (beginsWithFirst && totalRegisteredExecutors.get() > 0 && firstHasWaited)
+
+  private def firstHasWaited: Boolean = {
+    if (!stopping.get() && firstWaits.compareAndSet(false, true)) {
+      val over: Runnable = () => {
+        firstGraceOver = true
+        reviveOffers()
+      }
+      graceTimer.schedule(over, FirstGraceMillis, TimeUnit.MILLISECONDS)
+    }
     firstGraceOver
-  })
+  }
 
   /** While executors start, as if they were there: who asks now cuts the data for all of them. */
   override def defaultParallelism(): Int = {
