@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 import subprocess
 import sys
@@ -258,3 +259,34 @@ async def test_what_is_mounted_and_damaged_changes_nothing(world: World, tmp_pat
     (executor.root / "ca.pem").mkdir()
     assert executor.trust.look() is False
     assert (executor.directory / "ca.pem").read_bytes() == trusted
+
+
+@pytest.mark.spark
+async def test_the_command_of_a_pod_enrols_runs_spark_and_ends_with_its_exit_code(world: World) -> None:
+    pod = world.pod()
+    (host, port), (_, enrolment) = world.address.mutual, world.address.enrolment
+    plugin = pod.root / "keys" / "sluice-spark.jar"
+
+    async def run(arguments: list[str], name: str) -> tuple[int | None, str]:
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, "run", "job-pod", "--trust-domain", TRUST_DOMAIN, "--identity-dir", str(pod.directory),
+            "--plugin", str(plugin), "--pod-token-file", str(pod.root / "token"), "--ca-anchors",
+            str(pod.root / "ca.pem"), "--ca", f"{host}:{port},{enrolment}", "--", *arguments,
+            env={
+                **os.environ, "SLUICE_POD_NAMESPACE": "sluice", "SLUICE_POD_NAME": name,
+                "SPARK_DRIVER_BIND_ADDRESS": "127.0.0.1",
+            },
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        output, _ = await process.communicate()
+        return process.returncode, output.decode()
+
+    code, output = await run(["driver", "--version"], driver_pod_name(world.job))
+    assert (code, "version 4" in output) == (0, True), output
+    assert read_identity(pod.directory)[0].spiffe_id == pod.spiffe_id
+    assert plugin.is_symlink()
+    assert plugin.is_file()
+    failed, output = await run(["driver", "--no-such-option"], driver_pod_name(world.job))
+    assert failed == 1, output
+    refused, output = await run(["driver", "--version"], "another-pod")
+    assert (refused, "is not of a job" in output) == (2, True), output
