@@ -1,4 +1,4 @@
-"""Which gateway a verb talks to, who vouches for it, and the credential that belongs to it and is sent nowhere else."""
+"""Finds the gateway, the authorities that verify it, and the credential for it, which is sent nowhere else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_TOKEN_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class GatewayAccess:
-    """Where the gateway is, which authority vouches for it, and the token to show."""
+    """Where the gateway is, which authorities verify it, and the credential to send."""
 
     url: str
     ca_file: Path | None
@@ -55,7 +55,7 @@ class GatewayCredential:
 def resolve_access(
     home: Home, *, server: str | None = None, ca_file: Path | None = None, token_file: Path | None = None
 ) -> GatewayAccess:
-    """Fill in what the command line left out from the local cluster in ``home`` and the environment.
+    """Complete the command line's options from the environment and the local cluster in ``home``.
 
     Raises ``UsageError`` when ``server`` is no https URL, or no credential belongs to that gateway.
     """
@@ -64,7 +64,7 @@ def resolve_access(
 
 
 def locate_gateway(home: Home, server: str | None, ca_file: Path | None) -> tuple[str, Path | None]:
-    """URL and authorities (None: the system's) of the gateway that was named, or of the one in ``home``.
+    """URL and authorities (None: the system's) of the named gateway, or of the one in ``home``.
 
     Raises :class:`UsageError` when ``server`` is no https URL, or ``ca_file`` holds no certificate.
     """
@@ -79,11 +79,11 @@ def locate_gateway(home: Home, server: str | None, ca_file: Path | None) -> tupl
 
 
 def edge_bundle(home: Home) -> Path:
-    """What vouches for the gateway of ``home``: the trusted edge authorities, or the only one of an older home."""
+    """The authorities that verify the gateway of ``home``: all trusted edge ones, or the only one of an older home."""
     bundle = bundle_file(home.pki, AuthorityKind.EDGE)
     if bundle.exists():
         return bundle
-    from sluice.pki.authorities import AuthorityStore  # all that signs certificates
+    from sluice.pki.authorities import AuthorityStore  # late: it imports all of signing
 
     return AuthorityStore(home.pki).certificate_file(AuthorityKind.EDGE)
 
@@ -99,7 +99,7 @@ def local_url(home: Home) -> str:
 
 
 def announced_url(home: Home) -> str | None:
-    """The same; None: no cluster runs in ``home``."""
+    """The URL of the gateway of ``home``; None: no cluster runs there."""
     try:
         address = json.loads((home.run / "endpoints" / "envoy.json").read_text())
     except (OSError, ValueError):
@@ -108,11 +108,11 @@ def announced_url(home: Home) -> str | None:
 
 
 def held_credential(home: Home, url: str, ca_file: Path | None, token_file: Path | None) -> GatewayCredential:
-    """The credential that belongs to the gateway at ``url``, for which ``ca_file`` vouches.
+    """The credential for the gateway at ``url``, which ``ca_file`` verifies.
 
-    In this order: ``token_file``, which may be sent to any gateway; ``SLUICE_TOKEN``, which belongs to
-    ``SLUICE_SERVER``, or else to the cluster of ``home``; what ``sluice login`` got there; the token in ``home``, which
-    belongs to the gateway that it was made for (:mod:`sluice.client.token_binding`).
+    The first of: ``token_file``, for any gateway; ``SLUICE_TOKEN``, for ``SLUICE_SERVER``, or else the cluster of
+    ``home``; the session of ``sluice login`` there; the token in ``home``, for the gateway that it was made for
+    (:mod:`sluice.client.token_binding`).
 
     Raises :class:`~sluice.client.errors.UsageError` when there is none.
     """
@@ -146,21 +146,21 @@ class _Gateway:
         return self.url == announced_url(self.home)
 
     def is_that_of_the_environment(self) -> bool:
-        """Whether a token in the environment belongs to it."""
+        """Whether a token in the environment belongs to this gateway."""
         named = os.environ.get(SERVER_VARIABLE, "").strip()
         return self.url == gateway_url(named) if named else self.is_local()
 
     def owns(self, token_file: Path) -> bool:
-        """Whether the token in a file of the home belongs to it."""
+        """Whether the token in a file of the home belongs to this gateway."""
         binding = read_binding(token_file)
         if binding is None:
             return self.is_local() and self.is_vouched_for_by(())
         return (self.is_local() or self.url in binding.servers) and self.is_vouched_for_by(binding.authorities)
 
     def is_vouched_for_by(self, authorities: tuple[str, ...] | None) -> bool:
-        """Whether nobody else can vouch for it than these (None: the system's) and the edge authorities of the home.
+        """Whether only these authorities (None: the system's) and the home's edge authorities verify the gateway.
 
-        The latter are those that a rotation in the home has put into their place.
+        A rotation in the home may have replaced the former by the latter.
         """
         if self.ca_file is None or authorities is None:
             return self.ca_file is None and authorities is None

@@ -30,7 +30,7 @@ class AccessTokenCache:
         return f"AccessTokenCache(until={self._until})"
 
     def is_due(self) -> bool:
-        """Count a call without an access token; return whether to request one now."""
+        """Count a call without an access token; returns whether to request one now."""
         self._calls += 1
         return self._calls > CALLS_WITHOUT and not self._given_up
 
@@ -39,7 +39,7 @@ class AccessTokenCache:
         return self._text if self._text and now < self._until else None
 
     def take(self, status: int, body: bytes, now: float) -> str | None:
-        """Store the answer of an exchange; None when it holds no token: the credential is sent from then on."""
+        """Store the answer of an exchange; None: it holds no token, and the credential is sent from then on."""
         try:
             answer = msgspec.json.decode(body, type=_Answer) if status == 200 else None
         except msgspec.MsgspecError:

@@ -28,7 +28,7 @@ class BackgroundLoop:
             raise
 
     def iterate(self, source: AsyncIterator[_Value]) -> Iterator[_Value]:
-        """The items of ``source``, each awaited when it is asked for."""
+        """The items of ``source``, each awaited when the caller asks for it."""
         while True:
             item = self.run(_next(source))
             if item is None:
@@ -36,7 +36,7 @@ class BackgroundLoop:
             yield item[0]
 
     def close(self) -> None:
-        """Stop the thread; what still runs is abandoned."""
+        """Stop the thread and abandon what still runs."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

@@ -1,4 +1,4 @@
-"""The asynchronous client behind blocking calls."""
+"""Blocking calls of the asynchronous client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BlockingGateway:
         return self._loop.run(main(self._open()))
 
     def iterate(self, source: Callable[[GatewayClient], AsyncIterator[_Value]]) -> Iterator[_Value]:
-        """The items of ``source``, each fetched when it is asked for."""
+        """The items of ``source``, each fetched when the caller asks for it."""
         return self._loop.iterate(source(self._open()))
 
     def close(self) -> None:

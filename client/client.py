@@ -132,7 +132,7 @@ class Client:
             python: path of a Python interpreter in an archive; default: the cluster's.
             restart: restart strategy and its settings, such as ``{"strategy": "fixed-delay", "attempts": 3}``.
             from_savepoint: id or path of the savepoint that streaming queries resume from.
-            token_files: file name -> audience of the token of the job that is kept in it, if the policy gives that.
+            token_files: file name -> audience of the job's token in that file, if the policy allows it.
             aws_role_arn: the role that clients of AWS in the job take with the first of these tokens.
             secrets: what the driver gets as files below ``/run/secrets``, each ``NAME[@VERSION][=FILE]``.
             executor_secrets: the same for driver and executors.
@@ -169,16 +169,16 @@ class Client:
         return Job(self._gateway, job_id)
 
     def jobs(self, states: Collection[str] = (), *, owner: str = "", limit: int = 1000) -> list[JobStatus]:
-        """The latest jobs, newest first: those in one of ``states`` (empty: any), of ``owner`` (empty: anybody)."""
+        """The latest jobs, newest first, in one of ``states`` (empty: any), of ``owner`` (empty: anybody)."""
         found = self._gateway.call(lambda client: latest_jobs(client, frozenset(states), owner, limit))
         return [_status(each) for each in found]
 
     def job(self, job_id: str) -> Job:
-        """The job with this id, or the only one whose id begins so.
+        """The job with this id, or the only one whose id begins with it.
 
         Raises:
-            UsageError: several jobs' ids begin so.
-            RefusedError: no job's id begins so.
+            UsageError: several jobs' ids begin with it.
+            RefusedError: no job's id begins with it.
         """
         return Job(self._gateway, self._gateway.call(lambda client: whole_id(client, job_id)))
 
@@ -198,7 +198,7 @@ class Job:
         return _status(self._gateway.call(lambda client: client.get(f"/v1/jobs/{self.id}")))
 
     def wait(self, timeout: float | None = None, *, check: bool = True) -> JobStatus:
-        """Block until the job has ended. A cluster that is away meanwhile is waited for, for two minutes.
+        """Block until the job has ended. If the cluster is unavailable, wait for it for two minutes.
 
         Args:
             timeout: in seconds; None: no limit.
@@ -206,7 +206,7 @@ class Job:
 
         Raises:
             JobFailed: the job failed or was cancelled, with ``check``.
-            TimeoutError: the job has not ended; it goes on.
+            TimeoutError: the job has not ended and goes on.
         """
 
         async def ended(client: GatewayClient) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class Job:
 
         Args:
             source: one of :meth:`log_names`.
-            follow: go on with what is added, until the job has ended.
+            follow: go on as the log grows, until the job has ended.
         """
 
         def pieces(client: GatewayClient) -> AsyncIterator[str]:
@@ -247,8 +247,8 @@ class Job:
         """A signed statement about the ended job, that ``sluice jobs verify-receipt`` verifies anywhere.
 
         Args:
-            disclose_parameters: put the arguments and Spark settings into it; only the job's owner can. Otherwise it
-                has a commitment to them.
+            disclose_parameters: include the arguments and Spark settings; only the job's owner can. Otherwise the
+                receipt has a commitment to them.
 
         Raises:
             RefusedError: the job has not ended.
@@ -256,7 +256,7 @@ class Job:
         return self._gateway.call(lambda client: fetch_receipt(client, self.id, disclose=disclose_parameters))
 
     def log_names(self) -> list[str]:
-        """The logs that there are, such as ``driver.stdout`` and ``executor-1.stderr``."""
+        """The names of the job's logs, such as ``driver.stdout`` and ``executor-1.stderr``."""
         document = self._gateway.call(lambda client: client.get(f"/v1/jobs/{self.id}/logs"))
         return [str(name) for name in document["logs"]]
 

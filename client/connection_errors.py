@@ -1,4 +1,4 @@
-"""Why a connection failed, in words; a client library's own messages show its objects."""
+"""Describes why a connection failed; messages of client libraries show internal objects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import aiohttp
 
 
 def describe_connection_error(error: Exception) -> str:
-    """Why there was no connection, or no answer on it."""
+    """Why the connection failed, or got no answer."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         found = error.certificate_error
         return getattr(found, "verify_message", "") or str(found)
@@ -34,7 +34,7 @@ def describe_connection_error(error: Exception) -> str:
 
 
 def _errno_of(error: OSError) -> int:
-    """When several addresses were tried, the number is in the text alone."""
+    """The error number; after several addresses were tried, it is only in the text."""
     if error.errno:
         return error.errno
     found = re.search(r"\[Errno (\d+)\]", str(error))

@@ -29,7 +29,7 @@ class RefusedError(ClientError):
 
 
 class JobFailed(ClientError):
-    """A job that was waited for failed or was cancelled."""
+    """The awaited job failed or was cancelled."""
 
     def __init__(self, job_id: str, state: str, error: str) -> None:
         why = f": {error}" if error else ""

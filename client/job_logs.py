@@ -13,9 +13,9 @@ from sluice.client.jobs import POLL_SECONDS, TERMINAL, Reader
 LOG_CHUNK_BYTES = 256 << 10
 TAIL_BLOCK_BYTES = 64 << 10
 MAX_LOG_BYTES = 1 << 50
-"""No log is taken to be longer."""
+"""Largest length of a log."""
 _OF_THE_LATEST = re.compile(r"driver\.[a-z]+")
-"""Names of logs of which each attempt has its own."""
+"""Names of logs that each attempt has of its own."""
 
 
 @dataclass
@@ -28,7 +28,7 @@ class JobLog:
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def pieces(self, offset: int = 0) -> AsyncIterator[str]:
-        """What there is now, from a byte on."""
+        """The current content from an offset on."""
         async for text, _ in self._from(self.source, offset):
             yield text
 
@@ -40,15 +40,15 @@ class JobLog:
             start = max(0, start - TAIL_BLOCK_BYTES)
             text, size = await self._between(start, size)
         kept = text.splitlines(keepends=True)
-        # The first one is only a part of a line, unless it is the log's first.
+        # The first line is incomplete, unless it is the log's first.
         whole = kept if start == 0 else kept[1:]
         return "".join(whole[-lines:] if lines else []), size
 
     async def follow(self, offset: int = 0) -> AsyncIterator[str]:
-        """What there is from a byte on, and what is added until the job has ended; of a driver, attempt by attempt."""
+        """The content from an offset on, as it grows, until the job has ended; a driver's log attempt by attempt."""
         attempt, by_attempt = 0, _OF_THE_LATEST.fullmatch(self.source) is not None
         while True:
-            # The state before what is read after it: a job that has ended writes no more.
+            # Get the state before reading: a job that has ended writes no more.
             job = await self.client.get(f"/v1/jobs/{self.job_id}")
             latest = int(job.get("attempt") or 1) if by_attempt else 0
             attempt = attempt or latest
@@ -76,7 +76,7 @@ class JobLog:
                 return
 
     async def _between(self, start: int, end: int) -> tuple[str, int]:
-        """The text from one offset to another, or some bytes further, and where it ends."""
+        """The text from one offset to another or slightly beyond, and the offset where it ends."""
         pieces, offset = [], start
         while offset < end:
             chunk = await self._read(self.source, offset, min(LOG_CHUNK_BYTES, end - offset))
@@ -87,7 +87,7 @@ class JobLog:
         return "".join(pieces), offset
 
     async def _size(self) -> int:
-        """How many bytes there are now: answers tell whether there is more after an offset, not how much."""
+        """The log's current size, by search: answers tell whether there is more after an offset, not how much."""
         low, high = 0, 1
         while await self._is_beyond(high):
             low, high = high, high * 2

@@ -1,4 +1,4 @@
-"""Jobs as the cluster lists them: finding one by the beginning of its id, and lists in pages."""
+"""Lists of jobs in pages, and finding a job by the beginning of its id."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from sluice.client.errors import RefusedError, UsageError
 
 ID_CHARACTERS = 32
 MAX_CANDIDATES = 10
-"""Jobs that the error about an ambiguous id names."""
+"""Most jobs that the error about an ambiguous id names."""
 MAX_PAGE = 1000
 """Jobs in one answer."""
 MAX_PAGES = 100
 LISTED = "/v1/jobs"
 """Jobs that run, and the latest that have ended."""
 HISTORY = "/v1/history"
-"""Ended jobs that are kept."""
+"""All ended jobs that are kept."""
 MAX_HISTORY_PAGE = 100
 MAX_HISTORY_PAGES = 200
 """As many as there can be."""
 POLL_SECONDS = 0.4
 WAIT_SECONDS = 1.0
-"""How long one request waits for a job to change; its log is looked at in between."""
+"""How long one request waits for a job to change; its log is read in between."""
 PACE_SECONDS = 0.1
 """Between two requests for a job that changes all the time."""
 TERMINAL = frozenset({"FINISHED", "FAILED", "CANCELED"})
@@ -34,7 +34,7 @@ _TYPED = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 class Reader(Protocol):
-    """What reads from the cluster's REST API, such as a :class:`sluice.client.rest_client.GatewayClient`."""
+    """Reads from the cluster's REST API, such as a :class:`sluice.client.rest_client.GatewayClient`."""
 
     async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
         """GET ``path``."""
@@ -44,12 +44,12 @@ class ChangeReader(Reader, Protocol):
     """One that waits for changes."""
 
     async def newer(self, path: str, version: str, seconds: float) -> tuple[Any, str]:
-        """What is at ``path`` as soon as it is another than ``version``, and its version; None: it is still that one.
+        """The document at ``path`` as soon as its version is not ``version``, and its version; None: unchanged.
 
         Args:
-            path: of something that says which version it is.
-            version: that one has; empty: none.
-            seconds: to wait for another one.
+            path: of a resource with versions.
+            version: that the caller has; empty: none.
+            seconds: to wait for a change.
         """
 
 

@@ -1,4 +1,4 @@
-"""What `sluice login` leaves behind: one file for each gateway, in the user's own configuration directory."""
+"""The credential of `sluice login`: one file for each gateway, in the user's configuration directory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MAX_CREDENTIAL_BYTES = 8192
 
 
 class LoginSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session of the command at one gateway.
+    """A session of the ``sluice`` command at one gateway.
 
     Attributes:
         expires_at: in seconds since the epoch.
-        authorities: SHA-256 of the certificates that vouched for the gateway; None: the system's did.
+        authorities: SHA-256 of the certificates that verified the gateway; None: the system's did.
     """
 
     server: str
@@ -44,7 +44,7 @@ def credential_file(server: str) -> Path:
 
 
 def save(credential: LoginSession) -> Path:
-    """Keep it, readable by its owner alone; returns where."""
+    """Save the session, readable by its owner alone; returns its file."""
     path = credential_file(credential.server)
     make_private_directory(path.parent)
     write_secret(path, msgspec.json.encode(credential))
@@ -52,7 +52,7 @@ def save(credential: LoginSession) -> Path:
 
 
 def find(server: str) -> LoginSession | None:
-    """The credential for this very gateway, if there is one and it has not ended."""
+    """The session for this gateway, if there is one that has not expired."""
     path = credential_file(server)
     if not path.exists():
         return None
@@ -64,5 +64,5 @@ def find(server: str) -> LoginSession | None:
 
 
 def forget(server: str) -> None:
-    """Remove the credential for this gateway."""
+    """Remove the session for this gateway."""
     credential_file(server).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Reading from a cluster that may be away for a while: a job goes on meanwhile, and so does whoever waits for it."""
+"""Reads from a cluster and retries while it is unavailable, because jobs go on meanwhile."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sluice.client.jobs import PACE_SECONDS, POLL_SECONDS, WAIT_SECONDS, ChangeR
 _T = TypeVar("_T")
 
 OUTAGE_SECONDS = 120.0
-"""How long an unavailable cluster is waited for."""
+"""How long to wait for an unavailable cluster."""
 STOPPED_SECONDS = 10.0
-"""The same for a cluster that was stopped: it may be restarting."""
+"""How long to wait for a cluster that was stopped: it may be restarting."""
 
 
 @dataclass
 class PatientReader:
-    """Repeats a request while the cluster is away, less long when ``stopped`` says that it was taken down.
+    """Repeats a request while the cluster is unavailable, for a shorter time when ``stopped`` says that it was stopped.
 
     ``say`` gets a line when an outage begins.
     """
@@ -42,7 +42,7 @@ class PatientReader:
         return await self._repeated(lambda: self.client.get(path, **query))
 
     async def states(self) -> AsyncIterator[dict[str, Any]]:
-        """The job now, and then as soon as it has changed, or nothing was heard for :data:`WAIT_SECONDS`; for ever.
+        """The job now, and then after each change or :data:`WAIT_SECONDS` without one; endless.
 
         Raises:
             AwayError: as :meth:`get`.

@@ -1,4 +1,4 @@
-"""Receipts of jobs, as they are written to files."""
+"""Gets receipts of jobs from the cluster."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from sluice.pki.attestations import canonical
 
 
 class Poster(Protocol):
-    """What asks the cluster's REST API to do something."""
+    """Sends POST requests to the cluster's REST API."""
 
     async def post(self, path: str, document: object = None) -> Any:  # noqa: ANN401  JSON is what it is
         """POST ``document`` to ``path``."""
 
 
 async def fetch_receipt(client: Poster, job_id: str, *, disclose: bool = False) -> bytes:
-    """Have a receipt of the job with this id issued; the document in its canonical form."""
+    """Have a receipt issued for the job with this id; returns the document in its canonical form."""
     answer = await client.post(f"/v1/jobs/{job_id}/receipts", {"disclose_parameters": disclose})
     return canonical(answer) + b"\n"

@@ -1,4 +1,4 @@
-"""A client of the cluster's REST API as outsiders see it: HTTPS through the gateway, with an API token."""
+"""A client of the cluster's REST API: HTTPS through the gateway, with the user's credential."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EdgeConnection:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What the gateway answered; ``version`` as in ``ETag``, empty: it said none."""
+    """The gateway's answer; ``version`` as in ``ETag``, empty: none."""
 
     status: int
     body: bytes
@@ -82,7 +82,7 @@ class GatewayClient:
         return await self._call(_Request("GET", path, query))
 
     async def newer(self, path: str, version: str, seconds: float) -> tuple[Any, str]:
-        """GET ``path`` when it is another than ``version``; see :class:`~sluice.client.jobs.Reader`."""
+        """GET ``path`` once its version is not ``version``, as :class:`~sluice.client.jobs.ChangeReader` defines."""
         request = _Request("GET", path, {"wait": f"{seconds:g}", "version": version})
         answer = await self._ask(request)
         if answer.status == HTTPStatus.NOT_MODIFIED:
@@ -110,7 +110,7 @@ class GatewayClient:
     ) -> str:
         """Upload ``pipeline`` and ``files`` (name of the part, and file) with the ``request``; returns the job id.
 
-        Large files go first and in pieces, so that one that breaks goes on where it broke.
+        Large files go first and in pieces, so that an interrupted upload can resume.
         """
         large = [(part, file) for part, file in files if file.stat().st_size >= LARGE_BYTES]
         files = [each for each in files if each not in large]
@@ -142,9 +142,9 @@ class GatewayClient:
         )
 
     async def _call(self, request: _Request) -> Any:  # noqa: ANN401
-        """Send a request: the first with the credential, later ones with an access token, which is cheaper to check.
+        """Send a request: first ones with the credential, later ones with an access token, which is cheaper to check.
 
-        A single call is not worth an exchange. A body that cannot be sent again (``data``) goes with the credential.
+        A single call is not worth an exchange. A body that cannot be sent twice (``data``) goes with the credential.
         """
         answer = await self._ask(request)
         return _decode(answer.status, answer.body, str(request))
@@ -183,7 +183,7 @@ class GatewayClient:
                 allow_redirects=False,  # the credential must go to this gateway only
             ) as answer:
                 if 300 <= answer.status < 400 and answer.status != HTTPStatus.NOT_MODIFIED:
-                    raise ClientError(f"{request}: the gateway leads elsewhere", "is it a gateway of Sluice?")
+                    raise ClientError(f"{request}: the gateway answered with a redirect", "is it a gateway of Sluice?")
                 body = await read_body(answer.content, MAX_ANSWER_BYTES)
                 return _Answer(answer.status, body, answer.headers.get("etag", "").strip('"'))
         except BodyTooLarge as error:
@@ -213,10 +213,10 @@ async def gateway_client(target: GatewayAccess) -> AsyncIterator[GatewayClient]:
 
 
 async def edge_connection(target: GatewayAccess) -> EdgeConnection:
-    """Open a connection to the gateway as a client would, and tell what was negotiated and who answered."""
+    """Connect to the gateway like a client; returns what was negotiated, and who answered."""
     from cryptography import x509
 
-    from sluice.pki.tls import tls_object_of  # all that mutual TLS needs, which requests to the gateway do not
+    from sluice.pki.tls import tls_object_of  # late: only this needs all of mutual TLS
     from sluice.pki.x509 import certified_identity
 
     address = urlsplit(target.url)
@@ -239,7 +239,7 @@ async def edge_connection(target: GatewayAccess) -> EdgeConnection:
 
 
 def _without_headers(error: Exception) -> Exception | None:
-    """``error`` as a cause; None for one that carries the request's headers, and so the token."""
+    """``error`` as a cause; None if it contains the request's headers, and so the token."""
     return None if isinstance(error, aiohttp.ClientResponseError) else error
 
 

@@ -1,4 +1,7 @@
-"""The gRPC channel of a Spark Connect session. Imports PySpark and gRPC, which clients of jobs alone do not need."""
+"""The gRPC channel of a Spark Connect session.
+
+Imports PySpark and gRPC, which clients that only submit jobs do not need.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class GatewayChannelBuilder(DefaultChannelBuilder):
     """Channels to the gateway: TLS with given roots, and a token that is neither in the address nor in a variable."""
 
     def __init__(self, address: str, token: str, roots: bytes | None) -> None:
-        """``roots``: PEM certificates to verify the gateway with; None: those of gRPC."""
+        """``roots``: PEM certificates that verify the gateway; None: those of gRPC."""
         super().__init__(address)
         self._access_token = token
         self._roots = roots
@@ -31,7 +34,7 @@ class GatewayChannelBuilder(DefaultChannelBuilder):
         return self._access_token
 
     def toChannel(self) -> grpc.Channel:  # noqa: N802  PySpark's name
-        """A channel that sends the token over TLS alone."""
+        """A channel that sends the token, only over TLS."""
         credentials = grpc.composite_channel_credentials(
             grpc.ssl_channel_credentials(root_certificates=self._roots),
             grpc.access_token_call_credentials(self._access_token),

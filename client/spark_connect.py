@@ -62,11 +62,11 @@ def require_api_token(credential: GatewayCredential) -> GatewayCredential:
 async def start_session(
     client: GatewayClient, secrets: Sequence[str] = (), executor_secrets: Sequence[str] = ()
 ) -> Any:  # noqa: ANN401  JSON is what it is
-    """Start the caller's session unless it runs, and wait until it takes work; returns REST's description of it.
+    """Start the caller's session unless it runs, and wait until it is ready; returns the document of REST.
 
     Args:
         secrets: for the driver, as for :func:`~sluice.client.submission.build_submission`. With any, a session that
-            runs already is refused.
+            runs already is an error.
         executor_secrets: the same for driver and executors.
 
     Raises:
@@ -97,9 +97,9 @@ def spark_session(
 ) -> SparkSession:
     """A Spark Connect session on the cluster, through the gateway, as the principal of the token.
 
-    The arguments and their defaults are those of :class:`sluice.client.client.Client`. The connection is TLS with the
-    gateway's certificate verified, and the token is sent on no other. The cluster starts the session with the first
-    query; that takes some seconds.
+    The arguments and their defaults are those of :class:`sluice.client.client.Client`. The token is sent only over TLS,
+    after verifying the gateway's certificate. The cluster starts the session with the first query; that takes some
+    seconds.
 
     Needs PySpark's client requirements: ``pip install "pyspark[connect]"`` of the cluster's version.
 
@@ -128,6 +128,6 @@ def spark_session(
         from sluice.client.spark_channel import remote_session
     except ImportError as error:
         raise UsageError(f"Spark Connect is not installed: {error}", 'pip install "pyspark[connect]"') from error
-    # PySpark's functions look there whether to build plans for Spark Connect.
+    # PySpark's functions read this variable to decide whether to build plans for Spark Connect.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     return remote_session(connection_string(url), token, roots)

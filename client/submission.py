@@ -1,4 +1,4 @@
-"""What is submitted: a pipeline, its files, and the ``request`` part of ``POST /v1/jobs``. Values only."""
+"""A submission: a pipeline, its files, and the ``request`` part of ``POST /v1/jobs``. Values only."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def build_submission(
     queue: str = "",
     priority: int = 0,
 ) -> Submission:
-    """Check the files and put the request together; what is not given is left to the cluster.
+    """Check the files and build the request; the cluster decides what is not given.
 
     Args:
         archives: each ``FILE`` or ``FILE#DIRECTORY``.
         secrets: for the driver, each ``NAME``, ``NAME=FILE`` or ``NAME@VERSION=FILE``.
         executor_secrets: the same for driver and executors.
         executor_memory: such as ``2g``, ``1536m``, or a number of mebibytes.
-        token_files: file name -> audience of the token that is kept in it.
+        token_files: file name -> audience of the token in that file.
         aws_role_arn: the role that clients of AWS in the job take with the first of these tokens.
         queue: whose share of the slots the executors count towards.
         priority: in that queue.
@@ -87,7 +87,7 @@ def build_submission(
 
 
 def secret_references(secrets: Sequence[str], executor_secrets: Sequence[str]) -> list[dict[str, object]]:
-    """As the request has them; raises :class:`UsageError`."""
+    """The references for the request; raises :class:`UsageError`."""
     return [
         *(secret_reference(each) for each in secrets),
         *({**secret_reference(each), "executors": True} for each in executor_secrets),
@@ -95,7 +95,7 @@ def secret_references(secrets: Sequence[str], executor_secrets: Sequence[str]) -
 
 
 def secret_reference(text: str) -> dict[str, object]:
-    """``NAME[@VERSION][=FILE]`` as the request has it; raises :class:`UsageError`."""
+    """Parse ``NAME[@VERSION][=FILE]`` for the request; raises :class:`UsageError`."""
     match = _SECRET.fullmatch(text)
     if match is None:
         raise UsageError(f"{text[:80]!r} does not name a secret", "write NAME, NAME=FILE or NAME@VERSION=FILE")

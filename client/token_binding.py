@@ -1,7 +1,7 @@
-"""Which gateway an API token in a file belongs to: kept in a file beside it, so that it is shown to no other.
+"""Records in a file beside an API token which gateway it belongs to, so that it is sent to no other.
 
 ``sluice token create --output FILE`` writes ``FILE.gateway``: the gateway's addresses, and the fingerprints of the
-authorities that vouch for it.
+authorities that verify it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _HOST_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-._:")
 
 
 class TokenBinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a token belongs to.
+    """The gateway that a token belongs to.
 
     Attributes:
         servers: URLs of one gateway.
-        authorities: SHA-256 of the certificates that may vouch for it, in hexadecimal digits.
+        authorities: SHA-256 of the certificates that may verify it, in hexadecimal digits.
     """
 
     servers: tuple[str, ...]
@@ -39,7 +39,7 @@ class TokenBinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 def gateway_url(text: str) -> str:
     """``text`` as the URL of a gateway: ``https://HOST[:PORT]``, in its shortest form.
 
-    Raises :class:`~sluice.client.errors.UsageError` for anything else; credentials are sent over nothing but TLS.
+    Raises :class:`~sluice.client.errors.UsageError` for anything else; credentials are sent only over TLS.
     """
     remedy = "write https://HOST or https://HOST:PORT"
     try:
@@ -48,7 +48,7 @@ def gateway_url(text: str) -> str:
     except ValueError as error:
         raise UsageError("that is not the URL of a gateway", remedy) from error
     if text.strip() != text or not text.isprintable():
-        raise UsageError("the URL of a gateway has neither blanks around it nor characters that cannot be seen", remedy)
+        raise UsageError("the URL of a gateway has neither surrounding blanks nor invisible characters", remedy)
     shown = text.rpartition("@")[2][:200]
     if parts.scheme.lower() != "https":
         what = "a gateway is reached over https alone" if "://" in text else "that is not a URL"
@@ -62,26 +62,24 @@ def gateway_url(text: str) -> str:
 
 
 def binding_file(token_file: Path) -> Path:
-    """Where it is kept which gateway the token in ``token_file`` belongs to."""
+    """The file with the gateway that the token in ``token_file`` belongs to."""
     return token_file.with_name(token_file.name + ".gateway")
 
 
 def write_binding(token_file: Path, binding: TokenBinding) -> None:
-    """Keep what the token in ``token_file`` belongs to; readable by its owner alone, and replaced as a whole."""
+    """Write the binding of the token in ``token_file``, readable by its owner alone, atomically."""
     write_secret(binding_file(token_file), msgspec.json.format(msgspec.json.encode(binding)))
 
 
 def read_binding(token_file: Path) -> TokenBinding | None:
-    """What the token in ``token_file`` belongs to; None: nothing was kept. Raises that what was kept is damaged."""
+    """The binding of the token in ``token_file``; None: there is none. Raises ``StoreError`` if it is damaged."""
     path = binding_file(token_file)
     if not path.exists():
         return None
     try:
         return msgspec.json.decode(read_secret(path, MAX_BINDING_BYTES), type=TokenBinding)
     except msgspec.MsgspecError as error:
-        raise StoreError(
-            f"{path} is damaged", "remove it, and name the token with --token-file where it is to be sent"
-        ) from error
+        raise StoreError(f"{path} is damaged", "remove it, and name the token with --token-file") from error
 
 
 def fingerprints(certificates: Path) -> frozenset[str]:
@@ -97,7 +95,7 @@ def fingerprints(certificates: Path) -> frozenset[str]:
 
 
 def addresses(config: GatewayConfig, announced: str | None) -> tuple[str, ...]:
-    """The URLs under which clients may know the gateway: where it listens now, by its names, and its public one."""
+    """The URLs that clients may use for the gateway: its listening address, its names, and its public URL."""
     found = [announced] if announced else []
     port = urlsplit(announced).port or HTTPS_PORT if announced else config.port
     if port:

@@ -1,4 +1,4 @@
-"""Uploading a large file in pieces: a piece that broke is continued where the cluster says that it stands."""
+"""Uploads a large file in pieces: an interrupted upload resumes at the offset that the cluster reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGE_BYTES = 8 << 20
 """Files from this size on are uploaded in pieces, before their job."""
 PIECE_BYTES = 4 << 20
 PATIENCE = 10
-"""Tries in a row that bring nothing."""
+"""Failed tries in a row before giving up."""
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 10.0
 
@@ -30,15 +30,15 @@ async def upload(
     """Upload ``file``; its id.
 
     Args:
-        file: changes of it meanwhile are noticed by its digest.
+        file: its digest detects changes during the upload.
         announce: begins an upload with a name, a size and a digest.
-        stands: says how an upload stands.
-        send: sends a piece that begins at an offset; answers how the upload stands then.
+        stands: returns the state of an upload.
+        send: sends a piece that begins at an offset; returns the new state.
         pause: waits.
 
     Raises:
-        AwayError: nothing came through for :data:`PATIENCE` tries in a row.
-        RefusedError: the cluster does not take it.
+        AwayError: :data:`PATIENCE` tries in a row made no progress.
+        RefusedError: the cluster refuses the upload.
     """
     order = await asyncio.to_thread(_order, file)
     with file.open("rb") as opened:
@@ -59,9 +59,9 @@ async def upload(
                 except AwayError:
                     continue
                 except RefusedError:
-                    raise error from None  # which says why there is no upload any more
+                    raise error from None  # its message says why the upload is gone
                 if isinstance(error, RefusedError) and state["offset"] == before and not state["complete"]:
-                    raise  # it was not about the offset
+                    raise  # the error is not about the offset
     return str(state["id"])
 
 

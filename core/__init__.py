@@ -1,4 +1,4 @@
-"""What has no subject of its own and everything stands on.
+"""The base that all other packages use.
 
 Errors, files, the home, tasks, logging, metrics, tracing.
 """

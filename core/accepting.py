@@ -1,4 +1,4 @@
-"""Taking connections from a listening socket, none of which is lost."""
+"""Accepts connections from a listening socket and loses none when the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 async def accept(listening: socket.socket) -> tuple[socket.socket, Any]:
     """The next connection, and the address of its peer; neither socket blocks.
 
-    When it is cancelled no connection was taken. ``loop.sock_accept`` drops one that has come a moment before, and its
-    peer waits until the garbage is collected.
+    When this is cancelled, it has accepted no connection. ``loop.sock_accept`` would drop one that has just arrived,
+    and its peer would wait until the garbage is collected.
 
     Raises:
-        OSError: it has gone already, or there are no descriptors.
+        OSError: the peer has gone already, or no file descriptors are left.
     """
     loop = asyncio.get_running_loop()
     while True:

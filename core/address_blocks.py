@@ -1,4 +1,4 @@
-"""Blocks of addresses that are no part of the public internet, and what may be reached in them. Values only.
+"""Blocks of addresses outside the public internet, and where each leads. Values only.
 
 Sources: the IANA IPv4 and IPv6 Special-Purpose Address Registries (RFC 6890, RFC 8190), RFC 1918, RFC 4193, RFC 6598,
 and the documentation of the clouds for their metadata services.
@@ -19,7 +19,7 @@ class Reach(enum.Enum):
 
     PUBLIC = "public"
     PRIVATE = "private"
-    """A network of one's own."""
+    """A private network."""
     SPECIAL = "special"
     """This machine, its link, a metadata service, or an address that stands for another one."""
 
@@ -52,7 +52,7 @@ _SPECIAL = (
     "::/96",  # unspecified, loopback, and IPv4-compatible
     "::ffff:0:0/96",  # IPv4-mapped
     "64:ff9b::/96",  # NAT64
-    "64:ff9b:1::/48",  # NAT64 of one's own
+    "64:ff9b:1::/48",  # NAT64 with a local prefix
     "100::/64",
     "2001::/23",  # Teredo and other protocols
     "2001:db8::/32",
@@ -75,7 +75,7 @@ def _blocks() -> tuple[tuple[Network, Reach], ...]:
 
 
 def canonical(address: Address) -> Address:
-    """The address that is connected to: an IPv4-mapped one means the IPv4 address in it (RFC 4291, 2.5.5.2)."""
+    """The address that a connection goes to: of an IPv4-mapped one the IPv4 address (RFC 4291, 2.5.5.2)."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
@@ -87,7 +87,7 @@ def block_of(address: Address) -> tuple[Network | None, Reach]:
         if address.version == network.version and address in network:
             return network, reach
     if address.version == 6 and address not in _GLOBAL_V6:
-        return ipaddress.ip_network(address), Reach.SPECIAL  # not assigned to anybody
+        return ipaddress.ip_network(address), Reach.SPECIAL  # unassigned
     return None, Reach.PUBLIC
 
 

@@ -1,4 +1,4 @@
-"""A main task with a background task."""
+"""Runs a main task together with a background task."""
 
 from __future__ import annotations
 

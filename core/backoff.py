@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 def backoff_seconds(failures: int, first: float, most: float, chance: Callable[[], float] = random.random) -> float:
-    """How long to wait after so many failures in a row: twice as long each time, up to half of it less by ``chance``.
+    """How long to wait before the next try: doubled with each failure, reduced by up to half by ``chance``.
 
-    What comes back is not asked by everybody at once.
+    The jitter keeps clients from retrying all at once.
 
     Args:
         failures: 1 or more.

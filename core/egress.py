@@ -1,4 +1,4 @@
-"""Settings of the way out of jobs (section ``[egress]`` of ``sluice.toml``)."""
+"""Settings of the outgoing connections of jobs (section ``[egress]`` of ``sluice.toml``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SANDBOX = "sandbox"
 
 
 class EgressMode(enum.StrEnum):
-    """What becomes of connections that a job makes to others than itself."""
+    """What happens to connections that a job makes to anything outside itself."""
 
     ENFORCE = "enforce"
     """Only those that the policy allows."""
@@ -38,11 +38,11 @@ class EgressSetting(enum.StrEnum):
 _MAX_PORT = 65535
 
 DEFAULT_MODE = EgressMode.ENFORCE
-"""In sandboxes, where nobody says otherwise."""
+"""The default in sandboxes."""
 
 
 class EgressMisconfigured(SluiceError):
-    """Jobs cannot be kept from the network as configured."""
+    """The configured egress mode cannot be enforced."""
 
 
 class EgressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,10 +95,10 @@ class _Announced(msgspec.Struct, frozen=True):
 
 
 def egress_mode(config: EgressConfig, level: str) -> EgressMode:
-    """The mode that holds at a level of isolation.
+    """The mode that applies at a level of isolation.
 
     Raises:
-        EgressMisconfigured: it is asked for without the sandboxes that it needs.
+        EgressMisconfigured: the configured mode needs sandboxes, and this level has none.
     """
     if config.mode is EgressSetting.DEFAULT:
         return DEFAULT_MODE if level == SANDBOX else EgressMode.OFF

@@ -1,7 +1,7 @@
-"""What processes tell each other about the connections of jobs to the outside (ADR 109).
+"""Messages between processes about the outgoing connections of jobs (ADR 109).
 
-A *row* is one connection that a job tried to make, or several equal ones that were refused. Whoever sees it (the broker
-beside the job's box) gives it an id; it goes from process to process until it is in the audit log, at least once.
+A *row* is one connection that a job tried to make, or several equal ones that were refused. The broker beside the job's
+sandbox gives it an id. Processes pass it on until it is in the audit log, at least once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_EGRESS_TARGETS = 1000
 MAX_EGRESS_QUESTION_BYTES = 4 << 20
 MAX_EGRESS_ANSWER_BYTES = 1 << 20
 EGRESS_PATH = "/auth/egress"
-"""Where the auth service of another machine takes :class:`EgressQuestion`, of JobManagers alone."""
+"""Where the auth service of another machine takes :class:`EgressQuestion`, from JobManagers alone."""
 
 _Id = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
@@ -44,10 +44,10 @@ class EgressVerdict(enum.StrEnum):
 
 
 class EgressRow(_Message, frozen=True):
-    """A connection out of a job's box.
+    """A connection out of a job's sandbox.
 
     Attributes:
-        id: of the row; the same while it is told again.
+        id: of the row; the same when the row is sent again.
         process: ``driver`` or ``executor/3``.
         protocol: ``tcp``, ``udp``, ``icmp``, ``dns``, or what else was tried: ``unix``, ``raw``, ``packet``, ``call``.
         host: the name that the job asked for, or the call that it made; empty when it asked for an address.
@@ -104,7 +104,7 @@ class EgressTarget(_Message, frozen=True):
 
 
 class EgressReport(_Message, frozen=True):
-    """From the process beside a job's box to the JobManager; ``dropped`` rows were lost for want of space."""
+    """From the broker beside a job's sandbox to the JobManager; ``dropped`` rows were lost for lack of space."""
 
     rows: Annotated[tuple[EgressRow, ...], msgspec.Meta(max_length=MAX_EGRESS_ROWS)] = ()
     targets: Annotated[tuple[EgressTarget, ...], msgspec.Meta(max_length=MAX_EGRESS_TARGETS)] = ()
@@ -115,8 +115,8 @@ class EgressReceipt(_Message, frozen=True):
     """The JobManager's answer to a report.
 
     Attributes:
-        recorded: the rows are in the audit log. False: they are to be sent again.
-        decided: the policy was asked about the targets. False: it could not be.
+        recorded: the rows are in the audit log. False: send them again.
+        decided: the policy was asked about the targets. False: it could not be asked.
         refused: numbers of the targets that the policy does not allow (any more).
     """
 
@@ -143,14 +143,14 @@ class EgressJob(_Message, frozen=True):
 
 
 class ReportedRow(_Message, frozen=True):
-    """A row, and who told of it: the path of its identity, as in ``taskmanager/tm-1``."""
+    """A row, and who reported it: the path of its identity, as in ``taskmanager/tm-1``."""
 
     row: EgressRow
     reporter: _Text
 
 
 class EgressQuestion(_Message, frozen=True):
-    """From the JobManager to the auth service; ``lost`` rows by whoever lost them."""
+    """From the JobManager to the auth service; ``lost``: number of lost rows by who lost them."""
 
     jobs: tuple[EgressJob, ...] = ()
     rows: tuple[ReportedRow, ...] = ()

@@ -34,7 +34,7 @@ class CertificateRejected(PkiError):
 
 
 class PeerRefused(PkiError):
-    """The other end of a connection is not someone this channel admits."""
+    """The channel does not admit the other end of the connection."""
 
 
 class CrlRejected(PkiError):
@@ -42,4 +42,4 @@ class CrlRejected(PkiError):
 
 
 class AssertionRefused(PkiError):
-    """Who is said to ask is not proven: no assertion, or not the gateway's, not for here, or not for now."""
+    """No valid assertion proves the caller: none, not the gateway's, for another audience, or for another time."""

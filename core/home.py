@@ -66,7 +66,7 @@ class Home:
 
     @property
     def sockets(self) -> Path:
-        """Directory (0700) for unix sockets; moved to the temporary directory when the home's path is too long."""
+        """Directory (0700) for unix sockets; in the temporary directory when the home's path is too long."""
         inside = self.run / "sock"
         if len(os.fsencode(inside)) <= MAX_SOCKET_DIRECTORY_BYTES:
             return inside
@@ -74,7 +74,7 @@ class Home:
         return Path(tempfile.gettempdir()) / f"sluice-{os.geteuid()}-{digest}"
 
     def envoy(self, name: str) -> Home:
-        """What Envoy ``name`` has beside the first one of this machine: its sockets, logs and audit chain."""
+        """Sockets, logs and audit chain of a second Envoy ``name`` on this machine."""
         return Home(self.root / "envoys" / name)
 
     @property
@@ -85,7 +85,7 @@ class Home:
     def remove_socket_directory(self) -> None:
         """Remove the directory for sockets when it is outside of the home and empty.
 
-        For the end of a cluster: no process of the home may be starting meanwhile.
+        For the end of a cluster: no process of the home may start at the same time.
         """
         if not self.sockets.is_relative_to(self.root):
             for path in (self.metric_sockets, self.sockets):

@@ -24,7 +24,7 @@ async def read_body(content: aiohttp.StreamReader, limit: int) -> bytes:
 
     Args:
         content: the stream of the message.
-        limit: the most bytes that are accepted. No more than one byte beyond is taken from the stream.
+        limit: the most bytes to accept. At most one byte more is read from the stream.
 
     Raises:
         BodyTooLarge: there is more than ``limit`` bytes.

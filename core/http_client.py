@@ -1,4 +1,4 @@
-"""HTTP clients that resolve names as every other program of the machine does."""
+"""HTTP clients that resolve names like every other program of the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import aiohttp
 
 
 def tcp_connector(*, ssl: SSLContext | bool = True, force_close: bool = False) -> aiohttp.TCPConnector:
-    """A connector that asks ``getaddrinfo``: nsswitch.conf counts, and errors are those of the C library.
+    """A connector that asks ``getaddrinfo``: it follows nsswitch.conf, and errors are those of the C library.
 
     aiohttp's own default is c-ares wherever aiodns is installed, which the egress gateway needs.
     """

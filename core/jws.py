@@ -18,9 +18,9 @@ import msgspec
 from sluice.core.errors import SluiceError
 
 MAX_JWT_CHARACTERS = 16 << 10
-"""Longest token that is decoded at all."""
+"""Longest token that is decoded."""
 KEY_HINTS = frozenset({"jku", "jwk", "x5u"})
-"""Header parameters that say where the key is. No caller follows them; those that know all signers refuse them."""
+"""Header parameters that say where the key is. No caller follows them; callers that know all signers refuse them."""
 
 _SHAPE = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _JWS = jwt.PyJWS()

@@ -1,6 +1,6 @@
 """Requests to the API server of Kubernetes: plain HTTPS with a pod's service account, bounded in time and size.
 
-The account's token is read for each request, for the kubelet replaces it every hour.
+Each request reads the account's token again, because the kubelet replaces it every hour.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class KubernetesMisconfigured(SluiceError):
-    """The API server, its anchors or the token of the service account are not known, or it is not the right one."""
+    """API server, anchors or service account token are missing, or the server does not prove its identity."""
 
 
 class KubernetesUnanswered(SluiceError):
-    """No answer, or too large a one: the request may have been carried out."""
+    """There was no answer, or it was too large: the request may have taken effect."""
 
 
 def cluster_url(environment: Mapping[str, str] = os.environ) -> str:
     """The API server of the cluster that this pod runs in."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not port.isdecimal():
-        raise KubernetesMisconfigured("this is no pod of a Kubernetes cluster")
+        raise KubernetesMisconfigured("this process is not in a pod of a Kubernetes cluster")
     return f"https://{host_port(host, int(port))}"
 
 
@@ -84,7 +84,7 @@ class KubernetesApi:
         await self._session.close()
 
     async def request(self, method: str, path: str, content: object | None, limit: int) -> tuple[int, bytes]:
-        """Status and body of one request, of which the answer has at most ``limit`` bytes.
+        """Send one request; returns status and body, which has at most ``limit`` bytes.
 
         Raises:
             KubernetesUnanswered: the outcome is unknown.

@@ -2,7 +2,7 @@
 
 In JSON a line is one object: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, ``process`` (as in its
 certificate, ``taskmanager/tm-1``), ``identity`` (its SPIFFE ID), ``job`` when the event is about one, ``error`` with
-type and traceback when there is one. Nothing is on two lines, so that what somebody else wrote cannot look like another
+type and traceback when there is one. Every event is on one line, so that foreign text in it cannot look like another
 event.
 """
 
@@ -65,7 +65,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(config: LogConfig | None = None, process: str = "", identity: str = "") -> None:
-    """Write events to standard error from now on; ``process`` and ``identity`` are told in JSON."""
+    """Write events to standard error from now on; JSON includes ``process`` and ``identity``."""
     settings = config or LogConfig()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

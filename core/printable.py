@@ -1,4 +1,4 @@
-"""Text that others have chosen, fit for a log or a terminal."""
+"""Makes text that others have chosen safe for a log or a terminal."""
 
 from __future__ import annotations
 

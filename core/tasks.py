@@ -1,4 +1,4 @@
-"""Ending tasks, and repeating a step until cancelled."""
+"""Ends tasks, runs several at once, and repeats a step until cancelled."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ async def end_tasks(*tasks: asyncio.Future[Any]) -> None:
 
 
 async def side_by_side(*steps: Coroutine[Any, Any, object]) -> None:
-    """Run all ``steps`` at the same time, each to its end; raises what the first of them that failed has raised.
+    """Run all ``steps`` at the same time, each to its end; then raise the error of the first that failed.
 
-    None is cancelled because another failed: what it makes is then there for whoever cleans up. When the caller is
-    cancelled they are, and have ended when this raises.
+    The failure of one does not cancel the others, so that the caller can clean up what they made. When the caller is
+    cancelled, all steps are cancelled and have ended when this raises.
     """
     tasks = [asyncio.ensure_future(step) for step in steps]
     try:
@@ -37,9 +37,9 @@ async def side_by_side(*steps: Coroutine[Any, Any, object]) -> None:
 
 
 async def in_time(seconds: float, *steps: Coroutine[Any, Any, _T]) -> list[_T]:
-    """What those of ``steps`` return that succeed within ``seconds``; the others are cancelled, and have ended.
+    """The results of the ``steps`` that succeed within ``seconds``; cancels the others and waits for their end.
 
-    All are when the caller is cancelled.
+    Cancels all when the caller is cancelled.
     """
     tasks = [asyncio.ensure_future(step) for step in steps]
     try:
@@ -58,7 +58,7 @@ _C = TypeVar("_C", bound=_Closable)
 
 
 async def made_in_thread(make: Callable[[], _C]) -> _C:
-    """What ``make`` returns, called in a thread; closed when the caller is cancelled, because the thread goes on."""
+    """Call ``make`` in a thread. When the caller is cancelled, the thread goes on and its result is closed."""
 
     def close(made: asyncio.Future[_C]) -> None:
         if not made.cancelled() and made.exception() is None:
@@ -75,11 +75,11 @@ async def made_in_thread(make: Callable[[], _C]) -> _C:
 async def repeat(step: Callable[[], object], seconds: float, failure: str) -> NoReturn:
     """Call ``step``, which may be asynchronous, every ``seconds`` until cancelled; the first time after ``seconds``.
 
-    Errors are logged and do not end the loop: nobody awaits it, so nobody would notice its end.
+    Errors are logged and do not end the loop, because nobody would notice its end.
 
     Args:
         step: what is done.
-        seconds: between the end of one and the beginning of the next.
+        seconds: between the end of one call and the start of the next.
         failure: what the log says when it failed, as in ``"the keys are not renewed"``.
     """
     while True:
@@ -89,6 +89,6 @@ async def repeat(step: Callable[[], object], seconds: float, failure: str) -> No
             if inspect.isawaitable(done):
                 await done
         except (SluiceError, OSError) as error:
-            _LOG.error("%s: %s", failure, error)  # it says what is wrong; a traceback says no more
-        except Exception:  # noqa: BLE001  # one that nobody thought of
+            _LOG.error("%s: %s", failure, error)  # its message says what is wrong, without a traceback
+        except Exception:  # noqa: BLE001  # unexpected errors
             _LOG.exception("%s", failure)

@@ -1,7 +1,7 @@
 """Traces for OpenTelemetry, when they are configured: from a request through REST and JobMaster to the TaskManager.
 
 The context travels as W3C Trace Context (``traceparent``) in the request and in the messages about a job, never in the
-environment of somebody's program. Without ``[tracing] endpoint`` nothing is recorded and nothing is imported.
+environment of a user's program. Without ``[tracing] endpoint`` nothing is recorded and nothing is imported.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ class TracingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     endpoint: str = ""
     """URL of a collector for OTLP over HTTP, as in ``https://otel.example.com:4318/v1/traces``; empty: none."""
     ca_file: str = ""
-    """Authorities (PEM) of its HTTPS certificate; empty: the system's."""
+    """Authorities (PEM) that verify its HTTPS certificate; empty: the system's."""
     sampled: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
-    """Share of traces that are recorded, of those that come without a sampling decision."""
+    """Share of traces to record, of those that come without a sampling decision."""
 
     @property
     def authorities(self) -> str:
-        """The file with who vouches for the collector; empty: there is none."""
+        """The file with the collector's authorities; empty: the system's."""
         return self.ca_file or ssl.get_default_verify_paths().cafile or ""
 
 
 class Span:
-    """One that is open; ``traceparent`` is what goes on to others, empty when nothing is recorded."""
+    """An open span; ``traceparent`` is for other processes, empty when nothing is recorded."""
 
     def __init__(self, span: Any = None) -> None:  # noqa: ANN401  # opentelemetry may not be installed
         self._span = span
         self.traceparent = "" if span is None else _written(span)
 
     def note(self, **attributes: str | int) -> None:
-        """What was learned while it is open."""
+        """Add attributes to the open span."""
         if self._span is not None:
             self._span.set_attributes(attributes)
 
     def end(self, error: str = "") -> None:
-        """It is over; ``error`` when it did not end well."""
+        """End the span; ``error`` when it failed."""
         if self._span is not None:
             if error:
                 from opentelemetry.trace import Status, StatusCode
@@ -106,13 +106,13 @@ class Tracing:
         self._tracer = self._provider.get_tracer("sluice")
 
     def stop(self) -> None:
-        """Send what is left, then record nothing more."""
+        """Send the remaining spans, then stop recording."""
         if self._provider is not None:
             self._provider.shutdown()
         self._provider = self._tracer = None
 
     def begin(self, name: str, parent: str = "", **attributes: str | int) -> Span:
-        """Open a span below ``parent``; what is no traceparent begins a trace of its own."""
+        """Open a span below ``parent``; an invalid traceparent begins a new trace."""
         if self._tracer is None:
             return Span()
         return Span(self._tracer.start_span(name, context=_context(parent), attributes=attributes))
@@ -120,7 +120,7 @@ class Tracing:
     def past(
         self, name: str, parent: str, begun: float, ended: float, *, error: str = "", **attributes: str | int
     ) -> None:
-        """A span that is over, between two moments in epoch seconds; ``error`` when it did not end well."""
+        """Record a finished span between two times in epoch seconds; ``error`` when it failed."""
         if self._tracer is None:
             return
         from opentelemetry.trace import Status, StatusCode
@@ -134,7 +134,7 @@ class Tracing:
 
     @contextlib.contextmanager
     def span(self, name: str, parent: str = "", **attributes: str | int) -> Iterator[Span]:
-        """The same for a block; an exception that leaves it is its error, by its type alone."""
+        """A span for a block; an exception that leaves the block is its error, by type name alone."""
         span = self.begin(name, parent, **attributes)
         try:
             yield span
@@ -149,7 +149,7 @@ TRACING = Tracing()
 
 
 def checked(traceparent: str) -> str:
-    """``traceparent`` when it is one, else nothing."""
+    """``traceparent`` if valid, else empty."""
     return traceparent if _TRACEPARENT.fullmatch(traceparent) else ""
 
 

@@ -1,4 +1,4 @@
-"""Listening unix sockets: where they may be, who can open them, and what a dead process left."""
+"""Listening unix sockets: checks their place and mode, and replaces stale ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARED_DIRECTORY_MODE = 0o711
 
 
 def listen_unix(path: Path, *, shared: bool = False) -> socket.socket:
-    """A listening unix socket at ``path``; one that a dead process left is replaced.
+    """A listening unix socket at ``path``; replaces one that a dead process left.
 
     Not ``shared``: mode 0600 in a directory of mode 0700. ``shared``: anybody can connect, and the peer's
     credentials decide; then the directory is only searchable, and writable by its owner alone.
@@ -41,7 +41,7 @@ def listen_unix(path: Path, *, shared: bool = False) -> socket.socket:
 
 
 def bind_unix(path: Path) -> socket.socket:
-    """A socket bound to ``path``, mode 0600, that does not listen yet; one that a dead process left is replaced.
+    """A socket bound to ``path``, mode 0600, not listening yet; replaces one that a dead process left.
 
     Raises:
         StoreError: another process listens there, or the path cannot be used.
@@ -50,7 +50,7 @@ def bind_unix(path: Path) -> socket.socket:
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         bound.bind(str(path))
-        # Nobody can connect before listen(), so there is no moment with wider permissions.
+        # Nobody can connect before listen(), so nobody sees wider permissions.
         path.chmod(SECRET_MODE)
     except OSError as error:
         bound.close()

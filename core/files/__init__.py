@@ -1,4 +1,4 @@
-"""Files: those that hold trust and those that a job may write, changes of them, locks, databases, hash-chained logs."""
+"""Files: trusted ones and those that a job may write, detection of changes, locks, databases, hash-chained logs."""
 
 import lazy_loader
 

@@ -1,8 +1,8 @@
-"""What the hash-chained logs share: the CA's ledger, and the gateway's audit log.
+"""Appending to the hash-chained logs: the CA's ledger, and the gateway's audit log.
 
-Both append lines that each carry the digest of what is before them; neither may keep a part of a line. Their formats
-and their writers differ: the ledger is one file with one writer, and a record is flushed before its certificate leaves;
-the audit log has segments, signed checkpoints, and as many writers as there are processes.
+Each line has the digest of what is before it. No log may keep a part of a line. Formats and writers differ: the ledger
+is one file with one writer, and a record is flushed before its certificate leaves; the audit log has segments, signed
+checkpoints, and as many writers as there are processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GENESIS = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class ChainState:
-    """How far a chain goes: the number of records, and the digest of the last."""
+    """The state of a chain: the number of records, and the digest of the last."""
 
     count: int = 0
     digest: str = GENESIS
@@ -60,7 +60,7 @@ class NotAppended(SluiceError):
     """The data is not in the file.
 
     Attributes:
-        repaired: whether a part that was written is gone again. If not, the file may end in the middle of a line.
+        repaired: whether the part that was written was removed. If not, the file may end in the middle of a line.
     """
 
     def __init__(self, why: str, *, repaired: bool) -> None:

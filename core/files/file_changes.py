@@ -1,4 +1,4 @@
-"""Has this file changed since it was read? One answer for every file that a long-running process watches."""
+"""Tells whether a file has changed since it was read, for long-running processes that watch files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def file_stamp(path: Path) -> FileStamp | None:
     Take the stamp before reading the file: a change in between then shows at the next comparison.
 
     Raises:
-        StoreError: the file cannot be examined, for example for want of permission.
+        StoreError: the file cannot be examined, for example because permission is missing.
     """
     try:
         info = path.stat()
@@ -46,8 +46,8 @@ def file_stamp(path: Path) -> FileStamp | None:
 class CachedFile(Generic[_Value]):
     """The decoded content of one file, loaded again when the file has changed.
 
-    A file that cannot be read or decoded raises at every call until it is good again. The last good value is not
-    used meanwhile: a damaged file may be the one that revokes something.
+    A file that cannot be read or decoded raises at every call until it is good again. It does not return the last good
+    value: the damaged file may revoke something.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class CachedFile(Generic[_Value]):
         """The value of the file as it is now.
 
         Raises:
-            StoreError: the file cannot be read, or is missing and there is no value for that.
+            StoreError: the file cannot be read, or is missing and ``missing`` was not given.
             SluiceError: whatever ``load`` raises.
         """
         stamp = file_stamp(self._path)

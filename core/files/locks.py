@@ -1,4 +1,4 @@
-"""Locks of files and directories (flock(2)), which the kernel takes back from a process that ends, however it ends."""
+"""Locks of files and directories (flock(2)). The kernel releases them when their process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.core.errors import StoreError
 from sluice.core.files.trusted_files import SECRET_MODE, opened_directory
 
 LOCK_PATIENCE_SECONDS = 5.0
-"""How long the lock of a directory is waited for that a job can open, or a process that was stopped may hold."""
+"""How long to wait for the lock of a directory that a job or a stopped process may hold."""
 
 _LOCK_POLL_SECONDS = 0.02
 
@@ -22,8 +22,8 @@ _LOCK_POLL_SECONDS = 0.02
 def locked(directory: Path, *, patience: float | None = None) -> Iterator[None]:
     """Hold the writers' lock of ``directory`` (flock(2) on the directory itself; gone when the process ends).
 
-    With ``patience`` (seconds) a lock that somebody else holds for longer is a :class:`StoreError`: a job can hold that
-    of any directory that it can open.
+    If somebody else holds it for more than ``patience`` seconds, this raises :class:`StoreError`: a job can lock any
+    directory that it can open.
     """
     with opened_directory(directory, f"cannot open {directory}", follow=True) as descriptor:
         if patience is None:
@@ -36,7 +36,7 @@ def locked(directory: Path, *, patience: float | None = None) -> Iterator[None]:
 def lock_within(
     descriptor: int, patience: float, *, kind: int = fcntl.LOCK_EX, poll_seconds: float = _LOCK_POLL_SECONDS
 ) -> bool:
-    """Lock an open file (flock(2)), as ``kind`` says; whether that succeeded within ``patience`` seconds."""
+    """Lock an open file (flock(2)) as ``kind`` says; return whether that succeeded within ``patience`` seconds."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -51,7 +51,7 @@ def lock_within(
 
 @contextlib.contextmanager
 def held_alone(path: Path) -> Iterator[bool]:
-    """Lock the file ``path``, which is made when it is missing; yields whether nobody else has it locked."""
+    """Lock the file ``path``, created if missing; yields False when somebody else has it locked."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         descriptor = os.open(path, flags, SECRET_MODE)
@@ -64,7 +64,7 @@ def held_alone(path: Path) -> Iterator[bool]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody has the file or directory ``path`` locked; nobody has what is not there or cannot be opened."""
+    """Whether somebody has locked ``path``, a file or directory; False if it is missing or cannot be opened."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -77,7 +77,7 @@ def is_locked(path: Path) -> bool:
 
 @contextlib.contextmanager
 def locked_file(path: Path) -> Iterator[None]:
-    """Hold a lock on the file that is at ``path``, which is there and may be replaced meanwhile (by its holder).
+    """Hold a lock on the existing file at ``path``, which the holder of the lock may replace.
 
     A waiter that finds the file replaced then waits for the new one.
     """

@@ -1,4 +1,4 @@
-"""SQLite databases for their owner alone: files of mode 0600, marked with what they are and in which format."""
+"""SQLite databases that only their owner can read: mode 0600, marked with their kind and format."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DatabaseKind:
     when_damaged: str
 
     def prepare(self, database: sqlite3.Connection, path: Path, *, create: bool) -> None:
-        """Make the tables (with ``create``) in a database that is empty, in the transaction that is open.
+        """Create the tables (with ``create``) in an empty database, in the open transaction.
 
         Raises:
             StoreError: it is of another kind or format.
@@ -54,7 +54,7 @@ class DatabaseKind:
 
     @contextlib.contextmanager
     def reporting(self, path: Path) -> Iterator[None]:
-        """Errors of SQLite within the block are :class:`StoreError`."""
+        """Turn errors of SQLite within the block into :class:`StoreError`."""
         try:
             yield
         except sqlite3.OperationalError as error:

@@ -22,14 +22,14 @@ MAX_MATERIAL_BYTES = 1 << 20
 
 _PASSED_ON = {("/", "dev"), ("/", "proc")}
 _SHARED_MEMORY = ("/", "dev", "shm")
-"""A directory for everybody's files like ``/tmp``; nothing in it was passed on."""
+"""A directory for everybody's files like ``/tmp``: its files are no inherited descriptors."""
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
 def make_private_directory(path: Path) -> Path:
-    """Create ``path`` (and parents) readable by the owner alone; refuse one that is, or leads from, somebody else's."""
+    """Create ``path`` (and parents) readable by the owner alone; refuse a directory or link of another user."""
     try:
         for parent in reversed(path.parents):
             if not parent.exists():
@@ -40,7 +40,7 @@ def make_private_directory(path: Path) -> Path:
         raise StoreError(f"cannot create {path}: {error.strerror or error}", "check space and permissions") from error
     if info.st_uid != os.geteuid():
         raise StoreError(f"{path} belongs to user id {info.st_uid}", "use a directory of your own, see --home")
-    # In a shared directory, as for sockets below /tmp, a link of somebody else leads wherever they like, later too.
+    # In a shared directory (sockets below /tmp), another user's link leads wherever that user likes, at any time.
     if link_owner(path) not in {os.geteuid(), 0}:
         raise StoreError(f"{path} is a link of user id {link_owner(path)}", "remove it, or use a directory of your own")
     if stat.S_IMODE(info.st_mode) & 0o077:
@@ -65,8 +65,8 @@ def write_atomic(path: Path, data: bytes, *, mode: int) -> None:
 def replace_set(directory: Path, files: Mapping[str, tuple[bytes, int]], *, follow: bool = True) -> None:
     """Replace several files of ``directory`` (name -> content and mode), in the given order.
 
-    Without ``follow`` a ``directory`` that is a symbolic link is a :class:`StoreError`: whoever may put one there could
-    have our files written anywhere.
+    Without ``follow``, a ``directory`` that is a symbolic link is a :class:`StoreError`: its creator could choose where
+    our files go.
 
     All of them are staged and flushed beside their targets before the first is renamed: a full disk or
     a missing permission changes nothing. Each single file changes atomically; a reader between two
@@ -129,7 +129,7 @@ def write_public(path: Path, data: bytes) -> None:
 
 
 def check_space(directory: Path, size: int) -> None:
-    """Find out now whether ``size`` bytes can be written into ``directory``; :class:`StoreError` when not."""
+    """Check that ``size`` bytes can be written into ``directory``; raises :class:`StoreError`."""
     name = staged_name("space")
     with opened_directory(directory, f"cannot write {directory}", follow=True) as descriptor:
         try:
@@ -145,7 +145,7 @@ def check_space(directory: Path, size: int) -> None:
 
 
 def remove_leftovers(directory: Path, name: str = "*") -> None:
-    """Remove what writers that died have staged for ``name`` in ``directory``; only with its writers' lock held."""
+    """Remove what dead writers staged for ``name`` in ``directory``; the caller holds its writers' lock."""
     for path in directory.glob(f".{name}.*.tmp"):
         remove_untrusted(directory, path.name)
 
@@ -179,10 +179,10 @@ def read_secret(path: Path, limit: int = MAX_MATERIAL_BYTES) -> bytes:
 
 
 def read_deployed_secret(path: Path, limit: int = MAX_MATERIAL_BYTES) -> bytes:
-    """The same for a secret that somebody else puts there: the group may read a file of root.
+    """Read a secret file that somebody else deployed: the group may read it if root owns it.
 
-    So are the files of a Kubernetes secret with ``fsGroup``, and of Debian's group ``ssl-cert``. Who else is in the
-    group is root's decision; a file of another owner must be the owner's alone.
+    The files of a Kubernetes secret with ``fsGroup`` are like this, and those of Debian's group ``ssl-cert``. Root
+    decides who is in the group. Nobody but the owner may read a file of any other owner.
     """
     return _read(path, limit, 0o077, roots_group=stat.S_IRGRP)
 
@@ -218,7 +218,7 @@ def _exposing_bits(info: os.stat_result, forbidden: int, roots_group: int) -> in
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Swap two directories or files in one step: nobody ever finds either place empty (renameat2(2), EXCHANGE)."""
+    """Swap two directories or files atomically, so that neither path is ever empty (renameat2(2), EXCHANGE)."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     sys.audit("pki.exchange", str(one), str(other))
     if renameat2 is None:
@@ -226,7 +226,8 @@ def exchange(one: Path, other: Path) -> None:
     if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
         reason = os.strerror(ctypes.get_errno())
         raise StoreError(
-            f"cannot exchange {one} and {other}: {reason}", "both must be on one file system that can, as ext4 or xfs"
+            f"cannot exchange {one} and {other}: {reason}",
+            "both must be on one file system that can, as ext4 or xfs",
         )
     for parent in {one.parent, other.parent}:
         sync_directory(parent)

@@ -1,4 +1,4 @@
-"""Files in directories that somebody less trusted can write: the working directories of jobs.
+"""Access to files in directories that somebody less trusted can write: the working directories of jobs.
 
 Whoever may write a directory can put anything in the place of a file that others expect there: a FIFO that keeps the
 reader waiting, a link to a file of the reader's, a device, a tree too deep to walk. So every process that looks into
@@ -24,7 +24,7 @@ MAX_ENTRIES = 100_000
 """Most entries of one directory that are listed."""
 
 MAX_DEPTH = 64
-"""Most directories within each other that are walked through."""
+"""Deepest nesting of directories that is walked."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -50,7 +50,7 @@ def open_untrusted(root: Path, *names: str, writable: bool = False) -> IO[bytes]
 
 @contextlib.contextmanager
 def untrusted_socket(root: Path, name: str) -> Iterator[Path]:
-    """A path by which to connect to the unix socket ``name`` in ``root``: to that one, whatever takes its place.
+    """A path to connect to the unix socket ``name`` in ``root``, even if something else takes its place.
 
     Raises:
         FileNotFoundError: there is none.
@@ -70,7 +70,7 @@ def untrusted_socket(root: Path, name: str) -> Iterator[Path]:
 
 
 def create_untrusted(root: Path, name: str, *, mode: int) -> IO[bytes]:
-    """Open ``name`` in ``root`` for appending, and make it with ``mode`` when it is not there.
+    """Open ``name`` in ``root`` for appending, and create it with ``mode`` if it is missing.
 
     Raises:
         UnsafeFile: as in :func:`open_untrusted`.
@@ -97,7 +97,7 @@ def read_untrusted(root: Path, *names: str, limit: int) -> bytes:
 
 
 def is_regular_file(root: Path, *names: str) -> bool:
-    """Whether a file that :func:`open_untrusted` opens is there."""
+    """Whether there is a file that :func:`open_untrusted` would open."""
     try:
         open_untrusted(root, *names).close()
     except (OSError, UnsafeFile):
@@ -106,7 +106,7 @@ def is_regular_file(root: Path, *names: str) -> bool:
 
 
 def remove_untrusted(root: Path, *names: str) -> None:
-    """Remove what ``names`` below ``root`` is, a file or a directory with all in it; links are removed, not followed.
+    """Remove the file or directory tree ``names`` below ``root``; links are removed, not followed.
 
     What cannot be removed, or is not there, stays as it is. Needs three descriptors however deep the tree is.
     """
@@ -115,7 +115,7 @@ def remove_untrusted(root: Path, *names: str) -> None:
 
 
 def clear_untrusted(root: Path, *, keep: Container[str]) -> None:
-    """Remove all that is in ``root`` but what is named in ``keep``, as :func:`remove_untrusted` does."""
+    """Remove everything in ``root`` except ``keep``, as :func:`remove_untrusted` does."""
     with contextlib.suppress(FileNotFoundError), _directory(root, ()) as (directory, _):
         for name in _entries(directory):
             if name not in keep:
@@ -139,11 +139,10 @@ def list_untrusted(root: Path, *names: str) -> list[str]:
 
 
 def walk_untrusted(root: Path, *names: str) -> list[str]:
-    """All regular files below the directory ``names`` of ``root``, relative to it; links and whatever else is left out.
+    """All regular files below the directory ``names`` of ``root``, relative to it; no links or other kinds of files.
 
     Raises:
-        UnsafeFile: there are more than :data:`MAX_ENTRIES` entries, or more than :data:`MAX_DEPTH` directories in each
-            other.
+        UnsafeFile: there are more than :data:`MAX_ENTRIES` entries, or more than :data:`MAX_DEPTH` nested directories.
     """
     found: list[str] = []
     waiting: list[tuple[str, ...]] = [()]
@@ -187,7 +186,7 @@ def _directory(root: Path, names: tuple[str, ...]) -> Iterator[tuple[int, Contai
 
 @contextlib.contextmanager
 def _explained(root: Path, names: tuple[str, ...]) -> Iterator[None]:
-    """What the system says of something unexpected becomes :class:`UnsafeFile`."""
+    """Turn errors of the system about an unexpected file into :class:`UnsafeFile`."""
     if any(not name or "/" in name or name in {".", ".."} for name in names):
         raise ValueError(f"{names!r} are not plain names")
     try:
@@ -206,7 +205,7 @@ def _explained(root: Path, names: tuple[str, ...]) -> Iterator[None]:
 
 
 def _checked(descriptor: int, owners: Container[int], mode: str) -> IO[bytes]:
-    """The file behind ``descriptor``, which is closed when it is not what it should be."""
+    """Check the file behind ``descriptor``, and close it when it is not what it should be."""
     try:
         _check(os.fstat(descriptor), owners)
         return os.fdopen(descriptor, mode)
@@ -226,7 +225,7 @@ def _check(info: os.stat_result, owners: Container[int], kind: int = stat.S_IFRE
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """A directory on the way down: its name, the identity of the one above it, and what is still to be removed here."""
+    """A directory on the way down: its name, the identity of the one above it, and what remains to be removed here."""
 
     name: str
     above: tuple[int, int]
@@ -248,8 +247,8 @@ def _remove(directory: int, name: str) -> None:
 def _empty(current: int) -> None:
     """Remove all that is below the directory ``current``, and close it.
 
-    Goes up by ``..`` and believes it only when it leads to where the way down began: whoever still runs in there may
-    move directories meanwhile. What cannot be removed is passed over.
+    Goes up by ``..``, and only if that leads to the directory it came from: a process that still runs there may move
+    directories. Skips what cannot be removed.
     """
     way = [_Level("", (0, 0), _without_files(current))]
     try:
@@ -309,8 +308,7 @@ def _identity(descriptor: int) -> tuple[int, int]:
 
 
 def _opened(parent: int, name: str) -> int | None:
-    """A descriptor of a directory that is to be removed, which its owner may list and change again; None if there is
-    no such directory."""
+    """A descriptor of a directory to remove, made readable and writable for its owner; None if missing."""
     with contextlib.suppress(OSError):
         handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:

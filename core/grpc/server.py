@@ -1,8 +1,8 @@
-"""gRPC for callers whose identity is known: by the kernel on a unix socket, by mutual TLS on a port.
+"""A gRPC server for callers of known identity: by the kernel on a unix socket, by mutual TLS on a port.
 
-grpclib's HTTP/2 connection with a handler of our own in the place of its server: the size of a request is checked
-before it is buffered, a connection of a user that the policy does not know is closed before a byte of it is read,
-and a broken peer costs its own connection only.
+It uses grpclib's HTTP/2 connection with a handler of its own. It checks the size of a request before it buffers the
+request. It closes the connection of a user that the policy does not know before it reads a byte. A broken peer costs
+its own connection only.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class Caller:
 
     @property
     def account(self) -> str:
-        """The key that connections of one caller are counted by."""
+        """The key by which connections of one caller are counted."""
         return self.spiffe_id or str(self.uid)
 
     @classmethod
     def of(cls, connection: socket.socket) -> Caller:
-        """As the kernel recorded it when the caller connected."""
+        """The caller, as the kernel recorded it when the caller connected."""
         data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, gid = _CREDENTIALS.unpack(data)
         # The kernel's ids are unsigned.
@@ -111,7 +111,7 @@ class Call:
     async def _read(self, size: int) -> bytes:
         try:
             return await self._stream.recv_data(size)
-        except AssertionError as error:  # how grpclib tells that the stream ended in between
+        except AssertionError as error:  # grpclib's sign that the stream ended inside a message
             raise CallRefused(Status.INVALID_ARGUMENT, "the request is cut off") from error
 
     async def receive_one(self) -> bytes:
@@ -150,7 +150,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How much of this process's time callers may have: connections that are taken, and bytes that are read."""
+    """Limits the load that callers cause: accepted connections, and bytes read."""
 
     connections_per_second: float
     burst_bytes: int
@@ -170,8 +170,8 @@ class GrpcServer:
     Args:
         methods: by full path.
         admits: decides about each new connection; one that is not admitted is closed before a byte of it is read.
-        tls_peer: tells the peer of a TLS connection; None: TLS connections are refused.
-        pace: for callers that may be hostile: all of them together get no more than that; None: no bounds.
+        tls_peer: returns the peer of a TLS connection; None: TLS connections are refused.
+        pace: limit for all callers together, which may be hostile; None: no limit.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class GrpcServer:
         self._room_at = 0.0
         self._connections: set[_Connection] = set()
         self.refused = 0
-        """Connections closed at once because of who opened them."""
+        """Connections that were closed at once because their caller is not admitted."""
 
     async def start(self, listening: socket.socket) -> None:
         """Serve on a bound unix socket, which belongs to the server from now on."""
@@ -210,12 +210,12 @@ class GrpcServer:
             try:
                 connection, _ = await accept(listening)
                 await loop.connect_accepted_socket(lambda: _Connection(self), connection)
-            except OSError as error:  # it has gone already, or there are no descriptors: others go on
+            except OSError as error:  # the peer has gone, or no descriptors are left: others go on
                 _LOG.warning("cannot take a connection: %s", error.strerror or error)
             await asyncio.sleep(1 / pace.connections_per_second)
 
     def pause_after(self, size: int) -> float:
-        """Seconds for which no more is to be read from whoever has just sent ``size`` bytes."""
+        """Seconds to pause reading from the caller that has just sent ``size`` bytes."""
         if self._pace is None:
             return 0.0
         now = asyncio.get_running_loop().time()
@@ -290,7 +290,7 @@ class _Connection(H2Protocol):
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The kernel says who it is, before anything is read."""
+        """Identify the caller before anything is read."""
         self._transport = cast("asyncio.Transport", transport)
         try:
             self.caller = self._owner.caller(transport)

@@ -1,4 +1,4 @@
-"""The metrics of a process: its Prometheus registry, samples that are made when asked for, and the socket with both."""
+"""The metrics of a process: its Prometheus registry, samples made on collection, and the socket that serves both."""
 
 import lazy_loader
 

@@ -25,7 +25,7 @@ class Sample:
         kind: a counter only grows, a gauge goes up and down.
         help: what it means, in one line.
         value: now.
-        labels: tell the samples of one metric apart.
+        labels: distinguish the samples of one metric.
     """
 
     name: str
@@ -45,7 +45,7 @@ class MetricsRegistry(Collector):
         self._sources: list[Source] = []
 
     def register(self, source: Source) -> Callable[[], None]:
-        """Ask ``source`` from now on; returns a function that ends this."""
+        """Collect from ``source`` from now on; returns a function that ends this."""
         self._sources.append(source)
         return lambda: self._sources.remove(source) if source in self._sources else None
 
@@ -54,7 +54,7 @@ class MetricsRegistry(Collector):
         return [sample for source in list(self._sources) for sample in source()]
 
     def collect(self) -> Iterator[Metric]:
-        """The same as metric families."""
+        """The samples as Prometheus metric families."""
         return families(self.samples())
 
 

@@ -1,8 +1,8 @@
 """Serving the metrics of a process on a unix socket that only its owner can open.
 
 There is no TCP listener: the JobManager's ``GET /v1/metrics`` gathers all processes of its home through these sockets,
-and the TaskManagers of other machines over RPC, and is reached through the gateway like everything else. Apart from
-:mod:`sluice.core.metrics.registry`, because loading an HTTP server takes longer than starting Python.
+and the TaskManagers of other machines over RPC, and is reached through the gateway like everything else. A module of
+its own, because loading an HTTP server takes longer than starting Python.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sluice.core.http_body import BodyTooLarge, read_body
 from sluice.core.metrics.registry import CONTENT_TYPE, render
 
 MAX_EXPOSITION_BYTES = 4 << 20
-"""Of one process."""
+"""Largest answer of one process, in bytes."""
 ANSWER_SECONDS = 3.0
 
 
 def socket_of(home: Home, process: str) -> Path:
-    """Where the process of ``home`` called ``process`` (``taskmanager/tm-1``, as in its certificate) serves them."""
+    """The metrics socket of ``process`` of ``home`` (its name as in its certificate, ``taskmanager/tm-1``)."""
     return home.metric_sockets / f"{hashlib.sha256(process.encode()).hexdigest()[:12]}.sock"
 
 
@@ -45,7 +45,7 @@ async def serving(home: Home, process: str, text: Callable[[], str] | None = Non
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.setblocking(False)
-    os.fchmod(listening.fileno(), 0o600)  # before it is bound, so that there is no moment with another mode
+    os.fchmod(listening.fileno(), 0o600)  # before bind, so that the socket never has another mode
     listening.bind(str(path))
     runner = web.ServerRunner(web.Server(answer, access_log=None), handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
@@ -58,7 +58,7 @@ async def serving(home: Home, process: str, text: Callable[[], str] | None = Non
 
 
 async def fetch(path: Path) -> str | None:
-    """What the process at a socket counts; None: it is not there any more, or does not answer."""
+    """The metrics of the process at a socket; None: it has ended, or does not answer."""
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     try:
         async with (

@@ -24,11 +24,11 @@ _LOG = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PROCESS = "process"
-"""The label that says of which process a sample is."""
+"""The label with the process of a sample."""
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 REGISTRY = CollectorRegistry(auto_describe=False)
-"""Everything that this process counts."""
+"""All metrics of this process."""
 ProcessCollector(registry=REGISTRY)
 GCCollector(registry=REGISTRY)
 PlatformCollector(registry=REGISTRY)
@@ -54,7 +54,7 @@ CERTIFICATE_FILE_NOT_AFTER = Gauge(
 
 @dataclass(frozen=True, eq=False)
 class _Families(Collector):
-    """Families that are there already."""
+    """A collector of families that exist already."""
 
     families: tuple[Metric, ...]
 
@@ -64,7 +64,7 @@ class _Families(Collector):
 
 @contextlib.contextmanager
 def collecting(collector: Collector) -> Iterator[None]:
-    """``collector`` is asked too within the block."""
+    """Include ``collector`` within the block."""
     REGISTRY.register(collector)
     try:
         yield
@@ -73,12 +73,12 @@ def collecting(collector: Collector) -> Iterator[None]:
 
 
 def render(process: str) -> str:
-    """What this process, called ``process``, counts: each sample says whose it is."""
+    """The metrics of this process as text; each sample has the label ``process``."""
     return exposition(REGISTRY.collect(), process)
 
 
 def merge(expositions: Iterable[str]) -> str:
-    """Several expositions as one; what is none is left out."""
+    """Merge several expositions into one; skip what is not an exposition."""
     families: list[Metric] = []
     for text in expositions:
         try:
@@ -89,10 +89,7 @@ def merge(expositions: Iterable[str]) -> str:
 
 
 def exposition(families: Iterable[Metric], process: str = "") -> str:
-    """``families`` as text, each sample being of ``process``.
-
-    Those of one name are together: Prometheus refuses them apart.
-    """
+    """``families`` as text, with the label ``process``. Families of one name are merged, as Prometheus requires."""
     named: dict[tuple[str, str], Metric] = {}
     for family in families:
         into = named.setdefault(

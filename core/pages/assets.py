@@ -1,7 +1,6 @@
 """Styles and scripts, served under names derived from their content, so that browsers may cache them for ever.
 
-There is nothing in them that anybody may not see, and the page to sign in needs them: the auth service serves them to
-everybody.
+They are public, and the sign-in page needs them: the auth service serves them to everybody.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 PREFIX = "/auth/static/"
-"""Where they are; the gateway sends what begins with this to the auth service without asking who it is."""
+"""Path prefix of the assets; the gateway forwards it to the auth service without authentication."""
 CACHE_FOR_EVER = "public, max-age=31536000, immutable"
 
 _DIRECTORY = Path(__file__).parent / "static"
@@ -28,7 +27,7 @@ _DIGEST_CHARACTERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file: its path at the gateway, its content, and the same compressed."""
+    """One file: its path at the gateway, and its content, plain and compressed."""
 
     path: str
     content_type: str
@@ -50,7 +49,7 @@ class Asset:
 
 @cache
 def assets() -> Mapping[str, Asset]:
-    """All of them by the name of the file."""
+    """All assets by file name."""
     return {file.name: _read(file) for file in sorted(_DIRECTORY.iterdir()) if file.suffix in _TYPES}
 
 
@@ -60,12 +59,12 @@ def _by_path() -> Mapping[str, Asset]:
 
 
 def find_asset(path: str) -> Asset | None:
-    """What is at ``path`` of the gateway."""
+    """The asset at ``path`` of the gateway."""
     return _by_path().get(path)
 
 
 def asset_path(name: str) -> str:
-    """Where a page finds the file ``name``."""
+    """The path of the file ``name`` for links in pages."""
     return assets()[name].path
 
 

@@ -6,7 +6,7 @@ import datetime as dt
 from typing import Literal
 
 Tone = Literal["ok", "run", "warn", "bad", "idle"]
-"""What a colour means; the words beside it always say the same."""
+"""The meaning of a colour; text beside it always says the same."""
 
 _STATE_TONES: dict[str, Tone] = {
     "FINISHED": "ok",
@@ -23,7 +23,7 @@ _STATE_TONES: dict[str, Tone] = {
 }
 
 SHARE_THAT_SHOULD_BE_LEFT = 0.4
-"""Leaves are renewed at half of their life: one with less than this left has not been."""
+"""Leaves are renewed at half of their life: one with less than this left is overdue."""
 
 
 def state_tone(state: str) -> Tone:
@@ -45,7 +45,7 @@ def duration(milliseconds: float) -> str:
 
 
 def _two(seconds: int, size: int, unit: str, smaller_size: int, smaller: str) -> str:
-    """The unit and the one below it, which is left out when there is none of it."""
+    """A duration in a unit and the next smaller one, without the latter when it is zero."""
     rest = seconds % size // smaller_size
     return f"{seconds // size} {unit}" + (f" {rest} {smaller}" if rest else "")
 
@@ -66,7 +66,7 @@ def moment(seconds: float) -> str:
 
 
 def machine_moment(seconds: float) -> str:
-    """The same for programs (RFC 3339)."""
+    """The moment for programs (RFC 3339)."""
     return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -79,7 +79,7 @@ def ago(seconds: float, now: float) -> str:
 
 
 def identity_path(spiffe_id: str) -> str:
-    """``taskmanager/tm-1``: an identity without its scheme and trust domain, which all share."""
+    """An identity without scheme and trust domain, as in ``taskmanager/tm-1``."""
     _, scheme, rest = spiffe_id.partition("spiffe://")
     return rest.partition("/")[2] if scheme else spiffe_id
 
@@ -92,7 +92,7 @@ def left(not_after: float, now: float) -> str:
 
 
 def short_identity(spiffe_id: str) -> str:
-    """As :func:`identity_path`, with no more of a job's id than tells it from others."""
+    """:func:`identity_path` with a job's id shortened."""
     parts = identity_path(spiffe_id).split("/")
     if parts[0] == "job" and len(parts) > 2:
         parts[1] = parts[1][:8]
@@ -100,7 +100,7 @@ def short_identity(spiffe_id: str) -> str:
 
 
 def expiry_tone(not_before: float, not_after: float, now: float) -> Tone:
-    """Whether a certificate is in order: renewed in time, overdue, or over."""
+    """The tone of a certificate: renewed in time, overdue, or expired."""
     if now >= not_after:
         return "bad"
     left, life = not_after - now, max(1.0, not_after - not_before)

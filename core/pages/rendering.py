@@ -15,17 +15,17 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""Of pages: scripts and styles are files of our own, nothing is inline, nothing comes from elsewhere."""
+"""Content-Security-Policy of pages: scripts and styles are our own files, nothing inline, nothing external."""
 HTML = "text/html"
 
 _OWN_TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Pages:
-    """The templates of one part of Sluice, over those that all share."""
+    """The templates of one part of Sluice, in front of the shared ones."""
 
     def __init__(self, *directories: Path) -> None:
-        """``directories`` hold templates; what is not found there is looked for in those that all share."""
+        """``directories`` hold templates; the shared templates are searched after them."""
         self._environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader([*directories, _OWN_TEMPLATES]),
             autoescape=True,
@@ -48,7 +48,7 @@ class Pages:
         self._environment.globals.update(asset=asset_path, navigation=NAVIGATION)
 
     def render(self, template: str, **values: Any) -> str:  # noqa: ANN401  templates take what they are given
-        """The page."""
+        """Render a template with values."""
         return self._environment.get_template(template).render(values)
 
 

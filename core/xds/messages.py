@@ -1,4 +1,4 @@
-"""Envoy's API as messages: made at run time from descriptors that lie beside this module.
+"""Envoy's API as protobuf messages, made at run time from the descriptors beside this module.
 
 The published packages of these messages collide with the package of the Envoy binary (both own ``envoy/__init__.py``),
 so their descriptors are shipped instead, in a pool of their own (``scripts/make-envoy-api``, ADR 27). Configuration is
@@ -41,14 +41,14 @@ SHORT_NAMES: Mapping[str, str] = {
     SECRET: "secrets",
     EXTENSION: "extensions",
 }
-"""The kinds of resources that are served, in the order in which Envoy wants to learn of them."""
+"""The kinds of resources that are served, in the order that Envoy needs."""
 
 Message = Any
 """A class made at run time has no static type."""
 
 
 class XdsError(SluiceError):
-    """Configuration that Envoy would not understand, or a message that is none of Envoy's."""
+    """Configuration that Envoy would not understand, or a message that is not Envoy's."""
 
 
 @cache
@@ -80,8 +80,10 @@ def from_json(type_url: str, document: Mapping[str, object]) -> Message:
 
 
 def _repack(message: Message) -> None:
-    """Encode the messages inside of ``Any`` anew, maps in a fixed order: parsing does so in one that no two processes
-    have in common, and then equal content would not be equal bytes."""
+    """Encode the messages inside of ``Any`` again with maps in a fixed order.
+
+    The parser's order differs between processes, so equal content would not give equal bytes.
+    """
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
@@ -108,7 +110,7 @@ def to_json(message: Message) -> dict[str, Any]:
 
 
 def encode(message: Message) -> bytes:
-    """Its bytes, maps in a fixed order: equal content is equal bytes."""
+    """The bytes of a message, maps in a fixed order: equal content gives equal bytes."""
     data: bytes = message.SerializeToString(deterministic=True)
     return data
 

@@ -1,4 +1,4 @@
-"""Secrets of SDS: a certificate with its key, and what peers are verified with."""
+"""Secrets of SDS: a certificate with its key, and the trust anchors that verify peers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def certificate_secret(name: str, chain_pem: bytes, key_pem: bytes) -> Message:
 
 
 def trust_secret(name: str, anchors_pem: bytes, crls_pem: bytes) -> Message:
-    """Trust anchors and revocation lists; without names of peers.
+    """Trust anchors and revocation lists; no names of peers.
 
-    Envoy adds names to those of its own configuration, and any one that matches is enough: a matcher from here could
-    only widen what the configuration demands.
+    Envoy would add them to the names of its own configuration and accept a match of any: a name from here could only
+    widen what the configuration demands.
     """
     secret = message_class(SECRET)(name=name)
     secret.validation_context.trusted_ca.inline_bytes = anchors_pem
     if crls_pem:
-        # The anchors are intermediates: whether they are revoked is said by the root's list, which is not here. With
-        # lists, Envoy refuses every peer whose issuer has none, and everybody once a list has expired.
+        # The anchors are intermediates: the root's CRL, which is not here, says whether they are revoked. With CRLs,
+        # Envoy refuses every peer whose issuer has none, and all peers once a CRL has expired.
         secret.validation_context.crl.inline_bytes = crls_pem
         secret.validation_context.only_verify_leaf_cert_crl = True
     return secret

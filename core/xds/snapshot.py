@@ -1,4 +1,4 @@
-"""Where the resources for Envoy are published, by kind. No I/O."""
+"""Holds the resources for Envoy by kind, and notifies streams of changes. No I/O."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sluice.core.xds.resources import Resources
 
 
 class SnapshotBoard:
-    """Where those who know publish, and the streams to Envoy look. Belongs to one event loop."""
+    """The current resources: sources publish them, and the streams to Envoy read them. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, Resources] = {}
         self._changed = asyncio.Event()
 
     def publish(self, kinds: Mapping[str, Resources]) -> tuple[str, ...]:
-        """Replace these kinds as a whole, at once; returns those that are different now."""
+        """Replace these kinds as a whole, at once; returns the kinds that changed."""
         different = tuple(kind for kind, resources in kinds.items() if self._kinds.get(kind) != resources)
         if different:
             self._kinds.update({kind: kinds[kind] for kind in different})
@@ -30,5 +30,5 @@ class SnapshotBoard:
         return self._kinds.get(kind)
 
     def change(self) -> Coroutine[Any, Any, object]:
-        """Waits for the next publication after this call that changes something, however late it is awaited."""
+        """Waits for the next change that is published after this call, however late it is awaited."""
         return self._changed.wait()

@@ -1,4 +1,4 @@
-"""One xDS stream: what a client subscribes to is sent, and sent again whenever it changes.
+"""One xDS stream: sends what a client subscribes to, and sends it again whenever it changes.
 
 State of the world, aggregated (ADS) or for one kind of resources alone (as Envoy asks for secrets).
 """
@@ -41,7 +41,7 @@ class Source(Protocol):
 
 
 def decoded(data: bytes, only: str = "") -> tuple[str, Message]:
-    """A request, and the kind that it is about; ``only``: the kind that the method serves, empty: any.
+    """A request and its kind; ``only``: the kind that the method serves, empty: any.
 
     Raises :class:`~sluice.core.grpc.CallRefused`.
     """
@@ -71,7 +71,7 @@ async def serve_stream(call: Call, source: Source, only: str = "") -> None:
                 _hear(*decoded(data, only), subscriptions, source)
                 reading = asyncio.ensure_future(call.receive())
             if changing.done():
-                # Before looking at the source: what changes while we send counts for the next round.
+                # Before reading the source: a change while we send counts for the next round.
                 changing = asyncio.ensure_future(source.change())
             await _send_due(call, subscriptions, source)
     finally:

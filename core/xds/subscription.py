@@ -18,7 +18,7 @@ MAX_NAMES = 256
 MAX_REASON_CHARACTERS = 1000
 
 _WILDCARDS = frozenset({CLUSTER, LISTENER})
-"""Kinds of which a client that names no resources gets all."""
+"""Kinds of which a client that names no resources gets all resources."""
 
 
 class Heard(enum.Enum):
@@ -72,7 +72,7 @@ class Subscription:
         if selected == self._sent and not self._due:
             return None
         if not selected and not everything:
-            return None  # not there yet: Envoy goes on waiting, or with what it has
+            return None  # not there yet: Envoy waits, or keeps what it has
         self._nonce += 1
         self._sent, self._due, self.sent_version = selected, False, resources.version
         return response(self.kind, selected, resources.version, str(self._nonce))
@@ -87,7 +87,7 @@ def response(kind: str, resources: Mapping[str, bytes], version: str, nonce: str
 
 
 def readable(text: str) -> str:
-    """Bounded, without control characters that the other end may have chosen. Envoy's reasons stand at the end."""
+    """``text`` bounded and without control characters. Keeps both ends: Envoy puts its reasons at the end."""
     half = MAX_REASON_CHARACTERS // 2
     bounded = text if len(text) <= 2 * half else f"{text[:half]} ... {text[-half:]}"
     return " ".join(printable(bounded, " ").split())

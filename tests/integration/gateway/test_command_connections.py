@@ -70,7 +70,7 @@ def test_credential_does_not_follow_a_redirect(pki: TestPki, tmp_path: Path) -> 
                 server = f"https://127.0.0.1:{gateway}"
                 done = command(tmp_path, "jobs", "list", "--server", server, "--ca", str(ca))
         assert (done.returncode, elsewhere) == (4, [])
-        assert "leads elsewhere" in done.stderr
+        assert "answered with a redirect" in done.stderr
         assert TOKEN not in done.stderr
 
 
