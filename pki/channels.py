@@ -1,7 +1,7 @@
 """The channel table: which roles may connect to which. No I/O.
 
-The TLS handshake proves *that* a peer holds a certificate of our authority; this module
-decides *whether* that identity has any business on the channel.
+The TLS handshake proves *that* a peer holds a certificate of our authority; this module decides *whether* that identity
+may use the channel.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     Channel.DATA: _JOB | {Role.SHUFFLE_WORKER},
     Channel.BLOB: frozenset({Role.DRIVER}),
     # A standby forwards to the leader: the listener narrows this role to the names of its own cluster. The auth service
-    # asks whose a job is that wants to connect to a destination outside.
+    # asks for the owner of a job that wants to connect to the outside.
     Channel.REST: frozenset({Role.GATEWAY, Role.JOBMANAGER, Role.AUTH}),
-    # Envoy asks about requests; JobManagers get the public keys that assertions are verified with, nothing else.
+    # Envoy asks about requests; JobManagers only get the public keys that verify assertions.
     Channel.AUTH: frozenset({Role.GATEWAY, Role.JOBMANAGER}),
     Channel.EDGE: frozenset({Role.USER}),
     Channel.CA: _RENEWED,
@@ -82,7 +82,7 @@ class PeerPolicy:
         roles: roles accepted.
         job_id: when set, drivers and executors must belong to this job.
         name: when set, the exact process name expected.
-        jobmanagers: when not None, the names of the JobManagers accepted: a role says nothing about whose cluster a
+        jobmanagers: when not None, the names of the JobManagers accepted: a role does not say which cluster a
             JobManager belongs to.
         identities: when not None, the only peers accepted.
     """
@@ -96,7 +96,7 @@ class PeerPolicy:
 
     @property
     def key(self) -> Hashable:
-        """Equal exactly for policies that admit the same peers, whatever kind of set they hold."""
+        """A key that is equal exactly for policies that admit the same peers."""
         named = None if self.jobmanagers is None else frozenset(self.jobmanagers)
         only = None if self.identities is None else frozenset(self.identities)
         return (self.trust_domain, frozenset(self.roles), self.job_id, self.name, named, only)
@@ -134,5 +134,5 @@ def server_policy(
     name: str = "",
     jobmanagers: AbstractSet[str] | None = None,
 ) -> PeerPolicy:
-    """What a client on ``channel`` demands of the listener it reached; narrowed to ``role`` and names when known."""
+    """The policy of a client of ``channel`` for its listener, limited to ``role`` and names when known."""
     return PeerPolicy(trust_domain, MAY_LISTEN[channel] if role is None else {role}, name=name, jobmanagers=jobmanagers)

@@ -27,10 +27,10 @@ class PkiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     edge_names: tuple[str, ...] = ()
     """The same for the edge authority."""
     token_issuer: str = ""
-    """URL of the gateway as others reach it, ``https://sluice.example.com``: the issuer in the tokens with which jobs
-    prove who they are to others, and where the gateway serves the keys. Empty: no issuer, and nothing is served."""
+    """Public URL of the gateway, ``https://sluice.example.com``: the issuer in the tokens that identify jobs to other
+    services, and where the gateway serves the keys. Empty: no issuer, and no keys are served."""
     token_algorithm: Literal["ES256", "RS256"] = "ES256"  # noqa: S105  names of algorithms
-    """What those tokens are signed with; some services know RS256 alone."""
+    """Signature algorithm of those tokens; some services support only RS256."""
     token_minutes: Annotated[float, msgspec.Meta(ge=1, le=60)] = 5.0
     """Lifetime of such a token."""
 

@@ -6,19 +6,19 @@ from sluice.core import PkiError
 
 
 class EnrolmentRefused(PkiError):
-    """The join token is none of ours, was used, has expired, or is for somebody else."""
+    """The join token is not ours, was used, has expired, or is for another identity."""
 
 
 class IssuanceRefused(PkiError):
-    """The requester may not have what it asks for, whatever its request looks like."""
+    """The requester may not have what it requests, whatever its request contains."""
 
 
 class CertificateSuperseded(IssuanceRefused):
-    """The certificate that was shown is not the newest of its identity: two have it, or an old copy came back."""
+    """The certificate is not the newest of its identity: two holders have it, or an old copy came back."""
 
 
 class CertificateUnknown(PkiError):
-    """No certificate like that lives, as far as this authority knows."""
+    """This authority knows no such unexpired certificate."""
 
 
 class LedgerError(PkiError):
@@ -26,7 +26,7 @@ class LedgerError(PkiError):
 
 
 class RateLimited(PkiError):
-    """Too many requests from one side; ``retry_after`` is in seconds."""
+    """Too many requests from one requester; ``retry_after`` is in seconds."""
 
     def __init__(self, what: str, retry_after: float) -> None:
         super().__init__(what, f"try again in {retry_after:.1f} s")
@@ -34,8 +34,8 @@ class RateLimited(PkiError):
 
 
 class CaUnavailable(PkiError):
-    """The online authority could not be reached, did not prove who it is, or failed to answer."""
+    """The online authority could not be reached, did not prove its identity, or failed to answer."""
 
 
 class AttestationUnavailable(CaUnavailable):
-    """The authority cannot verify now who asks: whoever verifies it for the authority does not answer."""
+    """The authority cannot verify the requester now, because its attestation service does not answer."""

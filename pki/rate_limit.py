@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 MAX_REQUESTERS = 4096
-"""Buckets remembered; the one not used for longest is forgotten first."""
+"""Most buckets; the least recently used one is forgotten first."""
 
 
 class RateLimiter:
@@ -19,7 +19,7 @@ class RateLimiter:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, requester: str) -> float:
-        """Count a request; returns 0 when it may go on, else the seconds until one more may (it does not count)."""
+        """Count a request; returns 0 if it is allowed, else the seconds to wait (then it does not count)."""
         now = self._clock()
         level, since = self._buckets.pop(requester, (self._burst, now))
         level = min(self._burst, level + (now - since) * self._per_second)

@@ -25,7 +25,7 @@ _EXECUTOR = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 class Role(enum.StrEnum):
-    """What a process is; decides which channels it may use."""
+    """The kind of a process, which decides which channels it may use."""
 
     JOBMANAGER = "jobmanager"
     TASKMANAGER = "taskmanager"

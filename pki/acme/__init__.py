@@ -1,4 +1,4 @@
-"""The online authority as an ACME server (RFC 8555): certificates of servers that are none of ours."""
+"""The online authority as an ACME server (RFC 8555): certificates for servers outside Sluice."""
 
 import lazy_loader
 

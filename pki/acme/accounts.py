@@ -1,4 +1,4 @@
-"""Accounts: made with the key of an external account, changed, given another key, deactivated (RFC 8555, 7.3)."""
+"""Accounts: creation with an external account key, update, key change, deactivation (RFC 8555, 7.3)."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def make_external_key(name: str, names: Sequence[str], *, ttl: dt.timedelta, now: float) -> ExternalKey:
-    """A key with which one account can be made, which may ask for ``names``.
+    """Make a key for one new account, which may ask for ``names``.
 
     Raises:
-        CertificateRejected: the name, one of ``names``, or the time is not possible.
+        CertificateRejected: the name, one of ``names``, or the lifetime is not allowed.
     """
     if not _NAME.fullmatch(name):
         raise CertificateRejected(f"{name[:80]!r} is not a name", "use letters, digits, '-', '.' and '_'")
@@ -45,7 +45,7 @@ def make_external_key(name: str, names: Sequence[str], *, ttl: dt.timedelta, now
         raise CertificateRejected(f"an account has 1 to {MAX_NAMES_OF_AN_ACCOUNT} names or patterns of names")
     parse_patterns(names)
     if not MIN_TTL <= ttl <= MAX_TTL:
-        raise CertificateRejected("a key cannot be used for so long", "use 1 minute to 30 days")
+        raise CertificateRejected("a key cannot be valid for so long", "use 1 minute to 30 days")
     return ExternalKey(
         id=secrets.token_hex(8),
         name=name,
@@ -57,7 +57,7 @@ def make_external_key(name: str, names: Sequence[str], *, ttl: dt.timedelta, now
 
 
 def revoke_external(store: AcmeStore, name: str) -> tuple[ExternalKey, Account | None] | None:
-    """End the key ``name`` and the account that was made with it; None: there is none with this name."""
+    """Revoke the key ``name`` and the account made with it; None: no key has this name."""
     with store.change():
         key = store.external_named(name)
         if key is None:
@@ -71,7 +71,7 @@ def revoke_external(store: AcmeStore, name: str) -> tuple[ExternalKey, Account |
 
 
 class Accounts:
-    """What clients do with accounts; ``clock`` gives seconds since the epoch."""
+    """The operations on accounts for clients; ``clock`` gives seconds since the epoch."""
 
     def __init__(
         self, store: AcmeStore, urls: Urls, *, clock: Callable[[], float], external_account_required: bool
@@ -82,7 +82,7 @@ class Accounts:
         self._required = external_account_required
 
     def open(self, requester: Requester, allow_new: Callable[[], None]) -> tuple[Account, bool]:
-        """The account of a key, made if there is none; returns whether it was.
+        """The account of a key, created if missing; returns whether it was.
 
         ``allow_new`` raises when there are too many new ones.
         """
@@ -112,7 +112,7 @@ class Accounts:
             )
             self._store.put_account(account)
             if external is not None:
-                # In the same transaction: no crash makes it good for a second account.
+                # In the same transaction: after a crash it does not work for a second account.
                 self._store.put_external(msgspec.structs.replace(external, account=account.id))
         _LOG.info("new ACME account %s (%s)", account.id, account.name or "without external account")
         return account, True
@@ -142,7 +142,7 @@ class Accounts:
         return [self._urls.order(each.id) for each in self._store.orders_of(account.id, limit)]
 
     def change_key(self, requester: Requester) -> Account:
-        """Give the account the key that the inner JWS shows, and is signed with (RFC 8555, 7.3.5)."""
+        """Replace the account's key by the one in the inner JWS, which that key has signed (RFC 8555, 7.3.5)."""
         account = requester.known
         try:
             inner = parse_request(requester.payload, nonce=False)
@@ -160,7 +160,7 @@ class Accounts:
             raise malformed("the inner JWS names another account")
         if thumbprint(canonical(asked.oldKey)) != account.thumbprint:
             raise malformed("the inner JWS names another old key")
-        # 3. A key is of one account.
+        # 3. A key belongs to one account only.
         new = thumbprint(inner.jwk)
         with self._store.change():
             holder = self._store.account_with_key(new)
@@ -179,7 +179,7 @@ class Accounts:
         return account
 
     def _present(self, account: Account) -> Account:
-        """The account as it is within this transaction: `sluice pki acme` may have revoked it since it asked."""
+        """The account as of this transaction: `sluice pki acme` may have revoked it since the request."""
         found = self._store.account(account.id)
         if found is None:
             raise AcmeProblem(ProblemType.ACCOUNT_DOES_NOT_EXIST, "the account is gone")
@@ -204,15 +204,15 @@ class Accounts:
         except AcmeProblem as problem:
             raise malformed(f"the external account binding: {problem.what}") from None
         found = self._store.external(signed.kid)
-        # Compared even when there is no such key, so that time tells nothing about which ids exist.
+        # Compared even when there is no such key, so that timing does not reveal which ids exist.
         secret = _NO_SECRET if found is None else decode(found.secret, "the secret")
         check_binding(signed, secret=secret, account=requester.jwk, url=self._urls.at(NEW_ACCOUNT_PATH))
         # Only the holder of the secret learns more.
         if found is None or found.revoked:
             raise AcmeProblem(ProblemType.UNAUTHORIZED, "the key of the external account was revoked")
         if found.account:
-            _LOG.warning("the key %s of external account %s was shown again", found.id, found.name)
-            raise AcmeProblem(ProblemType.UNAUTHORIZED, "an account was made with this key already: it is good once")
+            _LOG.warning("the key %s of external account %s was used again", found.id, found.name)
+            raise AcmeProblem(ProblemType.UNAUTHORIZED, "an account was made with this key already: it is valid once")
         if self._clock() >= found.expires:
             raise AcmeProblem(ProblemType.UNAUTHORIZED, "the key of the external account has expired")
         return found

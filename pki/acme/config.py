@@ -30,12 +30,11 @@ class AcmeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What may be certified: a host name, ``*.internal.example`` for everything below (wildcards too, by dns-01), or a
     network for addresses. Empty: nothing."""
     except_names: tuple[str, ...] = ()
-    """What may not, although ``names`` has it. Names of the gateway in this home, and this server's, are never
-    certified."""
+    """Exceptions from ``names``. Names of the gateway in this home, and this server's own, are never certified."""
     networks: tuple[str, ...] = ()
     """Where the authority connects for http-01 and tls-alpn-01. Loopback, private, link-local and metadata addresses
-    are included only by a network within their block: ``0.0.0.0/0`` does not include ``10.0.0.0/8``. Empty: it
-    connects nowhere, so that only dns-01 succeeds."""
+    are included only by a network within their block: ``0.0.0.0/0`` does not include ``10.0.0.0/8``. Empty: it connects
+    nowhere, and only dns-01 succeeds."""
     resolvers: tuple[str, ...] = ()
     """DNS servers for all challenges: ``10.0.0.53`` or ``10.0.0.53:5353``. Empty: those of the machine."""
     lifetime_days: Annotated[float, msgspec.Meta(ge=1 / 24, le=398)] = 90.0
@@ -43,7 +42,7 @@ class AcmeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     external_account_required: bool = True
     """Whether a new account needs a key of ``sluice pki acme account create``."""
     http01_port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 80
-    """Port of http-01, for tests and port forwarding: clients must be reachable at 80 where RFC 8555 counts."""
+    """Port of http-01, for tests and port forwarding: RFC 8555 requires that clients are reachable at port 80."""
     tls_alpn01_port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 443
     """Port of tls-alpn-01 likewise."""
 

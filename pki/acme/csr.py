@@ -1,4 +1,4 @@
-"""Signing requests of ACME clients: exactly the names of the order, a strong key that is not an account's. No I/O."""
+"""Signing requests of ACME clients: they must ask for exactly the order's names, with a strong key. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.pki.x509 import DAMAGED, MAX_CSR_BYTES, SIGNATURE_HASHES, PublicKey,
 
 _EXTENSION_REQUEST = "1.2.840.113549.1.9.14"
 _TOLERATED = (x509.KeyUsage, x509.ExtendedKeyUsage, x509.BasicConstraints)
-"""What common clients ask for, and what the profile decides: the certificate is of a server, and of no authority."""
+"""Extensions that common clients ask for; the profile sets them anyway: a server's certificate, no authority's."""
 
 
 def check_csr_for(der: bytes, identifiers: Iterable[Identifier]) -> PublicKey:
@@ -73,7 +73,7 @@ def _alternative_names(csr: x509.CertificateSigningRequest) -> set[Identifier]:
     for extension in csr.extensions:
         value = extension.value
         if isinstance(value, x509.BasicConstraints) and value.ca:
-            raise CertificateRejected("the request is one of an authority")
+            raise CertificateRejected("the request is for an authority")
         if isinstance(value, _TOLERATED):
             continue
         if not isinstance(value, x509.SubjectAlternativeName):

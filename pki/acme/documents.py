@@ -61,7 +61,7 @@ def challenge_document(order: Order, index: int, challenge: Challenge, urls: Url
 
 
 def _shown(authorization: Authorization) -> tuple[Challenge, ...]:
-    """Once it is decided, only the challenge that decided it (RFC 8555, 7.1.4)."""
+    """All challenges; after a decision, only the one that decided it (RFC 8555, 7.1.4)."""
     if authorization.status is Status.PENDING:
         return authorization.challenges
     decided = tuple(each for each in authorization.challenges if each.status in {Status.VALID, Status.INVALID})

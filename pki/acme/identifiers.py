@@ -12,19 +12,19 @@ from sluice.pki.x509 import HostNames, dns_name
 
 
 class Identifier(msgspec.Struct, frozen=True):
-    """What is to be certified."""
+    """A name or address to certify."""
 
     type: Literal["dns", "ip"]
     value: str
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it stands for all names of one label below another one."""
+        """Whether it stands for all names that add one label to a base."""
         return self.type == "dns" and self.value.startswith("*.")
 
     @property
     def base(self) -> Identifier:
-        """The name that is validated: of a wildcard the name below which it is (RFC 8555, 7.1.4)."""
+        """The name to validate: of a wildcard, the name without ``*.`` (RFC 8555, 7.1.4)."""
         return Identifier("dns", self.value[2:]) if self.is_wildcard else self
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class Identifier(msgspec.Struct, frozen=True):
 
 
 def parse_identifier(kind: str, value: str) -> Identifier:
-    """In the one spelling in which it is compared; :class:`CertificateRejected` when it is none."""
+    """Parse and normalize an identifier; :class:`CertificateRejected` when it is none."""
     if kind == "ip":
         try:
             address = ipaddress.ip_address(value)

@@ -34,7 +34,7 @@ Jwk = dict[str, str]
 
 
 def decode(text: str, what: str) -> bytes:
-    """Bytes of base64url without padding, in its one spelling (RFC 7515, section 2)."""
+    """Bytes of canonical base64url without padding (RFC 7515, section 2)."""
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
@@ -53,7 +53,7 @@ def canonical(members: Mapping[str, Any]) -> Jwk:
     """The members of a key that identify it.
 
     Raises:
-        AcmeProblem: a private key, a kind of key that is not offered, or a member missing.
+        AcmeProblem: a private key, an unsupported kind of key, or a missing member.
     """
     kind = members.get("kty")
     if kind == "oct" or {"d", "p", "q", "k"} & members.keys():
@@ -70,7 +70,7 @@ def canonical(members: Mapping[str, Any]) -> Jwk:
 
 
 def thumbprint(jwk: Jwk) -> str:
-    """Which key it is (RFC 7638): SHA-256 of its members in their order."""
+    """The thumbprint of a key (RFC 7638): SHA-256 of its members in their order."""
     text = msgspec.json.encode(dict(sorted(jwk.items())))
     return encode(hashlib.sha256(text).digest())
 
@@ -120,7 +120,7 @@ def of_public_key(key: PublicKey) -> Jwk:
             pair = key.public_numbers()
             e, n = (encode(each.to_bytes((each.bit_length() + 7) // 8, "big")) for each in (pair.e, pair.n))
             return {"e": e, "kty": "RSA", "n": n}
-    raise AcmeProblem(ProblemType.BAD_PUBLIC_KEY, "this key cannot be one of an account")
+    raise AcmeProblem(ProblemType.BAD_PUBLIC_KEY, "an account cannot have a key of this kind")
 
 
 def verify(key: PublicKey, algorithm: str, signature: bytes, data: bytes) -> None:
@@ -146,7 +146,7 @@ def verify(key: PublicKey, algorithm: str, signature: bytes, data: bytes) -> Non
 
 
 def _der(signature: bytes, size: int) -> bytes:
-    """An ECDSA signature as libraries have it, of the pair that a JWS has (RFC 7518, 3.4)."""
+    """Convert the pair of an ECDSA signature in a JWS (RFC 7518, 3.4) to DER."""
     if len(signature) != 2 * size:
         raise malformed("the signature is of the wrong length")
     return encode_dss_signature(int.from_bytes(signature[:size], "big"), int.from_bytes(signature[size:], "big"))

@@ -1,4 +1,4 @@
-"""Signed requests (RFC 8555, section 6.2): taken apart, then verified with a key that the caller has chosen. No I/O."""
+"""Signed requests (RFC 8555, section 6.2): parsing, then verifying with a key that the caller chose. No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_VALUE_CHARACTERS = 1024
 
 
 class _Flattened(msgspec.Struct, forbid_unknown_fields=True):
-    """Nothing else: an unprotected header, or several signatures, are refused (RFC 8555, 6.2)."""
+    """The only accepted form: no unprotected header, no several signatures (RFC 8555, 6.2)."""
 
     protected: str
     payload: str
@@ -60,11 +60,11 @@ class SignedRequest:
 
 
 def parse_request(body: bytes | Any, *, nonce: bool = True, symmetric: bool = False) -> SignedRequest:  # noqa: ANN401
-    """Take a request apart.
+    """Parse a request.
 
     Args:
-        body: JSON, or what was decoded from it already.
-        nonce: whether it has one; a JWS inside another one must have none.
+        body: JSON, or an object decoded from it.
+        nonce: whether it must have one; a JWS inside another one must have none.
         symmetric: it is an external account binding: HS256 with a key id.
 
     Raises:
@@ -92,11 +92,11 @@ def parse_request(body: bytes | Any, *, nonce: bool = True, symmetric: bool = Fa
     if nonce and not header.nonce:
         raise AcmeProblem(ProblemType.BAD_NONCE, "the request has no nonce")
     if not nonce and header.nonce:
-        raise malformed("a JWS within another one has no nonce")
-    # 1. The algorithm before the key: "none" and MACs are for nobody (RFC 8555, 6.2).
+        raise malformed("a JWS within another one must have no nonce")
+    # 1. The algorithm before the key: "none" and MACs are never accepted (RFC 8555, 6.2).
     if header.alg not in ({"HS256"} if symmetric else ALGORITHMS):
         raise AcmeProblem(ProblemType.BAD_SIGNATURE_ALGORITHM, f"the algorithm {header.alg[:20]!r} is not accepted")
-    # 2. Exactly one way to say which key.
+    # 2. Exactly one way to name the key.
     if (header.jwk is None) == (not header.kid):
         raise malformed("exactly one of jwk and kid says which key signed")
     return SignedRequest(

@@ -14,9 +14,9 @@ ACCOUNTS_PER_ADDRESS = (20, 1 / 60)
 ACCOUNTS_IN_ALL = (200, 0.2)
 ORDERS_PER_ACCOUNT = (100, 1 / 30)
 VALIDATIONS_PER_ACCOUNT = (400, 0.2)
-"""Each connects somewhere, or asks DNS, up to three times."""
+"""Validations: each connects somewhere, or asks DNS, up to three times."""
 REVOCATIONS_PER_ACCOUNT = (100, 1 / 300)
-"""Each is an entry in the revocation list that every gateway reads."""
+"""Revocations: each adds an entry to the CRL that every gateway reads."""
 
 
 class Limits:

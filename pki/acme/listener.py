@@ -15,14 +15,14 @@ from sluice.pki.tls import ServerAuthListener, TlsIdentity, host_server_context
 from sluice.pki.x509 import HostNames, PrivateKey, Profile, generate_key, key_to_pem
 
 MAX_CONNECTIONS = 512
-"""Most open connections; beyond it the oldest one of the busiest address is closed."""
+"""Most open connections; when exceeded, the oldest one of the busiest address is closed."""
 CONNECTION_SECONDS = 300.0
-"""How long a connection may last: enough for a whole order, which clients send over one connection."""
+"""How long a connection may last: long enough for a whole order."""
 ALPN = ("http/1.1",)
 
 
 class ServerCertificate:
-    """The certificate of the listener, with a key that exists in memory alone: each start makes another."""
+    """The certificate of the listener; its key exists only in memory, and each start makes a new one."""
 
     def __init__(self, host: str, profile: Profile, *, clock: Callable[[], dt.datetime]) -> None:
         identifier = host_identifier(host)
@@ -46,12 +46,12 @@ class ServerCertificate:
         return self._renew_at is None or self._clock() >= self._renew_at
 
     def request(self) -> tuple[PrivateKey, HostRequest]:
-        """A new key, and what is to be certified."""
+        """Make a new key; returns the request for its certificate."""
         key = generate_key()
         return key, HostRequest(self._names, self._profile, key.public_key(), "acme:server")
 
     def take(self, key: PrivateKey, issued: IssuedHost) -> None:
-        """Use what was issued from the next connection on."""
+        """Use the issued certificate from the next connection on."""
         leaf = issued.leaf
         self._context = host_server_context(key_to_pem(key), issued.chain_pem, "the ACME server", ALPN)
         now = self._clock()

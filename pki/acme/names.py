@@ -23,7 +23,7 @@ class Pattern:
     network: Network | None = None
 
     def covers(self, identifier: Identifier) -> bool:
-        """Whether everything that ``identifier`` stands for is in here."""
+        """Whether the pattern includes everything that ``identifier`` stands for."""
         if identifier.type == "ip":
             if self.network is None:
                 return False
@@ -37,7 +37,7 @@ class Pattern:
         return bool(self.below) and identifier.value.endswith(f".{self.below}")
 
     def touches(self, identifier: Identifier) -> bool:
-        """Whether anything that ``identifier`` stands for is in here."""
+        """Whether the pattern includes anything that ``identifier`` stands for."""
         if not identifier.is_wildcard:
             return self.covers(identifier)
         # A wildcard stands for the names exactly one label below its base.
@@ -45,7 +45,7 @@ class Pattern:
 
 
 def parse_patterns(texts: Iterable[str]) -> tuple[Pattern, ...]:
-    """The patterns; :class:`CertificateRejected` names the one that is none."""
+    """Parse patterns; :class:`CertificateRejected` names the invalid one."""
     return tuple(_parse(text) for text in texts)
 
 
@@ -67,7 +67,7 @@ def _parse(text: str) -> Pattern:
 
 @dataclass(frozen=True, slots=True)
 class NamePolicy:
-    """What the configuration allows, without what it, or the cluster itself, excepts."""
+    """The names that the configuration allows, minus its exceptions and the cluster's own names."""
 
     allowed: tuple[Pattern, ...]
     excepted: tuple[Pattern, ...] = ()
@@ -75,7 +75,7 @@ class NamePolicy:
     def refusal(self, identifier: Identifier, account: Sequence[str] | None) -> str:
         """Why ``identifier`` is not certified; empty when it is.
 
-        ``account``: the patterns that the account is bound to; None: it is bound to none.
+        ``account``: the patterns that limit the account; None: no limit.
         """
         if any(pattern.touches(identifier) for pattern in self.excepted):
             return f"{identifier.value} is excepted from what this server certifies"

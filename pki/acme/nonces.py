@@ -1,8 +1,8 @@
-"""Nonces (RFC 8555, section 6.5): each is accepted once, for ten minutes. Nothing is kept of those not yet used.
+"""Nonces (RFC 8555, section 6.5): each is accepted once, for ten minutes.
 
-Nobody without a valid signature can fill or empty the memory, because a nonce is a message that only this process can
-have authenticated, and the ones remembered are those used. When too many were used, all that are outstanding end: the
-clients get a new one with the error, and try again.
+Unused nonces take no memory: each carries a MAC of this process. Only used ones are remembered, and only a request with
+a valid signature uses one, so strangers cannot fill the memory. When too many were used, all outstanding nonces become
+invalid: the clients get a new one with the error, and retry.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Nonces:
         return encode(body + self._tag(body))
 
     def use(self, nonce: str) -> None:
-        """Use one up; raises :class:`AcmeProblem` when it is not ours, is too old, or was used."""
+        """Use a nonce up; raises :class:`AcmeProblem` when it is not ours, is too old, or was used."""
         now = self._clock()
         try:
             data = _decode(nonce)

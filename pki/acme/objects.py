@@ -1,4 +1,4 @@
-"""Accounts, orders, authorizations, challenges and keys of external accounts, as they are kept. Values only.
+"""Accounts, orders, authorizations, challenges and external account keys, as stored. Values only.
 
 Times are seconds since the epoch.
 """
@@ -28,7 +28,7 @@ class Status(enum.StrEnum):
 
 
 class ChallengeType(enum.StrEnum):
-    """How a client shows that it controls a name."""
+    """The method by which a client proves that it controls a name."""
 
     HTTP = "http-01"
     TLS_ALPN = "tls-alpn-01"
@@ -36,7 +36,7 @@ class ChallengeType(enum.StrEnum):
 
 
 class ExternalKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `sluice pki acme account create` makes: good for one account.
+    """A key that `sluice pki acme account create` makes, valid for one account.
 
     ``secret`` is base64url; the file it is in has mode 0600.
     """
@@ -48,7 +48,7 @@ class ExternalKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     names: tuple[str, ...]
     created: float
     expires: float
-    """Until when an account can be made with it; the account lives on."""
+    """When the key expires; an account made with it does not."""
     account: str = ""
     """The account that was made with it."""
     revoked: bool = False
@@ -69,7 +69,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     external: str = ""
     name: str = ""
     names: tuple[str, ...] | None = None
-    """The patterns that it is bound to; None: those of the configuration alone."""
+    """The patterns that limit its names; None: only those of the configuration."""
     created: float
 
 
@@ -82,7 +82,7 @@ class StoredProblem(msgspec.Struct, frozen=True):
 
 
 class Challenge(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to show the control of a name; ``token`` is public, but nobody can guess it."""
+    """One way to prove control of a name; ``token`` is public, but unguessable."""
 
     type: ChallengeType
     token: str
@@ -92,7 +92,7 @@ class Challenge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Authorization(msgspec.Struct, frozen=True, kw_only=True):
-    """The control of one name of one order; ``identifier`` has no asterisk."""
+    """The proof of control of one name of one order; ``identifier`` has no asterisk."""
 
     identifier: Identifier
     wildcard: bool = False
@@ -117,7 +117,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was issued, until it expires."""
+    """An issued certificate, kept until it expires."""
 
     version: Literal[1] = 1
     serial: str

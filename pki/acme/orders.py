@@ -1,4 +1,4 @@
-"""Orders: made, authorized by challenges, finalized (RFC 8555, 7.4 and 7.5)."""
+"""Orders: creation, authorization by challenges, finalization (RFC 8555, 7.4 and 7.5)."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _OF_WILDCARDS = (ChallengeType.DNS,)
 
 
 class Orders:
-    """What clients do with orders; ``clock`` gives seconds since the epoch.
+    """The operations on orders for clients; ``clock`` gives seconds since the epoch.
 
-    ``policy`` tells what may be certified, at each question: names of the gateway may have changed.
+    ``policy`` is called for each decision, because names of the gateway may have changed.
     """
 
     def __init__(self, store: AcmeStore, policy: Callable[[], NamePolicy], *, clock: Callable[[], float]) -> None:
@@ -55,7 +55,7 @@ class Orders:
         self._clock = clock
 
     def make(self, requester: Requester) -> Order:
-        """A new order for names that the account may have."""
+        """Create an order for names that the account may have."""
         account, now = requester.known, self._clock()
         asked = read(requester.payload, NewOrder)
         if asked.notBefore is not None or asked.notAfter is not None:
@@ -82,7 +82,7 @@ class Orders:
         return order
 
     def get(self, requester: Requester, identifier: str) -> Order:
-        """An order of the requester's own."""
+        """An order of the requester."""
         order = self._store.order(identifier)
         if order is None:
             raise malformed("there is no such order", status=404)
@@ -114,7 +114,7 @@ class Orders:
     def begin(
         self, requester: Requester, identifier: str, index: int, kind: ChallengeType
     ) -> tuple[Order, ValidationTask | None]:
-        """Begin with the validation of a challenge, unless that was begun already; an empty payload begins nothing."""
+        """Start the validation of a challenge unless it was started; an empty payload starts nothing."""
         order = self.get(requester, identifier)
         if index >= len(order.authorizations):
             raise malformed("there is no such challenge", status=404)
@@ -126,7 +126,7 @@ class Orders:
             raise malformed(f"the authorization is {authorization.status}, its order {order.status}")
         if any(each.status is Status.PROCESSING for each in authorization.challenges):
             raise malformed("another challenge of this name is being validated")
-        # The policy of now: names may have been taken out since the order was made.
+        # The current policy: names may have been removed since the order was made.
         self._require_allowed((order.identifiers[index],), requester.known)
         changed = msgspec.structs.replace(challenge, status=Status.PROCESSING)
         order = _with(order, index, _with_challenge(authorization, changed))
@@ -135,7 +135,7 @@ class Orders:
         return order, _task(order, index, changed, requester.known)
 
     def interrupted(self) -> list[ValidationTask]:
-        """What was being validated when this process last ended; orders whose issuance was interrupted are ready."""
+        """The validations that were running when this process last ended; sets interrupted issuances back to ready."""
         tasks = []
         with self._store.change():
             for order in self._store.all_unfinished():
@@ -153,14 +153,14 @@ class Orders:
         return tasks
 
     def decided(self, task: ValidationTask, problem: AcmeProblem | None) -> None:
-        """Take in how a validation ended; ``problem`` says why it failed."""
+        """Store the result of a validation; ``problem`` says why it failed."""
         with self._store.change():
             order = self._store.order(task.order)
             if order is None:
                 return
             authorization = order.authorizations[task.index]
             challenge = challenge_of(authorization, task.type)
-            # Deactivated meanwhile, or not this challenge any more.
+            # Deactivated meanwhile, or another challenge is being validated.
             if authorization.status is not Status.PENDING or challenge.status is not Status.PROCESSING:
                 return
             stored = None if problem is None else _stored(problem)
@@ -180,7 +180,7 @@ class Orders:
         """Check a signing request for an order that is ready, and mark the order as processing."""
         order = self.get(requester, identifier)
         asked = read(requester.payload, Finalize)
-        # 1. Every name was shown to be controlled.
+        # 1. The client controls every name.
         if order.status is not Status.READY:
             raise AcmeProblem(ProblemType.ORDER_NOT_READY, f"the order is {order.status}")
         # 2. The names may still be certified, for this account.
@@ -192,7 +192,7 @@ class Orders:
             raise AcmeProblem(ProblemType.BAD_CSR, str(error)) from None
         mark = thumbprint(of_public_key(key))
         if self._store.account_with_key(mark) is not None:
-            raise AcmeProblem(ProblemType.BAD_CSR, "the key is one of an account: make another one")
+            raise AcmeProblem(ProblemType.BAD_CSR, "the key belongs to an account: make another one")
         if self._store.is_compromised(mark):
             raise AcmeProblem(ProblemType.BAD_CSR, "the key was revoked as compromised: make another one")
         order = msgspec.structs.replace(order, status=Status.PROCESSING)
@@ -205,7 +205,7 @@ class Orders:
         return order, key, names
 
     def issued(self, order: Order, issued: IssuedHost) -> Order:
-        """Keep what was issued for an order, which is valid by that."""
+        """Store the certificate issued for an order, which makes the order valid."""
         leaf = issued.leaf
         serial = f"{leaf.serial_number:x}"
         order = msgspec.structs.replace(order, status=Status.VALID, serial=serial)
@@ -223,14 +223,14 @@ class Orders:
         return order
 
     def not_issued(self, order: Order, problem: AcmeProblem | None) -> None:
-        """Nothing was issued: the order is ready again, or invalid because of ``problem``."""
+        """Record that nothing was issued: the order is ready again, or invalid because of ``problem``."""
         error = None if problem is None else _stored(problem)
         status = Status.READY if problem is None else Status.INVALID
         with self._store.change():
             self._store.put_order(msgspec.structs.replace(order, status=status, error=error))
 
     def certificate(self, requester: Requester, serial: str) -> Certificate:
-        """A certificate of the requester's own."""
+        """A certificate of the requester."""
         found = self._store.certificate(serial)
         if found is None:
             raise malformed("there is no such certificate", status=404)

@@ -13,7 +13,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class NewAccount(msgspec.Struct):
-    """RFC 8555, 7.3; what is not declared is ignored, as 6.1 has it."""
+    """RFC 8555, 7.3; undeclared members are ignored, as 6.1 says."""
 
     contact: list[str] = []
     onlyReturnExisting: bool = False  # noqa: N815  the protocol's name

@@ -50,7 +50,7 @@ _STATUS = {
 
 
 class AcmeProblem(PkiError):
-    """A request, or a validation, that is refused; the client gets ``what`` and must find no secret in it.
+    """A refused request or validation; the client sees ``what``, so it must contain no secret.
 
     Args:
         kind: of the error.
@@ -58,7 +58,7 @@ class AcmeProblem(PkiError):
         status: of the HTTP answer; by default the one that fits ``kind``.
         retry_after: in seconds; 0: the answer does not say.
         subproblems: one for each identifier that is refused.
-        location: URL of what there is already.
+        location: URL of the existing resource.
     """
 
     def __init__(
@@ -96,5 +96,5 @@ class AcmeProblem(PkiError):
 
 
 def malformed(what: str, *, status: int = 400) -> AcmeProblem:
-    """A request that is not of the protocol."""
+    """The problem of a request that breaks the protocol."""
     return AcmeProblem(ProblemType.MALFORMED, what, status=status)

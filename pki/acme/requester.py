@@ -15,7 +15,7 @@ from sluice.pki.acme.urls import Urls
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Who signed ``payload``; ``account`` is None where the request shows its key."""
+    """Who signed ``payload``; ``account`` is None when the request contains its key."""
 
     payload: bytes
     jwk: Jwk
@@ -26,7 +26,7 @@ class Requester:
         """The account.
 
         Raises:
-            AcmeProblem: the request shows a key instead of naming an account.
+            AcmeProblem: the request contains a key instead of naming an account.
         """
         if self.account is None:
             raise malformed("name the account in kid")
@@ -34,7 +34,7 @@ class Requester:
 
 
 class Authenticator:
-    """Verifies requests. A nonce is used up only by a request whose signature is good."""
+    """Verifies requests. Only a request with a valid signature uses up its nonce."""
 
     def __init__(self, store: AcmeStore, nonces: Nonces, urls: Urls) -> None:
         self._store = store
@@ -48,10 +48,10 @@ class Authenticator:
             AcmeProblem: it is not signed, not for this URL, not by a valid account, or was sent before.
         """
         request = parse_request(body)
-        # 1. For this URL: a request for one resource is none for another (RFC 8555, 6.4).
+        # 1. For this URL: a request for one resource must not work for another (RFC 8555, 6.4).
         if request.url != url:
             raise AcmeProblem(ProblemType.UNAUTHORIZED, "the request was signed for another URL")
-        # 2. The key: of the account that it names, or, where that is asked for, its own.
+        # 2. The key: the named account's, or the one in the request where that is required.
         account = None
         if request.jwk is not None:
             if not jwk:
@@ -64,7 +64,7 @@ class Authenticator:
             key = account.jwk
         # 3. The signature.
         request.verify(key)
-        # 4. Only the holder of the key learns whether the account counts.
+        # 4. Only the holder of the key learns whether the account is valid.
         if account is not None:
             require_valid(account)
         # 5. Once (RFC 8555, 6.5).

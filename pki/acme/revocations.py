@@ -23,14 +23,14 @@ REASONS = {
     4: Reason.SUPERSEDED,
     5: Reason.CESSATION_OF_OPERATION,
 }
-"""Reasons that a client may give (RFC 5280, 5.3.1): the others are for authorities."""
+"""Reasons that a client may give (RFC 5280, 5.3.1): only authorities give others."""
 ORDERS_LOOKED_AT = 200
-"""Orders of an account in which its authorizations are looked for."""
+"""Most orders of an account that are searched for its authorizations."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrantedRevocation:
-    """A revocation that the requester is allowed to have."""
+    """A revocation that the requester may request."""
 
     certificate: Certificate
     reason: Reason
@@ -45,10 +45,8 @@ class Revocations:
         self._clock = clock
 
     def grant(self, requester: Requester) -> GrantedRevocation:
-        """What is to be revoked.
-
-        Raises:
-            AcmeProblem: it is not of this server, has expired, or the requester has no right to have it revoked.
+        """Check a request to revoke. Raises:
+        AcmeProblem: it is not of this server, has expired, or the requester has no right to have it revoked.
         """
         asked = read(requester.payload, RevokeCert)
         reason = REASONS.get(asked.reason)
@@ -71,7 +69,7 @@ class Revocations:
         return GrantedRevocation(found, reason, by)
 
     def done(self, granted: GrantedRevocation) -> None:
-        """Remember the key of a certificate that was revoked as compromised: it is certified no more (7.6)."""
+        """Remember the key of a certificate that was revoked as compromised, which is never certified again (7.6)."""
         if granted.reason is not Reason.KEY_COMPROMISE:
             return
         leaf = x509.load_pem_x509_certificates(granted.certificate.chain_pem.encode())[0]

@@ -1,6 +1,6 @@
-"""The HTTP side of the ACME server (RFC 8555, section 7): routes, and the order in which things are done.
+"""The HTTP side of the ACME server (RFC 8555, section 7): routes, and the order of steps.
 
-Decisions and the store are used from one thread, and the authority from its own.
+One thread runs decisions and the store, another one the authority.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BODY_SECONDS = 10.0
 """How long a request body may take to arrive."""
 IDLE_SECONDS = 60.0
 POLL_SECONDS = 1
-"""When a client should ask again after something that is being worked on."""
+"""When a client should ask again for a result that is not ready."""
 MAX_ORDERS_LISTED = 100
 JOSE = "application/jose+json"
 CHAIN = "application/pem-certificate-chain"
@@ -63,14 +63,14 @@ _Result = TypeVar("_Result")
 
 
 class HostAuthority(Protocol):
-    """Whoever signs and revokes."""
+    """Signs and revokes."""
 
     async def issue(self, request: HostRequest) -> IssuedHost:
         """Sign and record; raises :class:`SluiceError` when nothing was issued."""
         ...
 
     async def revoke(self, certificate: Certificate, reason: Reason, by: str) -> bool:
-        """Put a certificate on the revocation list; returns False when it was there."""
+        """Put a certificate on the CRL; returns False when it was there already."""
         ...
 
 
@@ -93,11 +93,11 @@ class AcmeServer:
         store: accounts and orders.
         base: URL of the server without a slash at its end.
         authority: signs and revokes.
-        policy: what may be certified now.
+        policy: the names that may be certified now.
         check: how challenges are validated.
         profile: of the certificates.
         external_account_required: whether new accounts need a key that an operator has made.
-        clock: seconds since the epoch, for what is kept.
+        clock: seconds since the epoch, for stored times.
         monotonic: seconds that never go back, for nonces and limits.
     """
 
@@ -144,12 +144,12 @@ class AcmeServer:
         )
 
     async def start(self) -> None:
-        """Go on with the validations that were under way when the process last ended."""
+        """Resume the validations that were running when the process last ended."""
         for task in await self._do(self._orders.interrupted):
             self._validator.start(task)
 
     async def close(self) -> None:
-        """Give up validations, and wait for what is being issued."""
+        """Stop validations, and wait for running issuances."""
         await self._validator.close()
         await asyncio.gather(*self._issuing, return_exceptions=True)
         await self.http.shutdown(0)
@@ -213,7 +213,10 @@ class AcmeServer:
         return {**self._urls.directory(), "meta": meta}
 
     def _requester(self, request: web.BaseRequest, body: bytes, *, kid: bool = True, jwk: bool = False) -> Requester:
-        """In the store's thread. The URL is the one below our base: what a client says of a host counts for nothing."""
+        """Authenticate a request, in the store's thread.
+
+        Its URL is built from our base: the client's Host header is ignored.
+        """
         return self._authenticator.authenticate(body, self._urls.at(request.rel_url.raw_path), kid=kid, jwk=jwk)
 
     async def _new_account(self, request: web.BaseRequest, body: bytes, _: re.Match[str]) -> _Answer:
@@ -284,7 +287,7 @@ class AcmeServer:
             lambda: self._orders.begin_issuance(self._requester(request, body), match[1])
         )
         account = f"acme:{order.account}"
-        # Shielded: a client that goes away must not leave an order between two states.
+        # Shielded: a client that disconnects must not leave an order between two states.
         order = await self._shielded(self._issue(order, HostRequest(names, self._profile, key, account)))
         return self._of_order(order)
 
@@ -349,12 +352,12 @@ def _later() -> dict[str, str]:
 
 def _require_method(request: web.BaseRequest, *methods: str) -> None:
     if request.method not in methods:
-        raise malformed(f"this resource is for {' and '.join(methods)}", status=405)
+        raise malformed(f"this resource accepts only {' and '.join(methods)}", status=405)
 
 
 async def _read(request: web.BaseRequest) -> bytes:
     if request.content_type != JOSE:
-        raise malformed(f"requests are of the type {JOSE}", status=415)
+        raise malformed(f"requests must have the type {JOSE}", status=415)
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return await read_body(request.content, MAX_REQUEST_BYTES)
@@ -374,5 +377,5 @@ def _problem(problem: AcmeProblem) -> _Answer:
 
 
 def _plain(error: Exception) -> str:
-    """Bounded, without control characters that a client may have chosen."""
+    """``text`` bounded, and without control characters."""
     return printable(str(error))[:500]

@@ -1,7 +1,7 @@
-"""What the ACME server keeps: ``<pki>/ca/acme.sqlite``, mode 0600. Each change is on the disk when its block ends.
+"""The state of the ACME server: ``<pki>/ca/acme.sqlite``, mode 0600.
 
-The authority and the verbs of ``sluice pki acme`` take turns by SQLite's locks. Keys of external accounts are secrets
-with which accounts are made, not certificates; everything else in here is public.
+Each change is on disk when its block ends. SQLite's locks separate the authority and ``sluice pki acme``. External
+account keys are secret: they create accounts, not certificates. Everything else here is public.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ LOCK_SECONDS = 10.0
 MAX_ACCOUNTS = 10_000
 MAX_EXTERNAL_KEYS = 10_000
 MAX_ORDERS = 20_000
-"""Orders kept, ended ones among them."""
+"""Most orders, ended ones included."""
 MAX_CERTIFICATES = 100_000
-"""Certificates that have not expired."""
+"""Most unexpired certificates."""
 MAX_COMPROMISED = 100_000
 ENDED_SECONDS = 24 * 3600.0
 """How long an order is kept after it has expired."""
@@ -56,7 +56,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def acme_path(pki: Path) -> Path:
-    """Where the ACME server of the authorities below ``pki`` keeps what it knows."""
+    """The store of the ACME server of the authorities below ``pki``."""
     return ledger_path(pki).parent / "acme.sqlite"
 
 
@@ -73,7 +73,7 @@ class AcmeStore:
         make_database(path)
         check_database(path)
         with self._reporting():
-            # From one thread after another: the server makes it in one and uses it in another.
+            # The server creates it in one thread and uses it in another.
             self._database = sqlite3.connect(path, timeout=lock_seconds, isolation_level=None, check_same_thread=False)
         try:
             self._open()
@@ -82,7 +82,7 @@ class AcmeStore:
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._database.close()
 
     @contextlib.contextmanager
@@ -208,14 +208,14 @@ class AcmeStore:
 
     def _check_room(self, table: str, key: str, limit: int) -> None:
         column = {"certificate": "serial", "compromised": "key"}.get(table, "id")
-        # `table` and `column` are words of this module.
+        # `table` and `column` are constants of this module.
         found = self._run(
             f"SELECT count(*), EXISTS (SELECT 1 FROM {table} WHERE {column} = ?) FROM {table}",  # noqa: S608
             key,
         )
         count, exists = found[0]
         if count >= limit and not exists:
-            raise StoreError(f"{self._path} has {limit} rows of {table}", "it takes no more until some have expired")
+            raise StoreError(f"{self._path} has {limit} rows of {table}", "it accepts no more until some have expired")
 
     def _one(self, kind: type[_T], statement: str, *values: object) -> _T | None:
         found = self._all(kind, statement, *values)
@@ -225,7 +225,7 @@ class AcmeStore:
         try:
             return [msgspec.json.decode(row[0], type=kind) for row in self._run(statement, *values)]
         except DAMAGED_JSON as error:
-            # The message names fields, and never a value: a secret does not get into it.
+            # The message names fields, never values, so it contains no secret.
             raise StoreError(f"{self._path} is damaged: {error}", _KIND.when_damaged) from None
 
     def _put(self, statement: str, *values: object) -> None:

@@ -28,11 +28,11 @@ class Urls:
         self.base = base
 
     def at(self, path: str) -> str:
-        """Of a path."""
+        """The URL of a path."""
         return self.base + path
 
     def directory(self) -> dict[str, object]:
-        """The URLs that a client begins with (RFC 8555, 7.1.1)."""
+        """The directory with the URLs that a client starts from (RFC 8555, 7.1.1)."""
         return {
             "newNonce": self.at(NEW_NONCE_PATH),
             "newAccount": self.at(NEW_ACCOUNT_PATH),
@@ -42,36 +42,36 @@ class Urls:
         }
 
     def account(self, account: str) -> str:
-        """Of an account: also its key id."""
+        """The URL of an account, which is also its key id."""
         return self.at(f"{PREFIX}/account/{account}")
 
     def account_of(self, kid: str) -> str:
-        """The id of the account that a key id names; empty when it is none of this server's."""
+        """The id of the account that a key id names; empty if it is not of this server."""
         if not kid.startswith(self.base):
             return ""
         found = ACCOUNT.fullmatch(kid[len(self.base) :])
         return found[1] if found else ""
 
     def orders(self, account: str) -> str:
-        """Of the list of an account's orders."""
+        """The URL of an account's list of orders."""
         return f"{self.account(account)}/orders"
 
     def order(self, order: str) -> str:
-        """Of an order."""
+        """The URL of an order."""
         return self.at(f"{PREFIX}/order/{order}")
 
     def finalize(self, order: str) -> str:
-        """Where an order is finalized."""
+        """The URL that finalizes an order."""
         return f"{self.order(order)}/finalize"
 
     def authorization(self, order: str, index: int) -> str:
-        """Of the authorization of one name of an order."""
+        """The URL of the authorization of one name of an order."""
         return self.at(f"{PREFIX}/authorization/{order}/{index}")
 
     def challenge(self, order: str, index: int, kind: str) -> str:
-        """Of one of its challenges."""
+        """The URL of one of its challenges."""
         return self.at(f"{PREFIX}/challenge/{order}/{index}/{kind}")
 
     def certificate(self, serial: str) -> str:
-        """Of a certificate."""
+        """The URL of a certificate."""
         return self.at(f"{PREFIX}/certificate/{serial}")

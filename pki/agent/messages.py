@@ -1,7 +1,7 @@
 """The protobuf messages of the SPIFFE Workload API.
 
-They are declared here, in a descriptor pool of their own, instead of taken from a generated package: names and numbers
-are those of the standard, a peer's other fields are skipped as protobuf prescribes. See ADR 12.
+They are declared here, in their own descriptor pool, instead of in a generated package. Names and numbers are the
+standard's, and unknown fields of a peer are skipped as protobuf requires. See ADR 12.
 
 Source: https://github.com/spiffe/go-spiffe/blob/main/proto/spiffe/workload/workload.proto
 """

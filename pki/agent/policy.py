@@ -1,6 +1,7 @@
-"""The agent's policy file: the identities of each user. It is checked as a whole before anything is served.
+"""The agent's policy file: the identities of each user.
 
-A caller is known by the user id that the kernel reports of its connection; who is not named gets nothing.
+It is checked as a whole before anything is served. The kernel reports the user id of a caller's connection; a user that
+is not named gets nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class IdentityEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """One ``[[identity]]`` of the file.
 
     ``id`` is ROLE/NAME, job/JOB-ID/driver or a whole spiffe:// ID; ``uids`` are the user ids that get it;
-    ``audiences`` what JWT-SVIDs may be asked for; ``accept`` the SPIFFE patterns of peers, for JVMs.
+    ``audiences`` the allowed audiences of JWT-SVIDs; ``accept`` the SPIFFE patterns of peers, for JVMs.
     """
 
     id: str
@@ -56,7 +57,7 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @dataclass(frozen=True, slots=True)
 class ManagedIdentity:
-    """An identity that the agent keeps fresh, and whom it gives it to."""
+    """An identity that the agent keeps valid, and the users that get it."""
 
     spiffe_id: SpiffeId
     directory: Path
@@ -119,7 +120,7 @@ def resolve(content: PolicyFile, config: PkiConfig, identities: Path) -> AgentPo
         if len(set(values)) != len(values):
             raise PolicyError(f"two entries of the policy have the same {what}", "remove one of them")
     for uid in policy.uids:
-        # One bundle answers for the whole trust domain: with both authorities in it, either could mint any identity.
+        # A bundle vouches for the whole trust domain: with both authorities in it, either could issue any identity.
         sides = {_side(one.spiffe_id, config) for one in policy.of(uid)}
         if len(sides) > 1:
             raise PolicyError(

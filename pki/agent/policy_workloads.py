@@ -20,12 +20,12 @@ class PolicyWorkloads:
         self._jwt = jwt
 
     def identities(self, caller: Caller) -> tuple[SpiffeId, ...]:
-        """Those of the caller's user."""
+        """The identities of the caller's user."""
         return tuple(each.spiffe_id for each in self._policy.of(caller.uid))
 
     async def issue(self, caller: Caller, audience: Sequence[str], wanted: str) -> list[tuple[SpiffeId, str]]:
-        """Tokens of the user's identities that the policy gives all of ``audience``."""
-        # A token is for those whom the policy names, so that nobody presents it to a service of his choice.
+        """Tokens of the user's identities whose policy entries allow all of ``audience``."""
+        # The policy names the audiences, so that no user presents a token to a service of their choice.
         allowed = [
             each.spiffe_id
             for each in self._policy.of(caller.uid)
@@ -41,5 +41,5 @@ class PolicyWorkloads:
         return self._jwt.jwks()
 
     async def validate(self, token: str, audience: str) -> tuple[SpiffeId, Mapping[str, object]]:
-        """Of any token of the trust domain."""
+        """Validate any token of the trust domain."""
         return self._jwt.validate(token, audience)

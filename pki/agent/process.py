@@ -26,12 +26,12 @@ _LOG = logging.getLogger(__name__)
 _SYSTEM_RANDOM = random.SystemRandom()
 
 POLL_SECONDS = 1.0
-"""How often directories are looked at, and it is judged what is due."""
+"""How often directories are read, and due renewals are checked."""
 JWT_POLL_SECONDS = 5.0
 
 
 class Agent:
-    """Keeps the identities of ``policy`` fresh and serves them on ``socket_path``.
+    """Renews the identities of ``policy`` and serves them on ``socket_path``.
 
     Use: ``start`` once, then ``run`` until cancelled, then ``close``; ``step`` does one round of keeping.
     """
@@ -51,7 +51,7 @@ class Agent:
         self._jwt = jwt
         self._socket_path = socket_path
         self._published = PublishedIdentities(clock)
-        # A thread for each identity: an issuer that does not answer for one must not keep the others waiting.
+        # One thread per identity: an issuer that does not answer for one must not delay the others.
         self._threads = ThreadPoolExecutor(max(1, len(policy.identities)), thread_name_prefix="issue")
         self._reporters = [Reporter(identity.directory, "agent") for identity in policy.identities]
         self.renewers = [
@@ -70,7 +70,7 @@ class Agent:
         """Bring the identities up to date as far as possible, then listen.
 
         Raises:
-            StoreError: the socket cannot be had, or the JWT keys are damaged.
+            StoreError: the socket cannot be opened, or the JWT keys are damaged.
         """
         shared = any(uid not in {0, os.geteuid()} for uid in self._policy.uids)
         self._jwt.refresh()
@@ -90,7 +90,7 @@ class Agent:
         self._refresh_jwt()
 
     async def run(self) -> None:
-        """Keep everything fresh until cancelled; an identity whose renewal hangs delays no other."""
+        """Renew everything until cancelled; an identity whose renewal hangs delays no other."""
         async with asyncio.TaskGroup() as tasks:
             for renewer in self.renewers:
                 tasks.create_task(renew_forever(renewer, POLL_SECONDS))

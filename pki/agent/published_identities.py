@@ -29,13 +29,13 @@ class PublishedIdentities:
         self.touch()
 
     def touch(self) -> None:
-        """Something changed that is looked up elsewhere (the JWT keys)."""
+        """Report a change that is stored elsewhere (the JWT keys)."""
         self.generation += 1
         waiting, self._changed = self._changed, asyncio.Event()
         waiting.set()
 
     def valid(self, identities: Sequence[SpiffeId]) -> list[IdentityMaterial]:
-        """The material of ``identities`` in their order, without what is missing or not valid now."""
+        """The material of ``identities`` in their order, without missing or currently invalid ones."""
         now = self._clock()
         found = [self._materials[identity] for identity in identities if identity in self._materials]
         return [

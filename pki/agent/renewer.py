@@ -31,7 +31,7 @@ from sluice.pki.x509 import Validity, changed_lifetime
 _LOG = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 10.0
-"""How long a round waits for an issuer that does not answer, before it goes on to read and to warn."""
+"""How long a round waits for an issuer that does not answer, before it goes on with reading and warnings."""
 
 _LEVELS = {Urgency.WARNING: logging.WARNING, Urgency.CRITICAL: logging.ERROR, Urgency.EXPIRED: logging.CRITICAL}
 
@@ -42,12 +42,12 @@ class IdentityRenewer:
     Args:
         identity: what to keep.
         issuer: certifies it.
-        published: where good material is put up.
+        published: where valid material is published.
         clock: the present.
         draw: a random number in [0, 1).
-        patience: seconds that one round waits for the issuer; it goes on working and is not asked twice.
-        threads: where the issuer is called; None: the loop's own.
-        reporter: told what is served, round by round.
+        patience: seconds that one round waits for the issuer, which continues and is not called twice.
+        threads: the threads that call the issuer; None: the loop's own.
+        reporter: gets what is served, in each round.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class IdentityRenewer:
         self._told = Urgency.FRESH
         self._not_before: dt.datetime | None = None
         self.material: IdentityMaterial | None = None
-        """The last good one; None: there was none yet."""
+        """The last valid material; None: there was none yet."""
         self.failures = 0
         """Failed renewals since the last that succeeded."""
 
     async def step(self) -> None:
-        """Take in what is on disk, renew if due, and warn; never raises for what goes wrong outside."""
+        """Read the directory, renew if due, and warn; never raises for external errors."""
         self._take_in()
         now = self._clock()
         if self._renewal is None and self._is_due(now) and (self._not_before is None or now >= self._not_before):
@@ -113,11 +113,11 @@ class IdentityRenewer:
                 return
             material, self._stamp = read_identity(self.identity.directory)
             if material.spiffe_id != self.identity.spiffe_id:
-                raise StoreError(f"{self.identity.directory} holds {material.spiffe_id}")  # noqa: TRY301  one place judges
+                raise StoreError(f"{self.identity.directory} holds {material.spiffe_id}")  # noqa: TRY301  handled below
             material.check_valid_at(self._clock())
             revoked = self._revoked or self._first_lists(material)
         except StoreError as error:
-            # The directory is to be renewed; what is in memory goes on being served meanwhile.
+            # Renew the directory; keep serving the material in memory meanwhile.
             if self._complaint != error.what:
                 missing = self.material is None and not self.identity.directory.exists()
                 _LOG.log(logging.INFO if missing else logging.WARNING, "%s: %s", self.identity.spiffe_id, error)
@@ -138,7 +138,7 @@ class IdentityRenewer:
         self._take_in_lists()
 
     def _first_lists(self, material: IdentityMaterial) -> RevokedPeers:
-        """The lists beside the identity; one that cannot be used is a :class:`StoreError`, and mended by renewal."""
+        """The CRLs beside the identity; an unusable one is a :class:`StoreError`, which renewal repairs."""
         directory, anchors = self.identity.directory, lambda: (self.material or material).anchors
         revoked = RevokedPeers(directory, anchors, clock=self._clock, pace_seconds=0)
         # Envoy and SPIFFE clients do not apply deltas: from now on CRLs are written here in complete form.
@@ -186,7 +186,7 @@ class IdentityRenewer:
         )
 
     def _warn(self, now: dt.datetime) -> None:
-        """Say once per level that the end comes closer."""
+        """Warn once per level that the certificate expires soon."""
         if self.material is None:
             return
         level = urgency(_validity(self.material), now)
@@ -219,7 +219,7 @@ def _generation(material: IdentityMaterial) -> tuple[bytes, bytes, bytes]:
 
 
 def _superseded(material: IdentityMaterial | None) -> str:
-    """Why what was just issued is due again: the next attempt is one after a failure, so that nobody is pestered."""
+    """Why the new certificate is due again: then this counts as a failure, so that the next attempt waits."""
     if material is None or not is_superseded(material):
         return ""
-    return "the issuer still signs with another authority than the one that is to sign"
+    return "the issuer does not yet sign with the new authority"

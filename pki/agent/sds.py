@@ -1,7 +1,7 @@
 """Envoy's Secret Discovery Service, v3, for the identities of the agent.
 
-Names of secrets: a SPIFFE ID, or ``default`` for the caller's first identity, is certificate and key;
-``spiffe://<trust domain>`` or ``ROOTCA`` are the trust anchors and their revocation lists.
+A secret is named by a SPIFFE ID, or ``default`` for the caller's first identity (certificate and key), or by
+``spiffe://<trust domain>`` or ``ROOTCA`` (trust anchors and their CRLs).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _CallersSecrets:
             raise CallRefused(Status.PERMISSION_DENIED, f"the caller may not have the secret {foreign[0][:200]!r}")
 
     def get(self, kind: str) -> Resources:  # noqa: ARG002  secrets alone are served
-        """The secrets that can be given now; those without a valid certificate at present are left out."""
+        """The available secrets; without those that have no valid certificate now."""
         return Resources.of(self._secrets())
 
     def _secrets(self) -> Mapping[str, Message]:
@@ -120,5 +120,5 @@ class _CallersSecrets:
 
     def heard(self, subscription: Subscription, heard: Heard) -> None:
         if heard is Heard.REJECTED:
-            # Envoy keeps what it has; the same is not sent again.
+            # Envoy keeps its current secrets; the rejected ones are not sent again.
             _LOG.warning("Envoy of user id %d rejected its secrets: %s", self.caller.uid, subscription.rejected)

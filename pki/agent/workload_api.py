@@ -32,18 +32,18 @@ MAX_REQUEST_BYTES = 64 << 10
 MAX_AUDIENCES = 64
 """Most audiences in one request."""
 SECURITY_HEADER = ("workload.spiffe.io", "true")
-"""Every call must carry it, so that no browser or proxy can be talked into making one (SPIFFE Workload Endpoint, 6)."""
+"""Every call must carry it, so that nobody can trick a browser or proxy into a call (SPIFFE Workload Endpoint, 6)."""
 
 
 class Workloads(Protocol):
-    """Who the callers are, and what they get; every method may raise :class:`~sluice.core.grpc.CallRefused`."""
+    """Maps callers to what they get; every method may raise :class:`~sluice.core.grpc.CallRefused`."""
 
     def identities(self, caller: Caller) -> tuple[SpiffeId, ...]:
         """The identities of a caller, in order; none: refuse."""
         ...
 
     async def issue(self, caller: Caller, audience: Sequence[str], wanted: str) -> list[tuple[SpiffeId, str]]:
-        """Tokens for ``audience``, of the identity ``wanted`` or, when that is empty, of all that may have one."""
+        """Tokens for ``audience``, of the identity ``wanted``; empty: of all identities that may have one."""
         ...
 
     async def bundle(self) -> bytes:
@@ -56,7 +56,7 @@ class Workloads(Protocol):
 
 
 class WorkloadApi:
-    """Hands to each caller the identities that ``workloads`` knows it by."""
+    """Gives each caller its identities according to ``workloads``."""
 
     def __init__(self, workloads: Workloads, published: PublishedIdentities, trust_domain: str) -> None:
         self._workloads = workloads
@@ -79,14 +79,14 @@ class WorkloadApi:
         name, value = SECURITY_HEADER
         if call.metadata.get(name) != value:
             raise CallRefused(Status.INVALID_ARGUMENT, f"security header missing from request: {name}: {value}")
-        # 2. The caller, as the kernel says it.
+        # 2. The caller, as the kernel reports it.
         identities = self._workloads.identities(call.caller)
         if not identities:
             raise CallRefused(Status.PERMISSION_DENIED, "no identity issued")
         return identities
 
     def _stream(self, render: Callable[[tuple[SpiffeId, ...]], Awaitable[bytes]]) -> Callable[[Call], Awaitable[None]]:
-        """A method that answers at once and again whenever the answer changes."""
+        """A streaming method: it answers at once, and again after each change."""
 
         async def serve(call: Call) -> None:
             identities = self._admit(call)

@@ -19,12 +19,12 @@ def assertion_keys_file(home: Home) -> Path:
 
 
 class AssertionKeys:
-    """The key set in a file, read again when it changed; without a readable one there are no keys."""
+    """The key set in a file, read again after changes; empty when the file cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self._file: CachedFile[KeySet] = CachedFile(path, _load, missing={})
 
-    def keys(self, refresh: bool) -> KeySet:  # noqa: ARG002  a look at the file costs no more than remembering when
+    def keys(self, refresh: bool) -> KeySet:  # noqa: ARG002  checking the file is as cheap as a cache
         """The keys as they are now."""
         try:
             return self._file.get()

@@ -1,6 +1,6 @@
-"""Ending streams whose credential is not valid any more: all open streams are checked several times a second.
+"""Ends streams whose credential is no longer valid: checks all open streams several times a second.
 
-The gateway decides before a stream begins and never again; a query may run for hours.
+The gateway decides only before a stream begins, and a query may run for hours.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from sluice.pki.assertions.tokens import Assertion
 _LOG = logging.getLogger(__name__)
 
 CHECK_SECONDS = 0.2
-"""A revocation ends streams within this and the time that a check takes."""
+"""Seconds between two checks: a revocation ends streams within this plus the time of a check."""
 MAX_CHECKED = 4096
 """Holders in one question to the auth service of another machine."""
 MAX_QUESTION_BYTES = MAX_CHECKED * 1024
 
 
 class StreamHolder(msgspec.Struct, frozen=True, order=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be revoked of the caller of a stream: its name, its credential, and the pass that it showed.
+    """What can be revoked of a stream's caller: its name, its credential, and its pass.
 
-    This is also its form on the wire between a JobManager and the auth service.
+    Also sent between a JobManager and the auth service.
     """
 
     principal: str
@@ -39,7 +39,7 @@ class StreamHolder(msgspec.Struct, frozen=True, order=True, kw_only=True, forbid
 
     @classmethod
     def of(cls, who: Assertion) -> StreamHolder:
-        """That of a caller that was let in."""
+        """The holder of an admitted caller's stream."""
         credential = who.principal.credential
         return cls(principal=who.name, kind=credential.kind, credential=credential.id, id=who.id or Jti(""))
 
@@ -54,7 +54,7 @@ CheckHolders = Callable[[Holders], Awaitable[Holders]]
 
 
 class StreamEnded(SluiceError):
-    """The stream was ended because its credential is not valid any more."""
+    """The stream was ended because its credential is no longer valid."""
 
     def __init__(self) -> None:
         super().__init__("the credential is not valid any more", "sign in again, or create another token")
@@ -74,7 +74,7 @@ class OpenStreams:
 
     @contextlib.contextmanager
     def entered(self, who: Assertion) -> Iterator[None]:
-        """The current task serves a stream of ``who`` meanwhile; raises :class:`StreamEnded` when it had to end."""
+        """Register the current task as a stream of ``who``; raises :class:`StreamEnded` if the stream was ended."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("streams are served by tasks")

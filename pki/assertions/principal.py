@@ -1,6 +1,6 @@
-"""The principal of a request, and the credential that it showed. Values only.
+"""The principal of a request, and its credential.
 
-A public id means something only together with what it is the id of, so each kind of id is a type of its own.
+Values only. Ids of different kinds must not be confused, so each kind is its own type.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CertificateId = NewType("CertificateId", str)
 ForeignJwtId = NewType("ForeignJwtId", str)
 """Of a bearer JWT of an outside issuer."""
 Jti = NewType("Jti", str)
-"""Of one of the gateway's own passes or assertions (the claim ``jti``); empty when there is none."""
+"""Of a pass or assertion of the gateway (the claim ``jti``); empty when there is none."""
 
 CredentialKind = Literal["token", "session", "certificate", "jwt"]
 """API token; session of a browser or of ``sluice login``, however it was begun; client certificate; bearer JWT."""
@@ -30,8 +30,8 @@ Method = Literal["token", "session", "jwt", "certificate", "user"]
 class Credential:
     """The credential of a request; ``id`` is public, never a secret.
 
-    A session that was begun with an API token is a session: the token's id is in the session's record. Make one with a
-    method for its kind; the constructor is for what is decoded from a file or a token.
+    A session that was begun with an API token is a session: the token's id is in the session's record. Create one with
+    the method for its kind; the constructor is for decoding.
     """
 
     kind: CredentialKind
@@ -74,12 +74,12 @@ class Principal:
 
     Attributes:
         name: its name, safe in a header and a log line.
-        roles: those that permissions follow from.
+        roles: the roles that grant permissions.
         method: how it was authenticated; for a session: how the session was begun.
         credential: the credential of the request.
         groups: its groups according to its identity provider or the user file.
-        scopes: operations, or patterns of them, that the credential is narrowed to; empty: all that the roles grant.
-            An assertion has none: it lists the granted operations.
+        scopes: operations, or patterns of them, that limit the credential; empty: no limit beyond the roles. An
+            assertion has none: it lists the granted operations.
     """
 
     name: str

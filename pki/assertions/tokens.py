@@ -58,9 +58,9 @@ PASS_SCHEME = "Bearer "  # noqa: S105  likewise
 
 MAX_ASSERTION_CHARACTERS = 8192
 MAX_LIFETIME_SECONDS = 900
-"""No token that lives longer is believed, whoever signed it."""
+"""A token with a longer lifetime is refused, whoever signed it."""
 LEEWAY_SECONDS = 5
-"""How far clocks of one cluster may differ."""
+"""How much clocks of one cluster may differ."""
 MAX_REMEMBERED = 1 << 17
 """Ids of used assertions that are kept; see :class:`UsedIds`."""
 MAX_KEYS = 16
@@ -131,14 +131,14 @@ class Assertion:
         return self.operation in self.may_any
 
     def for_operation(self, operation: str, *, changes: bool) -> Assertion:
-        """This assertion for ``operation``; raises :class:`AssertionRefused` when that was not granted.
+        """This assertion for ``operation``; raises :class:`AssertionRefused` if that was not granted.
 
-        ``changes``: the request changes something, so that it needs an assertion of its own.
+        ``changes``: the request changes something, so it needs its own assertion.
         """
         if operation not in self.may_any | self.may_own:
             raise AssertionRefused(f"{self.name} was not granted {operation}")
         if changes and not self.bound:
-            raise AssertionRefused(f"a pass does not do for {operation}, which changes something")
+            raise AssertionRefused(f"a pass is not enough for {operation}, which changes something")
         return replace(self, operation=operation)
 
 
@@ -174,7 +174,7 @@ def decode_jwks(data: bytes) -> KeySet:
         keys: dict[str, ec.EllipticCurvePublicKey] = {}
         for entry in entries:
             declared = msgspec.convert(entry, _Jwk)
-            # 1. Public halves of P-256 signing keys and nothing else: neither a symmetric key nor somebody's secret.
+            # 1. Only public keys of P-256 signing keys: no symmetric key, and no private key.
             if (declared.kty, declared.crv, declared.alg, declared.use) != ("EC", "P-256", ALGORITHM, "sig"):
                 raise AssertionRefused(f"key {declared.kid[:40]!r} is not one for {ALGORITHM}")
             key = None if "d" in entry else jwt.algorithms.ECAlgorithm.from_jwk(entry)
@@ -187,14 +187,14 @@ def decode_jwks(data: bytes) -> KeySet:
 
 
 def _granted(bound: bool, one: str, many: str) -> frozenset[str]:
-    """The operations of an assertion, or those of a pass; what is empty grants nothing."""
+    """The operations of an assertion, or those of a pass; empty text grants nothing."""
     return frozenset([one] if bound and one else [] if bound else many.split())
 
 
 class UsedIds:
     """Ids of assertions that were used and have not expired.
 
-    Bounded without forgetting: when the oldest must go before its time, nothing issued up to then is taken any more.
+    Bounded and safe: when the oldest id must go before it expires, tokens issued up to then are refused.
     """
 
     def __init__(self, limit: int = MAX_REMEMBERED) -> None:
@@ -203,7 +203,7 @@ class UsedIds:
         self._floor = -1
 
     def use(self, jti: str, *, issued_at: int, expires_at: int, now: float) -> bool:
-        """Note that ``jti`` is used; False when it was already, or may have been."""
+        """Mark ``jti`` as used; False if it was used already, or may have been."""
         while self._used and next(iter(self._used.values()))[1] + LEEWAY_SECONDS < now:
             self._used.popitem(last=False)
         if jti in self._used or issued_at <= self._floor:
@@ -247,7 +247,7 @@ class AssertionVerifier:
         """
         if len(values) != 1:
             raise AssertionRefused(f"{len(values)} assertions", "the gateway adds exactly one")
-        # A pass comes as the client sent it, with its scheme: Envoy can copy a header, and not cut it.
+        # A pass arrives with its scheme, as the client sent it: Envoy can copy a header, but not cut it.
         claims = self._signed(values[0].removeprefix(PASS_SCHEME))
         now = self._clock()
         # 3. From the gateway, for here, for now (RFC 8725, 3.8 to 3.10).
@@ -261,7 +261,7 @@ class AssertionVerifier:
             raise AssertionRefused("the assertion names no principal")
         if max(len(claims.roles), len(claims.groups)) > MAX_LIST_ENTRIES:
             raise AssertionRefused("the assertion names too many roles or groups")
-        # 4. For this request and no other, once. A pass is for many, and Envoy has checked it each time.
+        # 4. For this request only, once. A pass is for many requests, and Envoy has checked it each time.
         bound = claims.aud != PASS_AUDIENCE
         if bound:
             path, _, query = target.partition("?")
@@ -290,8 +290,8 @@ class AssertionVerifier:
             header = read_header(text)
         except InvalidJwt as error:
             raise AssertionRefused("that is not an assertion") from error
-        # 1. The key decides the algorithm, never the token (RFC 8725, 3.1): `none`, and HMAC keyed with what is
-        #    public, end here. Nor does the token say where keys are.
+        # 1. The key decides the algorithm, not the token (RFC 8725, 3.1): this refuses `none`, and HMAC with a public
+        # key as its secret. The token does not say where keys are either.
         if header.algorithm != ALGORITHM or header.kid is None or header.hints:
             raise AssertionRefused(f"the assertion is not signed with {ALGORITHM} and a key that the gateway published")
         key = self._keys(False).get(header.kid) or self._keys(True).get(header.kid)

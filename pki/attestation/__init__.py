@@ -1,4 +1,4 @@
-"""Attestors: how a process proves to the online authority who it is, when it has no certificate yet."""
+"""Attestors: they verify to the online authority the identity of a process that has no certificate yet."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What every attestor answers: who asks, and which identities that one may have. No I/O."""
+"""The interface of attestors: who the requester is, and which identities it may have. No I/O."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Attested:
     """A requester that was verified.
 
     Attributes:
-        requester: for the ledger, as ``pod:NAMESPACE/SERVICE-ACCOUNT/POD/UID``. The text after the last slash tells
-            apart those that come after each other under one name.
+        requester: for the ledger, as ``pod:NAMESPACE/SERVICE-ACCOUNT/POD/UID``. The text after the last slash
+            distinguishes successive requesters of one name.
         grants: all that it may have.
     """
 
@@ -32,11 +32,11 @@ class Attested:
 
     @property
     def instance(self) -> str:
-        """What no successor of it has."""
+        """The part of the requester that no successor shares."""
         return self.requester.rpartition("/")[2]
 
     def grant(self, identity: str, *, edge_server: bool) -> Grant:
-        """The grant of the identity that is asked for; raises :class:`EnrolmentRefused`."""
+        """The grant of the requested identity; raises :class:`EnrolmentRefused`."""
         for each in self.grants:
             if str(each.names.spiffe_id) == identity and each.edge_server is edge_server:
                 return each

@@ -31,7 +31,7 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """As in the identity: jobmanager, taskmanager, shuffle-manager, shuffle-worker, gateway, auth or zookeeper."""
     name: str = POD
     """Of the process. {pod} and {namespace} stand for those of the pod; a name without {pod} is for one pod at a time,
-    of which the newest has it."""
+    and the newest pod has it."""
     dns: tuple[str, ...] = ()
     """Host names in the certificate, with the same placeholders; the process asks for exactly these (--dns)."""
     ips: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class PodAttestationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
         self._check_jobs()
 
     def _check_names(self) -> None:
-        """Refuse rules by which pods of two namespaces could have one identity, and rules that say it twice."""
+        """Refuse duplicate rules, and rules that could give one identity to pods of two namespaces."""
         places: dict[tuple[str, bool], set[str]] = defaultdict(set)
         for each in self.identities:
             places[each.role, each.edge_server].add(each.namespace)
@@ -124,7 +124,7 @@ class PodAttestationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
             raise ValueError("the same identity is given twice to the same service account")
 
     def _check_jobs(self) -> None:
-        """Refuse namespaces that are given twice, and service accounts that run jobs and have another identity."""
+        """Refuse duplicate namespaces, and service accounts that run jobs and have another identity."""
         if len(self.jobs) > MAX_RULES:
             raise ValueError(f"there are more than {MAX_RULES} namespaces of jobs")
         if len({each.namespace for each in self.jobs}) < len(self.jobs):

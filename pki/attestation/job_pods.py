@@ -1,7 +1,8 @@
-"""Pods of jobs that Spark's own manager runs: which identity the name of a pod stands for. No I/O.
+"""Pods of jobs that Spark's own manager runs: maps a pod's name to its identity.
 
-A pod's name is in the review of its token, and cannot be changed. Whoever may create pods in a namespace may give them
-any name. So a job's id says which namespace it is of: no pod of another one can have an identity of this job.
+No I/O. A pod's name is in the review of its token, and cannot change. Whoever may create pods in a namespace can choose
+their names. So a job's id contains a digest of its namespace: no pod of another namespace can get an identity of this
+job.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import secrets
 from sluice.pki.spiffe_id import SpiffeId
 
 _NAMESPACE_DIGITS = 16
-"""How much of a job's id is the digest of its namespace; the other half is random."""
+"""Digits of a job's id that are the digest of its namespace; the others are random."""
 _POD = re.compile(r"sluice-(?P<job>[0-9a-f]{32})-(driver|exec-(?P<executor>0|[1-9][0-9]{0,8}))")
 
 
@@ -33,7 +34,7 @@ def driver_pod_name(job_id: str) -> str:
 
 
 def job_pod_identity(trust_domain: str, namespace: str, name: str) -> SpiffeId | None:
-    """The driver or executor that the pod ``name`` of ``namespace`` is; None: it is of no job of this namespace."""
+    """The identity of the pod ``name`` of ``namespace``; None: it belongs to no job of this namespace."""
     found = _POD.fullmatch(name)
     if found is None or not found["job"].startswith(_digest(namespace)):
         return None

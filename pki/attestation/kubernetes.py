@@ -45,7 +45,7 @@ def api_of(config: PodAttestationConfig) -> KubernetesApi:
 class PodAttestor:
     """An :class:`~sluice.pki.attestation.attestor.Attestor` for pods of one Kubernetes cluster.
 
-    No answer of the API server is remembered: a pod that is deleted is refused as soon as the API server does so.
+    It does not cache answers: a deleted pod is refused as soon as the API server refuses it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Pods: what the API server's review of a token says, and which identities that gives. No I/O."""
+"""Pods: reads the API server's review of a token, and maps the pod to its identities. No I/O."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 def audience(trust_domain: str) -> str:
-    """The audience of tokens for the authority of a trust domain: they open nothing else, and no other token counts."""
+    """The audience of tokens for the authority of a trust domain: it accepts only these, and they work nowhere else."""
     return f"spiffe://{trust_domain}/ca"
 
 
 def review_of(token: str, wanted: str) -> dict[str, Any]:
-    """The question to the API server; raises :class:`EnrolmentRefused` for what cannot be a token."""
+    """The TokenReview to send; raises :class:`EnrolmentRefused` for what cannot be a token."""
     if len(token) > MAX_POD_TOKEN_BYTES or not _JWT.fullmatch(token):
         raise EnrolmentRefused("this is not a service account token", "mount a projected token of this pod")
     return {
@@ -87,20 +87,20 @@ def reviewed_pod(answer: bytes, wanted: str) -> Pod:
         status = msgspec.json.decode(answer, type=_Review).status
     except DAMAGED_JSON as error:
         raise AttestationUnavailable("the Kubernetes API's answer to a TokenReview cannot be read") from error
-    # 1. Somebody's token, unexpired, of an account and a pod that exist: the API server looks after all of this.
+    # 1. A valid, unexpired token of an existing account and pod: the API server checks all of this.
     if not status.authenticated:
         raise EnrolmentRefused(
             "Kubernetes does not accept the service account token",
             f"is it a projected one of a running pod, for the audience {wanted}?",
         )
-    # 2. For us. An API server that knows no audiences names none, and has checked none.
+    # 2. For us. An API server without support for audiences names none, and has checked none.
     if wanted not in (status.audiences or ()):
         raise EnrolmentRefused("the service account token is not for this authority", f"its audience must be {wanted}")
-    # 3. A service account's, and not that of a user or a node.
+    # 3. Of a service account, not of a user or a node.
     account = _USERNAME.fullmatch(status.user.username)
     if account is None:
         raise EnrolmentRefused("the token is not of a service account")
-    # 4. Bound to a pod: of the others nobody knows where they are used, and they outlive it.
+    # 4. Bound to a pod: other tokens may be used anywhere, and outlive the pod.
     extra = status.user.extra or {}
     names, uids = extra.get(_POD_NAME, ()), extra.get(_POD_UID, ())
     if len(names) != 1 or len(uids) != 1 or not _POD.fullmatch(names[0]) or not _UID.fullmatch(uids[0]):
@@ -124,7 +124,7 @@ def refusal_in(answer: bytes, token: str) -> str:
 def attested(
     pod: Pod, rules: Iterable[PodIdentity], trust_domain: str, namespaces_of_jobs: Iterable[PodJobs] = ()
 ) -> Attested:
-    """What ``pod`` may have; raises :class:`EnrolmentRefused` when that is nothing."""
+    """The identities of ``pod``; raises :class:`EnrolmentRefused` when it has none."""
     for jobs in namespaces_of_jobs:
         if pod.namespace == jobs.namespace and pod.service_account in {jobs.driver, jobs.executor}:
             return Attested(str(pod), (_grant_of_job(pod, jobs, trust_domain),))

@@ -1,4 +1,4 @@
-"""Trust anchors and CRLs in a ConfigMap: pods know the authority by them before they show it their token.
+"""Trust anchors and CRLs in a ConfigMap: pods verify the authority with them before they send their token.
 
 Pods of jobs have no other source of CRLs, because the authority's mutual TLS port admits no job.
 """
@@ -19,7 +19,7 @@ MAX_CRL_BYTES = 900 << 10
 
 
 class TrustConfigMap:
-    """One ConfigMap, which exists: this may read and replace it and nothing else."""
+    """One existing ConfigMap, which this can read and replace."""
 
     def __init__(self, api: KubernetesApi, namespace: str, name: str) -> None:
         self._api = api
@@ -27,7 +27,7 @@ class TrustConfigMap:
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
 
     async def publish(self, ca_pem: str, crl_pem: str) -> bool:
-        """Have the ConfigMap say this; returns whether it had to be changed. CRLs above the limit stay as they are.
+        """Write this into the ConfigMap; returns whether it changed. CRLs above the limit stay as they are.
 
         Raises:
             AttestationUnavailable: the API server refused, or somebody else changed it at the same time.

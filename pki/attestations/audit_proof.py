@@ -1,9 +1,8 @@
-"""Proof that something is in the audit log, and since when: two lines of it, vouched for by the auth service. No I/O.
+"""Proof that something is in the audit log, and since when: two of its lines, signed by the auth service.
 
-The first line is the record, and has the digest of what was recorded. The second is the checkpoint after it, which has
-the digest of the first one: whoever wrote it had seen it. The auth service signs the checkpoint with its X.509
-identity, so that the time in it can be believed without the key of the log. Whoever has that key, or the log itself,
-can check the same two lines against them.
+No I/O. The first line is the record, with the digest of what was recorded. The second line is the checkpoint after it,
+with the digest of the first line. The auth service signs the checkpoint with its X.509 identity, so that its time can
+be verified without the key of the log. With that key or the log itself, the same two lines can be checked too.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class ProofOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AuditProof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The record and the checkpoint, each the line as it is in the log, and the auth service's signature of the latter.
+    """The lines of record and checkpoint as they are in the log, and the auth service's signature of the checkpoint.
 
     `certificates` are its leaf and intermediates, in base64 of DER.
     """
@@ -65,7 +64,7 @@ class AuditProof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """What matters here of a line; the log's own types have the rest."""
+    """The fields of a line that matter here; the log's own types have the rest."""
 
     event: str
     sequence: int
@@ -84,7 +83,7 @@ class Proven:
     Attributes:
         at: when the record was written.
         record: its number in the log.
-        checkpoint: the number of the checkpoint: so many lines it signs.
+        checkpoint: the number of the checkpoint, which is how many lines it signs.
         head: the digest of the checkpoint.
         key: id of the log's key.
         witness: the auth service that has signed.

@@ -1,8 +1,8 @@
-"""Signatures by the key of an X.509 identity, and who made them. No I/O.
+"""Signatures by the key of an X.509 identity, and their signers. No I/O.
 
 The certificates come with the signature and are untrusted until :meth:`Signer.verify` has found a path to an anchor, at
 the time of signing. What is signed is always the pre-authentication encoding of DSSE, which names the type of the
-content: no signature that was made for anything else passes for one.
+content, so that a signature for another purpose never verifies.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Signer:
 
     @classmethod
     def decode(cls, certificates: Sequence[str]) -> Signer:
-        """From base64 of DER, the leaf first; raises :class:`AttestationRejected`."""
+        """Decode base64 of DER, the leaf first; raises :class:`AttestationRejected`."""
         if not 0 < len(certificates) <= MAX_CERTIFICATES:
             raise AttestationRejected(f"{len(certificates)} certificates come with a signature", "1 to 4 are possible")
         try:
@@ -104,8 +104,8 @@ class Signer:
         except (CertificateRejected, InvalidIdentity) as error:
             raise AttestationRejected(f"the signer is not trusted: {error.what}", error.remedy) from error
         if len(set(self.intermediates)) < len(self.intermediates) or not {*self.intermediates} <= {*verified.path[1:]}:
-            raise AttestationRejected("certificates come with the signature that are not its signer's")
-        # 2. The role. A certificate of a job, a TaskManager or a user is as good as theirs, and signs no statement.
+            raise AttestationRejected("the signature has certificates that are not its signer's")
+        # 2. The role. Certificates of jobs, TaskManagers and users are valid too, but must not sign statements.
         if verified.spiffe_id.role not in roles:
             wanted = ", ".join(sorted(roles))
             raise AttestationRejected(f"{verified.spiffe_id} may not sign this: the role must be {wanted}")
@@ -120,7 +120,8 @@ class Signer:
                 key.verify(signature, signed, _PSS, hashes.SHA256())
         except InvalidSignature as error:
             raise AttestationRejected(
-                f"the signature is not of {verified.spiffe_id} over this content", "it was changed, or put together"
+                f"the signature is not of {verified.spiffe_id} over this content",
+                "it was changed, or assembled from parts",
             ) from error
         return verified
 
@@ -137,7 +138,7 @@ def sign_with(material: IdentityMaterial, kind: str, content: bytes) -> bytes:
 
 
 def certificates_of(material: IdentityMaterial) -> tuple[str, ...]:
-    """What goes with a signature: the leaf and its intermediates, in base64 of DER."""
+    """The certificates to send with a signature: the leaf and its intermediates, in base64 of DER."""
     return tuple(
         encode_base64(each.public_bytes(Encoding.DER)) for each in (material.leaf, *material.chain)[:MAX_CERTIFICATES]
     )
@@ -149,7 +150,7 @@ def encode_base64(data: bytes) -> str:
 
 
 def decode_base64(text: str, limit: int) -> bytes:
-    """The one meaning of ``text``; raises :class:`AttestationRejected` for another spelling of it, or a long one."""
+    """Decode canonical base64; raises :class:`AttestationRejected` for any other or too long ``text``."""
     if len(text) > 4 * (limit // 3 + 1):
         raise AttestationRejected(f"a part of the document has more than {limit} bytes")
     try:

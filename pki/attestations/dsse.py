@@ -1,8 +1,8 @@
 """DSSE envelopes signed by one X.509 identity. No I/O.
 
 Source: DSSE 1.0.2 (https://github.com/secure-systems-lab/dsse); the certificates are in ``extension`` of the signature,
-as version 1.1 of its schema (``envelope.proto``) has it. Stricter than DSSE demands: the document has exactly one
-spelling, so that a field that is there twice, or that nobody checks, is an error.
+as version 1.1 of its schema (``envelope.proto``) has it. Stricter than DSSE: the document has exactly one encoding, so
+that a duplicate or unknown field is an error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CHAIN_KIND = "urn:sluice:x509-chain:v1"
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
-# The fields of all of these are in alphabetical order: what encodes them as they stand encodes them canonically.
+# All fields are in alphabetical order, so that plain encoding is canonical.
 class CertificateChain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The signer's leaf and its intermediates, in base64 of DER."""
 
@@ -68,26 +68,26 @@ class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
 
 
 def canonical(document: msgspec.Struct | dict[str, object]) -> bytes:
-    """The one spelling of a document: JSON in UTF-8, keys in order, no space."""
+    """The canonical encoding of a document: JSON in UTF-8, keys in order, no space."""
     return msgspec.json.encode(document, order="sorted")
 
 
 def decode_canonical(data: bytes, kind: type[_T], what: str) -> _T:
-    """A document that is spelt as :func:`canonical` does it; raises :class:`AttestationRejected`."""
+    """Decode a document in the form of :func:`canonical`; raises :class:`AttestationRejected`."""
     try:
         document = msgspec.json.decode(data, type=kind)
     except DAMAGED_JSON as error:
-        raise AttestationRejected(f"{what} does not have the form that it should: {error}") from error
+        raise AttestationRejected(f"{what} is malformed: {error}") from error
     if canonical(document) != data:
         raise AttestationRejected(
-            f"{what} is not in its canonical form", "fields are there twice, or it was written anew: get the original"
+            f"{what} is not in its canonical form", "it has duplicate fields, or was rewritten: get the original"
         )
     return document
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An envelope that is whole; nothing in it is believed until :meth:`verify`."""
+    """A well-formed envelope; trust nothing in it before :meth:`verify`."""
 
     payload_type: str
     payload: bytes
@@ -113,7 +113,7 @@ def sign(payload: bytes, payload_type: str, material: IdentityMaterial) -> Envel
 
 
 def open_envelope(data: bytes, payload_type: str) -> Opened:
-    """Take an envelope apart; raises :class:`AttestationRejected` for one that has not exactly the form above."""
+    """Parse an envelope; raises :class:`AttestationRejected` unless it has exactly the form above."""
     if len(data) > MAX_ENVELOPE_BYTES:
         raise AttestationRejected(f"the document is larger than {MAX_ENVELOPE_BYTES} bytes")
     envelope = decode_canonical(data.removesuffix(b"\n"), Envelope, "the envelope")

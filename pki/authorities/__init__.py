@@ -1,4 +1,4 @@
-"""Certificate authorities: signing, their keys on disk, which of them are trusted, and the phases of their rotation."""
+"""Certificate authorities: signing, keys on disk, which ones are trusted, and the phases of a rotation."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Where trust bundles are published, for those that only read them."""
+"""The paths of published trust bundles, for readers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An authority whose root is on another machine: requested here, signed there, imported here; its key never leaves.
+"""An authority whose root is on another machine: requested here, signed there, imported here.
 
-Decisions only; files are read and written by the callers.
+Its key never leaves. Decisions only; the callers read and write files.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def sign_authority(csr_pem: bytes, kind: AuthorityKind, root: Authority, config:
         raise CertificateRejected(f"the root is of trust domain {domain}, not {config.trust_domain}")
     csr = load_csr(csr_pem)
     try:
-        # 1. The key is strong enough, and of a kind that its channels take.
+        # 1. The key is strong enough, and of a kind that its clients support.
         key = check_strength(csr.public_key())
         if kind is AuthorityKind.EDGE and edge_algorithm(name := describe_key(key)) != name:
             raise CertificateRejected(f"browsers and Envoy do not take {name} certificates")
@@ -103,7 +103,7 @@ def check_signed(
         )
     certificate, root = chain
     try:
-        # 1. It is of our key, and signed by a root that signed itself.
+        # 1. It is for our key, and signed by a self-signed root.
         if not same_public_key(key.public_key(), certificate.public_key()):
             raise CertificateRejected("the certificate is not of the key that was made here", "import the newest one")
         for below in (certificate, root):
@@ -118,7 +118,7 @@ def check_signed(
                 raise CertificateRejected(f"{describe(one)} is not of trust domain {config.trust_domain}")
             if not one.not_valid_before_utc <= now <= one.not_valid_after_utc:
                 raise CertificateRejected(f"{describe(one)} is not valid now", "check the clocks of both machines")
-        # 3. It is the authority that was asked for.
+        # 3. It is the requested authority.
         if certificate.subject != authority_name(kind, key.public_key(), config.trust_domain):
             raise CertificateRejected(f"{describe(certificate)} is not the {kind} authority's")
         # 4. It may certify identities of this trust domain; one that an earlier version signed has no constraints.

@@ -1,9 +1,9 @@
-"""Trust anchors for programs that verify with OpenSSL and do not ask it to accept a partial chain.
+"""Trust anchors for programs that verify with OpenSSL without accepting a partial chain.
 
-Such programs insist on a self-signed certificate at the end of a path, unless the one before is marked as trusted:
-PEM blocks ``TRUSTED CERTIFICATE``, which are a certificate followed by X509_CERT_AUX (openssl-x509(1), "Trust
-settings"). The same certificate follows as an ordinary block: some programs read the file a second time, for the names
-of the authorities that they tell clients, and skip the marked ones then.
+Such programs require a self-signed certificate at the end of a path, unless the one before is marked as trusted in a
+PEM block ``TRUSTED CERTIFICATE``: a certificate followed by X509_CERT_AUX (openssl-x509(1), "Trust settings"). The same
+certificate follows as an ordinary block: some programs read the file again for the authority names to send to clients,
+and then skip the marked blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TRUSTED_FOR_TLS = bytes.fromhex("3016301406082b0601050507030206082b060105050703
 
 
 def trusted_pem(anchors: Sequence[x509.Certificate]) -> bytes:
-    """The ``anchors`` as PEM that OpenSSL accepts as ends of a path, whoever signed them."""
+    """The ``anchors`` as PEM that OpenSSL accepts as ends of a path, even if they are not self-signed."""
     return b"".join(_marked(anchor) + to_pem(anchor) for anchor in anchors)
 
 

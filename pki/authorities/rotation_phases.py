@@ -1,7 +1,7 @@
 """The phases in which authority B replaces authority A: A, A+B, B+A, B. No I/O.
 
-In each phase the first one signs and all are trusted, so that whoever follows late is still understood by those who
-were early, and the other way round. A verb moves on only when nobody is further behind than the phase it leaves:
+In each phase the first one signs and all are trusted, so that processes that are one phase apart still trust each
+other. A verb moves on only when nobody is behind the phase it leaves:
 
     prepare    A -> A+B    B is trusted beside A
     activate   A+B -> B+A  refused while anybody does not trust B
@@ -27,7 +27,7 @@ from sluice.pki.x509 import AuthorityKind
 
 
 class RotationRefused(PkiError):
-    """A verb that does not fit the phase, or comes too early for somebody."""
+    """A verb that does not fit the phase, or that somebody is not ready for."""
 
 
 class PeersLag(RotationRefused):
@@ -39,7 +39,7 @@ class PeersLag(RotationRefused):
 
 
 class Verb(enum.StrEnum):
-    """What can be done about a rotation."""
+    """The commands of a rotation."""
 
     PREPARE = "prepare"
     ACTIVATE = "activate"
@@ -58,7 +58,7 @@ class Phase(enum.StrEnum):
 
 
 class Keep(enum.StrEnum):
-    """Which generation stays alone at the end."""
+    """Which generation remains at the end."""
 
     OLD = "old"
     NEW = "new"
@@ -71,16 +71,16 @@ class Generations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     new: str
 
     def of(self, keep: Keep) -> str:
-        """One of them."""
+        """The key identifier of one generation."""
         return self.new if keep is Keep.NEW else self.old
 
 
 class Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rotation under way, as it is written down.
+    """A running rotation, as stored.
 
     ``generations`` has the authorities that are replaced: one, or with the root all three. Since ``activating_at`` B
-    may have signed, since ``activated_at`` A has not; at ``reverted_at`` A took over again. ``keep`` is the generation
-    that alone is trusted from now on.
+    may have signed, since ``activated_at`` A has not; at ``reverted_at`` A took over again. ``keep`` is the only
+    generation that is trusted from now on.
     """
 
     subject: AuthorityKind
@@ -93,14 +93,14 @@ class Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def phase_of(rotation: Rotation | None, signing: Mapping[AuthorityKind, str]) -> Phase:
-    """The phase, from what is written down and from whose key signs (its identifier) for each authority."""
+    """The phase, from the stored rotation and the identifier of the key that signs for each authority."""
     if rotation is None:
         return Phase.STEADY
     if rotation.keep is not None:
         return Phase.FINISHING if rotation.keep is Keep.NEW else Phase.ABORTING
     if all(signing[kind] == generations.new for kind, generations in rotation.generations.items()):
         return Phase.ACTIVE
-    return Phase.PREPARED  # also when a crash came in the middle of activation: it is to be repeated
+    return Phase.PREPARED  # also after a crash during activation, which must be repeated
 
 
 _MEANT_FOR = {
@@ -109,7 +109,7 @@ _MEANT_FOR = {
     Verb.FINISH: {Phase.ACTIVE, Phase.FINISHING},
     Verb.ABORT: {Phase.PREPARED, Phase.ACTIVE, Phase.ABORTING},
 }
-"""Each verb may be repeated in the phase that it leads to, to complete what a crash has left."""
+"""Each verb may be repeated in the phase that it leads to, to complete it after a crash."""
 _NEXT = {
     Phase.STEADY: "begin with `sluice pki rotate prepare`",
     Phase.PREPARED: "next is `activate`, or `abort`",
@@ -120,7 +120,7 @@ _NEXT = {
 
 
 def check_verb(verb: Verb, subject: AuthorityKind, rotation: Rotation | None, phase: Phase) -> None:
-    """Refuse what does not fit; :class:`RotationRefused`."""
+    """Refuse a verb that does not fit the phase; :class:`RotationRefused`."""
     if rotation is not None and rotation.subject is not subject:
         raise RotationRefused(
             f"the {rotation.subject} authority is being replaced (phase {phase}): one at a time",
@@ -132,7 +132,7 @@ def check_verb(verb: Verb, subject: AuthorityKind, rotation: Rotation | None, ph
 
 
 class Source(enum.StrEnum):
-    """How it is known what somebody trusts and presents."""
+    """The source of knowledge about what a holder trusts and presents."""
 
     PROCESS = "process"
     FOLLOWER = "follower"
@@ -146,7 +146,7 @@ class TrustHolder:
 
     A process reports here, or to the online authority from another machine (a follower): then ``place`` is that
     machine's address. ``issuer`` and ``anchors`` are key identifiers. ``usable`` tells whether the leaf is valid now.
-    ``problem`` is why nothing is known of it: then it is behind in every question.
+    ``problem`` says why nothing is known of it: then it counts as behind in every check.
     """
 
     source: Source
@@ -163,7 +163,7 @@ class TrustHolder:
 
 @dataclass(frozen=True, slots=True)
 class Laggard:
-    """A holder that keeps a rotation from going on, and why."""
+    """A holder that blocks a rotation, and why."""
 
     holder: TrustHolder
     why: str
@@ -201,12 +201,12 @@ def _presents(holder: TrustHolder, unwanted: str) -> str:
     if not holder.usable or holder.issuer != unwanted:
         return ""
     if holder.source in {Source.PROCESS, Source.FOLLOWER}:
-        return "it still presents a certificate of the authority that is to go"
-    return "its certificate is of the authority that is to go, and still valid"
+        return "it still presents a certificate of the authority to be removed"
+    return "its certificate is of the authority to be removed, and still valid"
 
 
 def _trusts(holder: TrustHolder, unwanted: str) -> str:
-    return "it still trusts the authority that is to go" if unwanted in holder.anchors else ""
+    return "it still trusts the authority to be removed" if unwanted in holder.anchors else ""
 
 
 def _judged(holders: Iterable[TrustHolder], sides: Collection[Generations], why: _Judge) -> tuple[Laggard, ...]:
@@ -225,11 +225,11 @@ class _Judge(Protocol):
 
 
 def left_out(laggards: Sequence[Laggard], names: Collection[str]) -> tuple[Laggard, ...]:
-    """Those who count when the identities ``names`` are given up."""
+    """The holders without the abandoned identities ``names``."""
     return tuple(each for each in laggards if each.holder.identity not in names)
 
 
 def unknown_names(holders: Iterable[TrustHolder], names: Collection[str]) -> tuple[str, ...]:
-    """Names of nobody: most likely mistyped."""
+    """The names that no holder has: most likely mistyped."""
     known = {holder.identity for holder in holders}
     return tuple(name for name in names if name not in known)

@@ -1,9 +1,9 @@
 """A rotation on disk: ``<pki>/rotation/{state.json,authorities/<kind>/{cert.pem,key.pem}}``.
 
-``<pki>/authorities`` has the authorities that sign; the other generation of those that are replaced is in
-``rotation/authorities``. The directory ``rotation`` appears in one rename with the new authorities in it, and goes in
-one. In between, the generations change places in one step each (``exchange``), and which one is where
-says how far that got. So whoever is killed leaves a state in which the same verb can be repeated.
+``<pki>/authorities`` has the authorities that sign; the other generation of the replaced ones is in
+``rotation/authorities``. One rename creates the directory ``rotation`` with the new authorities in it, and one removes
+it. In between, the generations swap places in one step each (``exchange``), so that their places show the progress. So
+after a crash the same verb can be repeated.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from sluice.pki.x509 import DAMAGED_JSON, ISSUING, AuthorityKind, key_id
 
 STATE_FILE = "state.json"
 RETIRED = "retired"
-"""Where authorities are kept whose keys were not to be destroyed."""
+"""Where retired authorities are kept whose keys were not destroyed."""
 MAX_STATE_BYTES = 64 << 10
 
 
 def rotation_directory(pki: Path) -> Path:
-    """Where the rotation under way is kept; missing when there is none."""
+    """The directory of the running rotation; missing when there is none."""
     return pki / "rotation"
 
 
 def read_rotation(pki: Path) -> Rotation | None:
-    """The rotation under way below ``pki``; :class:`StoreError` when its state is damaged."""
+    """The running rotation below ``pki``; :class:`StoreError` when its state is damaged."""
     path = rotation_directory(pki) / STATE_FILE
     if not rotation_directory(pki).exists():
         return None
@@ -73,7 +73,7 @@ class RotationStore:
         """The generation that does not sign, of each authority that is replaced."""
 
     def read(self) -> tuple[Rotation | None, Phase]:
-        """What is under way, and how far it is."""
+        """The running rotation, and its phase."""
         rotation = read_rotation(self._pki)
         kinds = () if rotation is None else rotation.generations
         return rotation, phase_of(rotation, {kind: self._signing(kind) for kind in kinds})
@@ -87,18 +87,18 @@ class RotationStore:
         root_passphrase: bytes | None = None,
         places: Mapping[AuthorityKind, TokenUri] | None = None,
     ) -> Rotation:
-        """Make the new authorities; from then on both generations are to be trusted.
+        """Create the new authorities; from then on both generations are trusted.
 
         Args:
             subject: what to replace; the root together with what it has signed.
-            config: what the new ones are to be like.
+            config: the settings of the new authorities.
             now: from when on they are valid.
             root_passphrase: opens the root's key, or encrypts that of a new root.
-            places: tokens in which keys are to be made. A key whose predecessor is in a token is made in the same one
-                otherwise, and any other in a file.
+            places: tokens in which to create keys. Otherwise a key is created where its predecessor is: in the same
+                token, or in a file.
 
         Raises:
-            RotationRefused: one is under way, or the new root would be less protected than the old.
+            RotationRefused: a rotation is running, or the new root would be less protected than the old.
             StoreError: the root's key is needed and not here.
         """
         kinds = tuple(AuthorityKind) if subject is AuthorityKind.ROOT else (subject,)
@@ -130,7 +130,7 @@ class RotationStore:
         return rotation
 
     def switch(self, to: Keep, now: dt.datetime) -> Rotation:
-        """Let the generation ``to`` sign from now on; repeated, it completes what was begun."""
+        """Let the generation ``to`` sign from now on; repeat it to complete an interrupted switch."""
         with self._locked():
             rotation = self._under_way()
             if rotation.keep is not None:
@@ -151,7 +151,7 @@ class RotationStore:
         return rotation
 
     def end(self, keep: Keep) -> Rotation:
-        """From now on ``keep`` alone is to be trusted; the other's key stays until :meth:`close`."""
+        """From now on trust only ``keep``; the other's key stays until :meth:`close`."""
         with self._locked():
             rotation = self._under_way()
             if any(self._signing(kind) != both.of(keep) for kind, both in rotation.generations.items()):
@@ -161,7 +161,7 @@ class RotationStore:
             return self._change(rotation, keep=keep)
 
     def close(self, *, retire: bool = False) -> list[Path]:
-        """The end: destroy the keys that are not needed any more, or keep them; returns what was kept, and where."""
+        """End the rotation: destroy the keys that are no longer needed, or keep them; returns the kept files."""
         kept: list[Path] = []
         with self._locked():
             rotation = self._under_way()
@@ -184,7 +184,7 @@ class RotationStore:
             shutil.rmtree(gone, ignore_errors=True)
         return kept
 
-    def _fill(  # noqa: PLR0917  all that begin was given
+    def _fill(  # noqa: PLR0917  the arguments of begin
         self,
         staging: Path,
         subject: AuthorityKind,
@@ -196,7 +196,7 @@ class RotationStore:
         making: contextlib.ExitStack,
     ) -> Rotation:
         made = AuthorityStore(staging, self._tokens)
-        # If anything fails until all is in its place, the keys that were made in tokens are removed again.
+        # If anything fails before all is in place, the keys created in tokens are removed again.
         generate = {kind: making.enter_context(made.making(kind, config, places.get(kind))) for kind in kinds}
         if subject is AuthorityKind.ROOT:
             root = create_root(config, now, generate[subject])
@@ -252,7 +252,7 @@ def _write(directory: Path, rotation: Rotation) -> None:
 
 
 def _destroy(path: Path) -> None:
-    """Overwrite a key before its file goes; on media that copy on write this is a best effort."""
+    """Overwrite a key before its file is removed; only best effort on copy-on-write media."""
     try:
         with path.open("r+b") as file:
             size = file.seek(0, os.SEEK_END)

@@ -98,7 +98,7 @@ def sign_intermediate(
         _authority_builder(key, config, name, now, end, path_length=0)
         .issuer_name(root.certificate.subject)
         .add_extension(authority_key_identifier(root.certificate), critical=False)
-        # Critical, as RFC 5280 asks: whoever does not understand constraints must not trust this authority.
+        # Critical, as RFC 5280 requires: a verifier that does not understand constraints must not trust this authority.
         .add_extension(constraints_for(kind, config), critical=True)
         .sign(root.key, signature_hash(root.key))
     )
@@ -117,8 +117,8 @@ def sign_leaf(
     """Sign a leaf for ``key`` with exactly ``names`` as ``profile`` prescribes.
 
     Raises:
-        CertificateRejected: ``authority`` is not the one for it, or may not certify one of the names; or a wildcard
-            is asked for what is not for servers alone.
+        CertificateRejected: ``authority`` is not the one for it, or may not certify one of the names; or a wildcard is
+            requested for a certificate that is not for servers only.
     """
     if authority.kind is not profile.authority:
         raise CertificateRejected(f"the {authority.kind} authority does not sign what belongs to {profile.authority}")
@@ -179,7 +179,7 @@ def to_pem(*certificates: x509.Certificate) -> bytes:
 
 
 def authority_name(kind: AuthorityKind, key: PublicKey, trust_domain: str) -> x509.Name:
-    """Names differ between generations of the same authority, so that path building never tries the wrong one."""
+    """The name of an authority. It differs between generations, so that path building never tries the wrong one."""
     digest = x509.SubjectKeyIdentifier.from_public_key(key).digest.hex()[:8]
     return x509.Name(
         [

@@ -2,8 +2,8 @@
 
 The key of an authority may be in a token instead: then ``key.uri`` says which it is, and there is no ``key.pem``.
 
-An authority's directory appears in one rename with both files in it, so that a crash leaves it whole or
-absent; what exists is never overwritten. A lock keeps two processes from creating at once.
+One rename creates an authority's directory with both files in it, so that after a crash it is complete or absent.
+Existing files are never overwritten. A lock prevents two processes from creating at once.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from sluice.pki.x509 import (
 CERTIFICATE_FILE = "cert.pem"
 KEY_FILE = "key.pem"
 REFERENCE_FILE = "key.uri"
-"""In the place of :data:`KEY_FILE`: which key in which token it is (RFC 7512); never a PIN."""
+"""In the place of :data:`KEY_FILE`: the reference to a key in a token (RFC 7512); never a PIN."""
 READ_ATTEMPTS = 3
-"""How often certificate and key are read again when another authority takes their place meanwhile."""
+"""How often certificate and key are read again when another authority replaces them meanwhile."""
 ENCRYPTED = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
 """How a PKCS#8 file with a passphrase begins (RFC 7468, section 11)."""
 
@@ -99,7 +99,7 @@ class AuthorityStore:
         return (self.directory(kind) / REFERENCE_FILE).exists()
 
     def reference(self, kind: AuthorityKind) -> TokenUri:
-        """Which key in which token is that of ``kind``."""
+        """The reference to the key of ``kind`` in its token."""
         return read_reference(self.directory(kind) / REFERENCE_FILE)
 
     def certificate(self, kind: AuthorityKind) -> x509.Certificate:
@@ -176,13 +176,13 @@ class AuthorityStore:
         Args:
             config: what they are to be like.
             now: from when on they are valid.
-            root_passphrase: encrypts the key of a new root, and opens that of an existing one. The other two
-                sign without anybody present, so that a passphrase would lie beside their keys anyway.
-            places: tokens in which the keys of these are to be made; of others in files.
+            root_passphrase: encrypts the key of a new root, and opens that of an existing one. The other two sign
+                unattended, so that their passphrase would have to be stored beside their keys anyway.
+            places: tokens in which to create the keys of these kinds; other keys are in files.
 
         Raises:
-            StoreError: an authority is damaged, belongs to another trust domain, or the root's key
-                is needed and not there; or the key of one that exists is not in the token where it is wanted.
+            StoreError: an authority is damaged, belongs to another trust domain, or the root's key is needed and
+                missing; or the key of an existing one is not in the requested token.
         """
         places = places or {}
         if root_passphrase is not None and AuthorityKind.ROOT in places:
@@ -213,7 +213,7 @@ class AuthorityStore:
 
     @contextlib.contextmanager
     def making(self, kind: AuthorityKind, config: PkiConfig, place: TokenUri | None) -> Iterator[Generate]:
-        """How the key of a new authority is made, in ``place`` or for a file; removed from its token if that fails."""
+        """Yields a function that makes an authority's key, in ``place`` or for a file; errors undo it in ``place``."""
         made: list[TokenKey] = []
 
         def generate(algorithm: str) -> PrivateKey:
@@ -247,7 +247,7 @@ class AuthorityStore:
         if kind is AuthorityKind.ROOT and any(self.exists(other) for other in ISSUING):
             raise StoreError(
                 f"{self.directory(kind)} is missing although authorities signed by it exist",
-                "restore its cert.pem from a copy (its key may stay away)",
+                "restore its cert.pem from a copy (its key is not needed)",
             )
 
     def install_signed(self, authority: Authority, root: x509.Certificate) -> None:

@@ -1,6 +1,6 @@
 """The authorities that are trusted now: one of each kind, or two during a rotation, the signing one first.
 
-``<pki>/trust/{internal,edge}.pem`` are the same for those outside: stable paths whose content follows a rotation.
+``<pki>/trust/{internal,edge}.pem`` publishes them at stable paths whose content follows a rotation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.x509 import ISSUING, AuthorityKind, key_id
 
 READ_ATTEMPTS = 5
-"""How often the authorities are read again when a rotation goes on meanwhile."""
+"""How often the authorities are read again when a rotation changes them meanwhile."""
 
 
 class TrustStore:
@@ -32,7 +32,7 @@ class TrustStore:
         """The authorities of ``kind`` that are trusted; the first one signs.
 
         Raises:
-            StoreError: there is none, or the files contradict what is written down of the rotation.
+            StoreError: there is none, or the files contradict the stored rotation.
         """
         for _ in range(READ_ATTEMPTS):
             rotation = read_rotation(self._pki)
@@ -59,11 +59,11 @@ class TrustStore:
         )
 
     def pem(self, kind: AuthorityKind) -> bytes:
-        """The same as PEM."""
+        """The trusted authorities of ``kind`` as PEM."""
         return to_pem(*self.anchors(kind))
 
     def publish(self) -> list[Path]:
-        """Bring the files for those outside up to date; returns those that changed."""
+        """Update the published files; returns those that changed."""
         changed = []
         for kind in ISSUING:
             if not self._authorities.exists(kind):
@@ -71,7 +71,7 @@ class TrustStore:
             path = bundle_file(self._pki, kind)
             with locked(make_private_directory(path.parent)):
                 remove_leftovers(path.parent, path.name)
-                content = self.pem(kind)  # with the lock: whoever writes last has read last
+                content = self.pem(kind)  # with the lock: the last writer has also read last
                 if not path.exists() or read_bounded(path) != content:
                     write_public(path, content)
                     changed.append(path)

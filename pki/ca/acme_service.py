@@ -1,4 +1,4 @@
-"""The ACME server in the process of the online authority: what it signs with, and where it listens."""
+"""Runs the ACME server within the online authority: signing, renewal of its certificate, and its listener."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from sluice.pki.x509 import AuthorityKind, alternative_names, host_profile
 _LOG = logging.getLogger(__name__)
 
 SERVER_LIFETIME = dt.timedelta(days=7)
-"""Of the certificate of the listener, which is renewed at half of it."""
+"""Lifetime of the listener's certificate, which is renewed at half of it."""
 RENEWAL_CHECK_SECONDS = 60.0
 
 Call = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a function where the authority is used, alone with it."""
+"""Runs a function in the authority's thread."""
 
 
 class HomeAuthority:
@@ -64,7 +64,7 @@ class HomeAuthority:
         return issued
 
     async def revoke(self, certificate: Certificate, reason: Reason, by: str) -> bool:
-        """Put it on the list of the edge authority, and the list into every identity directory of the home."""
+        """Add it to the CRL of the edge authority, and install the CRL in every identity directory of the home."""
         leaf = x509.load_pem_x509_certificates(certificate.chain_pem.encode())[0]
         names = ",".join(str(each) for each in certificate.identifiers)
 
@@ -81,7 +81,7 @@ class HomeAuthority:
 
 
 def name_policy(home: Home, config: AcmeConfig, host: str) -> Callable[[], NamePolicy]:
-    """What may be certified now; ``host`` is the server's own."""
+    """The current policy for names; ``host`` is the server's own name."""
     allowed, excepted = parse_patterns(config.names), parse_patterns((*config.except_names, host))
 
     def policy() -> NamePolicy:
@@ -91,10 +91,10 @@ def name_policy(home: Home, config: AcmeConfig, host: str) -> Callable[[], NameP
 
 
 def _names_of_gateways(home: Home) -> tuple[Pattern, ...]:
-    """The names by which users reach gateways of this home: whoever had one of them certified could be the gateway."""
+    """The host names of this home's gateways: a certificate for one of them could impersonate the gateway."""
     found: list[Pattern] = []
     for chain in sorted((home.pki / "identities" / Role.GATEWAY).glob(f"*/{CHAIN_FILE}")):
-        with contextlib.suppress(PkiError, x509.ExtensionNotFound):  # gone since, or damaged: doctor says so
+        with contextlib.suppress(PkiError, x509.ExtensionNotFound):  # gone or damaged: doctor reports it
             dns, addresses = alternative_names(read_certificates(chain)[0])
             found += parse_patterns((*dns, *addresses))
     return tuple(found)
@@ -107,7 +107,7 @@ async def serving_acme(
     """The ACME server, if it is configured; yields where it listens.
 
     Raises:
-        StoreError: its address is taken, what it keeps is damaged, or the edge authority's key is not here.
+        StoreError: its address is taken, its store is damaged, or the edge authority's key is not here.
         CertificateRejected: the edge authority may not certify the server's own name.
     """
     if config is None:

@@ -1,6 +1,6 @@
 """Addresses of online authorities: parsed from an option, or read from a file that each publishes in its home.
 
-The file holds no secret and proves nothing: whoever answers there still has to show the certificate of role ``ca``.
+The file holds no secret and proves nothing: the server at the address must still show a certificate of role ``ca``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Address = tuple[str, int]
 
 
 class CaAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """``mutual`` is for those with a certificate, ``enrolment`` for those with a join token, ``acme`` for ACME clients.
+    """``mutual`` is for clients with a certificate, ``enrolment`` for those with a join token, ``acme`` for ACME.
 
     ``pid`` is 0, and ``name`` empty, for an authority on another machine.
     """
@@ -38,7 +38,7 @@ class CaAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def publish_ca(home: Home, address: CaAddress) -> None:
-    """Announce ``address``: the authority takes requests."""
+    """Announce ``address``, at which the authority takes requests."""
     make_private_directory(home.run / "endpoints")
     write_public(announcement(home, address.name or DEFAULT_NAME), msgspec.json.encode(address))
 
@@ -52,12 +52,12 @@ def withdraw_ca(home: Home, address: CaAddress) -> None:
 
 
 def announcement(home: Home, name: str) -> Path:
-    """Where the authority of this name announces itself; the first has the name that there was when it was the only."""
+    """The announcement file of the authority of this name; that of the first keeps the name of older versions."""
     return home.run / "endpoints" / ("ca.json" if name == DEFAULT_NAME else f"ca-{name}.json")
 
 
 def announcements(home: Home) -> list[Path]:
-    """Where authorities of ``home`` have announced themselves, the first one first."""
+    """The announcement files of the authorities of ``home``, the first one first."""
     endpoints = home.run / "endpoints"
     return [*endpoints.glob("ca.json"), *sorted(endpoints.glob("ca-*.json"))]
 
@@ -65,7 +65,7 @@ def announcements(home: Home) -> list[Path]:
 def read_cas(home: Home) -> tuple[CaAddress, ...]:
     """The published addresses; raises :class:`CaUnavailable` when there is none, or all are damaged.
 
-    An authority that was killed may be among them still.
+    A killed authority may still be among them.
     """
     found = tuple(each for path in announcements(home)[:MAX_AUTHORITIES] if (each := _published(path)) is not None)
     if not found:
@@ -89,7 +89,7 @@ def _published(path: Path) -> CaAddress | None:
 
 @contextlib.contextmanager
 def only_one_named(home: Home, name: str) -> Iterator[None]:
-    """Hold the lock of the authority ``name``, which says that it runs; gone when the process ends.
+    """Hold the lock of the authority ``name``, which shows that it runs, until the process ends.
 
     Raises:
         StoreError: another process is this authority.
@@ -102,12 +102,12 @@ def only_one_named(home: Home, name: str) -> Iterator[None]:
 
 
 def presence_locks(home: Home) -> list[Path]:
-    """The locks of :func:`only_one_named`, whether or not somebody holds them."""
+    """The lock files of :func:`only_one_named`, held or not."""
     return sorted(home.run.glob("ca-*.lock"))
 
 
 def parse_cas(texts: Sequence[str]) -> tuple[CaAddress, ...]:
-    """As :func:`parse_ca`, for one or several authorities that stand in for each other; raises :class:`StoreError`."""
+    """:func:`parse_ca` for one or several equivalent authorities; raises :class:`StoreError`."""
     if len(texts) > MAX_AUTHORITIES:
         raise StoreError(f"{len(texts)} addresses of authorities", f"at most {MAX_AUTHORITIES}")
     return tuple(dict.fromkeys(parse_ca(each) for each in texts))

@@ -1,4 +1,4 @@
-"""The attestors of an online authority, as configured, and the trust anchors and CRLs where pods find them."""
+"""The configured attestors of an online authority, and publishing trust anchors and CRLs for pods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sluice.pki.errors import AttestationUnavailable
 _LOG = logging.getLogger(__name__)
 
 PUBLISH_SECONDS = 5.0
-"""How soon pods see other trust anchors and CRLs, besides the time that the kubelet takes."""
+"""Seconds between two updates of trust anchors and CRLs for pods; the kubelet's own delay comes on top."""
 
 
 @asynccontextmanager
@@ -48,7 +48,7 @@ async def attesting(config: PodAttestationConfig | None, trust_domain: str) -> A
 async def publishing_trust(
     config: PodAttestationConfig | None, read: Callable[[], Awaitable[TrustSide]]
 ) -> AsyncIterator[None]:
-    """Keep what ``read`` says in the ConfigMaps that are configured while the block lasts.
+    """Keep the result of ``read`` in the configured ConfigMaps while the block lasts.
 
     Raises:
         AttestationUnavailable: the API server, its anchors or the namespace of this pod are not known.

@@ -59,7 +59,7 @@ ISSUED = Counter("sluice_ca_issued_total", "Certificates that the online authori
 TOKENS = Counter("sluice_ca_tokens_total", "JWT-SVIDs of jobs that the online authority signed.", registry=REGISTRY)
 REFUSED = Counter(
     "sluice_ca_superseded_refused_total",
-    "Requests refused because a newer certificate of the identity exists: two have it.",
+    "Requests refused because a newer certificate of the identity exists: two holders have it.",
     ["kind"],
     registry=REGISTRY,
 )
@@ -68,7 +68,7 @@ REFUSED = Counter(
 def _in_turn(
     method: Callable[Concatenate[OnlineAuthority, _Given], _Result],
 ) -> Callable[Concatenate[OnlineAuthority, _Given], _Result]:
-    """Let a method of the authority begin and end within one turn at the ledger."""
+    """Run a method of the authority within one turn at the ledger."""
 
     @functools.wraps(method)
     def taking_turns(self: OnlineAuthority, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
@@ -79,7 +79,7 @@ def _in_turn(
 
 
 class OnlineAuthority:
-    """The internal authority at work below one ``pki`` directory, and the edge's as far as its key is here.
+    """The internal authority of one ``pki`` directory, and the edge's if its key is here.
 
     Opens (and repairs) the ledger.
 
@@ -114,23 +114,23 @@ class OnlineAuthority:
 
     @property
     def state(self) -> ChainState:
-        """How far the ledger goes."""
+        """The state of the ledger."""
         return self._ledger.state
 
     def turn(self) -> contextlib.AbstractContextManager[None]:
-        """Keep other authorities of the home from issuing meanwhile; see :meth:`sluice.pki.ledger.file.Ledger.turn`."""
+        """Keep other authorities of the home from issuing; as :meth:`sluice.pki.ledger.file.Ledger.turn`."""
         return self._ledger.turn()
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         self._ledger.close()
 
     def anchors(self) -> bytes:
-        """The trusted authorities as PEM, the one that signs first: public, and to be checked by a fingerprint."""
+        """The trusted authorities as PEM, the signing one first: public, verified by a fingerprint."""
         return self._trust.pem(AuthorityKind.INTERNAL)
 
     def trust(self, kind: AuthorityKind) -> TrustSide:
-        """The anchors of a side, the signing one first, and the lists of theirs that count now."""
+        """The anchors of a side, the signing one first, and their valid CRLs."""
         ca_pem = self.anchors() if kind is AuthorityKind.INTERNAL else self._trust.pem(kind)
         lists = []
         for anchor in x509.load_pem_x509_certificates(ca_pem):
@@ -146,27 +146,27 @@ class OnlineAuthority:
         return self._store.exists(AuthorityKind.EDGE)
 
     def refresh_lists(self) -> list[RevocationList]:
-        """Sign the revocation lists that are due, as far as the keys are here; returns all that count now."""
+        """Sign the CRLs that are due, as far as the keys are here; returns all valid ones."""
         for problem in self._revocations.refresh_all()[1]:
             _LOG.debug("a revocation list stays as it is: %s", problem)
         return self._revocations.lists()
 
     @_in_turn
     def take_notes(self) -> None:
-        """Take into the ledger what was signed on this machine without the online authority."""
+        """Add to the ledger what was signed on this machine without the online authority."""
         if taken := self._notes.take_in(self._ledger):
             _LOG.info("added %d certificates that were signed by hand to the ledger", taken)
 
     @_in_turn
     def enrol(self, token: str, csr_pem: bytes) -> SignedChain:
-        """Certify the bearer of a join token, which is used up by it.
+        """Certify the bearer of a join token, which this uses up.
 
-        Whoever asks again with the same key, because the answer was lost, gets the same certificate.
+        A retry with the same key, because the answer was lost, gets the same certificate.
 
         Raises:
             EnrolmentRefused: the token is not good.
-            CertificateRejected: the request is not; the token stays good.
-            LedgerError: it could not be recorded; nothing was issued, and the token stays good.
+            CertificateRejected: the request is not valid; the token stays valid.
+            LedgerError: it could not be recorded; nothing was issued, and the token stays valid.
         """
         presented = JoinToken.parse(token)
         used = self._ledger.token_used(presented.id)
@@ -183,10 +183,10 @@ class OnlineAuthority:
         return signed
 
     def _answered(self, presented: JoinToken, earlier: UsedToken, csr_pem: bytes) -> SignedChain | None:
-        """What was answered to the same request before; None: it was another one, or that answer counts no more."""
-        # 1. The bearer has the secret, and the token would still be good.
+        """The earlier answer to the same request; None: it is a new request, or that answer is no longer valid."""
+        # 1. The bearer has the secret, and the token has not expired.
         record = check_token(presented, earlier.record, used=False, now=self._clock())
-        # 2. The same request: the same names, for a key that the requester holds (its request is signed by it).
+        # 2. The same request: the same names, for a key that the requester holds (it signed the request).
         try:
             request = grant_enrolment(record, csr_pem, self._config)
         except CertificateRejected:
@@ -194,7 +194,8 @@ class OnlineAuthority:
         leaf = x509.load_pem_x509_certificates(earlier.chain_pem.encode())[0]
         if request.key is None or not same_public_key(leaf.public_key(), request.key):
             return None
-        # 3. This certificate was issued for the token, by the ledger, and is the newest of its identity still.
+        # 3. According to the ledger, this certificate was issued for the token, and is still the newest of its
+        # identity.
         side, identity = request.profile.authority, request.names.spiffe_id
         newest = self._ledger.generations.newest(side, identity)
         if self._ledger.certificate_of(record.id) != fingerprint(leaf) or newest != leaf.serial_number:
@@ -203,7 +204,7 @@ class OnlineAuthority:
         self._revocations.check_not_barred(side, identity)
         if self._revocations.is_revoked(side, leaf.serial_number):
             return None
-        # 5. Its record is on the disk, though whoever wrote it may have been killed before it was.
+        # 5. Flush its record to disk: its writer may have been killed before that.
         self._ledger.sync()
         trusted = self.trust(side)
         _LOG.info("answered the enrolment of %s again: the same request came before", identity)
@@ -213,10 +214,10 @@ class OnlineAuthority:
     def enrol_attested(
         self, attested: Attested, identity: str, csr_pem: bytes, *, edge_server: bool = False
     ) -> SignedChain:
-        """Certify a requester whom an attestor has verified.
+        """Certify a requester that an attestor has verified.
 
         Raises:
-            EnrolmentRefused: it may not have this identity, or has been succeeded by another one that has it.
+            EnrolmentRefused: it may not have this identity, or a successor has it.
             CertificateRejected: the request is not for the names that it may have, or the identity was revoked.
             LedgerError: it could not be recorded; nothing was issued.
         """
@@ -234,7 +235,7 @@ class OnlineAuthority:
 
         Raises:
             CertificateSuperseded: there is a newer certificate of this identity.
-            IssuanceRefused: it is not renewed here, or does not count now.
+            IssuanceRefused: it is not renewed here, or is not valid now.
             CertificateRejected: the request is not for the same names, or the identity was revoked.
         """
         ends = self._ends(AuthorityKind.INTERNAL)
@@ -249,7 +250,7 @@ class OnlineAuthority:
         ``proof``: see :mod:`sluice.pki.ca.possession`.
 
         Raises:
-            IssuanceRefused: the requester does not hold it, it does not count, or the edge's key is elsewhere.
+            IssuanceRefused: the requester does not hold it, it is not valid, or the edge's key is elsewhere.
             CertificateSuperseded: there is a newer one for this gateway.
             CertificateRejected: the certificate does not verify, or the request is not for the same names.
         """
@@ -276,17 +277,17 @@ class OnlineAuthority:
     ) -> None:
         """Refuse a requester whose certificate was superseded: its key may have been stolen.
 
-        The refusal is in the ledger (once in an hour for each certificate), in the log and in the metrics, and where
-        doctor and the dashboard look.
+        The refusal goes into the ledger (once an hour for each certificate), the log, the metrics, and the file for
+        doctor and the dashboard.
 
         Args:
-            shown: whose holder asks; its path and possession were verified.
-            kind: what for.
+            shown: the requester's certificate; its path and possession were verified.
+            kind: the kind of request.
             side: which authority signed it.
 
         Raises:
-            CertificateSuperseded: there is a newer one, and not only since a moment.
-            LedgerError: it is so, and could not be recorded.
+            CertificateSuperseded: there is a newer one, for longer than the overlap.
+            LedgerError: the refusal could not be recorded.
         """
         self.take_notes()
         now, identity = self._clock(), certified_identity(shown)
@@ -355,8 +356,8 @@ class OnlineAuthority:
         """A JWT-SVID of a driver or an executor on the request of a JobManager.
 
         Raises:
-            IssuanceRefused: the requester may not, or that is no identity of a job.
-            TokenRejected: the audiences are not possible.
+            IssuanceRefused: the requester is not allowed to, or it is no identity of a job.
+            TokenRejected: the audiences are not valid.
             StoreError: the keys are damaged.
         """
         grant = grant_token(requester, wanted, audience, self._config)
@@ -374,9 +375,9 @@ class OnlineAuthority:
 
     @_in_turn
     def issue_own(self, directory: Path, name: str, host: str) -> None:
-        """The identity of this very process, ``spiffe://<td>/ca/<name>``, written to ``directory``.
+        """Issue this process's own identity, ``spiffe://<td>/ca/<name>``, into ``directory``.
 
-        ``host`` goes into it, unless it stands for all addresses of the machine.
+        It includes ``host``, unless that means all addresses of the machine.
         """
         spiffe_id = SpiffeId.process(self._config.trust_domain, Role.CA, name)
         try:
@@ -390,7 +391,7 @@ class OnlineAuthority:
 
     @_in_turn
     def issue_host(self, request: HostRequest) -> IssuedHost:
-        """Certify a server that is none of ours, with host names and no identity; the ACME server has decided on it.
+        """Certify a server outside Sluice, with host names and no identity, after the ACME server has allowed it.
 
         Raises:
             IssuanceRefused: the edge's key is elsewhere.

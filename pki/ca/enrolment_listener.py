@@ -10,9 +10,9 @@ from sluice.pki.channels import Channel
 from sluice.pki.tls import ServerAuthListener, TlsIdentity, enrolment_server_context
 
 MAX_STRANGERS = 512
-"""Most open connections; beyond it the oldest one of the busiest address is closed."""
+"""Most open connections; when exceeded, the oldest one of the busiest address is closed."""
 CONNECTION_SECONDS = 30.0
-"""How long a connection of a stranger may last: enough for an enrolment, too short to occupy a place with."""
+"""How long an unauthenticated connection may last: enough for an enrolment, too short to block a place."""
 
 
 class EnrolmentListener(ServerAuthListener):

@@ -1,7 +1,7 @@
 """Decides which certificates the online authority issues to which requester. No I/O.
 
-Deny by default: a requester gets the one identity it is entitled to, with the names that were fixed before it asked.
-A request that asks for more is refused, not trimmed (:mod:`sluice.pki.x509.csr`).
+Deny by default: a requester gets the one identity it is entitled to, with names that were fixed beforehand. A request
+for more is refused, not trimmed (:mod:`sluice.pki.x509.csr`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ JOB_ROLES = frozenset({Role.DRIVER, Role.EXECUTOR})
 
 @dataclass(frozen=True, slots=True)
 class TokenGrant:
-    """A JWT-SVID that may be signed: whose, for whom, for how long."""
+    """A JWT-SVID that may be signed: its subject, audience and lifetime."""
 
     spiffe_id: SpiffeId
     audience: tuple[str, ...]
@@ -55,7 +55,7 @@ def _of_job(wanted: str, config: PkiConfig) -> SpiffeId:
 
 
 def grant_enrolment(record: TokenRecord, csr_pem: bytes, config: PkiConfig) -> LeafRequest:
-    """For the bearer of the token with this record, which was checked: the identity that the token is bound to."""
+    """Grant the bearer of a checked token the identity that the token is bound to."""
     names = record.names()
     spiffe_id = names.spiffe_id
     if spiffe_id.role not in ENROLLABLE or spiffe_id.trust_domain != config.trust_domain:
@@ -74,7 +74,7 @@ def grant_enrolment(record: TokenRecord, csr_pem: bytes, config: PkiConfig) -> L
 def grant_attested(
     attested: Attested, identity: str, csr_pem: bytes, config: PkiConfig, *, edge_server: bool
 ) -> LeafRequest:
-    """For a requester whom an attestor has verified: one of the identities that the attestor grants."""
+    """Grant a requester that an attestor has verified one of the identities that the attestor allows."""
     grant = attested.grant(identity, edge_server=edge_server)
     spiffe_id = grant.names.spiffe_id
     if spiffe_id.role not in ENROLLABLE | JOB_ROLES or spiffe_id.trust_domain != config.trust_domain:
@@ -95,7 +95,7 @@ def grant_renewal(
     now: dt.datetime,
     authority_ends: Collection[dt.datetime] = (),
 ) -> LeafRequest:
-    """For the holder of ``current``, whose path the handshake verified: the same again, for another key.
+    """Grant the holder of ``current``, whose path the handshake verified, a successor for a new key.
 
     The same names, and the same lifetime (see :func:`sluice.pki.x509.profiles.kept_lifetime`).
     """
@@ -122,10 +122,10 @@ def grant_edge_renewal(
     now: dt.datetime,
     authority_ends: Collection[dt.datetime] = (),
 ) -> LeafRequest:
-    """For a gateway: its public certificate ``current``, of which the path was verified, again for another key.
+    """Grant a gateway a successor of its public certificate ``current``, whose path was verified, for a new key.
 
-    A certificate of the edge opens no internal door, so a gateway comes in by its internal identity, and shows by
-    ``proof`` that it holds the public one, which says what host names were granted.
+    A certificate of the edge opens no internal channel, so a gateway connects with its internal identity. It proves
+    with ``proof`` that it holds the public one, which contains the granted host names.
     """
     # 1. Gateways only, for gateways only.
     if requester.role is not Role.GATEWAY or requester.trust_domain != config.trust_domain:
@@ -138,7 +138,7 @@ def grant_edge_renewal(
         raise IssuanceRefused("the public certificate is not valid now", "enrol again with a join token")
     if purposes_of(current) != (Purpose.SERVER,):
         raise IssuanceRefused("this is not the public certificate of a server")
-    # 3. A certificate is public: only its key shows that the requester is its holder. The proof is of this request.
+    # 3. A certificate is public: only its key proves that the requester holds it. The proof covers this request.
     check_possession(current, csr_pem, proof)
     # 4. The names it has, and no other.
     profile = edge_server_profile(requester.role, config)
@@ -149,13 +149,13 @@ def grant_edge_renewal(
 def grant_job(
     requester: SpiffeId, wanted: str, csr_pem: bytes, lifetime: dt.timedelta | None, config: PkiConfig
 ) -> LeafRequest:
-    """For a JobManager: the identity of a driver or executor, without host names, for no longer than its profile."""
+    """Grant a JobManager an identity of a driver or executor, without host names, within its profile's lifetime."""
     # 1. JobManagers only.
     if requester.role is not Role.JOBMANAGER or requester.trust_domain != config.trust_domain:
         raise IssuanceRefused(f"{requester} may not ask for identities of jobs", "only a JobManager may")
     # 2. Identities of jobs only: a JobManager cannot make itself another process.
     spiffe_id = _of_job(wanted, config)
-    # 3. Shorter than the profile if it likes, never longer.
+    # 3. At most the profile's lifetime.
     profile = workload_profile(spiffe_id.role, config)
     if lifetime is not None and not MIN_LEAF_LIFETIME <= lifetime <= profile.lifetime:
         raise IssuanceRefused(
@@ -166,9 +166,9 @@ def grant_job(
 
 
 def grant_token(requester: SpiffeId, wanted: str, audience: Sequence[str], config: PkiConfig) -> TokenGrant:
-    """For a JobManager: a JWT-SVID of a driver or executor, for audiences that the gateway's policy gave to the job.
+    """Grant a JobManager a JWT-SVID of a driver or executor, for audiences that the gateway's policy gave to the job.
 
-    A JobManager can have any identity of a job certified, so that it is believed about audiences, too.
+    A JobManager can have any job identity certified, so it is trusted about audiences, too.
     """
     if requester.role is not Role.JOBMANAGER or requester.trust_domain != config.trust_domain:
         raise IssuanceRefused(f"{requester} may not ask for tokens of jobs", "only a JobManager may")
@@ -183,7 +183,7 @@ def check_newest(
     overlap: dt.timedelta,
     lost_at: dt.datetime | None = None,
 ) -> None:
-    """Refuse a certificate that was superseded longer ago than ``overlap``, or of which nobody knows whether it was.
+    """Refuse a certificate that was superseded longer ago than ``overlap``, or may have been.
 
     Args:
         shown: whose holder asks.

@@ -1,7 +1,7 @@
 """Proof of possession for a certificate that was not used in a handshake: a signature over the new request.
 
-The signature is over a text of its own kind, so that none made for another purpose passes for it, and over the whole
-request, so that it is good for the one new key only.
+The signed text has its own prefix, so that a signature for another purpose does not verify, and includes the whole
+request, so that it is valid for the one new key only.
 """
 
 from __future__ import annotations

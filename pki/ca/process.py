@@ -1,4 +1,4 @@
-"""The ``ca`` process: it holds the internal authority's key, as do others of the same home, and nobody else."""
+"""The ``ca`` process: only it and other ``ca`` processes of the same home hold the internal authority's key."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from sluice.pki.x509 import AuthorityKind
 _LOG = logging.getLogger(__name__)
 
 RENEWAL_CHECK_SECONDS = 2.0
-"""How often it is looked whether the CA's own identity is due: at once when another authority is to sign."""
+"""How often the CA checks whether its own identity is due, also after a change of the signing authority."""
 LISTS_CHECK_SECONDS = 60.0
 FOLLOWERS_CHECK_SECONDS = 1.0
-"""How soon the verbs of a rotation see what a process on another machine told."""
+"""How soon the verbs of a rotation see reports from other machines."""
 NOTES_CHECK_SECONDS = 5.0
-"""How soon the ledger has what was signed on this machine without the CA."""
+"""How soon the ledger includes what was signed on this machine without the CA."""
 
 
 async def run_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str) -> None:
@@ -49,7 +49,7 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
     """A running authority; yields its addresses once it takes requests.
 
     It issues its own identity, ``spiffe://<td>/ca/<name>``, and renews it at half of its life. Several may run in one
-    home, each with a name of its own.
+    home, each with its own name.
 
     Raises:
         StoreError: there is no internal authority with its key in ``home``, an address is taken, or another process
@@ -70,7 +70,7 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
                 _LOG.info("issued %s: %s", spiffe_id, reason)
 
         def refresh_lists() -> None:
-            # Everybody else gets them from here; this process and what shares its home get them as files.
+            # Other machines get them from here; processes of this home get them as files.
             push_crls(home, authority.refresh_lists(), dt.datetime.now(dt.UTC))
 
         authority.take_notes()

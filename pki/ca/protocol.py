@@ -37,17 +37,17 @@ ALPN = ("http/1.1",)
 MAX_REQUEST_BYTES = 128 << 10
 """Largest request body, in bytes."""
 MAX_TRUST_REQUEST_BYTES = 32 << 10
-"""Largest question about trust, in bytes: with what the processes of an identity have in memory."""
+"""Largest trust request, in bytes: it contains what the processes of an identity have in memory."""
 MAX_TOLD = 8
-"""Most processes of an identity whose reports come with a question; more are told as a number."""
+"""Most processes of an identity whose reports are in a trust request; more are only counted."""
 MAX_VERSION_CHARACTERS = 64
 MAX_NAME_CHARACTERS = 256
 MAX_ANSWER_BYTES = 6 << 20
 """Largest answer that a client reads, in bytes."""
 MAX_TRUST_ANSWER_BYTES = 12 << 20
-"""Largest answer about trust: the lists of both sides, each of at most ``MAX_CRL_BYTES``."""
+"""Largest trust answer: the CRLs of both sides, each of at most ``MAX_CRL_BYTES``."""
 TRUST_WAIT_SECONDS = 25.0
-"""How long a question about trust waits for a change."""
+"""How long a trust request waits for a change."""
 
 ERROR_STATUS: dict[type[SluiceError], int] = {
     CertificateRejected: 422,
@@ -62,7 +62,7 @@ ERROR_STATUS: dict[type[SluiceError], int] = {
     LedgerError: 503,
     AttestationUnavailable: 503,
 }
-"""The errors that a requester gets as they are, with their HTTP status; any other one is an internal error (500)."""
+"""The errors that a requester sees, with their HTTP status; any other one becomes an internal error (500)."""
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,7 +99,7 @@ class RenewRequest(_Body, frozen=True):
 
 
 class EdgeRenewRequest(_Body, frozen=True):
-    """``chain_pem`` is the present public certificate, with its authority; ``proof`` its key's word for the request."""
+    """``chain_pem`` is the present public certificate, with its authority; ``proof``: its key signed the request."""
 
     chain_pem: str
     csr_pem: str
@@ -115,7 +115,7 @@ class JobRequest(_Body, frozen=True):
 
 
 class TokenRequest(_Body, frozen=True):
-    """A JWT-SVID of a job's process; ``owner`` of the job goes into it, for those who take it."""
+    """A JWT-SVID of a job's process; the token contains the job's ``owner``."""
 
     spiffe_id: Annotated[str, msgspec.Meta(max_length=MAX_SPIFFE_ID_BYTES)]
     audience: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_AUDIENCES)]
@@ -132,7 +132,7 @@ class SignedToken(_Body, frozen=True):
 
 
 class TokenKeysAnswer(_Body, frozen=True):
-    """The keys of JWT-SVIDs, public: ``jwks`` as a SPIFFE bundle. ``issuer``: of OpenID Connect; empty: none."""
+    """The public keys of JWT-SVIDs: ``jwks`` as a SPIFFE bundle. ``issuer``: of OpenID Connect; empty: none."""
 
     jwks: str
     issuer: str = ""
@@ -157,7 +157,7 @@ class RevokedAnswer(_Body, frozen=True):
 
 
 class AuthorityAnswer(_Body, frozen=True):
-    """The trust anchors: worth nothing until their fingerprint is compared."""
+    """The trust anchors: not trusted before their fingerprint is compared."""
 
     ca_pem: str
 
@@ -166,7 +166,7 @@ class TrustRequest(_Body, frozen=True):
     """Asks for trust anchors and CRLs, and reports those in use. The client certificate identifies the requester.
 
     ``known`` is the version of an earlier answer; empty: answer at once. ``in_use`` are the reports of the processes
-    that use this identity, ``unreadable`` how many more there are of which nothing is known.
+    that use this identity, ``unreadable`` how many more there are without a readable report.
     """
 
     known: Annotated[str, msgspec.Meta(max_length=MAX_VERSION_CHARACTERS)] = ""
@@ -175,9 +175,9 @@ class TrustRequest(_Body, frozen=True):
 
 
 class TrustSide(_Body, frozen=True):
-    """What is to be trusted of one side: its anchors, of which the first signs now, and their revocation lists.
+    """The trust of one side: its anchors, of which the first signs now, and their CRLs.
 
-    ``crl_pem`` is empty while no list was signed.
+    ``crl_pem`` is empty while no CRL was signed.
     """
 
     ca_pem: str
@@ -185,7 +185,7 @@ class TrustSide(_Body, frozen=True):
 
 
 class TrustAnswer(_Body, frozen=True):
-    """What is to be trusted now, or, when ``internal`` is missing, that nothing changed.
+    """The current trust; without ``internal``: nothing changed.
 
     ``version`` changes with the content; ``edge`` is for gateways only.
     """
@@ -196,7 +196,7 @@ class TrustAnswer(_Body, frozen=True):
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Why not: ``title`` is the name of the error."""
+    """An error: ``title`` is its name."""
 
     status: int
     title: str

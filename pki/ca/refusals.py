@@ -1,8 +1,8 @@
 """Renewals refused because a newer certificate exists, for doctor and the dashboard: ``<pki>/ca/superseded.json``.
 
-The ledger has each of them for good. This file has what needs attention still: doctor, the dashboard and the page of
-certificates read it. An entry needs no attention any more once the certificate that was shown is revoked (with reason
-``superseded`` when it was a harmless copy), or some days after it was shown last.
+The ledger keeps all of them. This file has those that still need attention, for doctor, the dashboard and the page of
+certificates. An entry is done once the shown certificate is revoked (with reason ``superseded`` when it was a harmless
+copy), or some days after it was last shown.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _LOG = logging.getLogger(__name__)
 
 REFUSALS_FILE = "superseded.json"
 MAX_REFUSALS = 1000
-"""Certificates remembered, the ones shown last."""
+"""Most certificates remembered, the latest ones."""
 MAX_FILE_BYTES = 2 << 20
 ATTENTION = dt.timedelta(days=7)
-"""How long after it was shown last a superseded certificate needs attention."""
+"""How long a superseded certificate needs attention after it was last shown."""
 RECORD_AGAIN = dt.timedelta(hours=1)
-"""A certificate that is shown again and again is recorded no more often."""
+"""Shortest time between two records of one certificate."""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,7 +43,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     last: dt.datetime
 
     def describe(self) -> str:
-        """In a sentence, for people."""
+        """The refusal in a sentence."""
         return (
             f"an older certificate of {self.identity} (serial {self.serial}) was shown for renewal at "
             f"{self.last:%Y-%m-%d %H:%M} UTC although {self.newest} is the newest: two have this identity"
@@ -51,7 +51,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Refusals:
-    """The file of one home, for its authorities: each writes in its turn at the ledger."""
+    """The file of one home; its authorities write it in their turn at the ledger."""
 
     def __init__(self, pki: Path) -> None:
         self._path = refusals_path(pki)
@@ -60,7 +60,7 @@ class Refusals:
         self._read_again()
 
     def add(self, refusal: Refusal) -> bool:
-        """Take in one more; returns whether it is to be recorded, being the first for a while.
+        """Add a refusal; returns whether to record it in the ledger, because it is the first for a while.
 
         Raises:
             StoreError: it cannot be written.
@@ -79,13 +79,13 @@ class Refusals:
         return True
 
     def _read_again(self) -> None:
-        """What another authority of the home has added counts, too."""
+        """Read the file again: another authority of the home may have added entries."""
         stamp = file_stamp(self._path)
         if stamp == self._stamp:
             return
         try:
             self._known = {(each.authority, each.serial): each for each in _read(self._path)}
-        except StoreError as error:  # no reason not to issue: the ledger has what was in it
+        except StoreError as error:  # issuing can go on: the ledger has the content
             _LOG.error("the record of refused certificates is lost: %s", error)
         self._stamp = stamp
 
@@ -101,7 +101,7 @@ def refusals_path(pki: Path) -> Path:
 
 
 def needing_attention(home: Home, now: dt.datetime) -> tuple[Refusal, ...]:
-    """What somebody should look at, the latest first; nothing where no online authority has run.
+    """The refusals that need attention, the latest first; none where no online authority has run.
 
     Raises:
         StoreError: the file, or the record of revocations, is damaged.

@@ -40,13 +40,13 @@ def in_home(
         if identity is None or _identity_in(directory) == identity:
             try:
                 found = list(in_directory(home, directory, now, serial=serial))
-            except StoreError as error:  # one damaged directory is no reason to keep what is wanted
+            except StoreError as error:  # one damaged directory must not prevent the revocation
                 _LOG.warning("%s is left out: %s", directory, error)
                 continue
             for kind, target in found:
                 seen.add(target.serial)
                 yield kind, target
-    # What went elsewhere: by request, into directories and stores outside the home; to other machines by the ledger.
+    # Elsewhere: exported directories and stores outside the home; other machines, by the ledger.
     for kind, target in chain(
         _outside(home, now, identity=identity, serial=serial),
         unexpired_certificates(home.pki, now, identity=identity, serial=serial),
@@ -64,7 +64,7 @@ def _outside(home: Home, now: dt.datetime, *, identity: SpiffeId | None, serial:
             yield each.authority, each.target()
     for directory in outside.directories():
         if identity is None or _identity_in(directory) == identity:
-            # Its earlier certificates too; one that somebody else certified meanwhile is theirs to revoke.
+            # Its earlier certificates too; one of another authority must be revoked there.
             with contextlib.suppress(StoreError, CertificateRejected):
                 yield from in_directory(home, directory, now, serial=serial)
     if identity is None:
@@ -81,7 +81,7 @@ def _outside(home: Home, now: dt.datetime, *, identity: SpiffeId | None, serial:
 def in_directory(home: Home, directory: Path, now: dt.datetime, *, serial: int | None = None) -> Iterator[Found]:
     """The certificate in an identity directory, and those that it replaced: their keys may have been stolen.
 
-    A replaced one whose authority a rotation has ended is left out: nobody trusts it any more.
+    Without replaced ones of an authority that is no longer trusted.
     """
     current = read_certificates(directory / CHAIN_FILE)[0]
     for leaf in (current, *previous_certificates(directory)):
@@ -98,7 +98,7 @@ def fingerprints(home: Home, directory: Path | None = None) -> Iterator[tuple[in
             for certificate in (*read_certificates(each / CHAIN_FILE)[:1], *previous_certificates(each)):
                 yield certificate.serial_number, certificate.fingerprint(hashes.SHA256()).hex()
     if ledger_path(home.pki).exists():
-        # What was signed by hand a moment ago is still a note.
+        # Recent offline certificates are still notes.
         for record in chain(read_ledger(ledger_path(home.pki)), IssuanceNotes(home.pki).records()):
             if record.serial and record.certificate:
                 yield int(record.serial, 16), record.certificate

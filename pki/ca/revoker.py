@@ -1,7 +1,7 @@
 """Revokes leaves on behalf of administrators, at the request of the auth service only.
 
-Whoever may ask can have connections ended and renewals refused. It gets no certificate and no key by it, and what it
-asked for is in the log of the authority (docs/adr/0062-*).
+The auth service can end connections and block renewals this way, but gets no certificate and no key. The log of the
+authority shows each request (docs/adr/0062-*).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Revoker:
-    """Revokes leaves that this authority knows; not for several threads at once."""
+    """Revokes leaves that this authority knows; not thread-safe."""
 
     def __init__(self, home: Home, config: PkiConfig, *, clock: Callable[[], dt.datetime] = utc_now) -> None:
         self._home = home
@@ -30,17 +30,17 @@ class Revoker:
         self._store = RevocationStore(home.pki, config, clock=clock)
 
     def revoke(self, requester: SpiffeId, serial: int, reason: Reason, by: str) -> RevokedAnswer:
-        """Revoke the certificate with this number, and put the new list into every identity directory of the home.
+        """Revoke the certificate with this number, and install the new CRL in every identity directory of the home.
 
         Args:
             requester: the authenticated requester; only an auth service is allowed.
-            by: for whom, by the requester's word.
+            by: the administrator, as named by the requester.
 
         Raises:
-            PeerRefused: somebody else asks.
-            CertificateUnknown: no certificate like that lives.
-            IssuanceRefused: it is the authority's own, without which nothing could be put right.
-            CertificateRejected: the reason is none for a leaf.
+            PeerRefused: the requester is not an auth service.
+            CertificateUnknown: there is no such unexpired certificate.
+            IssuanceRefused: it is the authority's own certificate, which is needed to recover.
+            CertificateRejected: the reason is not allowed for a leaf.
         """
         if requester.role is not Role.AUTH:
             raise PeerRefused(f"{requester} may not have certificates revoked")
@@ -52,14 +52,14 @@ class Revoker:
                 "`sluice pki revoke SERIAL --authority …` revokes what is not known",
             )
         kind, target = found
-        # What the ACME server issued has host names for an identity.
+        # Certificates of the ACME server have host names as their identity.
         if target.identity.startswith("spiffe://") and SpiffeId.parse(target.identity).role is Role.CA:
             raise IssuanceRefused(
                 "the authority's own certificate is not revoked from a page", f"sluice pki revoke {serial:x}"
             )
         added = self._store.revoke(kind, [target], reason)
         push_crls(self._home, self._store.lists(), now)
-        # What somebody else says of `by` is printed as Python would write it: no line of the log is theirs.
+        # `by` comes from outside: printed with repr, so that it cannot forge a log line.
         _LOG.warning("revoked %s, serial %x, %s: %s asked for %r", target.identity, serial, reason, requester, by)
         known = dict(fingerprints(self._home))
         return RevokedAnswer(

@@ -104,7 +104,7 @@ _Handler = Callable[[web.BaseRequest], Awaitable[msgspec.Struct | bytes]]
 
 
 class _MalformedRequest(PkiError):
-    """Not a request of ours: answered with its status."""
+    """An invalid request, answered with this status."""
 
     def __init__(self, status: int, what: str) -> None:
         super().__init__(what)
@@ -114,9 +114,9 @@ class _MalformedRequest(PkiError):
 class CaServer:
     """Serves one :class:`OnlineAuthority`.
 
-    ``clock`` (monotonic seconds) counts for the rate limits; ``subscribers`` records requests for trust. Without
-    ``revoker`` nothing is revoked from here. ``attestors`` verify those who enrol without a join token, by the names
-    that requests say.
+    ``clock`` (monotonic seconds) is for the rate limits; ``subscribers`` records requests for trust. Without
+    ``revoker``, requests to revoke are refused. ``attestors`` verify requesters without a join token; requests name the
+    attestor.
     """
 
     def __init__(
@@ -175,11 +175,11 @@ class CaServer:
         return await self._mutual.start(host, port), await self._enrolment.start(host, enrolment_port)
 
     async def call(self, function: Callable[[], _Result]) -> _Result:
-        """Run ``function`` where the authority is used, so that it is alone with it."""
+        """Run ``function`` in the authority's thread, so that nothing else uses the authority meanwhile."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, function)
 
     async def close(self) -> None:
-        """Stop listening, and wait for what is being issued."""
+        """Stop listening, and wait for running issuances."""
         await self._trust.close()
         await self._enrolment.close()
         await self._mutual.close()
@@ -278,7 +278,8 @@ class CaServer:
         asked = await _read(request, RevokeRequest)
 
         def revoke() -> RevokedAnswer:
-            # In one turn: what another authority is about to issue is in the ledger, or sees the revocation.
+            # In one turn: another authority's certificate is either in the ledger already, or its issuance sees the
+            # revocation.
             with self._authority.turn():
                 self._authority.require_newest(current)
                 return revoker.revoke(peer, int(asked.serial, 16), asked.reason, asked.by)
@@ -354,7 +355,7 @@ async def _read(request: web.BaseRequest, kind: type[_Request], limit: int = MAX
     try:
         return msgspec.json.decode(body, type=kind)
     except DAMAGED_JSON as error:
-        # The message names fields and types, never values: a token does not get into it.
+        # The message names fields and types, never values, so it contains no token.
         raise _MalformedRequest(400, f"not a request of this route: {error}") from error
 
 

@@ -1,7 +1,7 @@
 """``<pki>/ca/followers….json``: trust subscribers on other machines, for rotations and for the next ``ca`` process.
 
-Each ``ca`` process writes a file of its own: soon when something else than a time has changed, otherwise now and then.
-Of an identity that has asked several, the last question counts.
+Each ``ca`` process writes its own file: soon after a change of anything but times, otherwise rarely. If an identity has
+asked several authorities, the latest request counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WRITE_SECONDS = 10.0
 
 
 def subscribers_path(pki: Path, name: str = DEFAULT_NAME) -> Path:
-    """Where the subscribers of the authority ``name`` are written down."""
+    """The file with the subscribers of the authority ``name``."""
     return ledger_path(pki).parent / ("followers.json" if name == DEFAULT_NAME else f"followers-{name}.json")
 
 
@@ -48,7 +48,7 @@ def read_subscribers(pki: Path) -> SubscriberRecord:
 
 
 def latest(records: Sequence[SubscriberRecord]) -> SubscriberRecord:
-    """What several authorities have heard: of each identity what it said last."""
+    """Merge the records of several authorities: the latest request of each identity."""
     known: dict[str, TrustSubscriber] = {}
     for each in (one for record in records for one in record.subscribers):
         if each.identity not in known or known[each.identity].heard_at < each.heard_at:
@@ -79,13 +79,13 @@ class SubscriberFile:
         self._written: SubscriberRecord | None
         loaded, self._written = self._load()
         self.subscribers = TrustSubscribers(loaded, clock=clock)
-        """Those of the file, to begin with."""
+        """The subscribers, at first those of the file."""
 
     def keep(self, *, at_once: bool = False) -> bool:
-        """Write what has changed, as far as it is time for that; returns whether anything was written.
+        """Write changes if it is time to; returns whether it wrote.
 
         Raises:
-            StoreError: it cannot be written; it is tried again next time.
+            StoreError: it cannot be written; the next call tries again.
         """
         record, changes = self.subscribers.record()
         now = self._clock()
@@ -99,11 +99,11 @@ class SubscriberFile:
         return True
 
     def _load(self) -> tuple[SubscriberRecord, SubscriberRecord | None]:
-        """What to begin with, and what is in the file; None: nothing that can be read."""
+        """The initial record, and the content of the file; None: nothing readable."""
         try:
             found = _read(self._path)
         except StoreError as error:
-            # Running subscribers report again at once; until all had time for that, the record is marked incomplete.
+            # Running subscribers report again at once; until all have had time to, the record is marked incomplete.
             _LOG.error("the record of trust subscribers is lost: %s", error)
             return SubscriberRecord(incomplete_at=self._clock()), None
         return found, found

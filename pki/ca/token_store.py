@@ -1,8 +1,8 @@
 """Join tokens on disk: one small file each (0600), made by `sluice pki token create`, removed once used or expired.
 
-Whether a token was used is not written here: the ledger says so, in the same record that says what was issued for it.
-What was answered is kept beside them, in ``used``, until the token would have expired: the requester may not have
-received it, and asks another authority of the home.
+Only the ledger records that a token was used, in the record of the issued certificate. The answers are kept beside the
+tokens, in ``used``, until the token would have expired: a requester that did not receive its answer may ask another
+authority of the home.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from sluice.pki.x509 import DAMAGED_JSON
 
 MAX_RECORD_BYTES = 64 << 10
 MAX_TOKENS = 5000
-"""Tokens outstanding at a time."""
+"""Most outstanding tokens."""
 
 
 class UsedToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A token with the chain that was, or was about to be, issued for it: the ledger says whether it was."""
+    """A token with the chain that was, or was about to be, issued for it: the ledger knows which."""
 
     record: TokenRecord
     chain_pem: str
@@ -45,7 +45,7 @@ class TokenStore:
         self._used = self._directory / "used"
 
     def add(self, record: TokenRecord, *, now: dt.datetime) -> None:
-        """Keep ``record``; those that have expired go."""
+        """Store ``record``, and remove expired ones."""
         make_private_directory(self._directory)
         with locked(self._directory):
             remove_leftovers(self._directory)
@@ -55,27 +55,27 @@ class TokenStore:
             write_secret(self._path(record.id), msgspec.json.encode(record))
 
     def find(self, token: JoinToken) -> TokenRecord | None:
-        """What is kept of ``token``; None when nothing is."""
+        """The record of ``token``; None: there is none."""
         path = self._path(token.id)
         if not path.exists():
             return None
         return decode_record(read_secret(path, MAX_RECORD_BYTES), str(path))
 
     def remember(self, used: UsedToken) -> None:
-        """Have on the disk what is about to be answered; raises :class:`StoreError`."""
+        """Store the answer before it is sent; raises :class:`StoreError`."""
         make_private_directory(self._directory)
         make_private_directory(self._used)
         write_secret(self._used / f"{used.record.id}.json", msgspec.json.encode(used))
 
     def used(self, token: JoinToken) -> UsedToken | None:
-        """What was remembered for ``token``; None: nothing that can be read."""
+        """The stored answer for ``token``; None: nothing readable."""
         path = self._used / f"{token.id}.json"
         if not path.exists():
             return None
         return _used(path)
 
     def remove(self, identifier: str) -> None:
-        """Forget a token that was used: tidiness only, the ledger keeps it from being used again."""
+        """Remove a used token: only a cleanup, because the ledger prevents its reuse."""
         with contextlib.suppress(OSError):
             self._path(identifier).unlink(missing_ok=True)
             sync_directory(self._directory)

@@ -1,7 +1,7 @@
 """Processes on other machines that subscribe to trust, and the trust that they report to have loaded. No I/O.
 
-Each question about trust comes with it (``TrustRequest``). It decides about nothing but how far a
-rotation may go: who lies about itself is cut off by its own lie, and nobody can speak for another.
+Each trust request contains such a report (``TrustRequest``). The reports only decide how far a rotation may go: a
+process that lies cuts off only itself, and none can report for another.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.trust import TrustReport
 
 MAX_SUBSCRIBERS = 2048
-"""Most identities that are remembered; those whose certificate has expired make room."""
+"""Most identities that are remembered; those with an expired certificate are dropped first."""
 
 _Time = Annotated[dt.datetime, msgspec.Meta(tz=True)]
 
 
 class TrustSubscriber(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One identity: the last question it asked.
+    """One identity and its latest request.
 
-    ``serial`` (hexadecimal) and ``not_after`` are of the certificate that proved it then, ``address`` is where it came
-    from. ``in_use`` and ``unreadable`` are as it told them.
+    ``serial`` (hexadecimal) and ``not_after`` are of its certificate then, ``address`` is its origin. ``in_use`` and
+    ``unreadable`` are from the request.
     """
 
     identity: Annotated[str, msgspec.Meta(max_length=2048)]
@@ -42,7 +42,7 @@ class TrustSubscriber(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class SubscriberRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All of them. ``incomplete_at``: when one was last left out, or all before were lost."""
+    """All subscribers. ``incomplete_at``: when one was last left out, or earlier ones were lost."""
 
     subscribers: Annotated[tuple[TrustSubscriber, ...], msgspec.Meta(max_length=MAX_SUBSCRIBERS)] = msgspec.field(
         default=(), name="followers"
@@ -51,7 +51,7 @@ class SubscriberRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class TrustSubscribers:
-    """Remembers the last question of each identity; for several threads."""
+    """Remembers the latest request of each identity; thread-safe."""
 
     def __init__(
         self, record: SubscriberRecord | None = None, *, clock: Clock = utc_now, most: int = MAX_SUBSCRIBERS
@@ -65,12 +65,12 @@ class TrustSubscribers:
         self._lock = threading.Lock()
 
     def heard(self, peer: SpiffeId, certificate: x509.Certificate, address: str, asked: TrustRequest) -> None:
-        """Take in what ``peer`` told over a connection from ``address`` that it proved with ``certificate``.
+        """Record the request of ``peer``, which connected from ``address`` with ``certificate``.
 
         When too many are known already, it is left out, and the record says that it is not complete.
 
         Raises:
-            PeerRefused: a report is of somebody else.
+            PeerRefused: a report is of another identity.
         """
         name = str(peer)
         if any(report.identity != name for report in asked.in_use):
@@ -96,7 +96,7 @@ class TrustSubscribers:
                 self._changes += 1
 
     def record(self) -> tuple[SubscriberRecord, int]:
-        """All whose certificate has not expired; and a number that changes with more than the time they were heard."""
+        """The subscribers with unexpired certificates, and a number that grows when anything but a time changes."""
         with self._lock:
             self._forget_expired(self._clock())
             return SubscriberRecord(
@@ -114,5 +114,5 @@ class TrustSubscribers:
 
 
 def expired(subscribers: Iterable[TrustSubscriber], now: dt.datetime) -> list[str]:
-    """The identities of those whose certificate does not count any more."""
+    """The identities whose certificate has expired."""
     return [each.identity for each in subscribers if each.not_after < now]

@@ -1,7 +1,7 @@
 """The authority's side of a long poll: clients wait for changed trust anchors and CRLs. No HTTP.
 
-An identity has one place to wait; who asks again takes the place over from its earlier question. So a peer whose
-connection broke is not kept from waiting anew, and nobody can take the places of others.
+An identity has one place to wait; a new request takes it over from the earlier one. So a peer whose connection broke
+can wait again, and nobody can take the places of others.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from sluice.pki.errors import RateLimited
 _LOG = logging.getLogger(__name__)
 
 MAX_WAITERS = 2048
-"""Identities that wait at a time; more are told to come back, soon enough to hear of a revocation in time."""
+"""Most waiting identities; more are told to come back, soon enough to learn of a revocation in time."""
 COME_BACK_SECONDS = 2.0
 LOOK_SECONDS = 0.5
-"""How often it is looked for a change while somebody waits."""
+"""How often to check for a change while somebody waits."""
 
 
 class View(enum.Enum):
-    """How much of the trust somebody is told."""
+    """Which part of the trust a requester gets."""
 
     MEMBER = "member"
     GATEWAY = "gateway"
@@ -42,7 +42,7 @@ ReadTrust = Callable[[], Awaitable[tuple[TrustSide, TrustSide | None]]]
 
 @dataclass(frozen=True, slots=True)
 class _Rendered:
-    """An answer, encoded once for everybody."""
+    """An answer, encoded once for all requesters."""
 
     answer: TrustAnswer
     body: bytes
@@ -64,7 +64,7 @@ class _Waiter:
 
 
 class TrustWatch:
-    """Answers questions about trust at once when there is news, else when there is; belongs to one event loop."""
+    """Answers trust requests at once if something is new, else after the next change; belongs to one event loop."""
 
     def __init__(
         self,
@@ -84,11 +84,11 @@ class TrustWatch:
 
     @property
     def waiting(self) -> int:
-        """How many wait now."""
+        """The number of waiting requests."""
         return len(self._waiters)
 
     async def poll(self, who: str, view: View, known: str) -> bytes:
-        """The answer for ``who`` as JSON: at once when ``known`` is not the present version, else after a change.
+        """The answer for ``who`` as JSON: at once if ``known`` is not the current version, else after a change.
 
         Raises:
             RateLimited: too many wait already.

@@ -55,19 +55,19 @@ from sluice.pki.x509 import (
 )
 
 IDENTITY_BYTES = 64 << 10
-"""Space for a new generation of an identity, in bytes; without it none is asked for."""
+"""Disk space for a new generation of an identity, in bytes; without it none is requested."""
 
 BOTH = (Purpose.CLIENT, Purpose.SERVER)
-"""What a process is in handshakes."""
+"""The purposes of a process certificate."""
 SERVER_ONLY = (Purpose.SERVER,)
-"""What a public certificate is for."""
+"""The purposes of a public certificate."""
 
 
 class PendingKeys:
-    """Keys whose requests may have been answered without the answer getting here; for one thread at a time.
+    """Keys whose requests may have been answered although the answer was lost; for one thread at a time.
 
-    Whoever enrols again with the same key and join token gets the certificate that was issued for them already. Keys
-    are kept in memory alone: nobody but the process that made them has them.
+    Enrolling again with the same key and join token returns the certificate that was issued already. Keys are only in
+    the memory of the process that made them.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class PendingKeys:
         return self._kept[asked]
 
     def clear(self) -> None:
-        """There was an answer."""
+        """Forget the keys: there was an answer."""
         self._kept = {}
 
     def __repr__(self) -> str:
@@ -116,15 +116,15 @@ def enrol(
         pending: the keys of earlier attempts, so that one whose answer was lost did not use the token up.
 
     Raises:
-        EnrolmentRefused: the token is no token, was used, has expired, or is for another name.
+        EnrolmentRefused: the token is invalid, was used, has expired, or is for another name.
         CertificateRejected: the names are not the token's.
         CaUnavailable: no answer, or the server's certificate does not match the token.
     """
     token = JoinToken.parse(token_text)
-    # 1. The anchors come over a connection that proves nothing; their fingerprint proves them.
+    # 1. The anchors come over an unverified connection; their fingerprint proves them.
     answer = call(address, unverified_client_context(), AUTHORITY_PATH, None, AuthorityAnswer)
     anchor = _matching(answer.ca_pem, token)
-    # 2. With them the server can be verified, and only then it gets to see the token.
+    # 2. The anchors verify the server, and only then the token is sent.
     trust_domain = trust_domain_of(anchor)
     context = enrolment_client_context(to_pem(anchor), server_policy(Channel.ENROLMENT, trust_domain))
     spiffe_id = SpiffeId.process(trust_domain, role, name)
@@ -161,7 +161,7 @@ def enrol_attested(  # noqa: PLR0917  in the order of the wire: where, whom to t
             role ``ca``.
 
     Raises:
-        EnrolmentRefused: the evidence proves nothing, or not somebody who may have this identity.
+        EnrolmentRefused: the evidence proves nothing, or its holder may not have this identity.
         CertificateRejected: the names are not those that come with the identity.
         CaUnavailable: no answer, the server is not trusted, or it cannot verify anybody now.
     """
@@ -247,12 +247,12 @@ _TRUST_LIMITS = ExchangeLimits(
 
 
 async def fetch_trust(identity: TlsIdentity, address: Address, asked: TrustRequest = _NOTHING_KNOWN) -> TrustAnswer:
-    """What is to be trusted, once its version is not the known one; or, after a while, that nothing changed.
+    """The trust, as soon as its version is not the known one; or, after a while, that nothing changed.
 
     Args:
         identity: of the requester; any process that the online authority renews.
         address: of the mutual TLS port.
-        asked: what is known, and what is in use.
+        asked: the known version, and the trust in use.
 
     Raises:
         CaUnavailable: no answer, too large an answer, or not from the online authority.
@@ -288,7 +288,7 @@ def _matching(ca_pem: str, token: JoinToken) -> x509.Certificate:
 
 
 def checked_chain(answer: SignedChain, expected: SpiffeId, purposes: tuple[Purpose, ...]) -> SignedChain:
-    """What came back must be a chain for just this identity and use: nothing else is written anywhere."""
+    """Check that the answer is a chain for exactly this identity and use; nothing else is written."""
     try:
         leaf, *rest = x509.load_pem_x509_certificates(answer.chain_pem.encode())
         anchors = x509.load_pem_x509_certificates(answer.ca_pem.encode())
@@ -296,5 +296,5 @@ def checked_chain(answer: SignedChain, expected: SpiffeId, purposes: tuple[Purpo
         if purposes_of(leaf) != purposes:
             raise CertificateRejected(f"the certificate is not for use as {' and '.join(purposes)}")
     except (PkiError, *DAMAGED) as error:
-        raise CaUnavailable(f"the authority answered with something else than was asked for: {error}") from error
+        raise CaUnavailable(f"the authority did not answer with what was requested: {error}") from error
     return answer

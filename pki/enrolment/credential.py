@@ -1,4 +1,4 @@
-"""How a process proves who it is while it has no certificate: the interface, and what it asks for."""
+"""The interface of credentials: how a process without a certificate proves its identity, and what it requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.pki.spiffe_id import SpiffeId
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The identity to be enrolled, and where it goes."""
+    """The identity to enrol, and its directory."""
 
     directory: Path
     spiffe_id: SpiffeId
@@ -28,13 +28,13 @@ class JoinCredential(Protocol):
 
     @property
     def present(self) -> bool:
-        """Whether there is one now."""
+        """Whether the credential exists now."""
 
     def enrol(self, address: CaAddress, wanted: Wanted) -> None:
         """Have ``wanted`` certified for a new key, and written to its directory.
 
         Raises:
-            EnrolmentRefused: the credential is missing or not good.
+            EnrolmentRefused: the credential is missing or not valid.
             CertificateRejected: it is for other names.
-            CaUnavailable: no answer from a trusted authority; the credential stays good.
+            CaUnavailable: no answer from a trusted authority; the credential stays valid.
         """

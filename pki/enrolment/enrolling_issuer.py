@@ -1,4 +1,4 @@
-"""Obtains a process's own identity from an authority elsewhere: first with a credential, then by renewal."""
+"""Obtains a process's own identity from a remote authority: first with a credential, then by renewal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def usable(directory: Path, spiffe_id: SpiffeId, now: dt.datetime) -> IdentityMa
 class EnrollingIssuer:
     """A ``DirectoryIssuer`` for the identity of a process, which the authority certifies.
 
-    What is usable is renewed by itself; nothing usable needs a credential, good for just these names.
+    A usable identity is renewed with itself; without one, a credential for exactly these names is needed.
 
     Args:
         locate: where the authorities are.
@@ -45,7 +45,7 @@ class EnrollingIssuer:
     edge_server = False
     """Whether the credential is for a public certificate."""
     renews = True
-    """Whether a usable certificate is good for the next one."""
+    """Whether a usable certificate is enough to get the next one."""
 
     def __init__(
         self,
@@ -73,17 +73,17 @@ class EnrollingIssuer:
         """Renew the identity, or enrol it, as :meth:`sluice.pki.issuing.issuer.DirectoryIssuer.issue_to`.
 
         Raises:
-            EnrolmentRefused: nothing usable is there, and the credential is missing or not good.
-            CertificateSuperseded: what is there is not the newest of the identity, and there is no credential.
-            CaUnavailable: the authority cannot be reached; a token stays good.
+            EnrolmentRefused: there is no usable identity, and the credential is missing or not valid.
+            CertificateSuperseded: the certificate here is not the newest of the identity, and there is no credential.
+            CaUnavailable: the authority cannot be reached; a token stays valid.
         """
         _refuse_lifetime(spiffe_id, lifetime)
         if self.renews and usable(directory, spiffe_id, self._clock()) is not None:
             try:
                 self._renew(directory)
             except CertificateSuperseded:
-                # What is here is not the newest: a token made since then says that it is to be enrolled anew. A pod
-                # proves itself anew. The authority has recorded that somebody showed what is superseded, in any case.
+                # The certificate here is not the newest: a new token means to enrol again, and a pod proves itself
+                # again. In any case the authority has recorded that somebody showed a superseded certificate.
                 if (again := self._credentials.get(spiffe_id)) is None or not again.present:
                     raise
                 _LOG.warning("enrolling %s again: its certificate was superseded", spiffe_id)
@@ -103,13 +103,13 @@ class EnrollingIssuer:
 
 
 class EdgeEnrollingIssuer(EnrollingIssuer):
-    """As its base, for a gateway's public certificate: the internal identity of the gateway asks for its renewal.
+    """An issuer of a gateway's public certificate: the internal identity of the gateway requests its renewal.
 
     Args:
         internal: the directory of that identity.
         locate: where the authorities are.
         credentials: the one for the public certificate.
-        algorithm: of the keys made here, as far as browsers take it.
+        algorithm: of the keys made here, if browsers support it.
         clock: the present, in UTC.
     """
 
@@ -135,9 +135,9 @@ class EdgeEnrollingIssuer(EnrollingIssuer):
 
 
 class AttestingIssuer(EnrollingIssuer):
-    """As its base, for the driver or an executor of a job in a pod: each certificate is had by its credential.
+    """An issuer for the driver or an executor of a job in a pod: each certificate needs the credential.
 
-    The authority renews no certificate of a job by itself, so that a job does not outlive its pods.
+    The authority does not renew a job's certificate with itself, so that a job does not outlive its pods.
     """
 
     renews = False

@@ -28,7 +28,7 @@ _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class ExchangeLimits:
-    """How long an exchange may take, in seconds, and how large its answer may be, in bytes."""
+    """Limits of an exchange: its time in seconds, and the size of its answer in bytes."""
 
     connect: float = 10.0
     read: float = 10.0
@@ -41,7 +41,7 @@ DEFAULT_LIMITS = ExchangeLimits()
 
 
 def mutual_context(identity: TlsIdentity) -> ssl.SSLContext:
-    """For dialing the online authority's mutual TLS port as ``identity``."""
+    """A context to connect to the online authority's mutual TLS port as ``identity``."""
     return identity.client_context(server_policy(Channel.CA, identity.spiffe_id.trust_domain), alpn=ALPN)
 
 
@@ -52,7 +52,7 @@ def call(
     body: msgspec.Struct | None,
     answer: type[_Answer],
 ) -> _Answer:
-    """As :func:`exchange`, blocking: for threads without an event loop."""
+    """A blocking :func:`exchange`, for threads without an event loop."""
     return asyncio.run(exchange(address, context, path, body, answer))
 
 
@@ -69,7 +69,7 @@ async def exchange(  # noqa: PLR0917  in the order of the wire: where, how, what
     Raises:
         CaUnavailable: no answer, too large an answer, or not from the online authority.
         RateLimited: too many requests; come back later.
-        PkiError: what the authority says is wrong, as it raised it.
+        PkiError: the error that the authority raised.
     """
     host, port = address
     method: Literal["GET", "POST"] = "GET" if body is None else "POST"

@@ -1,9 +1,9 @@
-"""Asks one online authority after the other, until one answers.
+"""Tries one online authority after the other until one answers.
 
 Every request may be repeated at another authority of the same home: an enrolment with the same key gets the same
-certificate, a renewal or the identity of a job another one of which the last counts, a revocation changes nothing the
-second time. What an authority refuses, the others would refuse too: only one that does not answer, or cannot record
-what it would issue, is passed over.
+certificate; a renewal or a job's identity gets a new one, of which the last is valid; a second revocation changes
+nothing. What one authority refuses, the others would refuse too, so only an authority that does not answer, or cannot
+record an issuance, is skipped.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from sluice.pki.ca import MAX_AUTHORITIES, CaAddress
 from sluice.pki.errors import CaUnavailable, LedgerError
 
 Locate = Callable[[], Sequence[CaAddress]]
-"""Where the authorities are now, the preferred one first; asked before each attempt."""
+"""Returns the current addresses of the authorities, the preferred one first; called before each attempt."""
 AVOID_SECONDS = 30.0
-"""How long an authority that did not answer is asked last: one whose machine is gone costs 10 seconds each time."""
+"""How long an authority that did not answer is tried last: a lost machine costs 10 seconds each time."""
 MAX_TRIES = 2 * MAX_AUTHORITIES
-"""Most authorities that one request is sent to."""
+"""Most authorities tried for one request."""
 
 _Answer = TypeVar("_Answer")
 _PASSED_OVER = (CaUnavailable, LedgerError)
 
 
 class Failover:
-    """The authorities of one client, with what it knows about them; for several threads.
+    """The authorities of one client, and their recent failures; thread-safe.
 
     Args:
         locate: where they are.
@@ -40,10 +40,10 @@ class Failover:
         self._failed: dict[CaAddress, float] = {}
 
     def in_order(self) -> list[CaAddress]:
-        """In the order in which they are to be asked: those last that did not answer lately, the latest at the end.
+        """The authorities in the order to try: recently failed ones last, the latest failure at the end.
 
         Raises:
-            CaUnavailable: nobody knows of any.
+            CaUnavailable: none is known.
         """
         known, now = list(self._locate()), self._clock()
         if not known:
@@ -52,15 +52,15 @@ class Failover:
         return sorted(known, key=lambda each: self._failed.get(each, float("-inf")))
 
     def failed(self, address: CaAddress) -> None:
-        """Ask this one last for a while."""
+        """Try this authority last for a while."""
         self._failed = {**self._failed, address: self._clock()}
 
     def call(self, ask: Callable[[CaAddress], _Answer]) -> _Answer:
-        """What the first one answers that answers at all. Blocking.
+        """The answer of the first authority that answers. Blocking.
 
         Raises:
             CaUnavailable: none does.
-            PkiError: what an authority refuses.
+            PkiError: an authority refuses.
         """
         tried: list[CaAddress] = []
         while True:
@@ -71,7 +71,7 @@ class Failover:
                 self._pass_over(tried, error)
 
     async def ask(self, ask: Callable[[CaAddress], Awaitable[_Answer]]) -> _Answer:
-        """As :meth:`call`, for what is awaited."""
+        """An asynchronous :meth:`call`."""
         tried: list[CaAddress] = []
         while True:
             address = self._next(tried)
@@ -81,17 +81,17 @@ class Failover:
                 self._pass_over(tried, error)
 
     def _next(self, tried: list[CaAddress]) -> CaAddress:
-        """One that was not asked yet, which is noted."""
+        """Choose the next untried authority, and mark it as tried."""
         address = self._untried(tried)[0]
         tried.append(address)
         return address
 
     def _untried(self, tried: list[CaAddress]) -> list[CaAddress]:
-        """Where they are is asked each time: one may have come back elsewhere meanwhile."""
+        """The untried authorities; their addresses are looked up again, because one may have moved."""
         return [each for each in self.in_order() if each not in tried]
 
     def _pass_over(self, tried: list[CaAddress], error: CaUnavailable | LedgerError) -> None:
-        """Return if another one is to be asked."""
+        """Return to try another one; else raise."""
         self.failed(tried[-1])
         if len(tried) >= MAX_TRIES or not self._untried(tried):
             raise _of_all(error, len(tried)) from error

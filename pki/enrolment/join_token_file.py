@@ -22,7 +22,7 @@ class JoinTokenFile:
 
     path: Path
     pending: client.PendingKeys = field(default_factory=client.PendingKeys, repr=False, compare=False)
-    """The key of an attempt that was not answered: the next one asks for the same."""
+    """The key of an unanswered attempt, for the next one."""
 
     @property
     def present(self) -> bool:
@@ -30,7 +30,7 @@ class JoinTokenFile:
         return self.path.exists()
 
     def enrol(self, address: CaAddress, wanted: Wanted) -> None:
-        """Have ``wanted`` certified for the token, which is removed then; see :func:`client.enrol`."""
+        """Have ``wanted`` certified for the token, and then remove the token; see :func:`client.enrol`."""
         client.enrol(
             wanted.directory,
             address.enrolment,
@@ -61,7 +61,7 @@ class JoinTokenFile:
         return read_secret(self.path, MAX_TOKEN_BYTES + 2).decode("ascii", "replace").strip()
 
     def used_up(self) -> None:
-        """Remove it: the token opens nothing any more. What is mounted read-only stays."""
+        """Remove the used token; a file that is mounted read-only stays."""
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:

@@ -1,6 +1,6 @@
-"""Installs trust anchors and CRLs that are mounted as files, as a ConfigMap is, in an identity directory.
+"""Installs trust anchors and CRLs from mounted files, such as a ConfigMap, in an identity directory.
 
-For pods of jobs: the authority's mutual TLS port admits no job, so that they cannot subscribe there.
+It is for pods of jobs, which cannot subscribe because the authority's mutual TLS port admits no job.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from sluice.pki.trust import TrustBundle, install_trust
 _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""How often it is looked for a change of the files."""
+"""How often to check the files for a change."""
 MAX_CRL_BYTES = 1 << 20
 
 
 class MountedTrust:
-    """Keeps one identity directory at what the files say; ``run`` until cancelled.
+    """Keeps one identity directory in step with the files; ``run`` until cancelled.
 
     Args:
         anchors: PEM file; the CRLs are in the file ``crls``, which may be missing.
-        directory: of the identity. What is there stays when the files cannot be used.
+        directory: of the identity. It stays unchanged when the files cannot be used.
     """
 
     def __init__(self, anchors: Path, crls: Path, directory: Path, *, clock: Clock = utc_now) -> None:
@@ -42,7 +42,7 @@ class MountedTrust:
             await asyncio.sleep(LOOK_SECONDS)
 
     def look(self) -> bool:
-        """Install what is new, once; returns whether anything changed."""
+        """Install changes once; returns whether anything changed."""
         try:
             seen = (file_stamp(self._anchors), file_stamp(self._crls))
             if seen == self._seen or seen[0] is None:
@@ -52,7 +52,7 @@ class MountedTrust:
                 self._directory, TrustBundle.parse(read_bounded(self._anchors), lists), self._clock()
             )
         except (PkiError, OSError) as error:
-            # No reason to end the job. The kubelet may just have exchanged the files, or the disk may be full.
+            # Do not end the job: the kubelet may just have replaced the files, or the disk may be full.
             if (complaint := str(error)) != self._complaint:
                 _LOG.error("the mounted trust anchors and CRLs are not installed: %s", error)
             self._complaint = complaint

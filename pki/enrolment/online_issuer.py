@@ -1,4 +1,4 @@
-"""The issuer of a JobManager whose authority is online: identities of drivers and executors."""
+"""The issuer of a JobManager with an online authority: identities of drivers and executors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.tls import TlsIdentity
 
 RETRY_SECONDS = 15.0
-"""How long requests are repeated while every authority is away or asks to wait: a restart takes less."""
+"""How long to retry while every authority is unavailable or asks to wait: a restart takes less."""
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
 
@@ -26,9 +26,8 @@ class OnlineIssuer:
 
     Args:
         identity: of the JobManager.
-        locate: where the authorities are now; asked before each attempt, since they may come back elsewhere.
-        retry_seconds: how long to go on trying while none can be reached, or records what it issues, or one asks to
-            wait.
+        locate: returns the current addresses of the authorities; called before each attempt, since they may move.
+        retry_seconds: how long to retry while none can be reached, none can record what it issues, or one asks to wait.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class OnlineIssuer:
         Raises:
             IssuanceRefused: not an identity of a job, or longer than its profile.
             CertificateRejected: the request does not ask for just this identity.
-            CaUnavailable: the authority stayed away.
+            CaUnavailable: the authority stayed unavailable.
         """
         if spiffe_id.role not in JOB_ROLES:
             raise IssuanceRefused(f"{spiffe_id} is not issued online", "only identities of jobs are")

@@ -21,11 +21,11 @@ from sluice.pki.tls import TlsIdentity
 
 MAX_ANSWER_BYTES = 64 << 10
 LIMITS = ExchangeLimits(connect=5.0, read=5.0, total=10.0, answer_bytes=MAX_ANSWER_BYTES)
-"""A token is asked for again, unlike a certificate: nobody waits long for one."""
+"""Shorter than for certificates, because the caller asks for a token again."""
 
 
 class OnlineTokens:
-    """Has JWT-SVIDs of jobs signed, as a JobManager; any other identity may ask for the keys alone.
+    """Requests JWT-SVIDs of jobs for a JobManager; other identities may only request the keys.
 
     Args:
         identity: of this process.

@@ -15,7 +15,7 @@ from sluice.pki.errors import CaUnavailable, EnrolmentRefused
 
 @dataclass(frozen=True, slots=True)
 class PodTokenFile:
-    """Where the kubelet keeps the token fresh, and the anchors of the authority that may see it."""
+    """The file that the kubelet keeps current, and the anchors of the authority that may see the token."""
 
     token: Path
     anchors: Path
@@ -26,14 +26,14 @@ class PodTokenFile:
         return self.token.exists()
 
     def enrol(self, address: CaAddress, wanted: Wanted) -> None:
-        """See :func:`client.enrol_attested`. The token is read for each attempt."""
+        """Have ``wanted`` certified as :func:`client.enrol_attested` does, reading the token for each attempt."""
         if not self.token.exists():
             raise EnrolmentRefused(
                 f"there is no usable identity, and no service account token in {self.token}",
                 "mount a projected one, see docs/howto/kubernetes.md",
             )
         if not self.anchors.exists():
-            # The ConfigMap is mounted, and the authority, which begins at the same time, has not filled it yet.
+            # The ConfigMap is mounted, but the authority, which starts at the same time, has not filled it yet.
             raise CaUnavailable(f"there are no trust anchors in {self.anchors} yet", "the authority publishes them")
         client.enrol_attested(
             wanted.directory,

@@ -31,8 +31,8 @@ async def joined_agent(  # noqa: PLR0917  where, from whom, what, and how it is 
     The first identity of the policy asks for trust.
 
     Raises:
-        PolicyError: an identity is not one that the online authority gives to the process itself.
-        StoreError: the socket cannot be had, or the JWT keys are damaged.
+        PolicyError: the online authority does not give an identity to its process directly.
+        StoreError: the socket cannot be opened, or the JWT keys are damaged.
     """
     check_joinable(policy)
     directories = [one.directory for one in policy.identities]

@@ -1,7 +1,7 @@
 """Renews the identities of one process with an authority on another machine, and keeps its trust up to date.
 
-Enrolled with a join token when there is none, renewed at half-life (``pki.agent.renewer`` has the decisions), or at
-once when their issuer is no longer the one that signs (:mod:`sluice.pki.enrolment.trust_subscription` hears of it).
+A missing identity is enrolled with a join token. Others are renewed at half-life (``pki.agent.renewer`` decides), or at
+once when another authority signs now (:mod:`sluice.pki.enrolment.trust_subscription` learns this).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LOG = logging.getLogger(__name__)
 _SYSTEM_RANDOM = random.SystemRandom()
 
 POLL_SECONDS = 1.0
-"""How often directories are looked at, and it is judged what is due."""
+"""How often directories are read, and due renewals are checked."""
 JOIN_SECONDS = 120.0
-"""How long a process waits at its start for an authority that cannot be reached."""
+"""How long a process waits at its start for an unreachable authority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class EnrolledIdentity:
 
 
 class FollowsTrust(Protocol):
-    """What keeps trust anchors and CRLs up to date in directories of identities."""
+    """Keeps trust anchors and CRLs up to date in identity directories."""
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -53,14 +53,14 @@ _Follower = TypeVar("_Follower", bound=FollowsTrust)
 
 
 class RenewalService(Generic[_Follower]):
-    """Keeps ``kept`` fresh. Use: ``start`` once, then ``run`` until cancelled, then ``close``.
+    """Renews ``kept``. Use: ``start`` once, then ``run`` until cancelled, then ``close``.
 
     Args:
         kept: the identities.
         follower: keeps their trust up to date; see :func:`subscribed_trust`.
         clock: the present, in UTC.
         draw: a random number in [0, 1).
-        join_seconds: how long ``start`` waits for an authority that cannot be reached.
+        join_seconds: how long ``start`` waits for an unreachable authority.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RenewalService(Generic[_Follower]):
         """Return once there is a usable identity everywhere, enrolling where there is none.
 
         Raises:
-            EnrolmentRefused: an identity is missing, and its join token is missing or not good.
+            EnrolmentRefused: an identity is missing, and its join token is missing or not valid.
             CertificateRejected: the authority does not certify this identity.
             CaUnavailable: the authority could not be reached in time.
         """
@@ -114,14 +114,14 @@ class RenewalService(Generic[_Follower]):
                     await asyncio.sleep(pause)
 
     async def run(self) -> None:
-        """Keep everything fresh until cancelled."""
+        """Renew everything until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for renewer in self.renewers:
                 tasks.create_task(renew_forever(renewer, POLL_SECONDS))
             tasks.create_task(self.follower.run())
 
     async def close(self) -> None:
-        """Let go of the threads; what they are about goes on to its end."""
+        """Release the threads; running work continues to its end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _enrol(self, kept: EnrolledIdentity) -> None:
@@ -146,6 +146,6 @@ def subscribed_trust(
     clock: Clock = utc_now,
     draw: Callable[[], float] = _SYSTEM_RANDOM.random,
 ) -> TrustSubscription:
-    """Has the authority tell the trust for ``kept`` and for the jobs below ``home``; the first internal one asks."""
+    """Subscribe to the trust for ``kept`` and for the jobs below ``home``, as the first internal identity."""
     asks = next(each.identity.directory for each in kept if each.side is AuthorityKind.INTERNAL)
     return TrustSubscription(home, locate, asks, [each.identity.directory for each in kept], clock=clock, draw=draw)

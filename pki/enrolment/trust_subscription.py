@@ -1,9 +1,9 @@
-"""Subscribes to the trust anchors and CRLs of an authority on another machine, and installs them in directories here.
+"""Subscribes to the trust anchors and CRLs of a remote authority, and installs them in local directories.
 
-A long poll delivers a revocation within a second. Each request reports what the
-processes that use this identity have in memory, and when that changes it is asked again, so that the authority knows
-how far they are. Anchors are installed before
-lists, in the directories of this process and in those of jobs below the same home. Whatever fails, what is there stays.
+A long poll delivers a revocation within a second. Each request reports what the processes that use this identity have
+in memory, and a change of that starts a new request, so that the authority knows their state. Anchors are installed
+before CRLs, in the directories of this process and of jobs below the same home. After a failure the current trust
+stays.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ _LOG = logging.getLogger(__name__)
 _SYSTEM_RANDOM = random.SystemRandom()
 
 PUSH_SECONDS = 1.0
-"""How often it is looked for directories that are new."""
+"""How often to check for new directories."""
 LONGEST_PAUSE = dt.timedelta(seconds=5)
-"""Between two questions while the authority is away: a revocation is urgent."""
+"""Pause between two requests while the authority is unavailable: a revocation is urgent."""
 SHORTEST_PAUSE_SECONDS = 0.2
-"""Between two answered questions, whatever the authority says."""
+"""Shortest pause between two answered requests."""
 FOLLOWER = "follower"
-"""What a process is called that has an identity in memory for no other purpose."""
+"""The program name of a process that only subscribes with an identity."""
 LOOK_SECONDS = 1.0
-"""How often it is looked for a change of what is in use, while a question waits."""
+"""How often to check the trust in use for a change, while a request waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledTrust:
-    """What the authority has said, checked."""
+    """The authority's answer, checked."""
 
     version: str = ""
     sides: tuple[tuple[AuthorityKind, TrustBundle], ...] = ()
 
     @classmethod
     def of(cls, answer: TrustAnswer) -> InstalledTrust:
-        """Raises :class:`StoreError` or :class:`CrlRejected` when a side is not what it should be."""
+        """Check an answer; raises :class:`StoreError` or :class:`CrlRejected`."""
         given = ((AuthorityKind.INTERNAL, answer.internal), (AuthorityKind.EDGE, answer.edge))
         return cls(answer.version, tuple((kind, _bundle(side)) for kind, side in given if side is not None))
 
@@ -64,7 +64,7 @@ class TrustSubscription:
         home: every identity directory below it is served.
         locate: where the authorities are now.
         asks: the identity directory of the requester, a process that the authority renews.
-        directories: others to be served, anywhere; what fails in them or in ``asks`` is tried again at once.
+        directories: others to update, anywhere; failures in them or in ``asks`` are retried at once.
         clock: the present, in UTC.
         draw: a random number in [0, 1).
     """
@@ -89,7 +89,7 @@ class TrustSubscription:
         self._identity: TlsIdentity | None = None
         self._complaints: dict[Path, str] = {}
         self.trust = InstalledTrust()
-        """The latest that was installed."""
+        """The latest installed trust."""
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -98,12 +98,12 @@ class TrustSubscription:
             tasks.create_task(self._push_forever())
 
     async def ask(self) -> bool:
-        """Ask once, wait for the answer, install it; returns whether anything was new.
+        """Send one request, wait for the answer, install it; returns whether anything was new.
 
-        What is in use is told with the question. When that changes, the answer is not waited for any longer.
+        The request contains the trust in use. When that changes, this stops waiting for the answer.
 
         Raises:
-            PkiError: there was no answer, or a directory of our own did not take it: it is asked for again.
+            PkiError: there was no answer, or installing it in one of our directories failed: the caller asks again.
         """
         if self._identity is None:
             self._identity = TlsIdentity(self._asks, clock=self._clock)
@@ -139,7 +139,7 @@ class TrustSubscription:
         return msgspec.structs.replace(asked, in_use=(in_memory(identity, FOLLOWER),))
 
     async def push(self, news: Sequence[TrustBundle] = ()) -> dict[Path, str]:
-        """Bring ``news``, or what is known, to directories that need it; returns where it did not succeed."""
+        """Install ``news``, or the known trust, in the directories that need it; returns the failures."""
         async with self._pushing:
             if news:
                 self._pusher.take(news)
@@ -179,7 +179,7 @@ class TrustSubscription:
 
 
 def question(directory: Path, identity: str, known: str, *, alive: Alive = is_running) -> TrustRequest:
-    """What to ask as ``identity``: with the reports of the processes that use it, as far as they say something."""
+    """The request of ``identity``, with the readable reports of the processes that use it."""
     try:
         found, unreadable = read_reports(directory, alive=alive)
     except StoreError as error:
@@ -193,7 +193,7 @@ def question(directory: Path, identity: str, known: str, *, alive: Alive = is_ru
 
 
 def pause_seconds(now: dt.datetime, failures: int, spread: float, error: Exception, longest: dt.timedelta) -> float:
-    """How long to wait after the ``failures``-th failure in a row; no shorter than the authority asks for."""
+    """How long to wait after the ``failures``-th failure in a row; at least as long as the authority asks for."""
     pause = (retry_at(now, failures, spread, longest=longest) - now).total_seconds()
     return max(pause, error.retry_after) if isinstance(error, RateLimited) else pause
 

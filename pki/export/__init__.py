@@ -1,4 +1,4 @@
-"""Identities in the formats, and with the configuration, of other programs."""
+"""Exports identities in the formats of other programs, with their configuration."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Identities in the formats that other programs want; takes an identity and returns bytes."""
+"""Converts identities to the formats of other programs; takes an identity and returns bytes."""
 
 from __future__ import annotations
 

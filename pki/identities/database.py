@@ -1,8 +1,8 @@
 """Many identities in one file, for whole clusters: an SQLite database of mode 0600, changed in one transaction.
 
-A directory with five files per identity costs more than making the identity. In here a thousand of them are one
-sequential write, a run that fails or is killed leaves the file as it was before (https://sqlite.org/atomiccommit.html),
-and two processes take turns. ``write_identity`` makes a directory of one when it is needed.
+A directory with five files per identity costs more than making the identity. Here a thousand identities are one
+sequential write, a failed or killed run leaves the file unchanged (https://sqlite.org/atomiccommit.html), and two
+processes take turns. ``write_identity`` makes a directory of one when it is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sluice.pki.identities.directory import IdentityMaterial, parse_identity
 from sluice.pki.spiffe_id import SpiffeId
 
 BATCH = 200
-"""How many identities are collected before they are handed to SQLite."""
+"""How many identities to collect before passing them to SQLite."""
 LOCK_SECONDS = 60.0
 """How long a second writer waits for the first."""
 
@@ -44,7 +44,7 @@ key = excluded.key, leaf = excluded.leaf, authority = excluded.authority, accept
 
 
 class IdentityStore:
-    """One open store: a transaction that :meth:`commit` ends; leaving without it changes nothing.
+    """One open store: a transaction that :meth:`commit` ends; closing without it changes nothing.
 
     Args:
         path: the file; made (mode 0600) when it is missing and ``create`` is set.
@@ -63,7 +63,7 @@ class IdentityStore:
             make_database(path)
         check_database(path)
         with self._reporting():
-            # Readers too may have to roll back what a writer that died has left.
+            # Readers too may have to roll back the transaction of a dead writer.
             self._database = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=lock_seconds, isolation_level=None
             )
@@ -129,7 +129,7 @@ class IdentityStore:
             self._flush()
 
     def commit(self) -> None:
-        """Make everything since opening lasting, flushed to disk."""
+        """Commit everything since opening, flushed to disk."""
         self._flush()
         with self._reporting():
             self._database.execute("COMMIT")

@@ -1,10 +1,10 @@
-"""Identity directories: the files from which a process takes its own certificate and its trust.
+"""Identity directories: the files with a process's certificate, key and trust anchors.
 
 A directory (mode 0700) holds ``key.pem`` (PKCS#8), ``chain.pem`` (leaf, then its intermediate), ``ca.pem``
 (trust anchors), ``identity.p12`` with its password in ``identity.p12.pass``, and for the JVM optionally
 ``peers`` (one SPIFFE pattern a line). ``previous.pem`` has the certificates that were replaced, so that they can be
-revoked; ``crl.pem`` is the business of ``pki.revocation.crl_files``. A set that is being replaced is never used half:
-readers check that key and leaf belong together.
+revoked; ``pki.revocation.crl_files`` handles ``crl.pem``. Readers check that key and leaf belong together, so they
+never use a half-replaced set.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ PREVIOUS_FILE = "previous.pem"
 MAX_CHAIN_CERTIFICATES = 8
 MAX_ANCHORS = 32
 MAX_PREVIOUS_CERTIFICATES = 64
-"""Earlier certificates of an identity that are remembered, the latest ones."""
+"""Most earlier certificates of an identity that are remembered."""
 MAX_PEER_PATTERNS = 256
 MAX_PASSWORD_BYTES = 1024
 READ_ATTEMPTS = 3
-"""How often a set is read again when its files change meanwhile."""
+"""How often to read a set again when its files change during reading."""
 
 _CERTIFICATE_BEGINS = b"-----BEGIN CERTIFICATE-----"
 _PEER_PATTERN = re.compile(r"spiffe://[a-z0-9._-]{1,255}/[A-Za-z0-9._/*-]{1,1024}")
@@ -232,9 +232,9 @@ def previous_certificates(directory: Path) -> list[x509.Certificate]:
 
 
 def _previous(directory: Path, leaf: x509.Certificate) -> bytes:
-    """The new content of ``previous.pem``: what has expired when ``leaf`` begins is left out."""
+    """The new content of ``previous.pem``, without what has expired when ``leaf`` begins."""
     replaced: list[x509.Certificate] = []
-    with contextlib.suppress(StoreError):  # what is damaged is about to be made good
+    with contextlib.suppress(StoreError):  # the damaged file is about to be replaced
         replaced += read_certificates(directory / CHAIN_FILE)[:1]
     with contextlib.suppress(StoreError):
         replaced += previous_certificates(directory)
@@ -247,7 +247,7 @@ def _previous(directory: Path, leaf: x509.Certificate) -> bytes:
 
 
 def check_peers(accept: Sequence[str]) -> None:
-    """Refuse what is no list of SPIFFE patterns; :class:`StoreError`."""
+    """Raise :class:`StoreError` unless these are SPIFFE patterns."""
     if len(accept) > MAX_PEER_PATTERNS:
         raise StoreError(f"more than {MAX_PEER_PATTERNS} patterns of accepted peers")
     for pattern in accept:
@@ -274,13 +274,13 @@ def _certificates(pem: bytes, where: str, limit: int) -> list[x509.Certificate]:
         raise StoreError(f"{where} holds no readable PEM certificate: {error}", "issue the identity again") from error
     if len(certificates) > limit:
         raise StoreError(f"{where} holds more than {limit} certificates")
-    if pem.count(_CERTIFICATE_BEGINS) != len(certificates):  # a last block without an end is passed over in silence
+    if pem.count(_CERTIFICATE_BEGINS) != len(certificates):  # the library silently skips a last block without an end
         raise StoreError(f"{where} is cut off within a certificate", "issue the identity again")
     return certificates
 
 
 def is_authority(certificate: x509.Certificate) -> bool:
-    """Whether a certificate says of itself that it may sign others (RFC 5280, 4.2.1.9)."""
+    """Whether a certificate is marked as an authority's (RFC 5280, 4.2.1.9)."""
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (x509.ExtensionNotFound, *DAMAGED):

@@ -1,8 +1,8 @@
 """Join tokens as values: made, recognised, expired. No files, no clocks, no sockets.
 
-A token reads ``slj_<id>_<secret>_<fingerprint>``. The id finds the record, of the secret (256 random bits, so that a
-plain hash is enough) only the SHA-256 is kept, and the fingerprint (SHA-256 of its certificate) tells the bearer which
-authority to trust before the secret is shown to anyone. A token is good once, for one role and name, for a short time.
+A token reads ``slj_<id>_<secret>_<fingerprint>``. The id finds the record. Of the secret (256 random bits, so that a
+plain hash is enough) only the SHA-256 is stored. The fingerprint (SHA-256 of its certificate) tells the bearer which
+authority to trust before it sends the secret. A token is valid once, for one role and name, for a short time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_TTL = dt.timedelta(hours=24)
 DEFAULT_TTL = dt.timedelta(minutes=15)
 MIN_TTL = dt.timedelta(seconds=10)
 MAX_TOKEN_BYTES = 256
-"""Longest text that is looked at as a token."""
+"""Longest text that is parsed as a token."""
 
 ENROLLABLE = frozenset(
     {
@@ -41,16 +41,17 @@ ENROLLABLE = frozenset(
         Role.ZOOKEEPER,
     }
 )
-"""Roles that a token can stand for: processes of the internal side, but no second authority, no job and no user."""
+"""Roles that a token can be for: processes of the internal side, but no authority, job or user."""
 
 _TOKEN = re.compile(r"slj_([0-9a-f]{12})_([0-9a-f]{64})_([0-9a-f]{64})")
 _NO_DIGEST = hashlib.sha256(b"no such token").hexdigest()
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is kept of a token; nothing in it lets anyone use the token. Times are seconds since the epoch.
+    """The stored record of a token, which is not enough to use it.
 
-    ``edge_server``: good for a gateway's public certificate, and not for its internal identity.
+    Times are seconds since the epoch. ``edge_server``: for a gateway's public certificate, not for its internal
+    identity.
     """
 
     version: Literal[1] = 1
@@ -64,13 +65,13 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     expires_at: int
 
     def names(self) -> Names:
-        """What the certificate will say."""
+        """The names of the certificate."""
         return Names.checked(SpiffeId.parse(self.identity), self.dns, self.ips)
 
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """A token taken apart; ``text`` is the whole of it, and a secret."""
+    """A parsed token; ``text`` is the whole token, and secret."""
 
     id: str
     fingerprint: str
@@ -95,12 +96,12 @@ def mint(
     ttl: dt.timedelta = DEFAULT_TTL,
     now: dt.datetime,
 ) -> tuple[TokenRecord, str]:
-    """Make a token; returns what is kept of it, and the token itself, which nobody keeps.
+    """Make a token; returns the record to store, and the token itself, which is not stored.
 
-    ``edge_server`` makes one for the public certificate of a gateway, for just the host names given.
+    ``edge_server`` makes one for the public certificate of a gateway, for exactly the given host names.
 
     Raises:
-        CertificateRejected: the role has no tokens, a name is none, or the lifetime is not possible.
+        CertificateRejected: the role has no tokens, a name is invalid, or the lifetime is not allowed.
     """
     if spiffe_id.role not in ENROLLABLE:
         raise CertificateRejected(
@@ -132,9 +133,9 @@ def mint(
 
 
 def check_token(token: JoinToken, record: TokenRecord | None, *, used: bool, now: dt.datetime) -> TokenRecord:
-    """Return ``record`` when ``token`` is good at ``now``; raise :class:`EnrolmentRefused` when not."""
-    # 1. Compared in constant time, and against something even when the id is unknown, so that time tells nothing
-    #    about which ids exist.
+    """Return ``record`` when ``token`` is valid at ``now``; else raise :class:`EnrolmentRefused`."""
+    # 1. Compared in constant time, and against a dummy if the id is unknown, so that timing does not reveal which ids
+    # exist.
     expected = _NO_DIGEST if record is None else record.sha256
     if not hmac.compare_digest(_digest(token.text), expected) or record is None or record.id != token.id:
         raise EnrolmentRefused(
@@ -151,7 +152,7 @@ def check_token(token: JoinToken, record: TokenRecord | None, *, used: bool, now
 
 
 def decode_record(data: bytes, where: str) -> TokenRecord:
-    """Read a kept record; raises :class:`StoreError` when anything in it is not as it must be."""
+    """Decode a stored record; raises :class:`StoreError` when it is damaged."""
     try:
         return msgspec.json.decode(data, type=TokenRecord)
     except DAMAGED_JSON as error:

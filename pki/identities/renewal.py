@@ -1,6 +1,6 @@
-"""When an identity is renewed, and why; when a failed attempt is repeated, and when somebody must be told.
+"""Decides when and why an identity is renewed, when a failed attempt is repeated, and when to warn.
 
-Decisions only: instants come in and go out.
+Decisions only: takes and returns instants.
 """
 
 from __future__ import annotations
@@ -18,32 +18,33 @@ from sluice.pki.x509 import Names, Profile, Validity, alternative_names, issuer_
 
 RENEW_EARLIEST = 0.45
 RENEW_LATEST = 0.55
-"""Share of its life after which an identity is renewed: half, spread so that a cluster does not ask all at once."""
+"""Share of its life after which an identity is renewed: half, with a random spread so that a cluster does not renew all
+at once."""
 FIRST_RETRY = dt.timedelta(seconds=1)
 LONGEST_RETRY = dt.timedelta(minutes=5)
 SHORTEST_RETRY = dt.timedelta(milliseconds=500)
 WARN_BELOW = 0.25
-"""Share of its life left below which a renewal that did not happen is a warning."""
+"""Remaining share of its life below which a missing renewal is a warning."""
 ALARM_BELOW = 0.10
 _MOST_DOUBLINGS = 16
 
 
 def half_life(material: IdentityMaterial) -> dt.datetime:
-    """The middle of the leaf's validity: from then on it is renewed, with half of its life left to retry in."""
+    """The middle of the leaf's validity: from then on it is renewed, with half of its life left for retries."""
     start, end = material.leaf.not_valid_before_utc, material.leaf.not_valid_after_utc
     return start + (end - start) / 2
 
 
 def is_superseded(material: IdentityMaterial) -> bool:
-    """Whether another authority than that of the leaf signs today: it is the first of the anchors (a rotation)."""
+    """Whether an authority other than the leaf's signs now (a rotation): the first anchor signs."""
     return issuer_id(material.leaf) != key_id(material.anchors[0])
 
 
 def renewal_reason(directory: Path, spiffe_id: SpiffeId, now: dt.datetime) -> str:
     """Why the identity in ``directory`` must be issued anew at ``now``; empty when it is good.
 
-    A set that is missing, damaged, or of which key and certificate do not belong together (a writer died between
-    two files) is a reason like any other.
+    A missing or damaged set is a reason too, and one whose key and certificate do not match (a writer died between two
+    files).
     """
     try:
         material, _ = read_identity(directory)
@@ -65,24 +66,24 @@ def issue_reason(
     *,
     revoked: bool = False,
 ) -> str:
-    """Why ``material`` must be issued anew at ``now``; empty when it is as good as what ``authority`` would issue.
+    """Why ``material`` must be issued anew at ``now``; empty when ``authority`` would issue an equivalent one.
 
     Args:
         material: what is there, whole (key and leaf belong together).
-        names: what the new certificate would say.
-        profile: what it could be used for.
+        names: names of the new certificate.
+        profile: its purposes.
         authority: the certificate of the authority that would sign it.
         now: with time zone.
         revoked: this authority has revoked what is there.
     """
-    # 1. It is the identity in question, and of the authority that signs today.
+    # 1. It is the right identity, of the authority that signs now.
     if material.spiffe_id != names.spiffe_id:
         return f"it is of {material.spiffe_id}"
     if issuer_id(material.leaf) != key_id(authority):
         return f"it is not of today's {profile.authority} authority"
     if revoked:
         return "it was revoked"
-    # 2. It says what it would say, no less and no more.
+    # 2. It has exactly the names and purposes of the new one.
     if purposes_of(material.leaf) != profile.purposes:
         return f"it is not for use as {' and '.join(profile.purposes)}"
     # 3. It is valid and has more than half of its life left.
@@ -90,7 +91,7 @@ def issue_reason(
 
 
 def kept_because(material: IdentityMaterial) -> str:
-    """What to say of an identity that is left as it is."""
+    """The message about an identity that is kept."""
     return f"renewed from {half_life(material):%Y-%m-%d %H:%M} UTC on"
 
 
@@ -105,7 +106,7 @@ def _names_differ(leaf: x509.Certificate, names: Names) -> str:
 
 
 def _no_time_left(material: IdentityMaterial, now: dt.datetime) -> str:
-    """Why it is renewed at ``now``; empty while it is valid and has more than half of its life left."""
+    """Why to renew it at ``now``; empty while it is valid and has more than half of its life left."""
     if now < material.leaf.not_valid_before_utc:
         return "it is not valid yet"
     if now >= half_life(material):
@@ -114,7 +115,7 @@ def _no_time_left(material: IdentityMaterial, now: dt.datetime) -> str:
 
 
 class Urgency(enum.IntEnum):
-    """How close to its end an identity is; more is worse."""
+    """How urgent a renewal is; more is worse."""
 
     FRESH = 0
     WARNING = 1
@@ -129,7 +130,7 @@ def renew_at(validity: Validity, spread: float) -> dt.datetime:
 
 
 def retry_at(now: dt.datetime, failures: int, spread: float, *, longest: dt.timedelta = LONGEST_RETRY) -> dt.datetime:
-    """When to try again after the ``failures``-th failure in a row: doubling, bounded, the upper half at random."""
+    """When to retry after the ``failures``-th failure in a row: doubling, bounded, the upper half at random."""
     whole = min(FIRST_RETRY * (1 << min(max(failures, 1) - 1, _MOST_DOUBLINGS)), longest)
     return now + max(whole * (0.5 + 0.5 * spread), SHORTEST_RETRY)
 
@@ -148,5 +149,5 @@ def urgency(validity: Validity, now: dt.datetime) -> Urgency:
 
 
 def is_due(validity: Validity, now: dt.datetime, spread: float) -> bool:
-    """Whether to renew at ``now``; also when a clock that jumped back makes the identity one of the future."""
+    """Whether to renew at ``now``; also if the certificate is not valid yet because a clock jumped back."""
     return now < validity.start or now >= renew_at(validity, spread)

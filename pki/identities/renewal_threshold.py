@@ -18,7 +18,7 @@ from sluice.core import PkiError
 _PERCENT = re.compile(r"([0-9]{1,3})%")
 _NUMBER = r"([0-9]{1,6}(?:\.[0-9]{1,9})?)"
 _DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?")
-"""As Go writes them (``step`` is a Go program), without signs and what is shorter than a millisecond; and days."""
+"""Durations in Go's syntax (``step`` is a Go program), without signs and units below a millisecond, plus days."""
 
 
 class InvalidThreshold(PkiError):
@@ -50,7 +50,7 @@ HALF = Threshold(percent=50)
 
 
 def needs_renewal(certificates: Sequence[x509.Certificate], threshold: Threshold, now: dt.datetime) -> str:
-    """Why the first of ``certificates`` that is due at ``now`` is; empty when none is."""
+    """The reason for the first of ``certificates`` that is due at ``now``; empty: none is due."""
     return next(filter(None, (_due(certificate, threshold, now) for certificate in certificates)), "")
 
 

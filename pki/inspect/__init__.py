@@ -1,4 +1,4 @@
-"""Certificates, keys, listeners and homes as people see them: descriptions and problems with remedies."""
+"""Describes certificates, keys, listeners and homes for people, and finds problems with remedies."""
 
 import lazy_loader
 

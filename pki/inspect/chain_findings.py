@@ -1,6 +1,6 @@
 """Problems of certificates and chains, for ``inspect`` and ``doctor``. No I/O.
 
-``verify_chain`` stops at the first thing and answers yes or no; this finds everything and goes on.
+``verify_chain`` stops at the first problem; this finds all of them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _strength_findings(certificate: x509.Certificate, what: str, where: str) -> 
                 code="weak-key",
                 path=where,
                 what=f"{what}: {error.what}",
-                why="what it protects can be broken sooner than its life ends, and Sluice's own processes refuse it",
+                why="it can be broken before it expires, and Sluice's own processes refuse it",
                 remedy=f"{_ISSUE_AGAIN}, after `pki.key_algorithm` was set",
             )
         )
@@ -79,7 +79,7 @@ def _strength_findings(certificate: x509.Certificate, what: str, where: str) -> 
 
 
 def _weak_hash(certificate: x509.Certificate) -> str:
-    """Its name; empty when the signature is as it should be, or of a kind without a hash."""
+    """The name of a weak signature hash; empty if it is strong, or the signature has no hash."""
     try:
         digest = certificate.signature_hash_algorithm
     except UnsupportedAlgorithm:
@@ -106,7 +106,7 @@ def chain_findings(chain: Sequence[x509.Certificate], where: str) -> list[Findin
                 "self-signed",
                 where,
                 f"{describe(end)} is signed by its own key",
-                why="nobody but itself says whose it is",
+                why="no authority vouches for it",
                 remedy=_ISSUE_AGAIN,
             )
         )
@@ -116,7 +116,7 @@ def chain_findings(chain: Sequence[x509.Certificate], where: str) -> list[Findin
                 "missing-intermediate",
                 where,
                 f"the issuer of {describe(end)}, {end.issuer.rfc4514_string()!r}, is not shown with it",
-                why="who trusts only the root cannot find the way there",
+                why="a client that trusts only the root cannot build a path to it",
                 remedy="append the authority's certificate to the chain, or issue the identity again",
             )
         )
@@ -126,7 +126,7 @@ def chain_findings(chain: Sequence[x509.Certificate], where: str) -> list[Findin
                 "chain-order",
                 where,
                 "a certificate of the chain is not followed by its issuer",
-                why="some clients do not sort, and find no path",
+                why="some clients do not reorder the chain, and find no path",
                 remedy="order it: leaf, its issuer, the issuer's issuer; or issue the identity again",
             )
         )
@@ -135,7 +135,7 @@ def chain_findings(chain: Sequence[x509.Certificate], where: str) -> list[Findin
             Finding.note(
                 "chain-extra",
                 where,
-                f"{extra} certificates of the chain lead nowhere",
+                f"{extra} certificates of the chain are on no path",
                 why="each handshake carries them for nothing",
                 remedy="leave them out",
             )
@@ -144,7 +144,7 @@ def chain_findings(chain: Sequence[x509.Certificate], where: str) -> list[Findin
 
 
 def _path(chain: Sequence[x509.Certificate]) -> list[x509.Certificate]:
-    """From the leaf by signature, wherever the issuers stand."""
+    """The path from the leaf by signatures, in whatever order the issuers are."""
     path = [chain[0]]
     while path[-1].subject != path[-1].issuer:
         following = next((one for one in chain if one not in path and _is_issuer(one, path[-1])), None)
@@ -155,14 +155,14 @@ def _path(chain: Sequence[x509.Certificate]) -> list[x509.Certificate]:
 
 
 def _is_issuer(candidate: x509.Certificate, certificate: x509.Certificate) -> bool:
-    """By signature; where it is so weak that the library does not check it, by name."""
+    """Whether it is the issuer by signature, or by name if the library does not check such a weak signature."""
     if was_issued_by(certificate, candidate):
         return True
     return bool(_weak_hash(certificate)) and certificate.issuer == candidate.subject
 
 
 def spiffe_findings(leaf: x509.Certificate, where: str, purpose: Purpose | None = None) -> list[Finding]:
-    """The rules of X509-SVID, section 5; a leaf without any URI name is only noted, for it does not claim to be one."""
+    """The rules of X509-SVID, section 5; a leaf without a URI name is only noted, since it does not claim to be one."""
     try:
         certified_identity(leaf)
         if purpose is not None:

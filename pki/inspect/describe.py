@@ -35,7 +35,7 @@ from sluice.pki.x509 import (
 )
 
 MAX_ITEMS = 1000
-"""Most PEM blocks looked at in one file."""
+"""Most PEM blocks read in one file."""
 
 JKS_MAGIC = MAGIC.to_bytes(4, "big")
 _DIRECTORY_FILES = (
@@ -46,7 +46,7 @@ _DIRECTORY_FILES = (
     "cert.pem",
     CRL_FILE,
 )
-"""What is looked at in the directory of an identity or an authority."""
+"""The files to inspect in the directory of an identity or an authority."""
 _PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----.*?-----END \1-----", re.DOTALL)
 _USAGES = {
     ExtendedKeyUsageOID.CLIENT_AUTH: "client",
@@ -91,7 +91,7 @@ class RequestSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
 
 
 class KeySummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="private key"):
-    """One private key, by what is public about it; ``public_sha256`` is that of the SubjectPublicKeyInfo."""
+    """One private key, described by its public part; ``public_sha256`` is of the SubjectPublicKeyInfo."""
 
     key: str
     public_sha256: str
@@ -115,7 +115,7 @@ class FileContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarize_certificate(certificate: x509.Certificate, now: dt.datetime) -> CertificateSummary:
-    """Everything worth knowing about ``certificate`` as of ``now``; damaged extensions are an error."""
+    """Summarize ``certificate`` as of ``now``; damaged extensions are an error."""
     try:
         extensions = certificate.extensions
         key = certificate.public_key()
@@ -153,7 +153,7 @@ def inspect_bytes(
 ) -> tuple[Summary, ...]:
     """Recognize PEM blocks, else a DER certificate, request or revocation list, else PKCS#12 or JKS.
 
-    ``authorities`` are those that may have signed a list.
+    ``authorities`` may have signed a CRL.
 
     Raises:
         CertificateRejected: nothing recognized, or a block is damaged (its number is named).
@@ -197,7 +197,7 @@ def inspect_path(path: Path, now: dt.datetime, *, authorities: Sequence[Known] =
 
 
 def public_pem(path: Path) -> bytes:
-    """What is public in ``path`` as PEM: certificates, requests and lists; keys are left out. Empty when nothing is."""
+    """The public parts of ``path`` as PEM: certificates, requests and CRLs, without keys. Empty when there are none."""
     if path.is_dir():
         return b"".join(public_pem(path / name) for name in _DIRECTORY_FILES if (path / name).is_file())
     data = read_bounded(path, MAX_CRL_BYTES)
@@ -224,7 +224,7 @@ def _password(path: Path) -> bytes | None:
 
 def _inspect_file(path: Path, now: dt.datetime, authorities: Sequence[Known]) -> FileContent:
     try:
-        data = read_bounded(path, MAX_CRL_BYTES)  # the largest of what there is
+        data = read_bounded(path, MAX_CRL_BYTES)  # the largest kind
         items = inspect_bytes(data, now, password=_password(path), authorities=authorities)
         return FileContent(file=str(path), items=items)
     except CertificateRejected as error:

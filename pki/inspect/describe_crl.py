@@ -1,6 +1,6 @@
 """Describes a certificate revocation list as plain data, valid or not (RFC 5280, section 5). No I/O.
 
-``check_crl`` decides whether a list counts; this says what stands in one that perhaps does not.
+``check_crl`` decides whether a list is accepted; this describes lists that may not be.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.pki.identities import Known
 from sluice.pki.x509 import DAMAGED
 
 MAX_ENTRIES = 100_000
-"""Most entries of one list that are looked at."""
+"""Most entries of one list that are read."""
 
 CrlState = Literal["current", "expired", "not yet valid"]
 Signature = Literal["good", "bad", "unknown issuer"]
@@ -34,7 +34,7 @@ class RevokedEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CrlSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="revocation list"):
-    """One list. ``delta_base`` is the number that a delta builds on; ``signed_by`` names the authority that did."""
+    """One list. ``delta_base`` is the number that a delta builds on; ``signed_by`` names the signing authority."""
 
     issuer: str
     number: int | None
@@ -52,7 +52,7 @@ class CrlSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 def summarize_crl(
     crl: x509.CertificateRevocationList, now: dt.datetime, authorities: Sequence[Known] = ()
 ) -> CrlSummary:
-    """Everything worth knowing about ``crl``; damaged parts are a :class:`CertificateRejected`."""
+    """Summarize ``crl``; damaged parts are a :class:`CertificateRejected`."""
     try:
         return _summarize(crl, now, authorities)
     except DAMAGED as error:
@@ -82,7 +82,7 @@ def _summarize(crl: x509.CertificateRevocationList, now: dt.datetime, authoritie
 
 
 def _signer(crl: x509.CertificateRevocationList, authorities: Sequence[Known]) -> tuple[Signature, str]:
-    """By name first: two authorities of one name (a rotation) are told apart by their signatures."""
+    """The signing authority, by name, and then by signature if two have one name (a rotation)."""
     named = [each for each in authorities if each.certificate.subject == crl.issuer]
     for each in named:
         if _is_signed_with(crl, each.certificate):

@@ -9,7 +9,7 @@ import msgspec
 
 
 class Severity(enum.StrEnum):
-    """How bad it is: ``error`` does not work or is not safe, ``warning`` will be, ``note`` is worth knowing."""
+    """``error``: does not work or is not safe; ``warning``: soon will not; ``note``: worth knowing."""
 
     NOTE = "note"
     WARNING = "warning"
@@ -25,7 +25,7 @@ class Finding(msgspec.Struct, frozen=True):
     """One finding.
 
     ``code`` is stable and one word; ``path`` a file, directory, address, or place in a chain; ``what`` is the fact,
-    ``why`` what follows from it, ``remedy`` a command or the next step.
+    ``why`` its consequence, ``remedy`` a command or the next step.
     """
 
     severity: Severity

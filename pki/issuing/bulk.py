@@ -21,7 +21,7 @@ from sluice.pki.x509 import AuthorityKind
 
 
 class Action(enum.StrEnum):
-    """What was done about an identity."""
+    """What was done with an identity."""
 
     ISSUED = "issued"
     RENEWED = "renewed"
@@ -31,7 +31,7 @@ class Action(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IssueResult:
-    """What was done about one identity, and why."""
+    """What was done with one identity, and why."""
 
     spiffe_id: SpiffeId
     action: Action
@@ -45,20 +45,20 @@ class Destination(Protocol):
 
     @property
     def atomic(self) -> bool:
-        """Whether nothing of a run leaves before all of it is committed."""
+        """Whether a run publishes nothing before all of it is committed."""
 
     def check(self, request: LeafRequest) -> None:
-        """Refuse, before anything is issued, an identity that has no place here."""
+        """Refuse an identity that cannot be stored here, before anything is issued."""
 
     def read(self, request: LeafRequest) -> tuple[IdentityMaterial, tuple[str, ...]] | None:
-        """What is there, with its accepted peers; None: nothing. Damage is a :class:`StoreError`."""
+        """The stored identity, with its accepted peers; None: there is none. Damage is a :class:`StoreError`."""
 
     def write(self, issued: IssuedLeaf) -> None:
         """Put a new identity in place of the old."""
 
 
 class DatabaseDestination:
-    """All identities in one file, without revocation lists: `unpack` adds those of its day."""
+    """All identities in one file, without CRLs: `unpack` adds the current ones."""
 
     atomic = True
 
@@ -68,7 +68,7 @@ class DatabaseDestination:
         self._authorities: dict[AuthorityKind, bytes] = {}
 
     def check(self, request: LeafRequest) -> None:
-        """As :meth:`Destination.check`: there is a place for all."""
+        """Accept every identity."""
 
     def read(self, request: LeafRequest) -> tuple[IdentityMaterial, tuple[str, ...]] | None:
         """As :meth:`Destination.read`."""
@@ -89,7 +89,7 @@ class DatabaseDestination:
 
 
 class DirectoryDestination:
-    """A directory each: below the home, or one given directory for all (then for a single identity)."""
+    """A directory for each identity below the home, or one given directory for a single identity."""
 
     atomic = False
 
@@ -123,7 +123,7 @@ class DirectoryDestination:
 
 
 def check_all(requests: Iterable[LeafRequest], destination: Destination, engine: IssuingEngine) -> None:
-    """Refuse what cannot be carried out before anything is issued; samples, one of each kind, are enough."""
+    """Refuse impossible requests before anything is issued; one sample of each kind is enough."""
     for request in requests:
         engine.check(request)
         destination.check(request)
@@ -137,11 +137,11 @@ def issue_all(
     force: bool = False,
     reinstate: bool = False,
 ) -> Iterator[IssueResult]:
-    """Bring ``destination`` to what ``requests`` say, one identity after the other; yields what was done about each.
+    """Issue the identities of ``requests`` into ``destination``, one after the other; yields what was done with each.
 
-    What is whole, says what it should, has not been revoked and has more than half of its life left is kept, unless
-    ``force``. An identity that was revoked is refused and left as it is; with ``reinstate`` it is admitted again, with
-    its new certificate only.
+    Unless ``force``, it keeps an identity that is complete, has the requested names, was not revoked and has more than
+    half of its life left. It refuses a revoked identity and leaves it unchanged; with ``reinstate`` the identity is
+    admitted again, with its new certificate only.
     """
     unrecorded: list[IssuedLeaf] = []
     reinstated: list[LeafRequest] = []
@@ -155,19 +155,20 @@ def issue_all(
         else:
             action, reason = Action.REFUSED, _was_revoked(barred)
         if action in {Action.ISSUED, Action.RENEWED}:
-            # It was just found not to be revoked, or is admitted again.
+            # Not revoked according to the check above, or admitted again.
             issued = engine.sign(request, reinstate=True)
             unrecorded.append(issued)
             if barred is not None:
                 reinstated.append(request)
-            # What leaves at once is reinstated and recorded before; only now, for what is not signed lifts nothing.
+            # An identity that is published at once is reinstated and recorded first, but only after signing has
+            # succeeded.
             if not destination.atomic:
                 _reinstate(reinstated, engine)
             if not destination.atomic or len(unrecorded) >= MAX_RECORDS:
                 _record(unrecorded, engine)
             destination.write(issued)
         yield IssueResult(request.names.spiffe_id, action, reason, barred is not None and reinstate)
-    # What leaves together is admitted together: a run that fails on the way lifts nothing.
+    # Identities published together are reinstated together: a run that fails midway reinstates none.
     _reinstate(reinstated, engine)
     _record(unrecorded, engine)
 

@@ -1,6 +1,6 @@
-"""The one place where leaves are signed: for commands, inventories and the online authority.
+"""The only place that signs leaves: for commands, inventories and the online authority.
 
-Who may have what is decided before, by the caller. This signs what a :class:`LeafRequest` says, and records it.
+The caller has decided who may have what. This signs what a :class:`LeafRequest` says, and records it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class IssuingEngine:
         pki: where the authorities are.
         config: the trust domain, and how keys and certificates are made.
         clock: the present.
-        read_once: whether authorities are read for the first leaf only: for a run that issues many. Otherwise they are
-            read for each leaf, since another one may have begun to sign.
+        read_once: read the authorities only for the first leaf, in a run that issues many. Otherwise they are read for
+            each leaf, because another one may sign by then.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class IssuingEngine:
         self._clock = clock
         self._backdate = dt.timedelta(minutes=config.backdate_minutes)
         self.ledger: Ledger | None = None
-        """Where issued leaves are recorded; None: noted beside the ledger of another process, if there is one."""
+        """The ledger for issued leaves; None: write notes beside the ledger of another process, if there is one."""
         self._notes = IssuanceNotes(pki)
         self._read_once = read_once
         self._signing: dict[AuthorityKind, tuple[Authority, tuple[x509.Certificate, ...]]] = {}
@@ -73,11 +73,11 @@ class IssuingEngine:
         self.authority(request.profile.authority)
 
     def sign(self, request: LeafRequest, *, reinstate: bool = False) -> IssuedLeaf:
-        """Sign in memory; nothing of it may leave before :meth:`record`.
+        """Sign in memory; the result must not leave before :meth:`record`.
 
         Args:
             request: what to sign.
-            reinstate: sign for an identity that was revoked, too; the caller lifts the revocation once this succeeded.
+            reinstate: sign for a revoked identity, too; the caller lifts the revocation once this succeeded.
 
         Raises:
             CertificateRejected: another trust domain, a revoked identity, or a name or lifetime that its authority
@@ -87,7 +87,7 @@ class IssuingEngine:
         kind = request.profile.authority
         # 1. An identity of this trust domain only.
         self._check_trust_domain(request)
-        # 2. A revoked identity gets nothing, whatever else its requester can show.
+        # 2. A revoked identity gets nothing, whatever the requester proves.
         if not reinstate:
             self.revocations.check_not_barred(kind, request.names.spiffe_id)
         # 3. The authority that signs now, and what is trusted beside it.
@@ -110,9 +110,10 @@ class IssuingEngine:
         return IssuedLeaf(request, leaf, authority, anchors, key)
 
     def record(self, issued: Sequence[IssuedLeaf]) -> None:
-        """Have the ledger say on disk that these were issued, before any of them leaves.
+        """Record on disk that these were issued, before any of them leaves.
 
-        One record says both what was issued and which join token that used up: no crash can come between the two.
+        One record contains both the certificate and the join token that it used up, so that no crash can separate the
+        two.
 
         Raises:
             LedgerError: the ledger could not be written; none of them may leave.
@@ -127,13 +128,14 @@ class IssuingEngine:
         reinstate: bool = False,
         before_record: Callable[[SignedChain], None] = lambda _: None,
     ) -> SignedChain:
-        """Sign for a key that is elsewhere, record it, and return what is sent back; see :meth:`sign`.
+        """Sign for a key that is elsewhere, record it, and return the answer; see :meth:`sign`.
 
-        ``reinstate`` lifts the revocation of the identity, once its leaf is signed: what is refused lifts nothing.
-        ``before_record`` is called with what is sent back, before the ledger says that it was issued.
+        ``reinstate`` lifts the revocation of the identity once its leaf is signed. ``before_record`` is called with the
+        answer before the ledger records it.
         """
         issued = self.sign(request, reinstate=reinstate)
-        # All that goes with it comes before the record, which supersedes what the requester has: nothing may fail then.
+        # Prepare all of the answer before the record, which supersedes the requester's certificate: nothing may fail
+        # then.
         signed = SignedChain(
             chain_pem=issued.chain_pem.decode(), ca_pem=issued.ca_pem.decode(), crl_pem=self.lists(issued).decode()
         )
@@ -141,13 +143,13 @@ class IssuingEngine:
             self.revocations.reinstate(request.profile.authority, request.names.spiffe_id)
         before_record(signed)
         self.record([issued])
-        # Whoever revoked the identity since it was looked at may not have found this record yet.
+        # A revocation since the check above may not have found this record yet.
         if not reinstate:
             self.revocations.check_not_barred(request.profile.authority, request.names.spiffe_id)
         return signed
 
     def issue_host(self, request: HostRequest) -> IssuedHost:
-        """Sign for a server that is none of ours, and record it.
+        """Sign for a server outside Sluice, and record it.
 
         Raises:
             CertificateRejected: a name or lifetime that the edge authority does not certify.
@@ -174,7 +176,7 @@ class IssuingEngine:
         self.write(directory, issued)
 
     def write(self, directory: Path, issued: IssuedLeaf) -> None:
-        """Write what was issued, with the key that was made for it, into an identity directory."""
+        """Write the issued leaf and its key into an identity directory."""
         write_identity(
             directory,
             key_pem=key_to_pem(issued.own_key),
@@ -193,7 +195,7 @@ class IssuingEngine:
             self._notes.write(records)
 
     def lists(self, issued: IssuedLeaf) -> bytes:
-        """The revocation lists to hand out with a leaf, signed anew when due; empty when there never was one."""
+        """The CRLs to deliver with a leaf, signed again when due; empty when there never was one."""
         return self.revocations.pem_for_issuing(issued.authority, issued.anchors)
 
     def _check_trust_domain(self, request: LeafRequest) -> None:

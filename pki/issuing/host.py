@@ -1,4 +1,4 @@
-"""Values of the issuance for a server that is none of ours: host names, no SPIFFE ID. No I/O."""
+"""Values of issuing for a server outside Sluice: host names, no SPIFFE ID. No I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HostRequest:
 
 @dataclass(frozen=True, slots=True)
 class IssuedHost:
-    """A certificate that is signed and recorded, and the certificate of its authority."""
+    """A signed and recorded certificate, and the certificate of its authority."""
 
     leaf: x509.Certificate
     authority: x509.Certificate

@@ -45,7 +45,7 @@ MAX_INVENTORY_BYTES = 16 << 20
 MAX_IDENTITIES = 100_000
 """Most identities in one inventory."""
 NUMBER = "{n}"
-"""What stands for the number in an entry with ``count``."""
+"""Placeholder for the number in an entry with ``count``."""
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 _DURATION = re.compile(r"([1-9][0-9]{0,5})([mhd])")
@@ -93,7 +93,7 @@ class Inventory:
             yield from _requests(entry, number, self._document.defaults, self._config)
 
     def samples(self) -> Iterator[LeafRequest]:
-        """The first of each entry, which stands for all that differ from it in their number alone."""
+        """The first identity of each entry; the others differ only in their number."""
         for number, entry in enumerate(self._document.identity, 1):
             yield _request(entry, entry.first, number, self._document.defaults, self._config)
 
@@ -120,7 +120,7 @@ def parse_inventory(data: bytes, config: PkiConfig) -> Inventory:
     seen: set[str] = set()
     for number, entry in enumerate(document.identity, 1):
         _check_numbering(entry, number)
-        # The identities of a numbered entry differ in their number alone: the first and the last stand for all.
+        # The identities of a numbered entry differ only in their number: checking the first and the last is enough.
         for at in {entry.first, entry.first + _count(entry, number) - 1}:
             _request(entry, at, number, document.defaults, config)
         for at in range(entry.first, entry.first + _count(entry, number)):
@@ -156,7 +156,7 @@ def _check_numbering(entry: _Entry, number: int) -> None:
 def _requests(entry: _Entry, number: int, defaults: _Defaults, config: PkiConfig) -> Iterator[LeafRequest]:
     first = _request(entry, entry.first, number, defaults, config)
     yield first
-    # The others differ from it in their number alone, and the largest was checked when the inventory was read.
+    # The others differ only in their number, and parsing checked the largest.
     templates = list(dict.fromkeys(name.lower() for name in entry.dns))
     identity = entry.id if entry.id.startswith("spiffe://") else f"spiffe://{config.trust_domain}/{entry.id}"
     for at in map(str, range(entry.first + 1, entry.first + _count(entry, number))):

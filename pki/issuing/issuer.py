@@ -1,4 +1,4 @@
-"""The interfaces of issuers, and the issuer that has the authorities' keys on this machine."""
+"""The interfaces of issuers, and the issuer with the authorities' keys on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sluice.pki.x509 import Names, edge_server_profile, workload_profile
 def install_chain(
     directory: Path, key_pem: bytes, signed: SignedChain, *, accept: Sequence[str] = (), now: dt.datetime
 ) -> None:
-    """Write what an issuer answered, with the key it was asked for, into the identity directory ``directory``."""
+    """Write an issuer's answer, with its key, into the identity directory ``directory``."""
     chain_pem, ca_pem = signed.chain_pem.encode(), signed.ca_pem.encode()
     write_identity(directory, key_pem=key_pem, chain_pem=chain_pem, ca_pem=ca_pem, accept=accept)
     if signed.crl_pem:
@@ -45,7 +45,7 @@ class DirectoryIssuer(Protocol):
         Args:
             directory: created, or renewed in place.
             spiffe_id: the identity; users are certified by the edge authority, all others by the internal one.
-            dns: host names that listeners of this process are reached by.
+            dns: host names of this process's listeners.
             ips: addresses likewise.
             lifetime: default: what the configuration says for the role; never beyond the authority's end.
             accept: SPIFFE patterns of peers, for the JVM.

@@ -46,17 +46,18 @@ class LeafRequest:
     key: PublicKey | None = None
     """The key to certify; None: the issuer makes one."""
     kind: IssuanceKind | Literal[""] = ""
-    """Why the online authority issues it, for the ledger; empty: a user of this machine does, with the key at hand."""
+    """Why the online authority issues it, for the ledger; empty: a user of this machine issues it with the local
+    key."""
     requester: str = ""
     """The requester that the ledger names."""
     token: str = ""
     """The id of the join token that this uses up."""
 
     def for_csr(self, csr_pem: bytes) -> LeafRequest:
-        """The same for the key of a signing request, which asks for exactly these names.
+        """This request for the key of a CSR, which must have exactly these names.
 
         Raises:
-            CertificateRejected: it asks for other names, or its key is none that its authority certifies.
+            CertificateRejected: it asks for other names, or its authority does not certify such a key.
         """
         key = check_csr(csr_pem, self.names)
         if self.profile.authority is AuthorityKind.EDGE:
@@ -82,7 +83,7 @@ def renewal_request(
         authority_ends: see :func:`sluice.pki.x509.profiles.kept_lifetime`.
 
     Raises:
-        PkiError: ``leaf`` is none of ours.
+        PkiError: ``leaf`` is not ours.
     """
     names = names_of(leaf)
     if profile is None:
@@ -96,25 +97,25 @@ def renewal_request(
 
 
 def names_of(leaf: x509.Certificate) -> Names:
-    """The identity and the host names of a leaf; raises :class:`PkiError` when it is none of ours."""
+    """The identity and the host names of a leaf; raises :class:`PkiError` when it is not ours."""
     return Names.checked(certified_identity(leaf), *alternative_names(leaf))
 
 
 @dataclass(frozen=True, slots=True)
 class IssuedLeaf:
-    """A leaf that was signed; it may leave once it is recorded."""
+    """A signed leaf; it may leave once it is recorded."""
 
     request: LeafRequest
     leaf: x509.Certificate
     authority: Authority
     anchors: tuple[x509.Certificate, ...]
-    """What is trusted on its side, the authority that signs first."""
+    """The trust anchors of its side, the signing one first."""
     key: PrivateKey | None = field(default=None, repr=False)
     """Its key, when the issuer made it."""
 
     @property
     def own_key(self) -> PrivateKey:
-        """The key that was made for it.
+        """The key made for the leaf.
 
         Raises:
             StoreError: it was issued for a key that is elsewhere.

@@ -1,4 +1,4 @@
-"""JWT-SVIDs: tokens of the trust domain, the keys that sign them, and what is published of these."""
+"""JWT-SVIDs: tokens of the trust domain, their signing keys, and the published bundle."""
 
 import lazy_loader
 

@@ -44,7 +44,7 @@ class JwtAuthority(Protocol):
     """Signs JWT-SVIDs of a trust domain."""
 
     def refresh(self) -> bool:
-        """Bring the keys up to date; whether the bundle changed. Raises :class:`StoreError`."""
+        """Update the keys; returns whether the bundle changed. Raises :class:`StoreError`."""
 
     def jwks(self) -> bytes:
         """The bundle, a JWK Set."""
@@ -85,7 +85,7 @@ class LocalJwtAuthority:
         self._issuer = issuer
 
     def refresh(self) -> bool:
-        """Make the first key, and the next when it is due; whether the bundle changed. Raises :class:`StoreError`."""
+        """Make the first key, or the next when due; returns whether the bundle changed. Raises :class:`StoreError`."""
         make_private_directory(self._file.parent)
         with locked(self._file.parent, patience=LOCK_PATIENCE_SECONDS):
             remove_leftovers(self._file.parent)
@@ -125,7 +125,7 @@ class LocalJwtAuthority:
         try:
             stored = msgspec.json.decode(read_secret(self._file), type=list[_StoredKey])
         except (msgspec.DecodeError, UnicodeDecodeError):
-            # The library's message may quote the content: leave it out, and out of the traceback.
+            # The library's message may quote the content: keep it out of the message and the traceback.
             raise StoreError(f"{self._file} is damaged", "restore it, or remove it: tokens then verify again") from None
         if not 0 < len(stored) <= MAX_KEYS:
             raise StoreError(f"{self._file} holds {len(stored)} keys", f"1 to {MAX_KEYS} are possible")

@@ -27,7 +27,7 @@ from sluice.pki.spiffe_id import SpiffeId
 Algorithm = Literal["ES256", "RS256"]
 DEFAULT_ALGORITHM: Algorithm = "ES256"
 RSA_BITS = 2048
-"""NIST SP 800-57: good until 2030; keys of this ring live for weeks."""
+"""NIST SP 800-57: secure until 2030; these keys live for weeks."""
 MAX_TOKEN_BYTES = 16 << 10
 MAX_LIFETIME = dt.timedelta(hours=1)
 """Longest life of a token."""
@@ -61,12 +61,12 @@ class JwtKey:
     created: dt.datetime
     key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey = field(repr=False)
     certificate: x509.Certificate | None = None
-    """Of the key, signed by itself, which certifies nothing: some read keys of a JWK Set from such (``x5c``) alone.
-    Keys of earlier versions have none."""
+    """Self-signed certificate of the key, which proves nothing: some programs read keys only from ``x5c``. Keys of
+    earlier versions have none."""
 
     @property
     def algorithm(self) -> Algorithm:
-        """What it signs with; the kind of key says it, and no token ever does."""
+        """The signature algorithm, which follows from the kind of key, never from a token."""
         return algorithm_of(self.key.public_key())
 
     @classmethod
@@ -94,9 +94,9 @@ def algorithm_of(key: PublicKey) -> Algorithm:
 
 
 def advanced(ring: KeyRing, now: dt.datetime, algorithm: Algorithm = DEFAULT_ALGORITHM) -> KeyRing:
-    """The ring as it should be at ``now``: a new key when the newest is old, none whose last token has expired.
+    """The key ring as it should be at ``now``.
 
-    The newest is also replaced when it is not for ``algorithm``.
+    Adds a key when the newest is old or not for ``algorithm``; drops keys whose last token has expired.
     """
     if not ring or now >= ring[-1].created + KEY_LIFETIME or ring[-1].algorithm != algorithm:
         ring = (*ring, JwtKey.generate(now, algorithm))
@@ -107,7 +107,7 @@ def advanced(ring: KeyRing, now: dt.datetime, algorithm: Algorithm = DEFAULT_ALG
 
 
 def signing_key(ring: KeyRing, now: dt.datetime) -> JwtKey:
-    """The newest key that has been in the bundle long enough; the oldest when none has."""
+    """The newest key that has been in the bundle long enough; else the oldest."""
     return next((key for key in reversed(ring) if key.created + PUBLISH_AHEAD <= now), ring[0])
 
 
@@ -151,7 +151,7 @@ def _decoded_jwks(data: bytes) -> list[tuple[_Jwk, PublicKey]]:
 
 
 def oidc_jwks(bundle: bytes) -> bytes:
-    """A bundle as OpenID Connect wants it (RFC 7517): each key with its use and algorithm."""
+    """A bundle in the form of OpenID Connect (RFC 7517): each key with its use and algorithm."""
     keys = []
     for jwk, key in _decoded_jwks(bundle):
         chain: dict[str, object] = {"x5c": jwk.x5c} if jwk.x5c else {}
@@ -165,7 +165,7 @@ def public_keys(ring: KeyRing) -> dict[str, PublicKey]:
 
 
 def check_audiences(audience: Sequence[str]) -> tuple[str, ...]:
-    """``audience`` without repetitions; raises :class:`TokenRejected` unless each is possible, and they are few."""
+    """``audience`` without duplicates; raises :class:`TokenRejected` if one is invalid, or there are too many."""
     wanted = tuple(dict.fromkeys(audience))
     if not wanted or not all(wanted):
         raise TokenRejected("a JWT-SVID needs an audience", "name whom it is for")
@@ -195,12 +195,12 @@ def sign_token(
         now: when it is issued.
         lifetime: at most :data:`MAX_LIFETIME`.
         issuer: the claim ``iss``; empty: left out. JWT-SVIDs need none, OpenID Connect does.
-        extra: further claims; none that says who, for whom or when.
+        extra: further claims, without subject, audience or times.
     """
     if not audience or not all(audience):
         raise TokenRejected("a JWT-SVID needs an audience", "name whom it is for")
     if reserved := _RESERVED.intersection(extra or {}):
-        raise TokenRejected(f"nobody adds the claim {min(reserved)!r} to a JWT-SVID")
+        raise TokenRejected(f"the claim {min(reserved)!r} of a JWT-SVID is reserved")
     if not dt.timedelta(0) < lifetime <= MAX_LIFETIME:
         raise TokenRejected(f"a JWT-SVID cannot live {lifetime}", f"at most {MAX_LIFETIME}")
     issued = int(now.timestamp())
@@ -234,7 +234,7 @@ def validate_token(
 
     Raises:
         TokenRejected: the first rule that the token breaks; the token itself is never in the message.
-        InvalidIdentity: its subject is none.
+        InvalidIdentity: its subject is no identity.
     """
     if not audience:
         raise TokenRejected("no audience to validate for", "name your own")
@@ -245,7 +245,7 @@ def validate_token(
         header = read_header(token)
     except InvalidJwt as error:
         raise TokenRejected(f"the token is not a signed JWT in compact form: {error}") from error
-    # 2. A key of the trust domain's bundle, which says the algorithm: never the token's choice (RFC 8725, 3.1).
+    # 2. A key of the trust domain's bundle, which decides the algorithm, not the token (RFC 8725, 3.1).
     key = keys.get(header.kid or "")
     if key is None:
         raise TokenRejected("the token is signed with a key that is not in the bundle")

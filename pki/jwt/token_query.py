@@ -1,4 +1,4 @@
-"""What a JobManager asks the gateway before it has a token signed: may this job have one? Values only."""
+"""The query of a JobManager to the gateway: may this job have a signed token? Values only."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class TokenQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Asks whether the process of a job may have a token.
 
     Attributes:
-        subject: its SPIFFE ID, by the JobManager's word.
-        owner, roles, groups: whoever submitted the job, when it was submitted.
+        subject: its SPIFFE ID, as the JobManager reports it.
+        owner, roles, groups: the submitter of the job at that time.
         audience: whom the token is for.
     """
 
@@ -37,7 +37,7 @@ class TokenQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class TokenVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the gateway's policy says, which is in the audit log already."""
+    """The decision of the gateway's policy, which is in the audit log already."""
 
     allowed: bool
     reason: str

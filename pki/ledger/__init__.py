@@ -1,7 +1,4 @@
-"""The ledger of issued certificates.
-
-Hash-chained records, its file, and what was issued while the authority was offline.
-"""
+"""The ledger of issued certificates: hash-chained records, their file, and notes of offline issuance."""
 
 import lazy_loader
 

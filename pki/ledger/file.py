@@ -1,7 +1,7 @@
 """The ledger as a file: its writers take turns, and a record is on the disk before :meth:`Ledger.append` returns.
 
-Several authorities of one home append to it. Whoever has the turn (:mod:`sluice.pki.ledger.turns`) first reads what the
-others have appended since, so that what it decides is decided on all that was ever issued.
+Several authorities of one home append to it. The one that has the turn (:mod:`sluice.pki.ledger.turns`) first reads
+what the others have appended, so that it decides with all issued certificates in mind.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from sluice.pki.ledger.turns import TURN_PATIENCE_SECONDS, Turns
 class Ledger:
     """The end of a ledger, ready to be continued; for one thread.
 
-    Opening verifies the whole chain. Bytes after the last newline are what a crash left of a record whose
-    certificate never left the process: they are dropped, and a ``recovered`` record says so (unless the very repair is
-    killed between the two). Whoever has the turn next does that, at its start or while it runs.
+    Opening verifies the whole chain. Bytes after the last newline are an incomplete record from a crash, whose
+    certificate never left the process. The next process with the turn, starting or running, drops them and adds a
+    ``recovered`` record (unless the repair is killed between the two).
 
     Raises:
         LedgerError: another process keeps the turn, it is damaged, or it cannot be written.
@@ -67,13 +67,13 @@ class Ledger:
         self._turns = Turns(path, self._descriptor, patience)
         try:
             sync_directory(path.parent)
-            # Most of it before the turn: a ledger of years takes seconds, in which nobody else could issue.
+            # Read most of it before the turn: a ledger of years takes seconds, in which nobody else could issue.
             try:
                 self._read_on()
-            except LedgerError:  # perhaps a torn end was repaired at this moment; in the turn it is known
+            except LedgerError:  # another process may be repairing a torn end now; the turn shows whether it did
                 self._begin()
             with self.turn():
-                # A crash of the machine may have left records in memory only that a reader has seen.
+                # Flush first: a process that died may have left records in memory only, which readers have seen.
                 self.sync()
         except BaseException:
             os.close(self._descriptor)
@@ -87,14 +87,13 @@ class Ledger:
         self.generations = Generations()
         """Which certificate of each process is the newest."""
         self.successions = Successions()
-        """Who was attested under a name before the one that has it now."""
+        """Earlier attested holders of each name."""
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Be the only one who writes, and know everything that was written; within another turn this does nothing.
+        """Be the only writer, and have read everything; nested turns do nothing.
 
-        Decide, sign and append within one turn: what was read before it may be out of date, for as long as this
-        process was stopped.
+        Decide, sign and append within one turn: earlier reads may be out of date.
 
         Raises:
             LedgerError: another process keeps the turn, the ledger was replaced or cut off, or it is damaged.
@@ -106,7 +105,7 @@ class Ledger:
 
     @property
     def state(self) -> ChainState:
-        """How far the chain goes."""
+        """The state of the chain."""
         return self._state
 
     def token_used(self, identifier: str) -> bool:
@@ -121,13 +120,13 @@ class Ledger:
         """Put ``record`` on the disk and return it sealed; ``time`` is filled in here.
 
         Raises:
-            LedgerError: it is not on the disk; what it records must not happen. When not even that is sure (a
-                failed fsync), the ledger takes nothing more until it is opened anew.
+            LedgerError: it is not on disk; what it records must not happen. After a failed fsync, when even that is
+                unsure, the ledger accepts nothing more until it is opened again.
         """
         return self.append_all([record])[0]
 
     def append_all(self, records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
-        """As :meth:`append`, for several at once: they are flushed together."""
+        """Append several records and flush them together, as :meth:`append` does for one."""
         with self.turn():
             time, state = rfc3339(self._clock()), self._state
             lines, sealed = [], []
@@ -143,7 +142,7 @@ class Ledger:
             return sealed
 
     def sync(self) -> None:
-        """Have on the disk what others have appended, too: one that was killed may not have come to that."""
+        """Flush what others have appended, too: a killed process may not have done so."""
         with self.turn():
             self._flush(None)
 
@@ -152,7 +151,7 @@ class Ledger:
         return certificate in self._noted
 
     def close(self) -> None:
-        """Let go of the file; everything is on the disk already."""
+        """Close the file; everything is on disk already."""
         os.close(self._descriptor)
 
     def _write(self, line: bytes) -> None:
@@ -165,7 +164,7 @@ class Ledger:
         try:
             self._disk.sync(self._descriptor)
         except OSError as error:
-            # After a failed fsync nobody knows what is on the disk: it must not be tried again (fsync(2), NOTES).
+            # After a failed fsync it is unknown what is on disk, and a retry would not tell (fsync(2), NOTES).
             self._broken = True
             raise LedgerError(f"cannot flush {self._path}: {error.strerror or error}", "check the disk") from error
         self._end += len(line)
@@ -207,7 +206,7 @@ class Ledger:
             )
 
     def _size(self) -> int:
-        """How long the file is, which must still be the one that was opened: a backup may have been restored."""
+        """The size of the file. It must still be the opened one, because a backup may have been restored."""
         info = os.fstat(self._descriptor)
         try:
             same = os.path.samestat(info, self._path.stat())
@@ -218,7 +217,7 @@ class Ledger:
         return info.st_size
 
     def _read_on(self) -> bytes:
-        """Take in what is new; returns what is left after the last whole line."""
+        """Read new records; returns the bytes after the last whole line."""
         with _opened(self._path) as file:
             file.seek(self._end)
             whole = _Whole(file, self._end)
@@ -237,7 +236,7 @@ class Ledger:
 
 
 class _Whole:
-    """The whole lines of a ledger from ``end`` on, which moves to where they end; ``torn`` is what is left then."""
+    """Iterates over whole lines of a ledger from ``end`` on, which it advances; ``torn`` is the incomplete rest."""
 
     def __init__(self, file: BinaryIO, end: int = 0) -> None:
         self._file = file
@@ -256,12 +255,12 @@ class _Whole:
 
 
 def ledger_path(pki: Path) -> Path:
-    """Where the ledger of the authorities below ``pki`` is."""
+    """The ledger of the authorities below ``pki``."""
     return pki / "ca" / "ledger.jsonl"
 
 
 def read_ledger(path: Path) -> Iterator[LedgerRecord]:
-    """The records of a ledger, checked; a record that is being written at this moment is left out."""
+    """The records of a ledger, checked; without a record that is just being written."""
     with _opened(path) as file:
         yield from read_chain(_Whole(file))
 

@@ -1,12 +1,10 @@
 """The newest certificate of each identity in the ledger: only that one may be renewed. No I/O.
 
-Whoever copied a key can renew its certificate as well as its owner can. But each renewal supersedes what there was, so
-that of two who go on from one certificate the second is found out, whichever of them it is: at the latest with the next
-renewal of the owner.
-
-What was superseded may still renew for a short overlap, for a process that asked and did not get, or could not write,
-the answer tries again with the key it has. The overlap is shorter than the time between two renewals, or else two could
-take turns for ever.
+A thief with a copied key can renew its certificate like the owner. But each renewal supersedes the earlier certificate,
+so that the second of the two to renew is detected, at the latest with the owner's next renewal. A superseded
+certificate may still be renewed for a short overlap, because a process that did not get, or could not write, the answer
+retries with its old key. The overlap is shorter than the time between two renewals; otherwise the two could take turns
+for ever.
 """
 
 from __future__ import annotations
@@ -25,14 +23,14 @@ DEFAULT_OVERLAP = dt.timedelta(minutes=15)
 OVERLAP_SHARE = 4
 """The overlap is at most this part of a certificate's life: renewals are at least twice as far apart."""
 MAX_LINES = 50_000
-"""Most identities without a valid certificate that are remembered; the oldest are forgotten first."""
+"""Most remembered identities without a valid certificate; the oldest are forgotten first."""
 RECORD_PRECISION = dt.timedelta(seconds=1)
-"""A certificate says in whole seconds when it begins, the ledger in milliseconds when it was issued."""
+"""Certificates begin at whole seconds, while the ledger records milliseconds."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """The certificates of one identity, as far as they have not expired; ``superseded`` says since when."""
+    """The unexpired certificates of one identity; ``superseded`` says since when."""
 
     first: dt.datetime
     newest: int
@@ -42,9 +40,9 @@ class _Line:
 
 
 class Generations:
-    """The lines of all processes, fed with the records of a ledger in their order.
+    """The lines of all processes, fed with the records of a ledger in order.
 
-    Drivers, executors and users are left out: nobody renews them by showing what they have.
+    Not of drivers, executors and users, who cannot renew with their certificate.
     """
 
     def __init__(self) -> None:
@@ -52,7 +50,7 @@ class Generations:
         self._restored: dt.datetime | None = None
 
     def take(self, record: LedgerRecord) -> None:
-        """Note what a record says was issued, or that the ledger was restored from a backup."""
+        """Process a record: an issued certificate, or a restoration from a backup."""
         if record.event == "restored":
             self._restored = dt.datetime.fromisoformat(record.time)
             self._lines.clear()
@@ -80,8 +78,8 @@ class Generations:
     ) -> dt.datetime | None:
         """Since when there is a newer certificate than ``shown``; None while it is the newest.
 
-        One that the ledger does not have is older than the ledger, or newer than what is left of a ledger that was
-        restored from a copy: its own beginning, which is ``backdate`` before it was issued, tells.
+        A certificate that the ledger lacks is older than the ledger, or newer than a restored copy of it. Its start,
+        which is ``backdate`` before it was issued, tells which.
         """
         line = self._lines.get((side, str(identity)))
         if line is None or shown.serial_number == line.newest:
@@ -96,7 +94,7 @@ class Generations:
     def lost_at(self, side: AuthorityKind, identity: SpiffeId, shown: x509.Certificate) -> dt.datetime | None:
         """When the ledger was restored from a backup, if ``shown`` is not known to have been issued since; else None.
 
-        Nobody knows any more whether one that was issued before had been superseded or revoked.
+        It is unknown whether an earlier certificate had been superseded or revoked.
         """
         line = self._lines.get((side, str(identity)))
         known = line is not None and shown.serial_number in {line.newest, *line.superseded}
@@ -109,12 +107,12 @@ class Generations:
 
 
 def overlap_for(certificate: x509.Certificate, overlap: dt.timedelta) -> dt.timedelta:
-    """How long ``certificate`` may still renew after it was superseded: ``overlap``, or less when its life is short."""
+    """How long ``certificate`` may still be renewed once superseded: ``overlap``, or less if it is short-lived."""
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     return min(overlap, life / OVERLAP_SHARE)
 
 
 def _is_process(identity: str) -> bool:
-    """By the role in its path alone: a ledger of years is full of drivers and executors."""
+    """Whether an identity is a process's, by its role only: a ledger of years is full of drivers and executors."""
     _, _, path = identity.removeprefix("spiffe://").partition("/")
     return path.partition("/")[0] in ENROLLABLE

@@ -1,9 +1,9 @@
 """Notes of certificates that were signed without the online authority, for its ledger.
 
-The ledger has one writer, the ``ca`` process, which may hold it or not run at all. So whoever signs with an authority's
-key writes a note, flushed to disk before the certificate leaves, and the online authority takes the notes into its
-chain: at its start, and every few seconds. A note is removed once its records are on the disk; one that is taken in
-again after a crash is recognised by its certificates.
+Only ``ca`` processes write the ledger, and one may hold it or none may run. So a command that signs with an authority's
+key writes a note, flushed to disk before the certificate leaves. The online authority adds the notes to its chain at
+its start and every few seconds, and removes a note once its records are on disk. After a crash it recognises notes that
+it has already added by their certificates.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def issuance_note(certificate: x509.Certificate, identity: str, kind: NotedKind)
 
 
 class IssuanceNotes:
-    """The notes beside the ledger of the authorities below ``pki``; nothing is noted where there is no ledger."""
+    """The notes beside the ledger of the authorities below ``pki``; without a ledger there are no notes."""
 
     def __init__(self, pki: Path) -> None:
         self._ledger = ledger_path(pki)
@@ -52,11 +52,11 @@ class IssuanceNotes:
 
     @property
     def wanted(self) -> bool:
-        """Whether there is a ledger to note for."""
+        """Whether there is a ledger, so that notes are needed."""
         return self._ledger.exists()
 
     def write(self, records: Sequence[LedgerRecord]) -> None:
-        """Have ``records`` on the disk when this returns; raises :class:`StoreError` when they cannot be."""
+        """Write ``records`` to disk before returning; raises :class:`StoreError`."""
         if not self.wanted:
             return
         for start in range(0, len(records), MAX_RECORDS):
@@ -65,17 +65,17 @@ class IssuanceNotes:
             write_secret(self._directory / f"{secrets.token_hex(8)}.jsonl", lines)
 
     def waiting(self) -> int:
-        """How many notes the online authority has not taken in yet."""
+        """The number of notes that are not in the ledger yet."""
         return len(self._paths())
 
     def records(self) -> Iterator[LedgerRecord]:
-        """What waits; a damaged note is left out (the online authority says so)."""
+        """The records of the notes, without damaged notes (which the online authority reports)."""
         for path in self._paths():
             with contextlib.suppress(StoreError):
                 yield from _read(path)
 
     def take_in(self, ledger: Ledger) -> int:
-        """Put what was noted into ``ledger``, and remove the notes; returns how many records that were.
+        """Add the notes to ``ledger`` and remove them; returns the number of records.
 
         Raises:
             LedgerError: it could not be written; the notes stay.
@@ -107,10 +107,10 @@ def _read(path: Path) -> list[LedgerRecord]:
             record = msgspec.json.decode(line, type=LedgerRecord)
         except DAMAGED_JSON as error:
             raise StoreError(f"{path} is damaged: {error}") from error
-        # Only what issuance_note makes: a note passes for nothing that the online authority did itself.
+        # Only records of issuance_note: a note must not look like an act of the online authority.
         honest = record.event == "issued" and record.kind in NOTED_KINDS and record.requester.startswith("uid:")
         if not honest or record.token or record.sequence or record.previous or record.digest:
-            raise StoreError(f"{path} holds something else than notes of certificates")
+            raise StoreError(f"{path} holds something other than notes of certificates")
         records.append(record)
     if len(records) > MAX_RECORDS:
         raise StoreError(f"{path} holds more than {MAX_RECORDS} records")

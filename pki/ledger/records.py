@@ -1,7 +1,7 @@
 """Records of the ledger of issued certificates, chained by digests. No I/O.
 
-A record that was removed, changed, inserted or moved breaks the chain. Only cutting off the *end* leaves a valid
-one; who wants to notice that keeps a :class:`ChainState` elsewhere and compares.
+A record that was removed, changed, inserted or moved breaks the chain. Only cutting off the *end* leaves a valid chain;
+to detect that, keep a :class:`ChainState` elsewhere and compare.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ IssuanceKind = Literal["self", "enrolment", "renewal", "job", "edge-enrolment", 
 """Why the online authority issued; ``self`` is its own identity, ``edge-…`` are public server certificates, those of
 its ACME server included: they are of kind ``edge-enrolment``, with a ``requester`` ``acme:…``."""
 NotedKind = Literal["local", "edge-local", "authority"]
-"""Signed without it, with a key on its machine: by the internal authority, the edge's, or the root."""
+"""Kinds signed offline, with a key on its machine: by the internal authority, the edge's, or the root."""
 NOTED_KINDS = frozenset({"local", "edge-local", "authority"})
 _BEGINNING = ChainState()
 EDGE_KINDS = frozenset({"edge-enrolment", "edge-renewal", "edge-local"})
@@ -61,14 +61,14 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def side_of(record: LedgerRecord) -> AuthorityKind | None:
-    """Which authority signed the leaf that ``record`` says was issued; None: it is about none."""
+    """Which authority signed the leaf of ``record``; None: the record is not about a leaf."""
     if record.event != "issued" or not record.serial or record.kind == "authority":
         return None
     return AuthorityKind.EDGE if record.kind in EDGE_KINDS else AuthorityKind.INTERNAL
 
 
 def parse_state(text: str) -> ChainState:
-    """The state that ``COUNT:DIGEST`` says; raises :class:`LedgerError`."""
+    """Parse ``COUNT:DIGEST``; raises :class:`LedgerError`."""
     try:
         return ChainState.parse(text)
     except ValueError as error:
@@ -78,7 +78,7 @@ def parse_state(text: str) -> ChainState:
 
 
 def seal(record: LedgerRecord, state: ChainState) -> tuple[bytes, LedgerRecord]:
-    """Put ``record`` at the end of the chain; returns its line (with newline) and the sealed record."""
+    """Seal ``record`` as the next of the chain; returns its line (with newline) and the sealed record."""
     linked = msgspec.structs.replace(record, sequence=state.count + 1, previous=state.digest, digest="")
     sealed = msgspec.structs.replace(linked, digest=_digest(linked))
     line = msgspec.json.encode(sealed) + b"\n"
@@ -88,14 +88,14 @@ def seal(record: LedgerRecord, state: ChainState) -> tuple[bytes, LedgerRecord]:
 
 
 def state_after(record: LedgerRecord) -> ChainState:
-    """Where the chain stands with ``record`` as its last."""
+    """The state of the chain with ``record`` as its last."""
     return ChainState(record.sequence, record.digest)
 
 
 def read_chain(lines: Iterable[bytes], state: ChainState = _BEGINNING) -> Iterator[LedgerRecord]:
     """The records of whole lines, each checked; raises :class:`LedgerError` naming the first that does not fit.
 
-    ``state`` is where the chain stands before the first of them.
+    ``state`` is the state of the chain before the first of them.
     """
     for number, line in enumerate(lines, start=state.count + 1):
         record = _decode(line, number)
@@ -109,7 +109,7 @@ def read_chain(lines: Iterable[bytes], state: ChainState = _BEGINNING) -> Iterat
 
 
 def verify(lines: Iterable[bytes], *, known: ChainState | None = None) -> ChainState:
-    """Check a whole ledger, and that it continues the state ``known`` from earlier; returns where it stands."""
+    """Check a whole ledger, and that it continues the earlier state ``known``; returns its state."""
     state = ChainState()
     reached = known is None or known == state
     for record in read_chain(lines):
@@ -127,7 +127,7 @@ def _decode(line: bytes, number: int) -> LedgerRecord:
         record = msgspec.json.decode(line, type=LedgerRecord)
     except DAMAGED_JSON as error:
         raise LedgerError(f"ledger line {number} is damaged: {error}", "restore the ledger from a copy") from error
-    # One way only to write a record: what differs in a single byte is not what was sealed.
+    # A record has exactly one encoding: if a single byte differs, it was changed.
     whole = msgspec.json.encode(record) + b"\n"
     if whole != line or record.digest != _digest(msgspec.structs.replace(record, digest="")):
         raise LedgerError(f"ledger line {number} was changed", "restore the ledger from a copy")

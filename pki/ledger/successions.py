@@ -1,7 +1,7 @@
-"""Who was attested under one name after whom: the earlier ones may not come back. No I/O.
+"""The order of attested holders of each name, so that an earlier one cannot come back.
 
-A pod of a StatefulSet has the name of the one before it. The API server refuses the tokens of a pod that is gone, but
-not at once: it remembers for some seconds that they were good. What was succeeded must not supersede its successor.
+No I/O. A pod of a StatefulSet has the name of its predecessor. The API server refuses the tokens of a deleted pod, but
+only after some seconds, because it caches. Meanwhile the old pod must not supersede its successor.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from sluice.pki.ledger.records import LedgerRecord, side_of
 from sluice.pki.x509 import AuthorityKind
 
 MAX_REMEMBERED = 50_000
-"""Most names, and most earlier holders, that are remembered; the oldest are forgotten first."""
+"""Most remembered names, and earlier holders; the oldest are forgotten first."""
 ATTESTED = "pod:"
-"""How requesters begin who were attested and whose last part is theirs alone."""
+"""Prefix of attested requesters, whose last part is unique."""
 _ENROLMENTS = frozenset({"enrolment", "edge-enrolment"})
 
 
 class Successions:
-    """The holders of each name, fed with the records of a ledger in their order."""
+    """The holders of each name, fed with the records of a ledger in order."""
 
     def __init__(self) -> None:
         self._holders: OrderedDict[tuple[AuthorityKind, str], str] = OrderedDict()
         self._earlier: OrderedDict[tuple[AuthorityKind, str, str], None] = OrderedDict()
 
     def take(self, record: LedgerRecord) -> None:
-        """Note who enrolled."""
+        """Process a record of an enrolment."""
         side = side_of(record)
         if side is None or record.kind not in _ENROLMENTS or not record.requester.startswith(ATTESTED):
             return

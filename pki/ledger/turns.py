@@ -1,9 +1,9 @@
-"""Turns at the ledger: of all processes that sign for one home, one at a time decides, signs and records.
+"""Turns at the ledger: of all processes that sign for one home, only one at a time decides, signs and records.
 
-A turn is a lock (flock(2)) on the ledger itself, which the kernel takes back from a process that ends, however it ends.
-A process that is stopped, or hangs, keeps it: then nobody issues, and the error names the process. Whoever waits holds
-the lock of the ledger's directory, so that the one before cannot take the next turn, too; that is a courtesy, and
-nobody waits long for it.
+A turn is a lock (flock(2)) on the ledger itself, which the kernel releases when the process ends. A process that is
+stopped or hangs keeps it: then nobody can issue, and the error names the process. A waiting process holds the lock of
+the ledger's directory, so that the previous one does not take the next turn again; others wait only briefly for that
+lock.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sluice.core import REGISTRY, lock_within
 from sluice.pki.errors import LedgerError
 
 TURN_PATIENCE_SECONDS = 5.0
-"""How long a turn is waited for; a requester waits no longer than 10 seconds for an answer."""
+"""How long to wait for a turn; a requester waits at most 10 seconds for an answer."""
 COURTESY_SECONDS = 0.05
-"""How long somebody else who waits is let go first."""
+"""How long to let another waiting process go first."""
 IMPATIENCE_SECONDS = 0.05
-"""How long a turn is waited for after one did not come: others wait for the same thread."""
+"""How long to wait for a turn after a failed wait: other requests wait for the same thread."""
 POLL_SECONDS = 0.001
 LOCKS_FILE = Path("/proc/locks")
 
@@ -55,10 +55,10 @@ class Turns:
 
     @contextlib.contextmanager
     def take(self) -> Iterator[bool]:
-        """Have the turn; yields whether it began here, and not around this.
+        """Take the turn; yields False if an outer block has it already.
 
         Raises:
-            LedgerError: somebody else keeps it.
+            LedgerError: another process keeps it.
         """
         if self._held:
             yield False
@@ -82,7 +82,7 @@ class Turns:
 
 @contextlib.contextmanager
 def ledger_turn(path: Path, patience: float = TURN_PATIENCE_SECONDS) -> Iterator[None]:
-    """Keep every authority from issuing, for somebody who changes what they decide by; nothing without a ledger.
+    """Keep every authority from issuing while its inputs change; does nothing without a ledger.
 
     Raises:
         LedgerError: an authority keeps the turn.
@@ -102,7 +102,7 @@ def ledger_turn(path: Path, patience: float = TURN_PATIENCE_SECONDS) -> Iterator
 
 
 def holder_of(descriptor: int, locks: str) -> int | None:
-    """The process that has locked this file, by the kernel's table of locks (proc(5)); None: it cannot be told."""
+    """The process that has locked this file, by the kernel's table of locks (proc(5)); None: unknown."""
     info = os.fstat(descriptor)
     place = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
     for line in locks.splitlines():

@@ -1,4 +1,4 @@
-"""What a token's module answers, with its cause and what to do. Decisions only."""
+"""Explains errors of a token's module, with cause and remedy. Decisions only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sluice.core import StoreError
 from sluice.pki.pkcs11.uri import TokenUri
 
 PIN_REFUSED: Final = frozenset({"PinIncorrect", "PinInvalid", "PinLenRange", "PinExpired", "PinLocked"})
-"""A PIN that was refused like this is not shown to the token again: after a few wrong ones it locks itself."""
+"""Refusals of a PIN after which it is not tried again, because a token locks itself after a few wrong ones."""
 HOPELESS: Final = PIN_REFUSED | {
     "UserPinNotInitialized",
     "MechanismInvalid",
@@ -34,12 +34,12 @@ _CAUSES: Final = {
     "KeySizeRange": ("does not have this curve", "use ecdsa-p256 (pki.key_algorithm)"),
     "TokenWriteProtected": ("is write-protected", "no key can be made or removed in it"),
     "DeviceMemory": ("is full", "remove keys that are not needed with its own tool"),
-    "DeviceError": ("does not answer as it should", "look at it, and at its service"),
+    "DeviceError": ("does not answer correctly", "look at it, and at its service"),
 }
 
 
 def token_error(uri: TokenUri, error: Exception) -> StoreError:
-    """``error``, which the library raised for the token of ``uri``, for the user."""
+    """The error for the user from ``error``, which the library raised for the token of ``uri``."""
     name = type(error).__name__
     if name in {"PinIncorrect", "PinInvalid", "PinLenRange"}:
         return wrong_pin(uri)
@@ -64,7 +64,7 @@ def last_try(uri: TokenUri) -> StoreError:
 
 
 def missing_token(uri: TokenUri) -> StoreError:
-    """No token of this module fits."""
+    """No token of this module matches."""
     return StoreError(f"{uri.name} is not there, says {uri.module}", "plug it in, or check the label and its service")
 
 
@@ -72,5 +72,5 @@ def missing_key(uri: TokenUri) -> StoreError:
     """The token has no such key."""
     return StoreError(
         f"there is no key {uri.object!r} with id {uri.id.hex()} in {uri.name}",
-        "is it the token in which the key was made? a lost key is replaced, and never made again",
+        "is it the token in which the key was made? a lost key cannot be recovered, only replaced",
     )

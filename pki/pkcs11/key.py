@@ -1,4 +1,4 @@
-"""Keys that are in a token: made there, never outside of it, and asked to sign."""
+"""Keys in a token: they are made there, sign there, and never leave it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Buffer = bytes | bytearray | memoryview
 
 
 class TokenKey(ec.EllipticCurvePrivateKey):
-    """A private key in a token, wherever the library takes a private key. Its signatures are checked before they leave.
+    """A private key in a token, as the library's private key type. Its signatures are verified before use.
 
     Args:
-        uri: which it is.
+        uri: the reference to the key.
         public: its public key.
-        keys: where it signs.
+        keys: the tokens that it signs in.
     """
 
     def __init__(self, uri: TokenUri, public: ec.EllipticCurvePublicKey, keys: TokenKeys) -> None:
@@ -48,7 +48,7 @@ class TokenKey(ec.EllipticCurvePrivateKey):
         return f"TokenKey({self.uri.object!r} in {self.uri.name})"
 
     def sign(self, data: Buffer, signature_algorithm: ec.EllipticCurveSignatureAlgorithm) -> bytes:
-        """Have the token sign ``data``, as ECDSA in DER."""
+        """Have the token sign ``data``; returns ECDSA in DER."""
         algorithm = signature_algorithm.algorithm
         if not isinstance(signature_algorithm, ec.ECDSA) or not isinstance(algorithm, hashes.HashAlgorithm):
             raise UnsupportedAlgorithm("a key in a token signs with ECDSA")
@@ -115,7 +115,7 @@ class TokenKeys:
         self._sessions = sessions or Sessions()
 
     def generate(self, place: TokenUri, algorithm: str, label: str) -> TokenKey:
-        """Make a key in a token, which neither its user nor anybody else gets out of it.
+        """Make a key in a token that nobody can extract.
 
         Raises:
             StoreError: the token cannot, or it made a key that could be copied (which was then removed).
@@ -152,7 +152,7 @@ class TokenKeys:
         return self._sessions.run(uri, act)
 
     def destroy(self, uri: TokenUri) -> None:
-        """Remove a key from its token; one that is not there is none to remove."""
+        """Remove a key from its token; does nothing when it is missing."""
 
         def act(library: Any, session: Session) -> None:  # noqa: ANN401
             session.found.pop(uri, None)
@@ -164,7 +164,7 @@ class TokenKeys:
 
 
 TOKEN_KEYS: Final = TokenKeys()
-"""Those of this process: sessions, and PINs that were wrong, are of a process and not of who asks."""
+"""The keys of this process, which shares sessions and refused PINs."""
 
 
 def _generate(library: Any, session: Session, uri: TokenUri, parameters: bytes) -> None:  # noqa: ANN401
@@ -221,7 +221,7 @@ def _public_key(uri: TokenUri, parameters: bytes, point: bytes) -> ec.EllipticCu
         raise _wrong_type(uri)
     plain = 1 + 2 * (curve.key_size // 8)
     try:
-        # An OCTET STRING in DER around the point (PKCS#11 2.40, section 2.3.3); some modules leave it out.
+        # An OCTET STRING in DER around the point (PKCS#11 2.40, section 2.3.3); some modules omit it.
         return ec.EllipticCurvePublicKey.from_encoded_point(curve, point if len(point) == plain else point[-plain:])
     except ValueError:
         raise StoreError(

@@ -20,7 +20,7 @@ def read_pin(source: str) -> str:
                 f"there are no credentials of systemd, and the PIN is in {name!r}",
                 f"LoadCredential={name}:/FILE in the unit, or pin-source=file:/FILE in the reference",
             )
-        # Nobody else gets into the directory; an access list may show as permissions of the group.
+        # Only this service can enter the directory; an access list may show up as group permissions.
         content = read_bounded(Path(directory, name), MAX_PIN_BYTES + 2)
     else:
         content = read_secret(Path(source.removeprefix("file:")), MAX_PIN_BYTES + 2)

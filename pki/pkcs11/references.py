@@ -1,4 +1,4 @@
-"""Files that say which key in which token it is; never its PIN."""
+"""Files with a reference to a key in a token, without its PIN."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def read_reference(path: Path) -> TokenUri:
 
 
 def format_reference(uri: TokenUri) -> bytes:
-    """What :func:`read_reference` reads."""
+    """Encode a reference for :func:`read_reference`."""
     return f"{uri}\n".encode("ascii")

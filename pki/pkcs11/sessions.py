@@ -1,7 +1,7 @@
-"""Sessions with tokens: one for each token and process, opened at the first use and again when it was lost.
+"""Sessions with tokens: one for each token and process, opened at the first use and again after a loss.
 
-One lock is held around every call into a module, since many of them are not safe for threads. A child of ``fork`` has
-no session; it initializes the module anew when it needs one (PKCS#11 2.40, C_Initialize).
+A lock protects every call into a module, since many modules are not thread-safe. A child of ``fork`` has no session; it
+initializes the module anew when it needs one (PKCS#11 2.40, C_Initialize).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ EXTRA = "sluice[pkcs11]"
 
 @dataclass(slots=True)
 class Session:
-    """A session that is logged in, and what was found in it."""
+    """A logged-in session, and its cached objects."""
 
     handle: Any
     found: dict[TokenUri, Any] = field(default_factory=dict)
 
 
 def load_library() -> Any:  # noqa: ANN401  a module that is there only when it was installed
-    """The package ``pkcs11``; it is imported by who uses a token, and by nobody else."""
+    """The package ``pkcs11``, imported only when a token is used."""
     try:
         return importlib.import_module("pkcs11")
     except ImportError as error:
@@ -47,8 +47,8 @@ class Sessions:
     """The sessions of this process.
 
     Args:
-        library: gives the package ``pkcs11``.
-        check_module: refuses a module that must not be loaded.
+        library: returns the package ``pkcs11``.
+        check_module: raises for a module that must not be loaded.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Sessions:
             except StoreError:
                 if not known:
                     raise
-            # The token was removed, or its service began anew: handles, and what the module knows of slots, are void.
+            # The token was removed, or its service restarted: handles, and the module's list of slots, are invalid.
             try:
                 self._reset(uri.module)
                 return act(library, self._session(library, uri.place))
@@ -136,7 +136,7 @@ class Sessions:
         if not found:
             raise missing_token(place)
         if len(found) > 1:
-            raise StoreError(f"{len(found)} tokens fit: {place.name}", "name one by its serial=NUMBER")
+            raise StoreError(f"{len(found)} tokens match: {place.name}", "name one by its serial=NUMBER")
         return found[0]
 
     def _module(self, library: Any, path: str) -> Any:  # noqa: ANN401
@@ -154,7 +154,7 @@ class Sessions:
         return module
 
     def _reset(self, path: str) -> None:
-        """Initialize a module anew; sessions with its tokens end."""
+        """Initialize a module again, which ends the sessions with its tokens."""
         for place in [place for place in self._open if place.module == path]:
             del self._open[place]
         if (module := self._modules.get(path)) is not None:
@@ -182,7 +182,7 @@ _PIN_LOCKED = 0x00040000
 def _tokens(library: Any, module: Any) -> list[Any]:  # noqa: ANN401
     found = []
     for slot in module.get_slots(token_present=True):
-        with contextlib.suppress(library.PKCS11Error):  # one that is broken is not the one
+        with contextlib.suppress(library.PKCS11Error):  # a broken token cannot be the right one
             found.append(slot.get_token())
     return found
 
@@ -199,7 +199,7 @@ def _fits(token: Any, place: TokenUri) -> bool:  # noqa: ANN401
 
 
 def check_module_file(path: str) -> None:
-    """A module is code that runs in this process: nobody but root and this user may be able to change it."""
+    """Check that only root and this user can change a module, because its code runs in this process."""
     try:
         state = Path(path).stat()
     except OSError as error:

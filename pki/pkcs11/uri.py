@@ -17,7 +17,7 @@ SCHEME: Final = "pkcs11:"
 MAX_URI_CHARACTERS: Final = 2048
 MAX_ID_BYTES: Final = 64
 CREDENTIAL: Final = "credential:"
-"""In ``pin-source``: the name of a credential that systemd gives the service."""
+"""In ``pin-source``: the name of a systemd credential of the service."""
 
 _PATH: Final = frozenset({"token", "serial", "manufacturer", "model", "object", "id", "type"})
 _QUERY: Final = frozenset({"module-path", "pin-source"})
@@ -45,7 +45,7 @@ class TokenUri:
 
     @classmethod
     def parse(cls, text: str) -> TokenUri:
-        """Raises :class:`StoreError` for what is not a complete reference; never repeats a PIN that was in it."""
+        """Parse a reference; raises :class:`StoreError` if it is incomplete, without repeating a PIN in it."""
         if len(text) > MAX_URI_CHARACTERS or _NOT_ASCII_VISIBLE.search(text) or not is_token_uri(text):
             raise StoreError("this is not a PKCS#11 URI (RFC 7512)", _EXAMPLE)
         path, _, query = text[len(SCHEME) :].partition("?")
@@ -78,21 +78,21 @@ class TokenUri:
 
     @property
     def place(self) -> TokenUri:
-        """The token alone."""
+        """The reference to the token, without a key."""
         return replace(self, object="", id=b"")
 
     @property
     def name(self) -> str:
-        """What to call the token in a message."""
+        """The name of the token for messages."""
         return f"token {self.token or self.serial!r}" if self.token else f"the token with serial number {self.serial}"
 
     def key(self, label: str, identifier: bytes) -> TokenUri:
-        """A key in this token."""
+        """The reference to a key in this token."""
         return replace(self, object=label, id=identifier)
 
 
 def is_token_uri(text: str) -> bool:
-    """Whether ``text`` is meant as a reference."""
+    """Whether ``text`` looks like a reference."""
     return text[: len(SCHEME)].lower() == SCHEME
 
 

@@ -1,4 +1,4 @@
-"""Certificate revocation lists: signing, storing, distributing to identity directories, and loading them."""
+"""Certificate revocation lists (CRLs): signing, storing, distributing to identity directories, and loading."""
 
 import lazy_loader
 

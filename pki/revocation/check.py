@@ -33,10 +33,10 @@ class ListUsed:
 
 @dataclass(frozen=True, slots=True)
 class RevocationCheck:
-    """What was found of a path none of whose certificates is revoked.
+    """The result for a path without revoked certificates.
 
-    ``lists`` are those that were consulted; ``unchecked`` says of which certificates nothing is known, and why.
-    ``by_home``: the record of the home whose authority signed the leaf was consulted.
+    ``lists`` are the consulted CRLs; ``unchecked`` names the certificates without a CRL, and why. ``by_home``: the
+    record of the home whose authority signed the leaf was consulted.
     """
 
     lists: tuple[ListUsed, ...]
@@ -49,7 +49,7 @@ class RevocationCheck:
         return not self.unchecked
 
     def known_to_the_home(self, leaf: x509.Certificate) -> RevocationCheck:
-        """The same after the record of the home that signed ``leaf`` was consulted: its word needs no list."""
+        """This result after consulting the record of the home that signed ``leaf``, which needs no CRL."""
         own = f"{leaf.subject.rfc4514_string()}: "
         rest = tuple(line for line in self.unchecked if not line.startswith(own))
         return RevocationCheck(self.lists, rest, by_home=True)
@@ -58,11 +58,11 @@ class RevocationCheck:
 def check_path(
     path: Sequence[x509.Certificate], offered: Iterable[x509.CertificateRevocationList], now: dt.datetime
 ) -> RevocationCheck:
-    """Look up every certificate of ``path`` (the leaf first, an anchor last) but the anchor.
+    """Check every certificate of ``path`` (the leaf first, an anchor last) except the anchor.
 
     Args:
         path: verified: each is signed by the next.
-        offered: lists and deltas, of any issuers.
+        offered: CRLs and delta CRLs of any issuers.
         now: with time zone.
 
     Raises:

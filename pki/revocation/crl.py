@@ -1,7 +1,7 @@
 """Certificate revocation lists: signing and verifying them (RFC 5280, section 5). No I/O.
 
-A list that is damaged, foreign, stale or of a kind not understood is refused as a whole: half a list is worse than
-the one before it. What changes a complete list, a delta, counts with that list only (:func:`apply_delta`).
+A damaged, foreign, stale or unsupported list is refused as a whole: half a list is worse than the previous one. A delta
+changes a complete list, and is valid only together with it (:func:`apply_delta`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EXPIRY_GRACE = dt.timedelta(hours=1)
 """How long a CRL is accepted after its ``nextUpdate``; after that its issuer's certificates are refused."""
 
 MAX_READ_LISTS = 4
-"""Lists that are not read again when they come again."""
+"""Most parsed lists that are cached."""
 
 _PEM_END = b"-----END X509 CRL-----"
 _WEAK_HASHES = frozenset({"md5", "sha1"})
@@ -49,8 +49,8 @@ _ENTRY_UNDERSTOOD = frozenset({CRLEntryExtensionOID.CRL_REASON, CRLEntryExtensio
 class Reason(enum.StrEnum):
     """Why a certificate is revoked (RFC 5280, 5.3.1).
 
-    Left out on purpose: ``certificateHold`` and ``removeFromCRL``, for nothing is revoked for a while only, and
-    ``aACompromise``, for there are no attribute authorities.
+    Omitted: ``certificateHold`` and ``removeFromCRL``, because no revocation is temporary, and ``aACompromise``,
+    because there are no attribute authorities.
     """
 
     UNSPECIFIED = "unspecified"
@@ -63,20 +63,20 @@ class Reason(enum.StrEnum):
 
     @property
     def flag(self) -> x509.ReasonFlags:
-        """As X.509 has it."""
+        """The reason as an X.509 flag."""
         return x509.ReasonFlags[self.name.lower()]
 
     @property
     def bars(self) -> bool:
-        """Whether the identity gets no new certificate by itself: always, unless it has a better one already."""
+        """Whether the identity is barred from new certificates: always, unless it has a newer one already."""
         return self is not Reason.SUPERSEDED
 
 
 class Revocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One revoked certificate, as its issuer remembers it.
 
-    ``serial`` is hexadecimal; ``not_after`` is when the certificate expires, None when unknown; ``barred`` says that
-    ``identity`` is not certified again until somebody does so by hand.
+    ``serial`` is hexadecimal; ``not_after`` is when the certificate expires, None when unknown; ``barred``:
+    ``identity`` is not certified again until an operator reinstates it.
     """
 
     serial: str
@@ -94,7 +94,7 @@ class Revocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """What a list says about one certificate; ``reason`` in the words of RFC 5280."""
+    """A list's entry for one certificate; ``reason`` in the words of RFC 5280."""
 
     revoked_at: dt.datetime
     reason: str
@@ -102,10 +102,10 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class RevocationList:
-    """A list that was found good: signed by its issuer, understood, and not expired when it was looked at.
+    """A verified list: signed by its issuer, understood, and not expired when checked.
 
-    ``pem`` is what it was read from: the list, or with a delta applied, ``complete`` and then the delta.
-    ``in_parts`` says the same as a complete list and a delta, where its signer has made them; empty otherwise.
+    ``pem`` is its source: the list, or with a delta applied, ``complete`` and then the delta. ``in_parts`` has the same
+    content as a complete list and a delta, if the signer made them; else empty.
     """
 
     issuer: x509.Name
@@ -119,27 +119,27 @@ class RevocationList:
 
     @property
     def complete(self) -> RevocationList:
-        """The complete list in it: what the delta was applied to, or itself."""
+        """The complete list in it: the one that the delta was applied to, or itself."""
         return self.base or self
 
     @property
     def issuer_key(self) -> bytes:
-        """The issuer's name in DER: what certificates refer to it by."""
+        """The issuer's name in DER, as certificates refer to it."""
         return self.issuer.public_bytes()
 
     @property
     def der(self) -> bytes:
-        """A complete list as it was signed, without its armour."""
+        """The signed complete list in DER."""
         return base64.b64decode(b"".join(self.pem.split(b"\n")[1:-2]), validate=True)
 
     def expired_at(self, now: dt.datetime) -> bool:
-        """Whether it does not count any more, the grace included."""
+        """Whether it has expired, including the grace period."""
         return now > self.next_update + EXPIRY_GRACE
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What was found good as a change of the complete lists from number ``base_number`` on (RFC 5280, 5.2.4)."""
+    """A verified delta for the complete lists from number ``base_number`` on (RFC 5280, 5.2.4)."""
 
     base_number: int
     changes: RevocationList
@@ -158,7 +158,7 @@ def sign_crl(
 
     With ``base_number`` it is a delta: ``revocations`` are those since the complete list of that number.
     """
-    # Given all at once: adding entries one by one copies all those before each time.
+    # All at once: adding entries one by one copies all earlier ones each time.
     builder = x509.CertificateRevocationListBuilder(revoked_certificates=[_to_entry(each) for each in revocations])
     builder = (
         builder.issuer_name(authority.certificate.subject)
@@ -173,7 +173,7 @@ def sign_crl(
 
 
 def remember_signed(pem: bytes, authority: Authority, revocations: Iterable[Revocation]) -> None:
-    """Spare this process the reading of the list ``pem``, which it has just signed from ``revocations``."""
+    """Cache the list ``pem``, which this process has just signed from ``revocations``, to avoid parsing it."""
     known = _read(pem.rstrip(b"\n"))
     known.entries = MappingProxyType(
         {each.number: Revoked(each.revoked_at, str(each.reason.flag.value)) for each in revocations}
@@ -183,7 +183,7 @@ def remember_signed(pem: bytes, authority: Authority, revocations: Iterable[Revo
 
 def _to_entry(revocation: Revocation) -> x509.RevokedCertificate:
     entry = x509.RevokedCertificateBuilder().serial_number(revocation.number).revocation_date(revocation.revoked_at)
-    # "unspecified" is said by leaving the reason out (RFC 5280, 5.3.1).
+    # "unspecified" is expressed by omitting the reason (RFC 5280, 5.3.1).
     if revocation.reason is not Reason.UNSPECIFIED:
         entry = entry.add_extension(x509.CRLReason(revocation.reason.flag), critical=False)
     return entry.build()
@@ -211,13 +211,13 @@ def check_crl(
     *,
     grace: dt.timedelta = dt.timedelta(0),
 ) -> RevocationList:
-    """Judge a complete list from outside.
+    """Verify a complete list from outside.
 
     Args:
         crl: the list.
-        issuers: the authorities whose lists are wanted.
+        issuers: the authorities whose lists are accepted.
         now: with time zone.
-        grace: how long after its ``nextUpdate`` it is still taken.
+        grace: how long after its ``nextUpdate`` it is still accepted.
 
     Raises:
         CrlRejected: the first rule that it breaks.
@@ -229,7 +229,7 @@ def check_crl(
 
 
 def is_delta(crl: x509.CertificateRevocationList) -> bool:
-    """Whether this is a delta, by its indicator (RFC 5280, 5.2.4); a damaged list is none."""
+    """Whether this is a delta, by its indicator (RFC 5280, 5.2.4); False for a damaged list."""
     try:
         return any(extension.oid == ExtensionOID.DELTA_CRL_INDICATOR for extension in crl.extensions)
     except DAMAGED:
@@ -243,7 +243,7 @@ def check_delta(
     *,
     grace: dt.timedelta = dt.timedelta(0),
 ) -> Delta:
-    """Judge a delta from outside, as :func:`check_crl` does a complete list; :class:`CrlRejected`."""
+    """Verify a delta from outside, as :func:`check_crl` does a complete list; :class:`CrlRejected`."""
     try:
         changes = _check_crl(crl, issuers, now, grace, _UNDERSTOOD_OF_DELTAS)
         indicator = crl.extensions.get_extension_for_class(x509.DeltaCRLIndicator)
@@ -257,7 +257,7 @@ def check_delta(
 def apply_delta(complete: RevocationList, delta: Delta) -> RevocationList:
     """``complete`` with the changes of ``delta`` (RFC 5280, 5.2.4).
 
-    Nothing that is revoked comes back, but for what was on hold and is taken off it. It counts as long as both do.
+    No revocation is undone, except of certificates on hold that are released. The result is valid as long as both are.
 
     Raises:
         CrlRejected: the delta is of another issuer, for a list newer than ``complete``, or older than it.
@@ -298,9 +298,9 @@ def _check_crl(
     understood: frozenset[x509.ObjectIdentifier],
 ) -> RevocationList:
     what = f"the revocation list of {crl.issuer.rfc4514_string()[:200]!r}"
-    # 1. Signed by an authority we know that may sign lists (RFC 5280, 6.3.3 (f) and (g)).
+    # 1. Signed by a known authority that may sign lists (RFC 5280, 6.3.3 (f) and (g)).
     _check_signature(crl, issuers, what)
-    # 2. Complete: neither a delta nor a part, and nothing critical in it that is not understood (RFC 5280, 5.2).
+    # 2. Complete: neither a delta nor a part, and without unknown critical extensions (RFC 5280, 5.2).
     for extension in crl.extensions:
         if extension.critical and extension.oid not in understood:
             raise CrlRejected(f"{what} has the critical extension {extension.oid.dotted_string}")
@@ -326,7 +326,7 @@ def _check_crl(
 
 @dataclass(slots=True)
 class _Read:
-    """What was found out about a list, and holds for as long as its bytes are the same."""
+    """The facts about a list that depend on its bytes alone."""
 
     crl: x509.CertificateRevocationList
     pem: bytes = b""
@@ -335,7 +335,7 @@ class _Read:
 
 
 _READ: dict[bytes, _Read] = {}
-"""By the digest of what was read. Large lists come again and again, with each directory and each delta."""
+"""Cache by digest. Large lists are read repeatedly, for each directory and each delta."""
 _READING = threading.Lock()
 
 

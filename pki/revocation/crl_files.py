@@ -1,8 +1,8 @@
 """Revocation lists in identity directories: ``crl.pem``, beside ``ca.pem``.
 
-The file holds the newest list of each trust anchor that has one, a large one as a complete list and a delta where the
-reader applies deltas. It is written by :func:`install_crls` alone, which
-lets nothing in that a process would not take: a bad list never replaces a good one.
+The file holds the newest list of each trust anchor that has one; a large one as a complete list and a delta if the
+reader applies deltas. Only :func:`install_crls` writes it, with the checks of a process: a bad list never replaces a
+good one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COMPLETE_LISTS_FILE = "complete-lists"
 _DELTA_ROLES = frozenset({Role.JOBMANAGER, Role.TASKMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER, Role.CA})
 PROCESS_IDENTITIES = ("pki/identities/*/*",)
 JOB_IDENTITIES = ("work/*/jobs/*/driver-*/identity", "work/*/jobs/*/executor-*/identity")
-"""Where identity directories are below a home: of processes; of drivers and executors."""
+"""Places of identity directories below a home: of processes; of drivers and executors."""
 
 
 def identity_directories(home: Home) -> list[Path]:
@@ -72,14 +72,14 @@ def take_newer(
     *,
     grace: dt.timedelta = dt.timedelta(0),
 ) -> tuple[dict[bytes, RevocationList], list[CrlRejected]]:
-    """Merge lists by issuer; what is bad or older than what is known changes nothing and is returned as errors.
+    """Merge lists by issuer; bad or outdated ones change nothing and are returned as errors.
 
-    A delta is applied to the complete list that is offered with it, or else to the one that is known.
+    A delta is applied to the complete list that is offered with it, or else to the known one.
     """
     found: dict[bytes, RevocationList] = {}
     deltas: list[Delta] = []
     refused: list[CrlRejected] = []
-    # 1. Each for itself, complete lists first: of several of one issuer the newest.
+    # 1. Each by itself, complete lists first: of several of one issuer the newest.
     for crl in offered:
         try:
             if is_delta(crl):
@@ -103,7 +103,7 @@ def take_newer(
             found[issuer] = apply_delta(below.complete, delta)
         except CrlRejected as error:
             refused.append(error)
-    # 3. What comes out must not be older than what is known.
+    # 3. The result must not be older than the known list.
     merged: dict[bytes, RevocationList] = dict(known)
     for issuer, each in found.items():
         try:
@@ -123,7 +123,7 @@ def _refuse_older(found: RevocationList, known: RevocationList | None) -> None:
 
 
 def applies_deltas(home: Home, directory: Path) -> bool:
-    """Whether whoever reads ``directory`` is known to be ours and in Python: all others get complete lists.
+    """Whether the reader of ``directory`` is known to be our Python code: all others get complete lists.
 
     JVMs, Envoy, and programs that get copies of the files do not apply deltas.
     """
@@ -152,7 +152,7 @@ def install_crls(directory: Path, pem: bytes, now: dt.datetime) -> bool:
         merged, refused = take_newer(known, offered, anchors, now)
         if refused:
             raise refused[0]
-        # The same list whole and in parts: what the reader knows stays, unless it is in parts and he needs it whole.
+        # The same list, complete or in parts: keep the file, unless it is in parts and the reader needs it complete.
         for issuer, before in known.items():
             fits = before.base is None or not _needs_complete(directory)
             if fits and before.number == merged[issuer].number and now < before.next_update:
@@ -165,7 +165,7 @@ def install_crls(directory: Path, pem: bytes, now: dt.datetime) -> bool:
 
 
 def _usable(pem: bytes, anchors: Sequence[x509.Certificate], now: dt.datetime) -> dict[bytes, RevocationList]:
-    """What counts of a file that is there; one that somebody damaged counts as empty, so that it can be replaced."""
+    """The valid lists of a file; a damaged file counts as empty, so that it can be replaced."""
     try:
         return take_newer({}, load_crls(pem), anchors, now, grace=EXPIRY_GRACE)[0] if pem else {}
     except CrlRejected:
@@ -173,10 +173,10 @@ def _usable(pem: bytes, anchors: Sequence[x509.Certificate], now: dt.datetime) -
 
 
 def push_crls(home: Home, lists: Sequence[RevocationList], now: dt.datetime) -> tuple[list[Path], list[str]]:
-    """Put ``lists`` into every identity directory of ``home``, and what it issued outside, that trusts their issuers.
+    """Install ``lists`` in every identity directory of ``home``, and exported ones, that trust their issuers.
 
-    Returns the directories that changed, and for each one that could not be written the reason: one bad directory
-    does not keep a revocation from the others.
+    Returns the changed directories, and the error of each that could not be written: one bad directory does not keep a
+    revocation from the others.
     """
     changed, failed = [], []
     try:

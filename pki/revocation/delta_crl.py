@@ -1,8 +1,8 @@
 """Delta CRLs: large lists are also published in parts, so that updates are small (RFC 5280, 5.2.4).
 
-Beside ``crl.pem``, which is always the newest complete list, an authority's directory then has ``base.pem``, an
-earlier complete one, and ``delta.pem``, what has changed since: together they say what ``crl.pem`` says. Readers know
-the base already, and have only the delta to read.
+``crl.pem`` in an authority's directory is always the newest complete list. Beside it, ``base.pem`` is an earlier
+complete list and ``delta.pem`` the changes since; together they equal ``crl.pem``. Readers know the base already, and
+read only the delta.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sluice.pki.x509 import DAMAGED
 BASE_FILE = "base.pem"
 DELTA_FILE = "delta.pem"
 DELTA_THRESHOLD_BYTES = 64 << 10
-"""Complete lists of fewer bytes of PEM (some 900 entries) are not given out in parts."""
+"""Smallest complete list, in bytes of PEM (some 900 entries), that is published in parts."""
 MAX_DELTA_ENTRIES = 1000
-"""With more than these since the base, the next complete list becomes the base."""
+"""Most changes since the base; beyond it the next complete list becomes the base."""
 
 
 def write_parts(
@@ -35,13 +35,13 @@ def write_parts(
     number: int,
     now: dt.datetime,
 ) -> None:
-    """Write a delta that leads from the base to ``complete``, or make that the base.
+    """Write a delta from the base to ``complete``, or make ``complete`` the base.
 
     Args:
         directory: of the authority's lists.
         authority: who signs.
         complete: the list just signed, PEM.
-        revocations: what is in it; since the base was signed, entries were appended only.
+        revocations: its content; since the base was signed, entries were only appended.
         number: of ``complete``.
         now: as in ``complete``.
     """
@@ -60,13 +60,13 @@ def write_parts(
 
 
 def drop_parts(directory: Path) -> None:
-    """Forget base and delta: entries are about to leave the list."""
+    """Remove base and delta, because entries are about to leave the list."""
     for name in (DELTA_FILE, BASE_FILE):
         (directory / name).unlink(missing_ok=True)
 
 
 def read_parts(directory: Path, number: int) -> bytes:
-    """Base and delta of the complete list ``number``, or empty; whoever takes them judges them."""
+    """Base and delta of the complete list ``number``, or empty; the reader verifies them."""
     base, delta = directory / BASE_FILE, directory / DELTA_FILE
     if not base.exists() or not delta.exists():
         return b""
@@ -83,7 +83,7 @@ def read_parts(directory: Path, number: int) -> bytes:
 def _base(
     directory: Path, revocations: Sequence[Revocation], now: dt.datetime
 ) -> x509.CertificateRevocationList | None:
-    """The base, when a delta to it is possible and short."""
+    """The base, if a delta to it is possible and short."""
     path = directory / BASE_FILE
     if not path.exists():
         return None
@@ -93,7 +93,7 @@ def _base(
         count = len(base)
     except (PkiError, x509.ExtensionNotFound, *DAMAGED):
         return None
-    # Past half of its life there is a new one: the complete list is signed anew at half of its own, which begins later.
+    # Replace it at half of its life: the complete list is signed again at half of its own, which begins later.
     if base.next_update_utc is None or now > base.last_update_utc + (base.next_update_utc - base.last_update_utc) / 2:
         return None
     if not 0 < count <= len(revocations) or len(revocations) - count > MAX_DELTA_ENTRIES:

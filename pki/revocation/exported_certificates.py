@@ -1,8 +1,8 @@
 """Certificates that were issued to directories outside the home: ``<pki>/outside.json``.
 
-Identities written with ``--out``, certified by request, or kept in one file (``--store``) are in no directory of the
-home. They are written down here, so that they can be revoked by name, and so that directories among them that are still
-there get revocation lists. Public facts alone.
+Identities written with ``--out``, certified by request, or stored in one file (``--store``) are in no directory of the
+home. This records them, so that they can be revoked by name, and so that existing directories among them get CRLs. It
+holds only public facts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sluice.pki.x509 import DAMAGED_JSON, AuthorityKind, issuer_id
 
 OUTSIDE_FILE = "outside.json"
 MAX_CERTIFICATES = 10_000
-"""Certificates remembered, the latest ones; whoever certifies more at once uses a store."""
+"""Most certificates remembered, the latest ones; use a store to certify more at once."""
 MAX_STORES = 64
 MAX_FILE_BYTES = 16 << 20
 
@@ -40,7 +40,7 @@ class ExportedCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     directory: str
 
     def target(self) -> RevocationTarget:
-        """What is revoked of it."""
+        """The target for revoking it."""
         return RevocationTarget(int(self.serial, 16), self.identity, self.not_after, self.issuer, self.sha256)
 
 
@@ -59,7 +59,7 @@ class ExportedCertificates:
     def remember(
         self, certificate: x509.Certificate, identity: str, kind: AuthorityKind, directory: Path, now: dt.datetime
     ) -> None:
-        """Write down that ``certificate``, signed by ``kind``, went to ``directory``; nothing if that is in the home.
+        """Record that ``certificate``, signed by ``kind``, went to ``directory``, unless that is in the home.
 
         Raises:
             StoreError: it cannot be written.
@@ -79,7 +79,7 @@ class ExportedCertificates:
         self._change(lambda record: _with_certificate(record, entry, now))
 
     def remember_store(self, store: Path) -> None:
-        """Write down that identities are kept in the file ``store``."""
+        """Record that the file ``store`` holds identities."""
         place = str(store.absolute())
         self._change(
             lambda record: msgspec.structs.replace(
@@ -92,13 +92,13 @@ class ExportedCertificates:
         return self._read().certificates
 
     def stores(self) -> Iterator[Path]:
-        """Files with many identities that are still there."""
+        """The recorded stores that still exist."""
         for text in self._read().stores:
             if (path := Path(text)).is_file():
                 yield path
 
     def directories(self) -> list[Path]:
-        """Directories of the owner's own that are still there, with anchors and a chain in them; in a fixed order."""
+        """The recorded directories that still exist, belong to the owner, and have anchors and a chain; sorted."""
         found = {Path(each.directory) for each in self._read().certificates if each.directory}
         return sorted(path for path in found if _is_ours(path))
 

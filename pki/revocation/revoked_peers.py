@@ -1,8 +1,8 @@
 """The CRLs of a running process: ``crl.pem`` of its identity directory, loaded again when it changes.
 
-A change that is damaged, foreign, expired or older leaves the lists in use as they are, and is logged once. When the
-list in use itself has expired (its ``nextUpdate`` plus a grace is over), certificates of its issuer are refused: a
-process that is kept from the news must not go on trusting everybody.
+A damaged, foreign, expired or older change leaves the current lists in use, and is logged once. When the current list
+itself has expired (its ``nextUpdate`` plus a grace period), certificates of its issuer are refused: a process that gets
+no updates must not go on trusting everybody.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from sluice.pki.x509 import key_id
 _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""By default the file is looked at no more often than this."""
+"""Default of the shortest time between two checks of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateId:
-    """What a list refers to a certificate by: its issuer's name (DER) and its serial number."""
+    """The key of a certificate in a list: its issuer's name (DER) and its serial number."""
 
     issuer: bytes
     serial: int
@@ -47,11 +47,11 @@ class RevokedPeers:
         directory: the identity directory; without ``crl.pem`` in it nobody is revoked.
         anchors: the authorities trusted now.
         clock: the present, in UTC.
-        monotonic: for the pace of looking.
-        pace_seconds: the file is looked at no more often.
+        monotonic: for the pace of checks.
+        pace_seconds: shortest time between two checks of the file.
 
     Raises:
-        StoreError: ``crl.pem`` is there and holds no usable list: there is nothing older to go by.
+        StoreError: ``crl.pem`` exists and holds no usable list, and there is no older one in use.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class RevokedPeers:
         }
 
     def revoked(self, certificate: CertificateId) -> Revoked | None:
-        """What the lists in use say of ``certificate``; None: nothing."""
+        """The entry of ``certificate`` in the lists in use; None: not revoked."""
         known = self._lists.get(certificate.issuer)
         return None if known is None else known.revoked.get(certificate.serial)
 
@@ -120,7 +120,7 @@ class RevokedPeers:
             raise PeerRefused(describe_revoked(wanted, found))
 
     def _reload(self) -> list[PkiError]:
-        """Take over what is newer; returns what was refused of a file not seen before."""
+        """Use newer lists; returns the errors of a file not seen before."""
         anchors = tuple(self._anchors())
         try:
             stamp = file_stamp(self._path)
@@ -157,7 +157,7 @@ class RevokedPeers:
 
 
 def describe_revoked(certificate: CertificateId, found: Revoked) -> str:
-    """How messages say it."""
+    """The revocation in words, for messages."""
     return (
         f"the certificate with serial {certificate.serial:x} was revoked at "
         f"{found.revoked_at:%Y-%m-%d %H:%M:%S} UTC ({found.reason})"

@@ -1,8 +1,8 @@
 """The revocations of each authority: ``<pki>/revocation/<kind>-<key id>/{revoked.json,crl.pem}``.
 
-``revoked.json`` is written first and says what is revoked; the list is signed from it, so that a crash between the
-two is repaired by the next refresh. The key identifier in the name keeps a rotated authority's revocations apart
-from its successor's; while both are trusted, both have a list (see :mod:`sluice.pki.authorities.rotation_phases`).
+``revoked.json`` is written first and holds the revocations; the CRL is signed from it, so that the next refresh repairs
+a crash between the two. The key identifier in the name separates a rotated authority's revocations from its
+successor's; while both are trusted, both have a CRL (see :mod:`sluice.pki.authorities.rotation_phases`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A record with what is looked up in it for each of thousands of identities."""
+    """A record with indexes for lookups of thousands of identities."""
 
     stamp: FileStamp | None
     record: _Record
@@ -78,7 +78,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class RevocationTarget:
-    """A certificate to be revoked; all but its serial as far as it is known (``issuer`` is a key identifier)."""
+    """A certificate to revoke; everything but its serial may be unknown (``issuer`` is a key identifier)."""
 
     serial: int
     identity: str = ""
@@ -88,7 +88,7 @@ class RevocationTarget:
 
     @classmethod
     def of(cls, certificate: x509.Certificate, identity: str = "") -> RevocationTarget:
-        """The certificate itself is at hand."""
+        """The target for a given certificate."""
         return cls(
             certificate.serial_number,
             identity,
@@ -119,13 +119,13 @@ class RevocationStore:
         *,
         passphrase: bytes | None = None,
     ) -> tuple[Revocation, ...]:
-        """Record that ``kind`` revokes ``targets`` and sign its next list; returns those not revoked before.
+        """Record that ``kind`` revokes ``targets`` and sign its next CRL; returns those not revoked before.
 
-        While two generations are trusted, a certificate is revoked by the one that signed it, and by both when that
-        is not known. ``passphrase`` opens a root's key that is encrypted.
+        While two generations are trusted, the one that signed a certificate revokes it, or both when that is unknown.
+        ``passphrase`` opens a root's key that is encrypted.
 
         Raises:
-            CertificateRejected: the reason does not fit what is revoked, or a serial is none.
+            CertificateRejected: the reason does not fit the certificate, or a serial is invalid.
             StoreError: the authority's key is not here, or nothing could be written.
         """
         _check_reason(kind, reason)
@@ -164,11 +164,10 @@ class RevocationStore:
         return added
 
     def refresh(self, kind: AuthorityKind, *, force: bool = False, passphrase: bytes | None = None) -> bool:
-        """Sign a new list for ``kind`` when it has none, an unusable one, or one past half of its life.
+        """Sign a new CRL for ``kind`` when it has none, an unusable one, or one past half of its life.
 
-        During a rotation that goes for both generations. Returns whether one was signed. A certificate that has
-        expired stays on one more list and then leaves it.
-        ``passphrase`` opens a root's key that is encrypted.
+        During a rotation this applies to both generations. Returns whether one was signed. An expired certificate stays
+        on one more CRL and is then dropped. ``passphrase`` opens a root's key that is encrypted.
         """
         due = [
             store
@@ -195,7 +194,7 @@ class RevocationStore:
             self._sign(authority, directory, _Record(record.number, kept), now)
 
     def refresh_all(self) -> tuple[list[AuthorityKind], list[str]]:
-        """Refresh every authority's list; an authority whose key is elsewhere is a line in the second part."""
+        """Refresh every authority's CRL; the second part has a line for each authority whose key is elsewhere."""
         signed, problems = [], []
         for kind in AuthorityKind:
             try:
@@ -206,7 +205,7 @@ class RevocationStore:
         return signed, problems
 
     def current(self, kind: AuthorityKind, certificate: x509.Certificate | None = None) -> RevocationList | None:
-        """The list of ``kind``, None when none was signed yet; :class:`CrlRejected` when it does not count.
+        """The CRL of ``kind``, None when none was signed yet; :class:`CrlRejected` when it is not valid.
 
         ``certificate``: which generation's; by default that of the one that signs.
         """
@@ -215,7 +214,7 @@ class RevocationStore:
         if (stamp := file_stamp(path)) is None:
             return None
         cached, now = self._lists.get(path), self._clock()
-        # Every issuance asks for it: what was found good stays so until it changes or expires.
+        # Every issuance needs it: a verified CRL stays valid until it changes or expires.
         if cached is not None and cached[0] == stamp and cached[1].this_update <= now <= cached[1].next_update:
             return cached[1]
         (crl,) = load_crls(read_bounded(path, MAX_CRL_BYTES))
@@ -225,9 +224,9 @@ class RevocationStore:
         return found
 
     def pem_for_issuing(self, authority: Authority, anchors: Sequence[x509.Certificate] = ()) -> bytes:
-        """The lists to hand out with a new certificate, signed anew when due; empty when there never was one.
+        """The CRLs to deliver with a new certificate, signed again when due; empty when there never was one.
 
-        ``anchors``: what is handed out as trust anchors; the lists are those of ``authority`` and of these.
+        ``anchors``: the delivered trust anchors; the CRLs are those of ``authority`` and of these.
         """
         others = [each for each in anchors if each != authority.certificate]
         return self._pem_of(authority) + b"".join(each.pem for each in self.of(authority.kind, others))
@@ -243,11 +242,11 @@ class RevocationStore:
         return b"" if current is None else current.pem
 
     def of(self, kind: AuthorityKind, anchors: Sequence[x509.Certificate]) -> list[RevocationList]:
-        """The lists of these generations of ``kind``, as far as they have one; see :meth:`current`."""
+        """The existing CRLs of these generations of ``kind``; see :meth:`current`."""
         return [found for each in anchors if (found := self.current(kind, each)) is not None]
 
     def lists(self) -> list[RevocationList]:
-        """All lists that count now; a bad one is logged and left out."""
+        """All valid CRLs; a bad one is logged and skipped."""
         found = []
         for kind in AuthorityKind:
             for _, certificate in self._sources(kind) if self._authorities.exists(kind) else ():
@@ -259,7 +258,7 @@ class RevocationStore:
         return found
 
     def revocations(self, kind: AuthorityKind) -> tuple[Revocation, ...]:
-        """What ``kind`` has revoked, oldest first; during a rotation first what the generation has that signs."""
+        """The revocations of ``kind``, oldest first; during a rotation those of the signing generation first."""
         directories = [self._directory(certificate, kind) for _, certificate in self._sources(kind)]
         return tuple(entry for directory in directories for entry in self._read(directory).revoked)
 
@@ -269,7 +268,7 @@ class RevocationStore:
         return any(serial in self._known(directory).numbers for directory in directories)
 
     def barred(self, kind: AuthorityKind, spiffe_id: SpiffeId) -> Revocation | None:
-        """The revocation that keeps ``spiffe_id`` from being certified again, if there is one."""
+        """The revocation that bars ``spiffe_id`` from new certificates, if there is one."""
         if not self._root.exists():
             return None
         for directory in self._root.glob(f"{kind}-*"):
@@ -278,7 +277,7 @@ class RevocationStore:
         return None
 
     def check_not_barred(self, kind: AuthorityKind, spiffe_id: SpiffeId) -> None:
-        """Refuse to certify an identity that was revoked; :class:`CertificateRejected`."""
+        """Raise :class:`CertificateRejected` for a revoked identity."""
         if (entry := self.barred(kind, spiffe_id)) is not None:
             raise CertificateRejected(
                 f"{spiffe_id} was revoked at {entry.revoked_at:%Y-%m-%d %H:%M:%S} UTC ({entry.reason})",
@@ -286,7 +285,7 @@ class RevocationStore:
             )
 
     def reinstate(self, kind: AuthorityKind, spiffe_id: SpiffeId) -> None:
-        """Let ``spiffe_id`` be certified again; the certificates that were revoked stay so."""
+        """Allow new certificates for ``spiffe_id``; revoked certificates stay revoked."""
         if self.barred(kind, spiffe_id) is None:
             return
         for directory in self._root.glob(f"{kind}-*"):
@@ -299,19 +298,19 @@ class RevocationStore:
                 _write(directory, _Record(record.number, lifted))
 
     def numbers(self, kind: AuthorityKind) -> dict[str, int]:
-        """The number of the last list of each generation of ``kind`` that counts, by key identifier."""
+        """The number of the last CRL of each current generation of ``kind``, by key identifier."""
         directories = {key_id(each): self._directory(each, kind) for _, each in self._sources(kind)}
         return {key: self._read(directory).number for key, directory in directories.items()}
 
     def continue_from(self, kind: AuthorityKind, known: Mapping[str, Sequence[Revocation]], *, above: int) -> int:
-        """Go on after a backup was restored: take in what else is revoked, and use no number up to ``above`` again.
+        """Continue after a restored backup: add further revocations, and never reuse a CRL number up to ``above``.
 
-        The lists are signed anew where the key is here and has no passphrase. Returns how many revocations were added.
+        CRLs are signed again if the key is here and has no passphrase. Returns how many revocations were added.
 
         Args:
-            kind: whose lists.
-            known: what others know to be revoked, by the key identifier of the generation that did.
-            above: as large as every number that a lost list may have had.
+            kind: whose CRLs.
+            known: other known revocations, by the key identifier of the revoking generation.
+            above: at least the highest number that a lost CRL may have had.
         """
         count = 0
         for store, certificate in self._sources(kind):
@@ -333,25 +332,25 @@ class RevocationStore:
         return count
 
     def _sources(self, kind: AuthorityKind) -> list[tuple[AuthorityStore, x509.Certificate]]:
-        """The generations of ``kind`` whose lists count, the one that signs first, and where their keys are."""
+        """The current generations of ``kind``, the signing one first, and where their keys are."""
         sources = [(self._authorities, self._authorities.certificate(kind))]
         if kind in ISSUING and self._others.exists(kind):
             with contextlib.suppress(StoreError):  # a rotation may end at this moment
                 other = self._others.certificate(kind)
-                # They may change places at this moment: the next refresh corrects it.
+                # A rotation may swap them at this moment: the next refresh corrects it.
                 if other != sources[0][1]:
                     sources.append((self._others, other))
         return sources
 
     def _sign(self, authority: Authority, directory: Path, record: _Record, now: dt.datetime) -> None:
-        # 1. What is revoked, and the number of the list to come. 2. The list. A crash in between repeats step 2 with
-        #    the next number.
+        # 1. The revocations, and the number of the next CRL. 2. The CRL. After a crash in between, step 2 is repeated
+        # with the next number.
         numbered = _Record(record.number + 1, record.revoked)
         _write(directory, numbered)
         pem = sign_crl(authority, numbered.revoked, number=numbered.number, now=now, lifetime=self._lifetime)
         write_public(directory / LIST_FILE, pem)
         remember_signed(pem, authority, numbered.revoked)
-        # 3. The same in parts, when it is large; without them, everybody gets the whole.
+        # 3. The parts, when it is large; without them, all readers get the complete CRL.
         write_parts(directory, authority, pem, numbered.revoked, number=numbered.number, now=now)
 
     def _is_good(self, certificate: x509.Certificate, kind: AuthorityKind, now: dt.datetime) -> bool:
@@ -375,7 +374,7 @@ class RevocationStore:
         return make_private_directory(self._directory(authority.certificate, authority.kind))
 
     def _list_file(self, certificate: x509.Certificate, kind: AuthorityKind) -> Path:
-        """Asked for with each of thousands of identities, always for the same few authorities."""
+        """The CRL file; cached, because it is needed for thousands of identities of a few authorities."""
         found = self._list_files.get(certificate)
         if found is None:
             if len(self._list_files) >= MAX_AUTHORITIES_REMEMBERED:
@@ -403,7 +402,7 @@ class RevocationStore:
             numbers = frozenset(entry.number for entry in record.revoked)  # each serial must be one
         except ValueError as error:
             raise StoreError(f"{path} is damaged: {error}", "restore it from a copy") from error
-        # The first one counts, as the record has them: oldest first.
+        # The first entry wins; the record has the oldest first.
         barred = {entry.identity: entry for entry in reversed(record.revoked) if entry.barred}
         known = self._records[path] = _Known(stamp, record, numbers, barred)
         return known
@@ -431,5 +430,5 @@ def _check_reason(kind: AuthorityKind, reason: Reason) -> None:
 
 
 def _outlived(entry: Revocation, last_update: dt.datetime | None, now: dt.datetime) -> bool:
-    """Expired, and on a list that was signed after it had (RFC 5280, 3.3)."""
+    """Whether it has expired, and is on a CRL that was signed after that (RFC 5280, 3.3)."""
     return entry.not_after is not None and last_update is not None and entry.not_after < min(last_update, now)

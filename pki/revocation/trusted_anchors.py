@@ -1,4 +1,4 @@
-"""Which trust anchors and revocation lists Envoy can be given together. No I/O."""
+"""Selects trust anchors and CRLs that Envoy can use together. No I/O."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from sluice.pki.revocation.crl import RevocationList
 def trusted_anchors(
     anchors: Sequence[x509.Certificate], lists: Sequence[RevocationList]
 ) -> tuple[tuple[x509.Certificate, ...], tuple[RevocationList, ...]]:
-    """Anchors and lists that go together.
+    """Anchors and CRLs that fit together.
 
-    Once Envoy has a list it refuses everybody whose issuer has none. Lists are not given up for that: an authority
-    without one, while others have theirs, is not trusted until its list is there. When there is no list at all,
-    nobody was revoked yet, as everywhere else.
+    Once Envoy has a CRL, it refuses all peers whose issuer has none. So while other authorities have CRLs, one without
+    a CRL is not trusted until it has one. Without any CRL, nobody was revoked yet, as everywhere else.
     """
     subjects = {anchor.subject.public_bytes() for anchor in anchors}
     counting = tuple(each for each in lists if each.issuer_key in subjects)

@@ -1,8 +1,8 @@
-"""Taking a home through a rotation: decisions of ``pki.authorities.rotation_phases``, steps of
-``pki.authorities.rotation_store``.
+"""Runs the rotation of a home.
 
-Each verb first brings everything within reach to the present phase (bundle, ``ca.pem``, ``crl.pem``, identities), then
-asks whether anybody lags, and only then moves on. So a verb that was refused or killed is simply repeated.
+The decisions are in ``pki.authorities.rotation_phases``, the steps in ``pki.authorities.rotation_store``. Each verb
+first updates everything within reach to the current phase (bundle, ``ca.pem``, ``crl.pem``, identities), then checks
+whether anybody lags, and only then moves on. So a refused or killed verb can simply be repeated.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Rotator:
 
     Args:
         home: whose authorities are replaced.
-        config: what new authorities are to be like.
-        renew: makes the identities new that are not of today's authority, or half written; says what it did.
-        report: told what is done.
+        config: the settings of new authorities.
+        renew: renews the identities that are not of the current authority, or half written; returns what it did.
+        report: gets a line for each action.
         clock: the present.
         alive: which processes run.
     """
@@ -80,7 +80,7 @@ class Rotator:
         self._revocations = RevocationStore(home.pki, config, clock=clock)
 
     def state(self) -> tuple[Rotation | None, Phase]:
-        """What is under way, and how far it is."""
+        """The running rotation, and its phase."""
         return self._store.read()
 
     def holders(self) -> tuple[TrustHolder, ...]:
@@ -112,10 +112,10 @@ class Rotator:
     ) -> None:
         """A -> A+B: make B and have it trusted everywhere. With ``patience``: until every process does.
 
-        ``places`` are tokens in which keys are to be made, instead of where their predecessors are.
+        ``places`` are tokens in which to create keys, instead of where their predecessors are.
 
         Raises:
-            RotationRefused: a rotation is under way already, and complete in its phase.
+            RotationRefused: a rotation is running already, and complete in its phase.
             PeersLag: ``patience`` ended before everybody had followed; B stays.
         """
         rotation, phase = self._store.read()
@@ -143,8 +143,8 @@ class Rotator:
 
         Args:
             subject: what is being replaced.
-            without: identities that are given up.
-            patience: for those that do not trust B yet.
+            without: abandoned identities.
+            patience: for holders that do not trust B yet.
 
         Raises:
             PeersLag: somebody does not trust B; nothing was changed.
@@ -179,9 +179,9 @@ class Rotator:
 
         Args:
             subject: what is being replaced.
-            without: identities that are given up.
-            patience: for those that have a certificate of A.
-            last_patience: for those that still trust A after it was withdrawn.
+            without: abandoned identities.
+            patience: for holders of a certificate of A.
+            last_patience: for holders that still trust A after it was withdrawn.
             retire: keep A's key; returns where it is then.
 
         Raises:
@@ -201,7 +201,7 @@ class Rotator:
     ) -> list[Path]:
         """Back to A: A signs again, and when nobody has a certificate of B any more, the trust in B is withdrawn.
 
-        As :meth:`finish` with A and B swapped. When it is refused, A signs and B is trusted beside it: repeat it.
+        :meth:`finish` with A and B swapped. When it is refused, A signs and B is trusted beside it: repeat it.
         """
         rotation = self._started(Verb.ABORT, subject)
         if rotation.keep is None:
@@ -249,7 +249,7 @@ class Rotator:
         return kept
 
     def _nobody_signs(self) -> contextlib.AbstractContextManager[None]:
-        """No authority is about to sign: one that was stopped in the middle of that could go on with the old key."""
+        """Ensure that no authority is about to sign: one that was stopped midway could continue with the old key."""
         return ledger_turn(ledger_path(self._home.pki))
 
     def _started(self, verb: Verb, subject: AuthorityKind) -> Rotation:
@@ -281,7 +281,7 @@ class Rotator:
             if not patience(late):
                 raise PeersLag(
                     f"{what}: {len(late)} {'lags' if len(late) == 1 else 'lag'}, such as {late[0]}",
-                    "wait with --wait SECONDS; what is gone for good is left out with --force IDENTITY",
+                    "wait with --wait SECONDS; leave out what is gone for good with --force IDENTITY",
                     late,
                 )
             self._settle()
@@ -297,7 +297,7 @@ class Rotator:
             )
 
     def _settle(self) -> None:
-        """Bring everything within reach to the present phase: what is trusted first, then its revocation lists."""
+        """Update everything within reach to the current phase: trust anchors first, then their CRLs."""
         TrustStore(self._home.pki).publish()
         _, failed = push_trust(self._home)
         for kind in ISSUING:

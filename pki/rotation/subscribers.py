@@ -9,19 +9,19 @@ from sluice.pki.authorities import Source, TrustHolder
 from sluice.pki.ca import TRUST_WAIT_SECONDS, WRITE_SECONDS, SubscriberRecord, TrustSubscriber
 
 SILENCE = dt.timedelta(seconds=2 * TRUST_WAIT_SECONDS + WRITE_SECONDS)
-"""A running subscriber asks again after each wait: two waits, and the file's maximum age."""
+"""A running subscriber asks again after each wait: two waits, plus the file's maximum age."""
 
 
 def subscriber_holders(
     record: SubscriberRecord, now: dt.datetime, place: str, revoked: Collection[int] = frozenset()
 ) -> Iterator[TrustHolder]:
-    """A holder for each process that follows from another machine; for each that is silent, one with the reason.
+    """A holder for each process on another machine that subscribes; silent ones with the reason.
 
-    Whose certificate has expired or was revoked (``revoked``: serial numbers) counts no more. ``place`` is where the
+    Without those whose certificate has expired or was revoked (``revoked``: serial numbers). ``place`` is where the
     record is.
     """
     if record.incomplete_at is not None and not _is_over(record.incomplete_at, now):
-        why = f"not all that follow from other machines are known at {_utc(record.incomplete_at)}"
+        why = f"not all subscribers on other machines were known at {_utc(record.incomplete_at)}"
         yield TrustHolder(Source.FOLLOWER, place, place, problem=why)
     for subscriber in record.subscribers:
         if subscriber.not_after >= now and int(subscriber.serial, 16) not in revoked:
@@ -31,11 +31,11 @@ def subscriber_holders(
 def _holders(subscriber: TrustSubscriber, now: dt.datetime) -> Iterator[TrustHolder]:
     problem = ""
     if _is_over(subscriber.heard_at, now):
-        problem = f"not heard of since {_utc(subscriber.heard_at)}"
+        problem = f"no report since {_utc(subscriber.heard_at)}"
     elif subscriber.unreadable:
-        problem = f"{subscriber.unreadable} of its processes do not tell what they hold"
+        problem = f"{subscriber.unreadable} of its processes do not report what they hold"
     elif not subscriber.in_use:
-        problem = "it follows, and has not told yet what it holds"
+        problem = "it subscribes, but has not reported yet what it holds"
     if problem:
         yield TrustHolder(Source.FOLLOWER, subscriber.identity, subscriber.address, problem=problem)
         return
@@ -53,7 +53,7 @@ def _holders(subscriber: TrustSubscriber, now: dt.datetime) -> Iterator[TrustHol
 
 
 def _is_over(moment: dt.datetime, now: dt.datetime) -> bool:
-    """Longer ago than a process that lives is silent, or (the clock was set) not in the past at all."""
+    """Whether the report is too old for a living process, or (the clock was set) in the future."""
     return abs(now - moment) > SILENCE
 
 

@@ -1,6 +1,6 @@
 """The holders of certificates that a home knows, and the authorities that they trust and present.
 
-By reports of processes here, identity directories, what processes elsewhere told the online authority, and its ledger.
+The sources are reports of local processes, identity directories, reports to the online authority, and its ledger.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from sluice.pki.trust import Alive, is_running, read_reports, sides_of
 from sluice.pki.x509 import issuer_id, key_id
 
 RECORD_PRECISION = dt.timedelta(milliseconds=1)
-"""Times in the ledger are cut off to this."""
+"""Resolution of times in the ledger."""
 
 
 def holders(
     home: Home, now: dt.datetime, *, alive: Alive = is_running, revoked: Collection[int] = frozenset()
 ) -> tuple[TrustHolder, ...]:
-    """All identity directories of ``home`` and the processes that report there, and all that follow from elsewhere.
+    """All identity directories of ``home`` and the processes that report there, and all remote subscribers.
 
-    ``revoked``: serial numbers that count no more.
+    ``revoked``: serial numbers to ignore.
     """
     known = frozenset(identifier for side in sides_of(home.pki) for identifier in side.known)
     found: list[TrustHolder] = []
@@ -95,13 +95,13 @@ def _followers(home: Home, now: dt.datetime, revoked: Collection[int]) -> Iterat
 
 
 def _known(holder: TrustHolder, known: frozenset[str]) -> TrustHolder:
-    """What neither trusts nor presents any authority of this home cannot be judged, unless it has expired anyway."""
+    """Mark a holder as unknown if it neither trusts nor presents an authority of this home, unless it has expired."""
     if holder.problem or not holder.usable or known & {holder.issuer, *holder.anchors}:
         return holder
     return replace(holder, problem="neither its certificate nor its trust is of an authority of this home")
 
 
-def remembered(  # noqa: PLR0917  where, what, and what is known besides
+def remembered(  # noqa: PLR0917  all inputs of the view
     home: Home,
     rotation: Rotation,
     unwanted: Keep,
@@ -109,16 +109,16 @@ def remembered(  # noqa: PLR0917  where, what, and what is known besides
     now: dt.datetime,
     revoked: Collection[int] = frozenset(),
 ) -> tuple[TrustHolder, ...]:
-    """Identities elsewhere whose last certificate, by the ledger, is of the generation ``unwanted`` and still counts.
+    """Remote identities whose last certificate in the ledger is of the generation ``unwanted`` and still valid.
 
-    What has a directory here or follows from elsewhere is judged by that; what was revoked, or is known here to have
-    ended, is left out.
+    Without identities that have a directory here or subscribe, which other checks cover, and without revoked or ended
+    ones.
     """
     path = ledger_path(home.pki)
     if not path.exists():
         return ()
     here = {holder.identity for holder in seen if holder.source in {Source.FILES, Source.FOLLOWER}}
-    # What was signed without the online authority is recorded late, and is in a directory here or not known at all.
+    # Offline certificates are recorded late, and are in a directory here or unknown.
     latest = {
         (side, record.identity): record
         for record in read_ledger(path)
@@ -149,7 +149,7 @@ def _signed_by(record: LedgerRecord, rotation: Rotation, unwanted: Keep) -> bool
 
 
 def _ended(home: Home, identity: str) -> bool:
-    """Whether it is a driver or an executor that ran here and is gone: its directory is here, its key is not."""
+    """Whether it is a driver or an executor that ran here and ended: its directory exists, its key does not."""
     try:
         spiffe_id = SpiffeId.parse(identity)
     except InvalidIdentity:

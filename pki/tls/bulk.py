@@ -1,13 +1,11 @@
 """Mutual TLS for bulk data: blocking streams that read into and write from large buffers without copies.
 
 Two engines that behave alike. ``NATIVE`` drives the OpenSSL of the cryptography wheel through pyOpenSSL's bindings: a
-read decrypts into the caller's memory, a write of a megabyte is one call without the interpreter lock. It reaches into
-names that pyOpenSSL calls private, which is why all of that is in this module; when they are not there, or on demand,
-``STANDARD`` does the same with :mod:`ssl`. What is demanded of the peer is the same in both, and the same as in
-:mod:`sluice.pki.tls.contexts`.
-
-A stream belongs to one thread; only :meth:`BulkStream.abort` may come from another, which is how deadlines are kept
-and revoked peers are ended: nothing here times out by itself.
+read decrypts into the caller's memory, a write of a megabyte is one call without the interpreter lock. It uses private
+names of pyOpenSSL, all of them in this module; when they are missing, or on request, ``STANDARD`` does the same with
+:mod:`ssl`. Both demand the same of the peer as :mod:`sluice.pki.tls.contexts`. A stream belongs to one thread. Only
+:meth:`BulkStream.abort` may be called from another one, to enforce deadlines and to end revoked peers: nothing here
+times out by itself.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ try:
     from OpenSSL._util import ffi as _ffi, lib as _lib
 
     HAS_NATIVE = all(hasattr(_lib, name) for name in ("SSL_read", "SSL_write", "SSL_pending", "SSL_get_error"))
-except ImportError:  # another pyOpenSSL than the one this was written for
+except ImportError:  # a pyOpenSSL with other private names
     HAS_NATIVE = False
 
 _LOG = logging.getLogger(__name__)
@@ -54,7 +52,7 @@ _Judge = Callable[[SSL.Connection, crypto.X509, int, int, int], bool]
 _RETRY = frozenset({2, 3})
 """SSL_ERROR_WANT_READ and SSL_ERROR_WANT_WRITE: on a blocking socket only after a signal."""
 _ZERO_RETURN = 6
-"""SSL_ERROR_ZERO_RETURN: the peer said that it is done."""
+"""SSL_ERROR_ZERO_RETURN: the peer sent close_notify."""
 
 
 class Engine(enum.StrEnum):
@@ -110,11 +108,11 @@ class BulkStream(abc.ABC):
         """Bytes decrypted already."""
 
     def readable(self) -> bool:
-        """Whether a read would find something (data or the end) at once."""
+        """Whether a read would return at once, with data or the end."""
         return self._pending() > 0 or bool(self._poll.poll(0))
 
     def wait(self, wake: int, seconds: float) -> None:
-        """Until a read would find something, the descriptor ``wake`` is readable, or the time is over."""
+        """Wait until a read would return at once, the descriptor ``wake`` is readable, or the time is over."""
         if self._pending():
             return
         poll = select.poll()
@@ -128,12 +126,12 @@ class BulkStream(abc.ABC):
         return "" if found is None else describe_revoked(self._certificate, found)
 
     def abort(self) -> None:
-        """End the connection at once, from any thread: the thread that uses it sees it broken."""
+        """End the connection at once, from any thread: the thread that uses it gets an error."""
         abort_socket(self._raw)
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Say goodbye if that is possible without waiting, and close."""
+        """Send close_notify if that is possible without waiting, and close."""
 
 
 def abort_socket(raw: socket.socket) -> None:
@@ -149,7 +147,7 @@ class BulkTls:
 
     Args:
         identity: of this process.
-        policy: what the peer must be.
+        policy: the peers to accept.
         serving: this side is the TLS server.
         engine: which OpenSSL.
     """
@@ -170,8 +168,8 @@ class BulkTls:
         """Run the handshake on ``raw``, a blocking socket, and take it over; on failure it is closed.
 
         Raises:
-            PeerRefused: the peer is nobody that the policy admits.
-            StreamBroken: the handshake did not come to an end.
+            PeerRefused: the policy does not admit the peer.
+            StreamBroken: the handshake was not completed.
         """
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -204,13 +202,13 @@ class BulkTls:
         return _NativeStream(raw, judged, shown, connection)
 
     def _judge(self, connection: SSL.Connection, certificate: crypto.X509, _error: int, depth: int, good: int) -> bool:
-        """OpenSSL asks about each certificate of the path; a peer that is refused hears it within the handshake."""
+        """OpenSSL calls this for each certificate of the path; a refused peer gets an alert within the handshake."""
         if good and depth == 0:
             check = self._identity.revoked_peers.check
             try:
                 der = certificate.to_cryptography().public_bytes(Encoding.DER)
                 connection.set_app_data(check_peer(der, self._policy, self._peer_purpose, check_revoked=check))
-            # Nothing is raised here: pyOpenSSL would raise it in whichever thread comes next.
+            # Never raise here: pyOpenSSL would raise it in whichever thread comes next.
             except PeerRefused as refused:
                 connection.set_app_data(refused)
                 return False
@@ -261,8 +259,7 @@ def _native_context(material: IdentityMaterial, judge: _Judge, *, serving: bool)
     store.set_flags(_STRICT)
     for anchor in material.anchors:
         store.add_cert(crypto.X509.from_cryptography(anchor))
-    # 4. No resumption: nothing is kept that a ticket could stand for; that none is sent, see
-    # sluice.pki.tls.openssl_settings.
+    # 4. No resumption: no session is kept; sluice.pki.tls.openssl_settings keeps tickets from being sent.
     context.set_options(_OPTIONS)
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_session_id(b"bulk")
@@ -270,13 +267,13 @@ def _native_context(material: IdentityMaterial, judge: _Judge, *, serving: bool)
     for certificate in material.chain:
         context.add_extra_chain_cert(certificate)
     context.use_privatekey(material.key)
-    # 5. A write is done when all of it is written.
+    # 5. A write returns when all of it is written.
     context.clear_mode(_lib.SSL_MODE_ENABLE_PARTIAL_WRITE)
     return context
 
 
 def _reason(error: SSL.Error) -> str:
-    """What OpenSSL says: the reasons on its queue, or the system's."""
+    """The reasons on OpenSSL's error queue, or the system's."""
     if not error.args:
         return type(error).__name__
     first = error.args[0]

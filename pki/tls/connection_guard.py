@@ -14,10 +14,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class ConnectionGuard:
-    """Looks over the connections of one listener or dialer, once a second while there are any.
+    """Checks the connections of one listener or dialer, once a second while there are any.
 
-    Traffic of a revoked peer ends by itself (see ``pki.tls.contexts``); this ends the connections that are silent.
-    For use on one event loop.
+    Traffic of a revoked peer fails by itself (see ``pki.tls.contexts``); this ends idle connections. For use on one
+    event loop.
     """
 
     def __init__(self, identity: TlsIdentity, *, interval: float = LOOK_SECONDS) -> None:
@@ -28,7 +28,7 @@ class ConnectionGuard:
         self._seen = -1
         self._closed = False
         self.ended = 0
-        """Connections ended so far."""
+        """Number of connections ended so far."""
 
     def add(self, transport: asyncio.BaseTransport) -> None:
         """Watch over ``transport``, whose handshake is complete, until it closes."""
@@ -47,7 +47,7 @@ class ConnectionGuard:
             self._timer.cancel()
 
     def _look(self) -> None:
-        # First of all, or an exception below would be the end of all looking.
+        # Schedule the next check first, so that an exception below does not end all checks.
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._look) if self._transports else None
         version = self._identity.revoked_peers.look()
         for transport in list(self._transports):

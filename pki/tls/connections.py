@@ -24,13 +24,13 @@ MAX_OPEN = 1024
 MAX_RECENT = 256
 """Closed connections remembered."""
 SETTLE_EVERY = 64
-"""So many new connections until those that were closed meanwhile are looked for, unless somebody asks before."""
+"""New connections between two searches for closed ones; a snapshot searches too."""
 
 _CURVES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
 
 
 class PeerCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the peer's certificate says of itself; nothing in it is secret.
+    """Facts of the peer's certificate; nothing in it is secret.
 
     Attributes:
         serial: its serial number, in hexadecimal.
@@ -97,12 +97,12 @@ class ConnectionLog:
         )
         self._open.append((weakref.ref(transport), connection))
         self._recorded += 1
-        if self._recorded % SETTLE_EVERY == 0:  # looking through all of them for each would be long
+        if self._recorded % SETTLE_EVERY == 0:  # a search for each new connection would take too long
             self._settle()
         return connection
 
     def snapshot(self) -> tuple[Connection, ...]:
-        """Recent ones first, then the open ones, each oldest first."""
+        """Closed connections first, then the open ones, each oldest first."""
         self._settle()
         return (*self._recent, *(connection for _, connection in self._open))
 
@@ -112,7 +112,7 @@ class ConnectionLog:
         return tuple(connection for _, connection in self._open)
 
     def _settle(self) -> None:
-        """Move what was closed meanwhile to the recent ones."""
+        """Move closed connections to the recent ones."""
         still_open = []
         for reference, connection in self._open:
             transport = reference()
@@ -130,7 +130,7 @@ def _shown(der: bytes | None) -> PeerCertificate | None:
 
 
 def describe_certificate(leaf: x509.Certificate) -> PeerCertificate:
-    """What there is to say of ``leaf``."""
+    """Describe ``leaf``."""
     return PeerCertificate(
         serial=f"{leaf.serial_number:x}",
         issuer=issuer_id(leaf),

@@ -1,8 +1,8 @@
 """The only place that creates TLS contexts.
 
-Every context is TLS 1.3 only, wants the peer's certificate, trusts the anchors of its own side alone, knows no
-resumption, and decides on the peer's identity *inside the handshake*: a protocol on top (gRPC, HTTP, anything
-asyncio) never sees a peer that its policy does not admit.
+Every context is TLS 1.3 only, requires the peer's certificate, trusts only the anchors of its own side, has no
+resumption, and decides on the peer's identity *inside the handshake*: a protocol on top (gRPC, HTTP, anything asyncio)
+never sees a peer that its policy does not admit.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _ContextKey = tuple[Purpose, Hashable, tuple[str, ...], bool]
 class _Generation:
     """One generation of an identity with the contexts made of it.
 
-    A thread that is still building a context when the identity is renewed puts it here, with its own generation, and
-    never among those of the next one.
+    A thread that is building a context while the identity is renewed stores it in the old generation, never in the new
+    one.
     """
 
     material: IdentityMaterial
@@ -52,9 +52,9 @@ class _Generation:
 class TlsIdentity:
     """The identity of this process, from an identity directory, and the TLS contexts made with it.
 
-    The files are read when the object is made (a process without identity does not start) and again
-    whenever they changed; a set that is damaged, half written or expired leaves the previous one in use. The same
-    goes for its revocation lists (see :mod:`sluice.pki.revocation.revoked_peers`).
+    The files are read when the object is made (a process without identity does not start) and again after changes; a
+    damaged, half-written or expired set leaves the previous one in use. The same applies to its CRLs (see
+    :mod:`sluice.pki.revocation.revoked_peers`).
 
     Raises:
         StoreError: the directory holds no usable identity.
@@ -88,14 +88,14 @@ class TlsIdentity:
     def server_context(
         self, policy: PeerPolicy, *, alpn: Sequence[str] = (), alpn_required: bool = True
     ) -> ssl.SSLContext:
-        """For accepting: the client must show a certificate for clients that ``policy`` admits.
+        """A server context: the client must show a client certificate that ``policy`` admits.
 
-        ``alpn_required`` False: a client that names no protocol at all is taken to speak the one offered.
+        ``alpn_required`` False: a client without ALPN is assumed to speak the offered protocol.
         """
         return self._context(Purpose.SERVER, policy, tuple(alpn), alpn_required=alpn_required)
 
     def client_context(self, policy: PeerPolicy, *, alpn: Sequence[str] = ()) -> ssl.SSLContext:
-        """For dialing: the server must show a certificate for servers that ``policy`` admits.
+        """A client context: the server must show a server certificate that ``policy`` admits.
 
         The host name is not checked: the SPIFFE ID is the identity, wherever the process runs.
         """
@@ -180,7 +180,7 @@ def build_context(
 
 
 def enrolment_server_context(material: IdentityMaterial, alpn: Sequence[str]) -> ssl.SSLContext:
-    """For accepting peers without a certificate; TLS 1.3 only and no resumption, as everywhere.
+    """A server context for clients without a certificate; TLS 1.3 only and no resumption, as everywhere.
 
     Peers are not authenticated: :func:`peer_of` refuses such connections.
     """
@@ -188,7 +188,7 @@ def enrolment_server_context(material: IdentityMaterial, alpn: Sequence[str]) ->
 
 
 def host_server_context(key_pem: bytes, chain_pem: bytes, whose: str, alpn: Sequence[str]) -> ssl.SSLContext:
-    """As :func:`enrolment_server_context`, with a certificate that is no identity of ours; ``whose`` is for errors."""
+    """:func:`enrolment_server_context` with a certificate without SPIFFE ID; ``whose`` is for errors."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
@@ -199,7 +199,7 @@ def host_server_context(key_pem: bytes, chain_pem: bytes, whose: str, alpn: Sequ
 
 
 def enrolment_client_context(ca_pem: bytes, policy: PeerPolicy) -> ssl.SSLContext:
-    """For dialing without a certificate of one's own; the server is verified against ``ca_pem`` and ``policy``."""
+    """A client context without a client certificate; verifies the server against ``ca_pem`` and ``policy``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
     # The server is verified by its SPIFFE ID within the handshake, see `policy` below, and not by its host name.
@@ -218,20 +218,20 @@ def enrolment_client_context(ca_pem: bytes, policy: PeerPolicy) -> ssl.SSLContex
 
 
 def unverified_client_context() -> ssl.SSLContext:
-    """For fetching what is public and checked by its fingerprint afterwards; nothing secret may pass through it."""
+    """A client context to fetch public data that a fingerprint verifies afterwards; send no secret through it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
-    # Trust on first use is not what happens here: the caller compares the fingerprint in its join token.
+    # This is not trust on first use: the caller compares the fingerprint in its join token.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
 
 
 def challenge_client_context(alpn: Sequence[str] = ()) -> ssl.SSLContext:
-    """For dialing a server that is to show what it controls, when it has no certificate yet (RFC 8555, RFC 8737).
+    """A client context for ACME challenges, to a server that has no certificate yet (RFC 8555, RFC 8737).
 
-    The certificate is not verified: the caller compares what is in it, or reads a value that only the right server can
-    know. Nothing secret may pass. TLS 1.2 is accepted, as RFC 8737 has it, because these servers are not ours.
+    The certificate is not verified: the caller compares its content, or reads a value that only the right server can
+    know. Send no secret through it. TLS 1.2 is accepted, as in RFC 8737, because these servers are not ours.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -246,7 +246,7 @@ def challenge_client_context(alpn: Sequence[str] = ()) -> ssl.SSLContext:
 def _load_key(context: ssl.SSLContext, key_pem: bytes, chain_pem: bytes, whose: str) -> None:
     """Load key and chain from memory: the files may be of another generation by now.
 
-    The ssl module takes file names only, so the pair passes through an anonymous file in memory.
+    The ssl module takes only file names, so the pair goes through an anonymous file in memory.
     """
     descriptor = os.memfd_create("identity", os.MFD_CLOEXEC)
     try:
@@ -260,7 +260,7 @@ def _load_key(context: ssl.SSLContext, key_pem: bytes, chain_pem: bytes, whose: 
 
 
 class _VerifiedMixin:
-    """What both kinds of TLS object do when the handshake is complete."""
+    """The checks of both kinds of TLS object when the handshake is complete."""
 
     policy: PeerPolicy
     peer_purpose: Purpose
@@ -291,7 +291,7 @@ class _VerifiedMixin:
         self._lists_seen = self.revoked_peers.version
 
     def _require_peer(self) -> None:
-        """Refuse data before the check, where OpenSSL would do the handshake and skip it, and once it is revoked."""
+        """Refuse data before the identity check, which OpenSSL's implicit handshake skips, and after a revocation."""
         if self.peer is None:
             raise ssl.SSLCertVerificationError(1, "peer refused: the handshake was not completed")
         if self.revoked_peers is None:
@@ -338,7 +338,7 @@ class _VerifiedSocket(_VerifiedMixin, ssl.SSLSocket):
     def read(self, len: int = 1024, buffer: Buffer | None = None) -> Any:  # noqa: A002, ANN401  ssl's signature
         self._require_peer()
         received = super().read(len, buffer)
-        self._require_peer()  # it may have been revoked while this waited
+        self._require_peer()  # the peer may have been revoked while this waited
         return received
 
     def write(self, data: Buffer) -> int:

@@ -1,7 +1,6 @@
 """TLS for clients of the gateway's public listener, outside the cluster.
 
-Outside, the host name is what a client knows, so here the host name is checked (RFC 9525), unlike
-inside, where the SPIFFE ID is.
+Clients outside know the host name, so it is checked here (RFC 9525); inside, the SPIFFE ID is checked instead.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def edge_client_context(ca_file: Path | None) -> ssl.SSLContext:
 
 
 class EdgeTrust:
-    """The same, for a client that outlives a rotation of the edge authority: ``ca_file`` is read again when it changed.
+    """Trust for a client that outlives a rotation of the edge authority: reads ``ca_file`` again after changes.
 
     Raises:
         StoreError: ``ca_file`` is missing or holds no certificate.
@@ -46,7 +45,7 @@ class EdgeTrust:
         self._context = edge_client_context(ca_file)
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection; a file that has gone or is damaged meanwhile changes nothing."""
+        """The context for the next connection; a missing or damaged file changes nothing."""
         stamp = self._look()
         if stamp not in {None, self._stamp}:
             self._stamp = stamp

@@ -23,12 +23,12 @@ _LOG = logging.getLogger(__name__)
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
 """How long a peer may take for its handshake."""
 MAX_CONCURRENT_HANDSHAKES = 256
-"""Most concurrent handshakes of a listener; beyond it the oldest one of the busiest address is closed."""
+"""Most concurrent handshakes of a listener; when exceeded, the oldest one of the busiest address is closed."""
 MAX_OPEN_CONNECTIONS = 4096
 """Open connections per listener unless it says otherwise; more are refused."""
 BACKLOG = 256
 COMPLAINT_SECONDS = 1.0
-"""That there are too many handshakes gets into the log so often at most."""
+"""Shortest time between two log lines about too many handshakes."""
 ACCEPT_RETRY_SECONDS = 0.2
 """Pause after the system is out of file descriptors or memory."""
 
@@ -36,17 +36,17 @@ ACCEPT_RETRY_SECONDS = 0.2
 class MutualTlsListener:
     """Listens on one address and hands every admitted connection to a fresh protocol.
 
-    Each connection takes its TLS context anew from ``identity``, so that a renewed certificate is presented, and
-    new trust anchors count, from the next connection on. A connection whose peer is revoked is ended within seconds.
+    Each connection gets its TLS context from ``identity``, so that a renewed certificate and new trust anchors apply
+    from the next connection on. A connection whose peer is revoked is ended within seconds.
 
     Args:
         identity: of this process.
         channel: what kind of connections these are; for the log.
-        policy: whom to admit.
+        policy: the clients to admit.
         protocol_factory: makes the protocol of an admitted connection, called after the handshake began and
             connected only once the peer is admitted.
         alpn: application protocols offered; when given, the client must choose one.
-        alpn_required: False: or name none at all, as nginx does.
+        alpn_required: False: or offer none, as nginx does.
         connections: where admitted connections are recorded.
         handshake_timeout: in seconds.
         max_connections: open at the same time; more are refused.
@@ -110,7 +110,7 @@ class MutualTlsListener:
         return bound_host, bound_port
 
     async def stop_accepting(self) -> None:
-        """Take no new connections and abort handshakes; open connections go on."""
+        """Accept no new connections and abort handshakes; open connections go on."""
         if self._accepting is not None:
             await end_tasks(self._accepting)
         await end_tasks(*self._handshakes)  # each has begun meanwhile, and closes its connection
@@ -134,7 +134,7 @@ class MutualTlsListener:
         return self._identity.server_context(self._policy, alpn=self._alpn, alpn_required=self._alpn_required)
 
     def _opened(self, transport: asyncio.Transport) -> None:
-        """Called with each connection whose handshake is complete: it ends when its peer is revoked."""
+        """Called after each complete handshake: end the connection when its peer is revoked."""
         self._guard.add(transport)
 
     async def _accept_loop(self, listening: socket.socket) -> None:
@@ -151,7 +151,7 @@ class MutualTlsListener:
             task.add_done_callback(self._pending.discard)
             if (gone := self._pending.add(task, address[0])) is not None:
                 self._displace(gone)
-            await asyncio.sleep(0)  # however many come, those that are here go on
+            await asyncio.sleep(0)  # a flood of new connections must not disturb the open ones
 
     def _displace(self, handshake: asyncio.Task[None]) -> None:
         self.refused += 1
@@ -167,12 +167,12 @@ class MutualTlsListener:
         try:
             await self._handshake(accepted, address)
         except (OSError, PkiError) as error:
-            # Everything a peer can do wrong ends here: SSLError, a reset, a time-out (ConnectionAbortedError).
+            # All errors that a peer can cause end here: SSLError, a reset, a timeout (ConnectionAbortedError).
             self.refused += 1
             _LOG.warning("%s: refused %s: %s", self._channel, address, _reason(error))
 
     def _is_full(self) -> bool:
-        # Counting those that are not closing takes as long as there are many: only when it may matter.
+        # Counting those that are not closing is slow for many connections: only when it may matter.
         if len(self._transports) < self._max_connections:
             return False
         return sum(not transport.is_closing() for transport in self._transports) >= self._max_connections
@@ -203,5 +203,5 @@ class MutualTlsListener:
 
 
 def _reason(error: Exception) -> str:
-    """What to log of a refusal: bounded, without control characters that the peer may have chosen."""
+    """The reason of a refusal for the log: bounded, without control characters of the peer."""
     return printable(str(error) or type(error).__name__)[:500]

@@ -1,9 +1,9 @@
 """OpenSSL's start-up configuration: the only way to disable session tickets in the cryptography wheel's OpenSSL.
 
-A server of TLS 1.3 sends two tickets after each handshake unless ``SSL_CTX_set_num_tickets`` says otherwise, a function
-that the wheel's bindings do not have. The command ``NumTickets`` of OpenSSL's configuration does the same (see
-SSL_CONF_cmd(3)), for all contexts of a process; it is read once, when the library is initialised, which happens while
-``cryptography`` is imported. So it has to be in the environment when the process begins.
+A TLS 1.3 server sends two tickets after each handshake unless ``SSL_CTX_set_num_tickets`` changes that, but the wheel's
+bindings lack this function. The command ``NumTickets`` of OpenSSL's configuration does the same (see SSL_CONF_cmd(3))
+for all contexts of a process. It is read once, when the import of ``cryptography`` initialises the library. So it must
+be in the environment when the process starts.
 
 Imports nothing but the standard library.
 """
@@ -15,20 +15,20 @@ import sys
 from pathlib import Path
 
 VARIABLE = "OPENSSL_CONF"
-"""Where OpenSSL is told which file to read."""
+"""The environment variable with OpenSSL's configuration file."""
 NO_TICKETS = Path(__file__).with_name("openssl.cnf")
 
 
 def no_tickets_environment() -> dict[str, str]:
-    """What to add to the environment of a process that is to send no session tickets."""
+    """Additions to the environment of a process that must send no session tickets."""
     return {VARIABLE: str(NO_TICKETS)}
 
 
 def restart_without_tickets() -> None:
-    """Replace this process, unless it was started like that, by one that sends no session tickets.
+    """Replace this process by one that sends no session tickets, unless it is one already.
 
-    It keeps its id, its arguments and its open files. A configuration that somebody else has named stays: whoever
-    serves then has to look at what it does (:func:`sluice.pki.tls.bulk.serving_engine`).
+    It keeps its id, its arguments and its open files. A configuration file set by somebody else stays: servers then
+    have to check its effect (:func:`sluice.pki.tls.bulk.serving_engine`).
     """
     if VARIABLE not in os.environ:
         sys.stdout.flush()

@@ -1,8 +1,8 @@
-"""Unauthenticated connections, and which of them to close when there are too many. No I/O.
+"""Unauthenticated connections, and which of them to close when there are too many.
 
-Whoever is left to wait for a place waits as long as strangers like. So nobody waits: a new connection takes the place
-of the oldest one of the network that has most. A flood displaces itself, and a peer that does its handshake at once
-is through before its turn comes.
+No I/O. If new peers had to wait for a free place, strangers could make them wait for ever. So a new connection takes
+the place of the oldest one of the network with the most. A flood displaces itself, and a peer that does its handshake
+at once is done before its turn comes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 IPV6_PREFIX_BITS = 64
-"""One host can use all addresses of such a network."""
+"""Prefix length of an IPv6 network whose addresses one host can use."""
 
 _T = TypeVar("_T", bound=Hashable)
 
 
 def network_of(host: str) -> str:
-    """Whom an address belongs to, as far as limits are concerned: itself, or its network when it is one of IPv6."""
+    """The unit that limits apply to: an IPv4 address, or the network of an IPv6 address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -32,7 +32,7 @@ def network_of(host: str) -> str:
 
 
 class PendingPeers(Generic[_T]):
-    """At most so many of them; not safe for use by many threads.
+    """A bounded set of pending peers; not thread-safe.
 
     Args:
         limit: most at the same time.
@@ -51,20 +51,20 @@ class PendingPeers(Generic[_T]):
         return iter(self._networks)
 
     def add(self, peer: _T, host: str) -> _T | None:
-        """Take one in that comes from ``host``; returns the one that has to go, if any."""
+        """Add a peer from ``host``; returns the one to close, if any."""
         network = network_of(host)
         self._networks[peer] = network
         self._by_network.setdefault(network, {})[peer] = next(self._numbers)
         if len(self._networks) <= self._limit:
             return None
-        # Of those with most, the network whose first peer came first.
+        # Of the networks with the most peers, the one whose first peer came first.
         most = max(self._by_network.values(), key=lambda peers: (len(peers), -next(iter(peers.values()))))
         gone = next(iter(most))
         self.discard(gone)
         return gone
 
     def discard(self, peer: _T) -> None:
-        """It is authenticated, or gone."""
+        """Remove a peer that is authenticated, or gone."""
         network = self._networks.pop(peer, None)
         if network is not None:
             peers = self._by_network[network]

@@ -1,4 +1,4 @@
-"""A listener for clients that show no certificate: they have a server's certificate to verify, and little time."""
+"""A listener for clients without a certificate: they verify the server's, and have little time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.pki.tls.pending_peers import PendingPeers
 
 
 class ServerAuthListener(MutualTlsListener, ABC):
-    """As its base, with its bounds on handshakes and connections, but asking the client for no certificate.
+    """A listener with the limits of its base that requests no client certificate.
 
     Args:
         identity: of this process.

@@ -17,10 +17,10 @@ _YEAR = dt.timedelta(days=365)
 
 @functools.cache
 def sends_tickets() -> bool:
-    """Look at what a server in memory says after its handshake, as tickets are all that it could say.
+    """Test whether a server in memory sends anything after its handshake, which can only be tickets.
 
-    Asked of OpenSSL itself, because a configuration that is not there, or does not say what it should, is no error for
-    it. Takes about two milliseconds, once.
+    This tests OpenSSL itself, because a missing or wrong configuration file is no error for it. Takes about two
+    milliseconds, once.
     """
     ends = SSL.Connection(_server_context(), None), SSL.Connection(SSL.Context(SSL.TLS_CLIENT_METHOD), None)
     server, client = ends
@@ -43,7 +43,7 @@ def sends_tickets() -> bool:
 
 
 def _server_context() -> SSL.Context:
-    """Of a bulk server, as far as tickets go, with a certificate of its own that nobody looks at."""
+    """A context with the ticket settings of a bulk server, and an unverified certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nobody")])
     now = dt.datetime.now(dt.UTC)

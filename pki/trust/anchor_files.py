@@ -17,7 +17,7 @@ from sluice.pki.x509 import DAMAGED, ISSUING, key_id
 
 @dataclass(frozen=True, slots=True)
 class TrustedSide:
-    """What identities of one side are to trust; ``known``: every generation of it, those that go included."""
+    """The trust of one side; ``known``: every generation of it, including those to be removed."""
 
     bundle: tuple[x509.Certificate, ...]
     known: frozenset[str]
@@ -39,9 +39,9 @@ def sides_of(pki: Path) -> tuple[TrustedSide, ...]:
 
 
 def update_anchors(directory: Path, side: TrustedSide) -> bool:
-    """Bring ``ca.pem`` of an identity directory up to date; returns whether anything changed.
+    """Update ``ca.pem`` of an identity directory; returns whether anything changed.
 
-    An identity of another side stays as it is, and so do anchors that somebody has added by hand.
+    An identity of another side is unchanged, and so are anchors that were added by hand.
     """
     with locked(
         directory.parent, patience=LOCK_PATIENCE_SECONDS
@@ -56,9 +56,9 @@ def update_anchors(directory: Path, side: TrustedSide) -> bool:
 
 
 def push_trust(home: Home, sides: Sequence[TrustedSide] | None = None) -> tuple[list[Path], list[str]]:
-    """Bring every identity directory of ``home`` up to date; returns those that changed, and what went wrong.
+    """Update every identity directory of ``home``; returns those that changed, and the errors.
 
-    Revocation lists come after it (``push_crls``): a list is taken only of an issuer that is trusted.
+    Install CRLs after it (``push_crls``), because only CRLs of trusted issuers are accepted.
     """
     changed, failed = [], []
     wanted = sides_of(home.pki) if sides is None else sides

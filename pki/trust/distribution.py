@@ -1,7 +1,7 @@
 """Installs trust in identity directories: new anchors in ``ca.pem``, then their CRLs in ``crl.pem``.
 
-A directory belongs to the side, internal or edge, with which it has an anchor in common. A bundle that has none of the
-anchors in use is refused: trust is handed on (A, A+B, B+A, B), never exchanged.
+A directory belongs to the side, internal or edge, that it shares an anchor with. A bundle without any of the current
+anchors is refused: trust is handed over in steps (A, A+B, B+A, B), never swapped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sluice.pki.x509 import DAMAGED, certified_identity
 
 @dataclass(frozen=True, slots=True)
 class TrustBundle:
-    """What is trusted on one side: anchors, of which the first signs now, and their revocation lists (PEM each)."""
+    """The trust of one side: anchors, of which the first signs now, and their CRLs (PEM each)."""
 
     anchors: tuple[x509.Certificate, ...]
     ca_pem: bytes
@@ -32,7 +32,7 @@ class TrustBundle:
 
     @classmethod
     def parse(cls, ca_pem: bytes, crl_pem: bytes) -> TrustBundle:
-        """Check what came from outside; raises :class:`StoreError` or :class:`CrlRejected`."""
+        """Parse and check input from outside; raises :class:`StoreError` or :class:`CrlRejected`."""
         try:
             anchors = x509.load_pem_x509_certificates(ca_pem)
         except DAMAGED as error:
@@ -49,10 +49,10 @@ def replace_anchors(directory: Path, bundle: TrustBundle) -> bool:
     """Put the anchors of ``bundle`` into an identity directory; returns whether anything changed.
 
     Raises:
-        StoreError: it is of another trust domain than the identity, has no anchor in common with what is trusted
-            there now, or could not be written; nothing was changed.
+        StoreError: it is of another trust domain than the identity, shares no anchor with the current trust there, or
+            could not be written; nothing was changed.
     """
-    # The lock of whoever writes a whole identity: an old bundle must not come over a new one.
+    # The lock of writers of a whole identity: an old bundle must not overwrite a new one.
     with locked(directory.parent, patience=LOCK_PATIENCE_SECONDS):
         present = read_certificates(directory / CA_FILE)
         if tuple(present) == bundle.anchors:
@@ -71,22 +71,22 @@ def install_trust(directory: Path, bundle: TrustBundle, now: dt.datetime) -> boo
 
     Raises:
         StoreError: as :func:`replace_anchors`.
-        CrlRejected: a list was not taken; the others were.
+        CrlRejected: a CRL was refused; the others were installed.
     """
-    # 1. Trust first: a list counts only beside the anchor that signed it.
+    # 1. Anchors first: a CRL is only valid beside the anchor that signed it.
     changed = replace_anchors(directory, bundle)
-    # 2. Each list by itself: a bad one keeps no other out.
+    # 2. Each CRL by itself: a bad one does not block the others.
     return _install_lists(directory, bundle.lists, now) or changed
 
 
 class TrustPusher:
-    """Keeps directories at the latest trust; remembers what is as it should be, so that looking again costs little.
+    """Keeps directories at the latest trust; remembers up-to-date ones, so that another check is cheap.
 
-    Not for several threads at once.
+    Not thread-safe.
 
     Args:
         home: every identity directory below it is served, those of jobs included.
-        directories: others, anywhere; not to have a side in common with the trust is a failure for these.
+        directories: others, anywhere; for these it is an error to share no side with the trust.
     """
 
     def __init__(self, home: Home, directories: Sequence[Path] = ()) -> None:
@@ -96,15 +96,14 @@ class TrustPusher:
         self._done: dict[Path, Stamp] = {}
 
     def take(self, bundles: Sequence[TrustBundle]) -> None:
-        """From now on these are to be in the directories."""
+        """Set the trust to install."""
         self._bundles = tuple(bundles)
         self._done.clear()
 
     def push(self, now: dt.datetime) -> tuple[list[Path], dict[Path, str]]:
-        """Bring the latest trust to every directory that has changed since, or is new.
+        """Install the latest trust in every directory that is new or has changed.
 
-        Returns the directories that changed, and for each that could not be served the reason: one bad directory does
-        not keep the news from the others.
+        Returns the changed directories, and the error of each failed one: one bad directory does not block the others.
         """
         changed: list[Path] = []
         failed: dict[Path, str] = {}
@@ -115,7 +114,7 @@ class TrustPusher:
                 continue
             try:
                 if self._serve(directory, now):
-                    # Looked at once more next time: somebody else may have written after us.
+                    # Check it again next time: somebody else may have written after us.
                     changed.append(directory)
                     continue
             except StoreError as error:

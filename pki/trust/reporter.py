@@ -39,7 +39,7 @@ class Reporter:
         self._complained = False
 
     def tell(self, material: IdentityMaterial, loaded_at: dt.datetime, crls: Mapping[str, int]) -> None:
-        """Write the report unless it says so already; what cannot be written is logged and tried again next time."""
+        """Write the report if it changed; a failure is logged and retried next time."""
         report = _report(material, self._program, loaded_at, crls)
         try:
             if report != self._written or not (self._directory / DIRECTORY / f"{self._pid}.json").exists():
@@ -52,12 +52,12 @@ class Reporter:
         self._written, self._complained = report, False
 
     def close(self) -> None:
-        """The process ends in order: the report goes."""
+        """Remove the report when the process ends normally."""
         remove_report(self._directory, self._pid)
 
 
 def in_memory(identity: TlsIdentity, program: str) -> TrustReport:
-    """What this process, called ``program``, holds of ``identity`` after a look at its files."""
+    """The trust that this process, called ``program``, has loaded of ``identity``, after a check of its files."""
     material = identity.material
     identity.revoked_peers.look()
     return _report(material, program, identity.loaded_at, identity.revoked_peers.numbers())
@@ -66,7 +66,7 @@ def in_memory(identity: TlsIdentity, program: str) -> TrustReport:
 def _report(material: IdentityMaterial, program: str, loaded_at: dt.datetime, crls: Mapping[str, int]) -> TrustReport:
     return TrustReport(
         pid=os.getpid(),
-        started=psutil.Process().create_time(),  # again each time: it follows a clock that is set
+        started=psutil.Process().create_time(),  # each time again: it follows changes of the clock
         identity=str(material.spiffe_id),
         program=program,
         leaf=material.leaf.fingerprint(hashes.SHA256()).hex(),
@@ -79,9 +79,9 @@ def _report(material: IdentityMaterial, program: str, loaded_at: dt.datetime, cr
 
 @asynccontextmanager
 async def reporting(identity: TlsIdentity, program: str, *, interval: float = LOOK_SECONDS) -> AsyncIterator[None]:
-    """Look at the files of ``identity`` every ``interval`` seconds and report what is in memory, until left.
+    """Check the files of ``identity`` every ``interval`` seconds and report what is in memory, within the block.
 
-    A process that makes no connections follows a rotation too this way.
+    This way a process without connections follows a rotation, too.
     """
     reporter = Reporter(identity.directory, program)
 

@@ -1,11 +1,9 @@
 """Reports of running processes on the trust that they have loaded: ``<identity directory>/in-use/<pid>.json``.
 
-A rotation goes on only when these reports say that everybody has followed. They decide about nothing else: whoever
-could forge one could write the identity itself.
-
-A process in a sandbox sees its identity read-only, and does not know its pid outside. Whoever starts it puts
-``in-use/<pid>.place.json`` beside the identity (:class:`ReportPlace`), which says where it writes its report; of that
-nothing is believed but what it has in memory.
+A rotation goes on only when these reports show that all processes have followed. They decide nothing else, and forging
+one requires write access to the identity itself. A process in a sandbox sees its identity read-only, and does not know
+its pid outside. Its parent puts ``in-use/<pid>.place.json`` beside the identity (:class:`ReportPlace`), with the place
+of its report; of that report only the loaded trust is used.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ from sluice.pki.x509 import DAMAGED_JSON
 DIRECTORY = "in-use"
 MAX_REPORT_BYTES = 64 << 10
 MAX_REPORTS = 256
-"""Most reports that are read of one identity directory: more processes than that are not believed."""
+"""Most reports of one identity directory: more are an error."""
 START_TOLERANCE_SECONDS = 1.0
-"""How far two readings of a process's start may be apart: the kernel's clock ticks, and programs round."""
+"""Tolerated difference of two readings of a process's start: the kernel counts ticks, and programs round."""
 
 PLACED_REPORT = "in-use.json"
 """The name of a report in the directory that a :class:`ReportPlace` names."""
@@ -48,7 +46,7 @@ _KeyId = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2}){1,64}$")]
 _Text = Annotated[str, msgspec.Meta(max_length=2048)]
 
 Alive = Callable[[int, float | None, float], bool]
-"""Whether the process ``pid`` still runs that began at the given second (None: any), and ran at the other one."""
+"""Whether the process ``pid`` that started at the first time (None: any), and ran at the second one, still runs."""
 
 
 class TrustReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -66,9 +64,9 @@ class TrustReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class ReportPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a process reports that cannot write beside its identity: a directory, absolute.
+    """Where a process reports that cannot write beside its identity: an absolute directory.
 
-    ``pid`` is that of the process that whoever started it watches, ``identity`` the only one that it may report on.
+    ``pid`` is of the process that its parent watches, ``identity`` the only one that it may report on.
     """
 
     pid: Annotated[int, msgspec.Meta(gt=0, lt=1 << 31)]
@@ -79,7 +77,7 @@ class ReportPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A report of a running process that says nothing."""
+    """An unreadable report of a running process."""
 
     path: Path
     pid: int
@@ -89,8 +87,8 @@ class Unreadable:
 def is_running(pid: int, started: float | None = None, seen: float = 0.0) -> bool:
     """Whether a process runs, as :data:`Alive`; a zombie does not.
 
-    Whoever had this pid when the report was written (``seen``) is the reporter, also when the clock was set since and
-    its start seems to be another one.
+    The process with this pid when the report was written (``seen``) is the reporter, even if its start looks different
+    because the clock was set since.
     """
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
@@ -109,10 +107,10 @@ def write_report(directory: Path, report: TrustReport) -> None:
 
 
 def place_reports(directory: Path, pid: int, identity: str, reports: Path) -> None:
-    """Say that the process ``pid``, which runs, reports on ``identity`` in the directory ``reports``.
+    """Record that the running process ``pid`` reports on ``identity`` in the directory ``reports``.
 
     Raises:
-        StoreError: it cannot be said.
+        StoreError: it cannot be written.
     """
     try:
         started = psutil.Process(pid).create_time()
@@ -124,15 +122,15 @@ def place_reports(directory: Path, pid: int, identity: str, reports: Path) -> No
 
 
 def remove_report(directory: Path, pid: int) -> None:
-    """The process ends in order."""
+    """Remove the report of a process that ends normally."""
     with contextlib.suppress(OSError):
         (directory / DIRECTORY / f"{pid}.json").unlink(missing_ok=True)
 
 
 def read_reports(directory: Path, *, alive: Alive = is_running) -> tuple[list[TrustReport], list[Unreadable]]:
-    """The reports of running processes on the identity in ``directory``, and those that say nothing.
+    """The reports of running processes on the identity in ``directory``, and the unreadable ones.
 
-    Reports of processes that are gone are removed, whatever they say.
+    Reports of ended processes are removed.
 
     Raises:
         StoreError: there are more than :data:`MAX_REPORTS`.
@@ -157,9 +155,9 @@ def read_reports(directory: Path, *, alive: Alive = is_running) -> tuple[list[Tr
             if not gone and not why:
                 report = _placed(told) if isinstance(told, ReportPlace) else told
                 if report is None:
-                    continue  # it has not told yet
+                    continue  # it has not reported yet
         except FileNotFoundError:
-            continue  # it ended while this looked
+            continue  # it ended meanwhile
         except (StoreError, *DAMAGED_JSON) as error:
             gone, why = not alive(pid, None, seen), f"its report cannot be read: {error}"
         if gone:
@@ -172,10 +170,10 @@ def read_reports(directory: Path, *, alive: Alive = is_running) -> tuple[list[Tr
 
 
 def _placed(place: ReportPlace) -> TrustReport | None:
-    """What the process of ``place`` reports, by the pid that it has outside of its sandbox; None if it has not yet.
+    """The report of the process of ``place``, with its pid outside of its sandbox; None if there is none yet.
 
     Raises:
-        StoreError: what is there can be no report of this process.
+        StoreError: the file cannot be a report of this process.
     """
     reports = Path(place.reports)
     try:

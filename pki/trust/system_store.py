@@ -1,7 +1,7 @@
 """The machine's trust stores: finding them, listing our authorities in them, installing and removing authorities.
 
-The system's own store, NSS databases (Firefox, Chrome) and Java's ``cacerts``, each by the tools that belong to it. A
-plan is made first, of steps that can be shown and then carried out; only what bears our name is ever removed.
+It covers the system's store, NSS databases (Firefox, Chrome) and Java's ``cacerts``, each with its own tools. It first
+makes a plan of steps, which can be shown and then run; it only removes entries with our name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TrustToolError(PkiError):
 
 @dataclass(frozen=True, slots=True)
 class _System:
-    """Where a distribution looks for authorities of the administrator's, and what takes them in."""
+    """A distribution's directory for local authorities, and the tool that installs them."""
 
     directory: str
     command: tuple[str, ...]
@@ -61,19 +61,19 @@ _SYSTEMS = (
 )
 
 Run = Callable[[Sequence[str], Mapping[str, str]], str]
-"""Runs a command with more environment; returns its output, raises :class:`TrustToolError`."""
+"""Runs a command with additional environment; returns its output, raises :class:`TrustToolError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is asked of the machine.
+    """Access to the machine.
 
     Attributes:
         root: of the file system.
         home: of the user, for NSS databases.
         environ: for ``JAVA_HOME``.
-        which: where a command is; None: nowhere.
-        run: carries it out.
+        which: finds a command; None: missing.
+        run: runs a command.
     """
 
     root: Path
@@ -84,13 +84,13 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The real one."""
+    """The real machine."""
     return Machine(Path("/"), Path.home(), os.environ, shutil.which, _run)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that is done, in words for people, and how."""
+    """One step: its description, and the action."""
 
     says: str
     act: Callable[[], object] = field(repr=False)
@@ -116,7 +116,7 @@ class TrustPlace:
 
 
 def name_of(kind: AuthorityKind, certificate: x509.Certificate) -> str:
-    """What an authority is called in a store: it tells one generation from another."""
+    """The name of an authority in a store, which distinguishes generations."""
     return f"{PREFIX}{kind}-{certificate.fingerprint(hashes.SHA256()).hex()[:16]}"
 
 
@@ -136,7 +136,7 @@ def find_places(machine: Machine) -> list[TrustPlace]:
 
 
 def installed(place: TrustPlace, machine: Machine) -> list[str]:
-    """The names of ours in a store, sorted."""
+    """Our names in a store, sorted."""
     match place.kind:
         case StoreKind.SYSTEM:
             found = [path.name.removesuffix(place.suffix) for path in place.where.glob(f"{PREFIX}*{place.suffix}")]
@@ -151,7 +151,7 @@ def installed(place: TrustPlace, machine: Machine) -> list[str]:
 def plan_install(
     places: Sequence[TrustPlace], authorities: Mapping[str, x509.Certificate], machine: Machine
 ) -> list[Step]:
-    """What is to be done so that every store has ``authorities`` (by :func:`name_of`); nothing when it has."""
+    """The steps so that every store has ``authorities`` (by :func:`name_of`); none when it has."""
     steps = []
     for place in places:
         missing = {name: each for name, each in authorities.items() if name not in installed(place, machine)}
@@ -162,7 +162,7 @@ def plan_install(
 
 
 def plan_removal(places: Sequence[TrustPlace], names: Callable[[str], bool], machine: Machine) -> list[Step]:
-    """What is to be done so that no store has anything of ours of which ``names`` says so."""
+    """The steps so that no store has any of our names that ``names`` selects."""
     steps = []
     for place in places:
         present = [name for name in installed(place, machine) if names(name)]
@@ -181,7 +181,7 @@ def _add(place: TrustPlace, name: str, certificate: x509.Certificate, machine: M
     def add() -> None:
         with _file_with(pem) as file:
             if place.kind is StoreKind.NSS:
-                # C: trusted to certify servers, and nothing else.
+                # C: trusted only to certify servers.
                 _certutil(place, machine, "-A", "-t", "C,,", "-n", name, "-i", str(file))
             else:
                 machine.run((*_keytool(place), "-importcert", "-noprompt", "-alias", name, "-file", str(file)), _JAVA)
@@ -213,7 +213,7 @@ def _unlink(path: Path) -> None:
 
 
 def _nss_databases(home: Path) -> list[Path]:
-    """Databases in the format of today (``cert9.db``) of this user's programs."""
+    """Databases in the current format (``cert9.db``) of this user's programs."""
     patterns = (
         ".pki/nssdb/cert9.db",
         ".mozilla/firefox/*/cert9.db",

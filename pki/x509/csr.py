@@ -1,6 +1,6 @@
 """Certificate signing requests: creating and checking them (RFC 2986).
 
-What a request asks for beyond its profile is refused, not dropped: the requester learns that it will not get it.
+A request for more than its profile allows is refused, not trimmed, so that the requester learns of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sluice.pki.x509.parse_errors import DAMAGED
 from sluice.pki.x509.profiles import Names
 
 MAX_CSR_BYTES = 64 << 10
-"""Largest signing request looked at, in bytes."""
+"""Largest signing request that is parsed, in bytes."""
 
 _PEM_BEGINS = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----")
 _EXTENSION_REQUEST = "1.2.840.113549.1.9.14"
@@ -52,7 +52,7 @@ def new_csr(
 
 
 def check_csr(csr_pem: bytes, names: Names) -> PublicKey:
-    """Return the public key of a request that asks for ``names`` and for nothing else.
+    """Return the public key of a request for exactly ``names``.
 
     Raises:
         CertificateRejected: the first rule that the request breaks.
@@ -65,13 +65,13 @@ def check_csr(csr_pem: bytes, names: Names) -> PublicKey:
 
 
 def check_edge_key(key: PublicKey) -> None:
-    """Refuse a key that browsers and Envoy do not take in a public certificate; :class:`CertificateRejected`."""
+    """Raise :class:`CertificateRejected` for a key that browsers and Envoy do not support in a public certificate."""
     if edge_algorithm(kind := describe_key(key)) != kind:
         raise CertificateRejected(f"browsers and Envoy do not take {kind} certificates", f"use {edge_algorithm(kind)}")
 
 
 def _check_csr(csr: x509.CertificateSigningRequest, names: Names) -> PublicKey:
-    # 1. Strength first, so that no time is spent on an absurd key.
+    # 1. Strength first, to spend no time on an absurd key.
     key = check_strength(csr.public_key())
     # 2. Proof of possession: the request is signed with the key it presents (RFC 2986, section 3).
     if not isinstance(key, ed25519.Ed25519PublicKey) and not isinstance(csr.signature_hash_algorithm, SIGNATURE_HASHES):
@@ -80,7 +80,7 @@ def _check_csr(csr: x509.CertificateSigningRequest, names: Names) -> PublicKey:
         raise CertificateRejected(
             "the request's signature does not verify: no proof that the requester holds the key", "make it again"
         )
-    # 3. The subject is empty or what the certificate will say anyway.
+    # 3. The subject is empty or the one of the certificate.
     if csr.subject not in (x509.Name([]), names.subject()):
         raise CertificateRejected(
             f"the request asks for the subject {csr.subject.rfc4514_string()[:200]!r}",
@@ -97,7 +97,7 @@ def _check_csr(csr: x509.CertificateSigningRequest, names: Names) -> PublicKey:
 
 
 def load_csr(csr_pem: bytes) -> x509.CertificateSigningRequest:
-    """Parse a PEM request of bounded size; :class:`CertificateRejected` says what is there instead of one."""
+    """Parse a PEM request of bounded size; :class:`CertificateRejected` says what the text is instead."""
     if len(csr_pem) > MAX_CSR_BYTES:
         raise CertificateRejected(f"the request is larger than {MAX_CSR_BYTES} bytes")
     try:
@@ -109,7 +109,7 @@ def load_csr(csr_pem: bytes) -> x509.CertificateSigningRequest:
 
 
 def _why_unreadable(content: bytes) -> tuple[str, str]:
-    """What is wrong with ``content``, of which the library says little, and what to do about it."""
+    """What is wrong with ``content``, in more detail than the library says, and the remedy."""
     remedy = "make a request: `openssl req -new -key KEY -subj / -addext subjectAltName=URI:spiffe://…`"
     if not content.strip():
         return "the request is empty", remedy

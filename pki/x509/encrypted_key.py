@@ -1,7 +1,7 @@
 """A private key encrypted with a passphrase: PKCS#8 with PBES2 (RFC 5958, RFC 8018), which OpenSSL reads too.
 
-The library's own encryption of PKCS#8 stretches a passphrase 2048 times, which suits a random one. This file is meant
-to be carried around and its passphrase to be typed, so it is stretched as NIST SP 800-132 and OWASP ask today.
+The library's own PKCS#8 encryption uses 2048 rounds, enough for a random passphrase. This file may be carried around
+and its passphrase is typed, so it uses as many rounds as NIST SP 800-132 and OWASP recommend.
 """
 
 from __future__ import annotations

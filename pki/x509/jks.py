@@ -1,8 +1,8 @@
 """JKS keystores (Sun's own format, version 2) for Java programs that read nothing else; bytes in, bytes out.
 
 The format is as old as Java: its key protection and its seal are SHA-1 (see ``KeyProtector`` and ``JavaKeyStore`` of
-the JDK's ``sun.security.provider``). What protects the key is that the password is long and random, and the file's
-mode. Use PKCS#12 wherever it is read.
+the JDK's ``sun.security.provider``). Only the long random password and the file's mode protect the key. Use PKCS#12
+wherever it is supported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SALT_BYTES = 20
 MAX_ENTRIES = 1000
 """Most entries, and most certificates of one entry, that are read."""
 _SEAL = b"Mighty Aphrodite"
-"""What the format mixes into its seal."""
+"""Constant that the format hashes into its seal."""
 _PROTECTED_HEAD = bytes.fromhex("300e060a2b060104012a021101010500")
 """AlgorithmIdentifier of Sun's key protector, 1.3.6.1.4.1.42.2.17.1.1 with NULL parameters, encoded."""
 
@@ -56,13 +56,13 @@ def jks_trust_store(anchors: Sequence[x509.Certificate], password: bytes) -> byt
 
 
 def read_jks(data: bytes, password: bytes) -> tuple[bool, list[x509.Certificate]]:
-    """Whether a store has a key, and its certificates in order; keys stay closed.
+    """Whether a store has a key, and its certificates in order; keys are not decrypted.
 
     Raises:
         ValueError: no JKS store, damaged, or sealed with another password.
     """
     content, seal = data[:-SALT_BYTES], data[-SALT_BYTES:]
-    # The seal first: what follows then parses only what the holder of the password wrote.
+    # The seal first, so that only data from the holder of the password is parsed.
     if not hmac.compare_digest(seal, _sha1(_wide(password) + _SEAL + content)):
         raise ValueError("not a JKS store that this password opens")
     reader = _Reader(content)
@@ -88,7 +88,7 @@ def read_jks(data: bytes, password: bytes) -> tuple[bool, list[x509.Certificate]
 
 
 class _Reader:
-    """Takes bytes off the front; never more than there are."""
+    """Reads bytes from the front, never beyond the end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -110,7 +110,7 @@ def _store(entries: Sequence[bytes], password: bytes) -> bytes:
 
 
 def _head(tag: int, alias: str, certificate: x509.Certificate) -> bytes:
-    # The time of the entry is for people; the certificate's own makes equal content equal bytes.
+    # The time of an entry is informational; using the certificate's makes equal content equal bytes.
     milliseconds = int(certificate.not_valid_before_utc.timestamp() * 1000)
     return struct.pack(">I", tag) + _text(alias) + struct.pack(">Q", milliseconds)
 

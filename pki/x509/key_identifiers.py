@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives import hashes
 
 
 def key_id(authority: x509.Certificate) -> str:
-    """The subject key identifier of an authority, in hexadecimal; what it would be, when it has none."""
+    """The subject key identifier of an authority, in hexadecimal; computed when it has none."""
     try:
         identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:

@@ -45,7 +45,7 @@ _GENERATORS: dict[str, Callable[[], PrivateKey]] = {
 }
 
 ALGORITHMS = tuple(_GENERATORS)
-"""Names accepted wherever a key algorithm is asked for."""
+"""The names of the supported key algorithms."""
 
 
 def generate_key(algorithm: str = DEFAULT_ALGORITHM) -> PrivateKey:
@@ -60,7 +60,7 @@ def generate_key(algorithm: str = DEFAULT_ALGORITHM) -> PrivateKey:
 
 
 def edge_algorithm(algorithm: str) -> str:
-    """What the edge authority uses when ``algorithm`` is configured.
+    """The edge authority's algorithm when ``algorithm`` is configured.
 
     Browsers and Envoy (BoringSSL) do not take Ed25519 certificates, so the edge falls back to ECDSA P-256.
     """
@@ -77,7 +77,7 @@ def signature_hash(key: CertificateIssuerPrivateKeyTypes) -> hashes.SHA256 | has
 
 
 def describe_key(key: CertificatePublicKeyTypes | PublicKeyTypes) -> str:
-    """Short name of a key's algorithm and size: one of :data:`ALGORITHMS`, or what else it is."""
+    """Short name of a key's algorithm and size: one of :data:`ALGORITHMS`, or a description."""
     match key:
         case ec.EllipticCurvePublicKey(curve=ec.SECP256R1()):
             return "ecdsa-p256"
@@ -94,7 +94,7 @@ def describe_key(key: CertificatePublicKeyTypes | PublicKeyTypes) -> str:
 
 
 def check_strength(key: CertificatePublicKeyTypes | PublicKeyTypes) -> PublicKey:
-    """Return ``key`` when it is of an offered algorithm and strong enough; else :class:`CertificateRejected`."""
+    """Return ``key`` if its algorithm is supported and it is strong enough; else :class:`CertificateRejected`."""
     remedy = f"use one of {', '.join(ALGORITHMS)}"
     match key:
         case ec.EllipticCurvePublicKey(curve=ec.SECP256R1() | ec.SECP384R1()) | ed25519.Ed25519PublicKey():
@@ -120,7 +120,7 @@ def key_from_pem(pem: bytes, where: str, passphrase: bytes | None = None) -> Pri
     """Parse a PEM private key; errors name ``where`` it was found and never its content."""
     encrypted = b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in pem
     try:
-        # A passphrase for a key that has none is an error of the library, and not one for us.
+        # The library refuses a passphrase for a key without one; we accept it.
         key: PrivateKeyTypes = load_pem_private_key(pem, password=passphrase if encrypted else None)
     except TypeError:
         raise StoreError(f"{where} is encrypted", f"decrypt it first: openssl pkey -in {where} -out key.pem") from None

@@ -1,7 +1,7 @@
 """Parses an untrusted certificate; every defect is an exception, never a warning.
 
-The library still takes serial numbers that are zero or negative, and warns each time one is looked at; RFC 5280,
-4.1.2.2, forbids them, and revocation lists cannot name them. They are refused here, before the library sees them.
+The library still accepts serial numbers that are zero or negative, with a warning at each access. RFC 5280, 4.1.2.2,
+forbids them, and CRLs cannot name them. They are refused here, before the library sees them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _BODY = re.compile(rb"-----BEGIN [A-Z0-9 ]{1,40}-----\s(.*?)-----END ", re.DOTAL
 
 
 def load_certificate(der: bytes) -> x509.Certificate:
-    """Parse one certificate; what is wrong with it is one of :data:`sluice.pki.x509.parse_errors.DAMAGED`."""
+    """Parse one certificate; raises one of :data:`sluice.pki.x509.parse_errors.DAMAGED`."""
     _check_serial(der)
     return x509.load_der_x509_certificate(der)
 
 
 def load_certificate_block(block: bytes) -> x509.Certificate:
-    """The same for one PEM block, its two boundary lines included."""
+    """Parse one PEM block, including its two boundary lines."""
     body = _BODY.search(block)
     if body is None:
         raise ValueError("this is not a PEM block")
@@ -41,7 +41,7 @@ def _check_serial(der: bytes) -> None:
 
 
 def _enter(der: bytes, at: int, tag: int) -> tuple[int, int]:
-    """Where the content of the element at ``at`` starts and ends (X.690, 8.1)."""
+    """The start and end of the content of the element at ``at`` (X.690, 8.1)."""
     if len(der) < at + 2 or der[at] != tag:
         raise ValueError("it is not encoded as a certificate is")
     length, start = der[at + 1], at + 2

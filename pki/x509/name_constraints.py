@@ -1,8 +1,8 @@
 """Name constraints of authorities (RFC 5280, 4.2.1.10). No I/O.
 
-OpenSSL and BoringSSL hold peers to them inside the handshake, also where the constrained authority is itself the
-trust anchor; Java does so only below an anchor. What does not depend on the verifier is checked here: when a leaf is
-signed, and when a chain is verified. See ADR 19.
+OpenSSL and BoringSSL enforce them inside the handshake, even if the constrained authority is itself the trust anchor;
+Java only below an anchor. So they are also checked here, independent of the verifier: when a leaf is signed, and when a
+chain is verified. See ADR 19.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sluice.pki.x509.profiles import AuthorityKind, dns_name
 MAX_SUBTREES = 256
 """Most subtrees of one authority that are processed: each is compared with each name of a certificate."""
 NO_MAIL_HOST = "invalid"
-"""The only host whose mail addresses are permitted: nobody can have it (RFC 2606, section 2)."""
+"""The only permitted host of mail addresses, which nobody can have (RFC 2606, section 2)."""
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -44,7 +44,7 @@ def constraints_for(kind: AuthorityKind, config: PkiConfig) -> x509.NameConstrai
 
 
 def check_below(issuer: x509.Certificate, certificate: x509.Certificate) -> None:
-    """Refuse ``certificate`` when it has a name that ``issuer``, above it on its path, may not certify.
+    """Refuse ``certificate`` if it has a name that ``issuer``, above it on its path, may not certify.
 
     Raises:
         CertificateRejected: names the name; or the constraint is of a type that is not understood (RFC 5280: process
@@ -120,7 +120,7 @@ def _network(entry: str) -> _Network | None:
 
 
 def _is_host(trust_domain: str) -> bool:
-    """A SPIFFE trust domain may have characters that host names, and so URI constraints, do not have."""
+    """Whether a trust domain is a host name: SPIFFE allows characters that URI constraints do not."""
     try:
         return dns_name(trust_domain) == trust_domain
     except CertificateRejected:
@@ -166,7 +166,7 @@ def _within(name: x509.GeneralName, base: x509.GeneralName) -> bool:
 
 
 def _host_of(uri: str) -> str:
-    """The host of a URI; one without any cannot be held to a constraint and is refused (RFC 5280, 4.2.1.10)."""
+    """The host of a URI; one without a host cannot meet a constraint and is refused (RFC 5280, 4.2.1.10)."""
     try:
         host = urlsplit(uri).hostname
     except ValueError:
@@ -179,7 +179,7 @@ def _host_of(uri: str) -> str:
 
 
 def _host_within(host: str, base: str) -> bool:
-    """A host stands for itself alone; with a period before it, for what is below it (RFC 5280, 4.2.1.10)."""
+    """A constraint matches only its host; with a leading period, the hosts below it (RFC 5280, 4.2.1.10)."""
     host, base = host.lower(), base.lower()
     return host.endswith(base) and len(host) > len(base) if base.startswith(".") else host == base
 

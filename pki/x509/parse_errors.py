@@ -1,6 +1,6 @@
 """The exceptions that the cryptography library raises for damaged or unsupported input.
 
-They have no common base; parsing is lazy, so that they also come out of properties long after loading.
+They have no common base. Parsing is lazy, so properties may raise them long after loading.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DAMAGED = (
     x509.UnsupportedGeneralNameType,
     x509.InvalidVersion,
 )
-"""Catch these around everything that touches a certificate, request or key from outside."""
+"""Catch these around every access to a certificate, request or key from outside."""
 
 DAMAGED_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What comes out of decoding JSON that is none of ours; UTF-8 and nesting have exceptions of their own."""
+"""Exceptions of decoding foreign JSON; bad UTF-8 and deep nesting have their own."""

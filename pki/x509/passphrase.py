@@ -8,11 +8,11 @@ from pathlib import Path
 from sluice.core import StoreError, read_secret
 
 MIN_PASSPHRASE_BYTES = 12
-"""Shortest passphrase taken for a new key: it is what a stolen copy of the file is guessed against."""
+"""Shortest passphrase for a new key: it must resist guessing with a stolen copy of the file."""
 MAX_PASSPHRASE_BYTES = 1023
 """Longest passphrase, in bytes: what OpenSSL reads (PEM_BUFSIZE less its end)."""
 PROMPT = "-"
-"""In place of a file: ask."""
+"""In place of a file: prompt."""
 
 Ask = Callable[[str], str]
 
@@ -22,9 +22,9 @@ def read_passphrase(source: Path, ask: Ask, *, new: bool, of: str = "the root's 
 
     Args:
         source: a file, or ``-``.
-        ask: shows its argument, and returns what is typed, unseen.
-        new: it will encrypt a new key: it must be long enough, and is asked for twice.
-        of: what it opens, for the question.
+        ask: shows its argument as a prompt, and returns the hidden input.
+        new: for a new key: it must be long enough, and is asked for twice.
+        of: what it opens, for the prompt.
 
     Raises:
         StoreError: unreadable, readable by others, empty, too short or too long, or not typed the same twice.

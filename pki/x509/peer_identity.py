@@ -1,7 +1,7 @@
 """The identity in a peer's certificate, and whether a policy admits it: the checks after path validation.
 
-Decisions only; no I/O. Whether the certificate chains up to a trust anchor and is valid now is OpenSSL's part
-(see :mod:`sluice.pki.tls.contexts`); the rules here are those of X509-SVID, section 5, and of the channel table.
+Decisions only; no I/O. OpenSSL checks that the certificate chains up to a trust anchor and is valid now (see
+:mod:`sluice.pki.tls.contexts`); the rules here are those of X509-SVID, section 5, and of the channel table.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def certified_identity(certificate: x509.Certificate) -> SpiffeId:
             raise CertificateRejected("the certificate belongs to an authority, not to a process")
         if isinstance(extension.value, x509.KeyUsage) and (extension.value.key_cert_sign or extension.value.crl_sign):
             raise CertificateRejected("the certificate may sign others: it is not a leaf")
-    # 2. Exactly one URI name (X509-SVID, 2): with two, which one counts would depend on who looks.
+    # 2. Exactly one URI name (X509-SVID, 2): with two, verifiers could choose different ones.
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     if len(uris) != 1:
         raise CertificateRejected(f"the certificate has {len(uris)} URI names instead of exactly one")
@@ -49,7 +49,7 @@ def certified_identity(certificate: x509.Certificate) -> SpiffeId:
 
 
 def check_purpose(certificate: x509.Certificate, purpose: Purpose) -> None:
-    """Refuse a certificate that is not expressly meant for ``purpose``: no usage listed means none."""
+    """Refuse a certificate that is not explicitly for ``purpose``: no listed usage means none."""
     try:
         usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound as error:
@@ -69,12 +69,12 @@ def check_peer(
 
     Args:
         certificate_der: as the handshake delivered it, its path verified already; None when there was none.
-        policy: what the peer must be.
-        purpose: what the peer is in this handshake.
+        policy: the peers to accept.
+        purpose: the peer's part in this handshake.
         check_revoked: raises :class:`PeerRefused` for a certificate that is revoked.
 
     Raises:
-        PeerRefused: with the reason; the only error that comes out.
+        PeerRefused: with the reason; no other error is raised.
     """
     if not certificate_der:
         raise PeerRefused("the peer showed no certificate")

@@ -23,14 +23,14 @@ ALIAS = b"identity"
 PASSWORD_BYTES = 24
 """Random bytes in a keystore password (before base64)."""
 KDF_ROUNDS = 10_000
-"""PBKDF2 rounds; what Java's own keytool uses. The passwords are random, so more would only cost time."""
+"""PBKDF2 rounds, as Java's own keytool uses. The passwords are random, so more would only cost time."""
 
 FREQUENT_KDF_ROUNDS = 100
-"""The same where a program opens its stores time and again, as ZooKeeper does for each client that connects: only for
-passwords that are random, which no number of rounds makes any better."""
+"""Rounds for programs that open their stores often, as ZooKeeper does for each connecting client: only for random
+passwords, which more rounds do not improve."""
 
 LEGACY_KDF_ROUNDS = 50_000
-"""What Java 8 used before AES."""
+"""Rounds of Java 8 before AES."""
 
 
 def random_password() -> bytes:
@@ -60,19 +60,19 @@ def key_store(
 def legacy_key_store(
     key: PrivateKey, leaf: x509.Certificate, chain: Sequence[x509.Certificate], password: bytes
 ) -> bytes:
-    """The same for programs that read no AES in PKCS#12 (Java before 8u301, Windows before 2019): 3DES and SHA-1."""
+    """A keystore for programs without AES in PKCS#12 (Java before 8u301, Windows before 2019): 3DES and SHA-1."""
     encryption = (
         PrivateFormat.PKCS12.encryption_builder()
         .kdf_rounds(LEGACY_KDF_ROUNDS)
         .key_cert_algorithm(PBES.PBESv1SHA1And3KeyTripleDESCBC)
-        .hmac_hash(hashes.SHA1())  # noqa: S303  what such programs check; the password is random
+        .hmac_hash(hashes.SHA1())  # noqa: S303  such programs require it; the password is random
         .build(password)
     )
     return serialize_key_and_certificates(ALIAS, key, leaf, list(chain), encryption)
 
 
 def trust_store(anchors: Sequence[x509.Certificate], password: bytes, *, rounds: int = KDF_ROUNDS) -> bytes:
-    """A trust store with the ``anchors``, marked as trusted in the way Java wants."""
+    """A trust store with the ``anchors``, marked as trusted for Java."""
     encryption = (
         PrivateFormat.PKCS12.encryption_builder()
         .kdf_rounds(rounds)
@@ -85,7 +85,7 @@ def trust_store(anchors: Sequence[x509.Certificate], password: bytes, *, rounds:
 
 
 def holds(store: bytes, password: bytes, leaf: x509.Certificate | None, others: Sequence[x509.Certificate]) -> bool:
-    """Whether ``store`` opens and holds just ``leaf`` with its key (None: no key), and ``others`` in this order."""
+    """Whether ``store`` opens and holds exactly ``leaf`` with its key (None: no key), and ``others`` in this order."""
     try:
         opened = load_pkcs12(store, password)
     except DAMAGED:

@@ -1,4 +1,4 @@
-"""What a certificate of each kind contains: authority, key usage, extended key usage, names, lifetime.
+"""The contents of each kind of certificate: authority, key usage, extended key usage, names, lifetime.
 
 Decisions only; no I/O. Sources: RFC 5280, X509-SVID
 (https://github.com/spiffe/spiffe/blob/main/standards/X509-SVID.md), section 2 of the design.
@@ -23,10 +23,10 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 MAX_COMMON_NAME_CHARACTERS = 64
 """ub-common-name of RFC 5280, appendix A.1."""
 MAX_LEAF_LIFETIME = dt.timedelta(days=398)
-"""Longest lifetime a leaf may be given: what browsers accept of a server at most."""
+"""Longest lifetime of a leaf: the most that browsers accept of a server."""
 MIN_LEAF_LIFETIME = dt.timedelta(minutes=1)
 SAME_LIFETIME = dt.timedelta(minutes=1)
-"""Lifetimes that differ by less are the same, but for rounding."""
+"""Lifetimes that differ by less count as equal, because of rounding."""
 MAX_NAMES = 64
 """Most DNS names, and most addresses, in one certificate."""
 
@@ -46,7 +46,7 @@ ISSUING = (AuthorityKind.INTERNAL, AuthorityKind.EDGE)
 
 
 class Purpose(enum.StrEnum):
-    """What the holder of a certificate may be in a handshake."""
+    """The part that the holder of a certificate may have in a handshake."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -66,7 +66,7 @@ class Profile:
     lifetime: dt.timedelta
     """By default."""
     longest: dt.timedelta = MAX_LEAF_LIFETIME
-    """Nothing is issued for longer, whatever is asked for."""
+    """Longest lifetime, whatever is requested."""
 
 
 def workload_profile(role: Role, config: PkiConfig) -> Profile:
@@ -85,7 +85,7 @@ def edge_server_profile(role: Role, config: PkiConfig) -> Profile:
 
 
 def host_profile(lifetime: dt.timedelta, config: PkiConfig) -> Profile:
-    """The profile of a server that is none of ours: signed by the edge authority, for servers alone."""
+    """The profile of a server outside Sluice: signed by the edge authority, for servers only."""
     longest = min(dt.timedelta(hours=config.max_leaf_hours), MAX_LEAF_LIFETIME)
     return Profile(AuthorityKind.EDGE, (Purpose.SERVER,), min(lifetime, longest), longest)
 
@@ -97,7 +97,7 @@ def _profile(authority: AuthorityKind, purposes: tuple[Purpose, ...], hours: flo
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The subject alternative names of a leaf: exactly one SPIFFE ID, and what a listener is reached by."""
+    """The subject alternative names of a leaf: exactly one SPIFFE ID, and the host names of a listener."""
 
     spiffe_id: SpiffeId
     dns: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Names:
 
     @classmethod
     def checked(cls, spiffe_id: SpiffeId, dns: Sequence[str], ips: Sequence[str]) -> Names:
-        """Normalize and check; a name that is none is a :class:`CertificateRejected`."""
+        """Normalize and check; an invalid name is a :class:`CertificateRejected`."""
         if len(dns) > MAX_NAMES or len(ips) > MAX_NAMES:
             raise CertificateRejected(f"more than {MAX_NAMES} DNS names or addresses for {spiffe_id}")
         return cls(
@@ -115,7 +115,7 @@ class Names:
         )
 
     def check_wildcards(self, purposes: Sequence[Purpose]) -> None:
-        """Refuse wildcards but in what is for servers alone, outside or at the edge: inside, names are exact."""
+        """Refuse wildcards except in pure server certificates, outside or at the edge: inside, names are exact."""
         wildcard = next((name for name in self.dns if name.startswith("*.")), None)
         if wildcard is not None and tuple(purposes) != (Purpose.SERVER,):
             raise CertificateRejected(
@@ -140,9 +140,9 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class HostNames:
-    """The subject alternative names of a server that is none of ours: host names, and no SPIFFE ID.
+    """The subject alternative names of a server outside Sluice: host names, and no SPIFFE ID.
 
-    No channel inside admits such a certificate, because each demands exactly one SPIFFE ID.
+    No internal channel admits such a certificate, because each requires exactly one SPIFFE ID.
     """
 
     dns: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ class HostNames:
 
     @classmethod
     def checked(cls, dns: Sequence[str], ips: Sequence[str]) -> HostNames:
-        """Normalize and check; a name that is none, or no name at all, is a :class:`CertificateRejected`."""
+        """Normalize and check; an invalid name, or none at all, is a :class:`CertificateRejected`."""
         if not dns and not ips:
             raise CertificateRejected("a certificate of a server needs a name")
         if len(dns) > MAX_NAMES or len(ips) > MAX_NAMES:
@@ -164,7 +164,7 @@ class HostNames:
         return ",".join((*(f"dns:{name}" for name in self.dns), *(f"ip:{address}" for address in self.ips)))
 
     def check_wildcards(self, purposes: Sequence[Purpose]) -> None:
-        """Refuse wildcards but in what is for servers alone."""
+        """Refuse wildcards except in pure server certificates."""
         if tuple(purposes) != (Purpose.SERVER,) and any(name.startswith("*.") for name in self.dns):
             raise CertificateRejected(f"{self} cannot have a wildcard", "wildcards are for servers alone")
 
@@ -179,7 +179,7 @@ class HostNames:
 
     def subject(self) -> x509.Name:
         """A subject for human eyes; nothing decides on it."""
-        # Of addresses alone it is empty: certbot takes a common name for a DNS name.
+        # Empty if there are only addresses: certbot treats a common name as a DNS name.
         short = next((name for name in self.dns if len(name) <= MAX_COMMON_NAME_CHARACTERS), "")
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, short)] if short else [])
 
@@ -265,9 +265,9 @@ def kept_lifetime(
     Args:
         leaf: what is renewed.
         profile: of the successor.
-        backdate: how long before it is issued a leaf begins.
-        authority_ends: when the authorities end that may have signed ``leaf``. A leaf that ends with one of them was
-            cut short by it, and lives by default again.
+        backdate: how long before its issuance a leaf begins.
+        authority_ends: ends of the authorities that may have signed ``leaf``. A leaf that ends with one of them was cut
+            short, and its successor gets the default lifetime.
     """
     life = leaf.not_valid_after_utc - leaf.not_valid_before_utc - backdate
     if leaf.not_valid_after_utc in authority_ends:
@@ -276,7 +276,7 @@ def kept_lifetime(
 
 
 def changed_lifetime(before: x509.Certificate, now: x509.Certificate) -> str:
-    """What to say when ``now`` lives for another time than ``before``, which it replaces; empty when it does not."""
+    """The message when ``now`` has another lifetime than ``before``, which it replaces; else empty."""
     lives = [each.not_valid_after_utc - each.not_valid_before_utc for each in (before, now)]
     if abs(lives[0] - lives[1]) < SAME_LIFETIME:
         return ""
@@ -284,7 +284,7 @@ def changed_lifetime(before: x509.Certificate, now: x509.Certificate) -> str:
 
 
 def lifetime_words(lifetime: dt.timedelta) -> str:
-    """A lifetime for people, in the unit in which it would be asked for: ``90d``, ``12h``, ``90m``."""
+    """A lifetime in the notation of options: ``90d``, ``12h``, ``90m``."""
     minutes = lifetime.total_seconds() / 60
     for unit, size in (("d", 24 * 60), ("h", 60)):
         if minutes >= 2 * size:
@@ -300,7 +300,7 @@ def alternative_names(leaf: x509.Certificate) -> tuple[list[str], list[str]]:
 
 
 def purposes_of(leaf: x509.Certificate) -> tuple[Purpose, ...]:
-    """What the holder may be."""
+    """The purposes of a certificate."""
     try:
         usages = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:

@@ -1,7 +1,7 @@
 """Checks whether a certificate matches the host name that a client dials (RFC 9525). No I/O.
 
-Inside a cluster nobody asks: the SPIFFE ID is the identity there. Clients at the edge do, and so do those of services
-outside.
+Inside a cluster, host names are not checked: the SPIFFE ID is the identity there. Clients at the edge and of outside
+services check them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_SHOWN_NAMES = 8
 
 
 def check_server_name(certificate: x509.Certificate, host: str) -> None:
-    """Refuse a certificate that is not for ``host``, a DNS name or an address; :class:`CertificateRejected`.
+    """Raise :class:`CertificateRejected` unless the certificate is for ``host``, a DNS name or an address.
 
     Only subject alternative names count, never the common name (RFC 9525, 2).
     """
@@ -42,7 +42,7 @@ def check_server_name(certificate: x509.Certificate, host: str) -> None:
 
 
 def check_host_argument(host: str) -> None:
-    """Refuse what is neither a DNS name nor an address; :class:`CertificateRejected`."""
+    """Raise :class:`CertificateRejected` for what is neither a DNS name nor an address."""
     try:
         ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
@@ -52,7 +52,7 @@ def check_host_argument(host: str) -> None:
 def server_names(
     certificate: x509.Certificate,
 ) -> tuple[list[str], list[ipaddress.IPv4Address | ipaddress.IPv6Address]]:
-    """The DNS names and the addresses that a server with this certificate is reached by."""
+    """The DNS names and addresses of a server with this certificate."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

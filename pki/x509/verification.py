@@ -1,7 +1,8 @@
 """Path validation: chain to a trust anchor, validity, and permitted use of a certificate.
 
-For people and audits (``sluice pki verify``): it says *why not*. Connections are judged by OpenSSL and
-:mod:`sluice.pki.x509.peer_identity`. Decisions only; no I/O. Source: RFC 5280, section 6.1; X509-SVID, section 5.
+For people and audits (``sluice pki verify``), because it explains failures. For connections, OpenSSL and
+:mod:`sluice.pki.x509.peer_identity` decide. Decisions only; no I/O. Source: RFC 5280, section 6.1; X509-SVID, section
+5.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sluice.pki.x509.profiles import Purpose
 MAX_PATH_CERTIFICATES = 8
 """Longest path tried, leaf and anchor included."""
 MAX_CANDIDATES = 64
-"""Most certificates considered as issuers: bounds the work that a crafted chain can cause."""
+"""Most certificates considered as issuers: limits the work that a crafted chain can cause."""
 
 _WEAK_HASHES = frozenset({"md5", "sha1"})
 _PROCESSED = frozenset(
@@ -38,12 +39,12 @@ _PROCESSED = frozenset(
         ExtensionOID.NAME_CONSTRAINTS,
     }
 )
-"""Extensions understood here; any other that is critical is a reason to refuse (RFC 5280, 4.2)."""
+"""Supported extensions; any other critical one is refused (RFC 5280, 4.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was proven: the identity, and the path from the leaf to the anchor."""
+    """The verified identity, and the path from the leaf to the anchor."""
 
     spiffe_id: SpiffeId
     path: tuple[x509.Certificate, ...]
@@ -67,10 +68,10 @@ def verify_chain(
 
     Args:
         leaf: the certificate in question.
-        intermediates: what its holder shows with it; untrusted.
-        anchors: what is trusted; an intermediate may be an anchor.
+        intermediates: sent by its holder; untrusted.
+        anchors: the trust anchors; an intermediate may be one.
         now: with time zone.
-        purpose: what the holder must be allowed to be; None: not asked.
+        purpose: the required purpose; None: any.
         expected: the identity it must have; None: any valid one.
 
     Raises:
@@ -96,7 +97,7 @@ def _verify_chain(
     spiffe_id = certified_identity(leaf)
     if expected is not None and spiffe_id != expected:
         raise CertificateRejected(f"the certificate is of {spiffe_id}, not of {expected}")
-    # 2. It may be used for what it is used for.
+    # 2. It may be used for this purpose.
     if purpose is not None:
         check_purpose(leaf, purpose)
     # 3. An unbroken path of signatures leads to an anchor.
@@ -106,7 +107,7 @@ def _verify_chain(
         _check_common(certificate, now)
         if index:
             _check_issuer(certificate, below=index - 1)
-    # 5. No name on it lies outside what those above may certify, the anchor included (RFC 5280, 4.2.1.10).
+    # 5. No name violates the constraints of an issuer above, the anchor included (RFC 5280, 4.2.1.10).
     _check_constraints(path)
     return Verified(spiffe_id, path)
 
@@ -170,7 +171,7 @@ def _check_common(certificate: x509.Certificate, now: dt.datetime) -> None:
 
 
 def _check_issuer(certificate: x509.Certificate, *, below: int) -> None:
-    """``below``: how many authorities stand between this one and the leaf."""
+    """``below``: the number of authorities between this one and the leaf."""
     what = describe(certificate)
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
@@ -185,7 +186,7 @@ def _check_issuer(certificate: x509.Certificate, *, below: int) -> None:
 
 def _check_constraints(path: Sequence[x509.Certificate]) -> None:
     for index, certificate in enumerate(path):
-        # An authority that certifies a new key of its own is exempt, a leaf never is (RFC 5280, 6.1.3 (b)).
+        # A self-issued authority certificate is exempt, a leaf never is (RFC 5280, 6.1.3 (b)).
         if index and certificate.issuer == certificate.subject:
             continue
         for above in path[index + 1 :]:
@@ -196,5 +197,5 @@ def _check_constraints(path: Sequence[x509.Certificate]) -> None:
 
 
 def describe(certificate: x509.Certificate) -> str:
-    """How messages name a certificate."""
+    """The name of a certificate in messages."""
     return f"certificate {certificate.subject.rfc4514_string()!r}"

@@ -51,7 +51,7 @@ def test_an_account_key_is_good_once(site: Site) -> None:
     site.lego(account, "www.internal.example", *port, "run")
     stolen = account | {"file": str(site.work / "stolen.ini")}
     output = site.lego(stolen, "www.internal.example", *port, "run", expect=1)
-    assert "good once" in output
+    assert "valid once" in output
 
 
 def test_no_connection_goes_to_a_metadata_service(site: Site) -> None:

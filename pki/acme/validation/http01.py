@@ -19,14 +19,14 @@ from sluice.pki.acme.validation.reach import Reach, Resolver
 from sluice.pki.tls import challenge_client_context
 
 TOTAL_SECONDS = 10.0
-"""For all of it: names, connections, redirects and the answer."""
+"""Limit for all of it: DNS, connections, redirects and the answer."""
 MAX_REDIRECTS = 5
 MAX_BODY_BYTES = 4096
 MAX_URL_CHARACTERS = 2048
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
-async def check_http(  # noqa: PLR0917  what is asked, and where one may go
+async def check_http(  # noqa: PLR0917  the challenge, and what it may connect to
     identifier: Identifier,
     token: str,
     key_authorization: str,
@@ -36,7 +36,7 @@ async def check_http(  # noqa: PLR0917  what is asked, and where one may go
 ) -> None:
     """Raise :class:`AcmeProblem` unless the host serves the key authorization.
 
-    ``refusal`` says why a host that a redirect names is not one to connect to; empty when it is.
+    ``refusal`` says why not to connect to the host of a redirect; empty: connect.
     """
     port = "" if reach.http_port == 80 else f":{reach.http_port}"
     url = f"http://{url_host(identifier.value)}{port}/.well-known/acme-challenge/{token}"
@@ -55,7 +55,7 @@ async def check_http(  # noqa: PLR0917  what is asked, and where one may go
 
 
 async def _fetch(url: str, key_authorization: str, reach: Reach, resolver: Resolver) -> str:
-    """Where the host redirects to; empty when it serves the key authorization."""
+    """Fetch one URL; returns the target of a redirect, empty when the host serves the key authorization."""
     host = host_identifier(urlsplit(url).hostname or "")
     pinned = _Pinned(await reach.addresses_of(host, resolver))
     connector = aiohttp.TCPConnector(
@@ -79,13 +79,13 @@ async def _fetch(url: str, key_authorization: str, reach: Reach, resolver: Resol
     except BodyTooLarge:
         _fail(host, f"more than {MAX_BODY_BYTES} bytes")
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        # The name of the error alone: what the host sent goes to nobody.
+        # Only the name of the error: the client must not see what the host sent.
         raise AcmeProblem(
             ProblemType.CONNECTION,
             f"cannot ask {host.value} on port {urlsplit(url).port or 80}: {type(error).__name__}",
         ) from None
     if not hmac.compare_digest(body.rstrip(b" \t\r\n"), key_authorization.encode()):
-        _fail(host, "another content than the key authorization")
+        _fail(host, "content other than the key authorization")
     return ""
 
 
@@ -94,7 +94,7 @@ def _fail(host: Identifier, what: str) -> NoReturn:
 
 
 def _next(url: str, location: str, reach: Reach, refusal: Callable[[Identifier], str]) -> str:
-    """The URL of a redirect, if one may go there: HTTP or HTTPS, their ports, and a host that may be certified."""
+    """The URL of a redirect if it is allowed: HTTP or HTTPS, their ports, and a host that may be certified."""
     if len(location) > MAX_URL_CHARACTERS:
         raise AcmeProblem(ProblemType.CONNECTION, "the location of a redirect is too long")
     try:
@@ -116,7 +116,7 @@ def _is_plain(parts: SplitResult) -> bool:
 
 
 class _Pinned(AbstractResolver):
-    """Says the addresses that were checked, whatever name is asked for."""
+    """A resolver that returns the checked addresses for every name."""
 
     def __init__(self, addresses: tuple[str, ...]) -> None:
         self._addresses = addresses

@@ -1,7 +1,7 @@
 """Where the authority connects for a validation: to names that it certifies, at addresses in configured networks.
 
-A client names the host, and whoever runs its DNS says where that is. So each address is checked, and the connection
-goes to the address that was checked (docs/adr/0136-*).
+A client names the host, and the operator of its DNS chooses the address. So each address is checked, and the connection
+goes to the checked address (docs/adr/0136-*).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_ADDRESSES = 8
 
 
 class Resolver(Protocol):
-    """Whoever knows DNS."""
+    """Looks up names in DNS."""
 
     async def addresses(self, name: str) -> tuple[str, ...]:
         """The addresses of a name; raises :class:`AcmeProblem` (dns) when there are none."""
@@ -42,7 +42,7 @@ class Reach:
 
     @classmethod
     def of(cls, config: AcmeConfig) -> Reach:
-        """As configured."""
+        """Parse the configuration."""
         networks = tuple(ipaddress.ip_network(each) for each in config.networks)
         return cls(networks, config.http01_port, config.tls_alpn01_port)
 
@@ -52,7 +52,7 @@ class Reach:
         return any(writes_out(network, plain) for network in self.networks)
 
     async def addresses_of(self, host: Identifier, resolver: Resolver) -> tuple[str, ...]:
-        """Where ``host`` may be connected to.
+        """The addresses of ``host`` that this server may connect to.
 
         Raises:
             AcmeProblem: it has no address, or none within the networks.

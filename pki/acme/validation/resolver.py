@@ -1,4 +1,4 @@
-"""Questions to DNS servers, each bounded in time and in what is read of the answer."""
+"""Queries to DNS servers, each limited in time and size of the answer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     import dns.resolver
 
 LIFETIME_SECONDS = 5.0
-"""For one question, with all its attempts."""
+"""For one query, with all its attempts."""
 MAX_RECORDS = 64
 MAX_TEXT_BYTES = 512
 
 
 class DnsResolver:
-    """Asks the servers that the configuration names, or those of the machine; hosts files count for nothing."""
+    """Queries the configured servers, or those of the machine; ignores hosts files."""
 
     def __init__(self, servers: Sequence[str] = ()) -> None:
         self._servers = tuple(parse_resolver(each) for each in servers)
@@ -57,7 +57,7 @@ class DnsResolver:
         import dns.asyncresolver
         import dns.nameserver
 
-        # Anew for each question: the machine's servers may have changed, and nothing is remembered.
+        # New for each query: the machine's servers may have changed, and nothing is cached.
         resolver = dns.asyncresolver.Resolver(configure=not self._servers)
         if self._servers:
             resolver.nameservers = [dns.nameserver.Do53Nameserver(host, port) for host, port in self._servers]

@@ -55,7 +55,7 @@ async def _shown(identifier: Identifier, reach: Reach, resolver: Resolver) -> by
 
 
 def check_challenge_certificate(der: bytes, identifier: Identifier, key_authorization: str) -> None:
-    """Decide on the certificate that was shown; :class:`AcmeProblem` names the rule of RFC 8737, 3, that it breaks."""
+    """Check the host's certificate; :class:`AcmeProblem` names the rule of RFC 8737, 3, that it breaks."""
     if len(der) > MAX_CERTIFICATE_BYTES:
         raise _wrong(identifier, "a certificate that is too large")
     try:
@@ -86,7 +86,7 @@ def _wrong(identifier: Identifier, what: str) -> AcmeProblem:
 
 
 def _sni(identifier: Identifier) -> str:
-    """The name to ask for: of an address its name in reverse DNS (RFC 8738, section 6)."""
+    """The server name to send; for an address, its reverse DNS name (RFC 8738, section 6)."""
     if identifier.type == "dns":
         return identifier.value
     return ipaddress.ip_address(identifier.value).reverse_pointer

@@ -23,11 +23,11 @@ _LOG = logging.getLogger(__name__)
 MAX_CONCURRENT = 16
 """Validations at a time."""
 MAX_WAITING = 1000
-"""Validations that wait; beyond it clients are told to try again."""
+"""Most waiting validations; beyond it, clients are told to retry."""
 PAUSES_SECONDS = (0.0, 1.0, 3.0)
-"""Before each attempt: a client may be a moment early, and DNS a moment late (RFC 8555, 8.2)."""
+"""Seconds before each attempt: a client may be early, or DNS late (RFC 8555, 8.2)."""
 KEEP_PAUSE_SECONDS = 5.0
-"""Before the result is written again, when the disk did not take it."""
+"""Seconds before the result is written again after a disk error."""
 KEEP_ATTEMPTS = 12
 
 VALIDATIONS = Counter(
@@ -42,7 +42,7 @@ Check = Callable[[ValidationTask], Awaitable[None]]
 
 
 def challenge_check(reach: Reach, resolver: Resolver, policy: Callable[[], NamePolicy]) -> Check:
-    """How challenges are checked over the network."""
+    """Make the function that checks challenges over the network."""
 
     async def check(task: ValidationTask) -> None:
         def refusal(host: Identifier) -> str:
@@ -60,7 +60,7 @@ def challenge_check(reach: Reach, resolver: Resolver, policy: Callable[[], NameP
 
 
 class Validator:
-    """Runs checks; ``decided`` takes in each result and raises :class:`SluiceError` when it cannot."""
+    """Runs checks; ``decided`` stores each result and raises :class:`SluiceError` when it cannot."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Validator:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def require_room(self) -> None:
-        """Refuse another validation while too many wait; :class:`AcmeProblem`."""
+        """Raise :class:`AcmeProblem` while too many validations wait."""
         if len(self._tasks) >= MAX_WAITING:
             raise AcmeProblem(ProblemType.RATE_LIMITED, "too many challenges are being validated", retry_after=30.0)
 
@@ -87,7 +87,7 @@ class Validator:
         running.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Give up what is under way: it begins again with the next start."""
+        """Cancel running validations: they begin again with the next start."""
         await end_tasks(*self._tasks)
 
     async def _run(self, task: ValidationTask) -> None:
@@ -106,7 +106,7 @@ class Validator:
             try:
                 await self._decided(task, problem)
             except SluiceError as error:
-                _LOG.error("the result of a validation is not kept: %s", error)
+                _LOG.error("cannot store the result of a validation: %s", error)
                 if attempt + 1 < KEEP_ATTEMPTS:
                     await self._sleep(KEEP_PAUSE_SECONDS)
             else:

@@ -1,4 +1,4 @@
-"""The programs that configurations exist for, and writing a configuration."""
+"""The supported programs, and writing their configurations."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class Program(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is known of a program.
+    """The properties of a program.
 
     Attributes:
         purpose: what the configuration is for.
-        proven: version that it was proven with.
+        proven: version that the configuration was tested with.
         render: makes the files, by name.
-        needs: what the certificate must be good for.
-        tells_peers_apart: whether it can let some identities of an authority in and others not.
+        needs: the purposes that the certificate must have.
+        tells_peers_apart: whether it can admit some identities of an authority and refuse others.
     """
 
     purpose: str
@@ -103,16 +103,16 @@ def export_for(
 
     Args:
         program: for whom.
-        source: an identity directory; its ``crl.pem`` is taken along where the program can use it.
+        source: an identity directory; its ``crl.pem`` is included if the program can use it.
         output: created (0700) when missing; must be the caller's own and not writable by others.
         now: the certificate must be valid then.
-        peers: SPIFFE IDs, or ``spiffe://…/*``, that may be at the other end; none: all of the trust domain.
+        peers: SPIFFE IDs, or ``spiffe://…/*``, that are accepted as peers; none: all of the trust domain.
 
     Returns: the files, in the order in which they are replaced.
 
     Raises:
         StoreError: something cannot be read or written; nothing was changed.
-        CertificateRejected: this identity, or this peer, is nothing for that program.
+        CertificateRejected: the program cannot use this identity or peer.
     """
     entry = CATALOGUE[program]
     place = output.absolute()
@@ -179,7 +179,7 @@ def _prepare(place: Path) -> None:
         return
     except OSError as error:
         raise StoreError(f"cannot use {place}: {error.strerror or error}", "choose another directory") from error
-    # Not made private: an existing directory is the program's own, and others may have to read what else is in it.
+    # Not made private: an existing directory is the program's own, and others may have to read its other files.
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
         raise StoreError(
             f"{place} is not a directory of yours that only you can write to", "use another one, or make it so"

@@ -48,7 +48,7 @@ security.ssl.verify-hostname: true
 
 
 def _fingerprint(handover: Handover) -> str:
-    """SHA-1, as Flink demands; a forger would need a second certificate with the same one, and its key."""
+    """SHA-1, as Flink requires; an attack needs a second certificate with the same fingerprint, and its key."""
     return handover.identity.leaf.fingerprint(hashes.SHA1()).hex(":").upper()  # noqa: S303  see above
 
 

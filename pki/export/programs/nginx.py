@@ -1,4 +1,4 @@
-"""nginx: a server that asks for client certificates of one authority.
+"""nginx: a server that requires client certificates of one authority.
 
 https://nginx.org/en/docs/http/ngx_http_ssl_module.html
 """
@@ -28,7 +28,7 @@ def render(handover: Handover) -> dict[str, bytes]:
     """``server.conf`` and ``http.conf`` to include, and the PEM files that they name.
 
     Raises:
-        CertificateRejected: a peer whose name does not fit into the subject, which is all that nginx sees of it.
+        CertificateRejected: a peer whose name does not fit into the subject, the only name that nginx sees.
     """
     identity, directory = handover.identity, handover.directory
     http = (
@@ -78,7 +78,7 @@ def _entries(keys: Iterable[str]) -> str:
 
 
 def _revoked(crl_pem: bytes) -> list[str]:
-    """What ``$ssl_client_serial`` is for each revoked certificate: whole bytes in hexadecimal."""
+    """The ``$ssl_client_serial`` of each revoked certificate: whole bytes in hexadecimal."""
     if not crl_pem:
         return []
     serials = sorted(each.serial_number for crl in load_crls(crl_pem) for each in crl)
@@ -86,15 +86,15 @@ def _revoked(crl_pem: bytes) -> list[str]:
 
 
 def _subjects(peers: tuple[str, ...]) -> list[str]:
-    """Patterns of `map` for what ``$ssl_client_s_dn`` (RFC 2253) is for each of ``peers``.
+    """Patterns of `map` for the ``$ssl_client_s_dn`` (RFC 2253) of each of ``peers``.
 
-    Patterns also where a string would do: strings are compared there without regard to case.
+    Always patterns, because `map` compares strings without regard to case.
     """
     keys = [] if peers else ['"~^CN="']
     for peer in peers:
         path = peer.split("/", 3)[3]
         whole = path.removesuffix("/*")
-        # A subject of the full length may be that of a longer identity, cut off.
+        # A subject of maximum length may be a longer identity that was cut off.
         if len(whole) >= MAX_COMMON_NAME_CHARACTERS:
             raise CertificateRejected(
                 f"{peer} is longer than the subject that nginx sees", "name a shorter one, or leave --peer out"

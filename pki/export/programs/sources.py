@@ -14,19 +14,19 @@ TRUST_STORE = "truststore.p12"
 PASSWORD_FILE = "stores.pass"  # noqa: S105  the name of a file, not a password
 
 TLS13_SUITES = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384")
-"""The suites of TLS 1.3 that every JVM has; ChaCha20 is left out, for the JDK's is seven times slower."""
+"""The suites of TLS 1.3 that every JVM has; without ChaCha20, because the JDK's is seven times slower."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """An identity on its way to another program.
+    """An identity to export to another program.
 
     Attributes:
         identity: what is handed over.
         directory: where the files will be: absolute, and plain enough to need no quoting anywhere.
         password: opens both stores.
         crl_pem: the revocation lists of the identity's anchors; empty when there are none.
-        peers: SPIFFE IDs that may be at the other end, or ``spiffe://…/*`` for all below; none: all of the domain.
+        peers: SPIFFE IDs that are accepted as peers, or ``spiffe://…/*`` for all below; none: all of the domain.
     """
 
     identity: IdentityMaterial
@@ -53,9 +53,9 @@ class Handover:
     def stores(self) -> dict[str, bytes]:
         """The files of a JVM: key store, trust store, and their password.
 
-        A store that is there with the right content is taken as it is, for a new one would differ in its salt.
-        ZooKeeper notices each replaced store in a thread of its own, and of two that are replaced at once the one
-        that it reads first may win with the other's old content.
+        A store with the right content is kept, because a new one would differ in its salt. ZooKeeper reloads each
+        replaced store in a separate thread: of two stores replaced at once, the first may be loaded with the other's
+        old content.
         """
         identity, password = self.identity, self.password.encode()
         trust, key = self._present(self.trust_store), self._present(self.key_store)
@@ -65,7 +65,7 @@ class Handover:
             key = keystore.key_store(
                 identity.key, identity.leaf, identity.chain, password, rounds=keystore.FREQUENT_KDF_ROUNDS
             )
-        # No line break after the password: ZooKeeper would take it for a part of it.
+        # No line break after the password: ZooKeeper would read it as part of the password.
         return {PASSWORD_FILE: password, TRUST_STORE: trust, KEY_STORE: key}
 
     @staticmethod

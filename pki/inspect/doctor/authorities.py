@@ -38,7 +38,7 @@ def parse_authority(fact: AuthorityFact) -> x509.Certificate | None:
 
 
 def parse_bundles(bundles: Sequence[bytes]) -> list[x509.Certificate]:
-    """All certificates in them; a bundle that is damaged is left out, and then its certificates are not known here."""
+    """All certificates in the bundles; damaged bundles are skipped."""
     found: list[x509.Certificate] = []
     for pem in bundles:
         with contextlib.suppress(*DAMAGED):
@@ -59,7 +59,7 @@ def authority_findings(facts: Sequence[AuthorityFact], now: dt.datetime) -> list
             continue
         findings += certificate_findings(certificate, str(path), now) or _ends_soon(certificate, path, now)
         if root is not None and not was_issued_by(certificate, root):
-            why = "an authority of another root stands in its place"
+            why = "an authority of another root is in its place"
             findings.append(_error("chain-does-not-verify", path, "it was not signed by the root beside it", why))
         if fact.key_pem is not None:
             findings += _key_findings(fact, certificate)
@@ -77,13 +77,13 @@ def _key_findings(fact: AuthorityFact, certificate: x509.Certificate) -> list[Fi
     if not same_public_key(certificate.public_key(), key.public_key()):
         return [_error("key-mismatch", path, f"it is not the key of {fact.directory / CERTIFICATE_FILE}", _UNUSABLE)]
     if fact.kind is not AuthorityKind.ROOT:
-        return []  # these sign while nobody is there to type a passphrase
+        return []  # these sign unattended, so nobody can type a passphrase
     return [
         Finding.note(
             "root-key-plain",
             str(path),
             "the root's key lies here without a passphrase",
-            why="it is needed only to make an authority; who has it can make authorities for ten years",
+            why="it is needed only to make an authority; whoever has it can make authorities for ten years",
             remedy=f"openssl pkcs8 -topk8 -v2 aes-256-cbc -iter 600000 -in {shlex.quote(str(path))} "
             "-out root-key.pem; keep that offline",
         )
@@ -107,7 +107,7 @@ def _ends_soon(certificate: x509.Certificate, path: Path, now: dt.datetime) -> l
 
 def list_findings(home: HomeFacts, authorities: Sequence[x509.Certificate], now: dt.datetime) -> list[Finding]:
     """The lists that the authorities have signed, and the copies in identity directories."""
-    # A list whose authority is gone (it was replaced) is of no use to anybody, and does no harm.
+    # A list whose authority was replaced is useless and harmless.
     names = {each.subject for each in authorities}
     findings = [
         found
@@ -132,7 +132,7 @@ def _copy(identity: IdentityFact, now: dt.datetime, *, running: bool) -> list[Fi
     try:
         anchors = x509.load_pem_x509_certificates(identity.ca_pem or b"")
     except DAMAGED:
-        return []  # told of the identity itself
+        return []  # reported for the identity itself
     return _list(ListFact(identity.directory / "crl.pem", identity.crl_pem or b""), anchors, now, running=running)
 
 
@@ -142,13 +142,13 @@ def _list(fact: ListFact, authorities: Sequence[x509.Certificate], now: dt.datet
         if refused:
             raise refused[0]
     except CrlRejected as error:
-        why = "a process that starts with it stops; one that runs keeps the list before"
+        why = "a process that starts with it stops; a running one keeps the previous list"
         return [_error("list-bad", fact.path, error.what, why, _REFRESH)]
     findings = []
     for each in checked.values():
         life = each.next_update - each.this_update
         if now > each.next_update:
-            why = "soon after, everybody whom its authority has certified is refused"
+            why = "soon after, all certificates of its authority are refused"
             ended = f"list number {each.number} ended at {each.next_update:%Y-%m-%d %H:%M} UTC"
             findings.append(_error("list-expired", fact.path, ended, why, _REFRESH))
         elif running and now > each.this_update + life * OVERDUE_SHARE:
@@ -165,10 +165,10 @@ def _list(fact: ListFact, authorities: Sequence[x509.Certificate], now: dt.datet
 
 
 def ledger_findings(path: Path | None, error: str) -> list[Finding]:
-    """The chain of the ledger, when it could be read to its end only with ``error``."""
+    """The ledger's chain, when reading it ended with ``error``."""
     if path is None or not error:
         return []
-    why = "what was issued is not known any more, and the online authority does not start"
+    why = "it is unknown what was issued, and the online authority does not start"
     return [_error("ledger-broken", path, error, why, "restore it from a copy, then: sluice pki ledger verify")]
 
 

@@ -35,7 +35,7 @@ from sluice.pki.inspect.findings import Finding, worst_first
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """What the launcher's record says: whether a cluster runs, and which of its processes do not."""
+    """The launcher's record: whether a cluster runs, and which of its processes do not."""
 
     record: Path
     running: bool = False
@@ -43,14 +43,14 @@ class Processes:
 
     @property
     def crashed(self) -> bool:
-        """The launcher is gone, and all that it started with it."""
+        """The launcher and all its processes are gone."""
         return bool(self.dead) and not self.running
 
 
 def examine(
     home: Home, processes: Processes, clock: Callable[[], dt.datetime], *, online: bool = True
 ) -> list[Finding]:
-    """Everything that is wrong in ``home`` and with what runs from it, worst first.
+    """All problems of ``home`` and its running processes, worst first.
 
     Args:
         home: the home.
@@ -64,7 +64,7 @@ def examine(
     found = list(announced(home))
     facts = read_home(home, running=processes.running or (not processes.crashed and any(each.alive for each in found)))
     findings = judge(facts, clock()) + process_findings(processes.dead, processes.record)
-    # Of a cluster that crashed as a whole, its announcements say nothing new.
+    # The announcements of a cluster that crashed as a whole say nothing new.
     for process in () if processes.crashed else found:
         findings += stale_findings(process)
         if online and process.alive is not False:
@@ -75,7 +75,7 @@ def examine(
 
 
 def judge(facts: HomeFacts, now: dt.datetime) -> list[Finding]:
-    """Everything that follows from what was read. Pure."""
+    """All findings from the facts. Pure."""
     authorities = [found for each in facts.authorities if (found := parse_authority(each)) is not None]
     authorities += parse_bundles(facts.bundles)
     findings = permission_findings(facts.files, facts.owner) + leftover_findings(facts.leftovers)
@@ -84,7 +84,7 @@ def judge(facts: HomeFacts, now: dt.datetime) -> list[Finding]:
             "unreadable",
             str(path),
             what,
-            why="neither can the process that needs it",
+            why="the process that needs it cannot read it either",
             remedy="check who owns it, and its size",
         )
         for path, what in facts.unreadable

@@ -1,4 +1,4 @@
-"""Facts that the doctor has collected. Problems are derived from these values only."""
+"""The facts that the doctor collects; all findings derive from them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class HomeFacts:
     identities: tuple[IdentityFact, ...] = ()
     authorities: tuple[AuthorityFact, ...] = ()
     bundles: tuple[bytes, ...] = ()
-    """Other certificates (PEM) that are the home's: what is trusted beside the authorities while one is replaced."""
+    """Other certificates (PEM) that are the home's: the other trusted generation during a rotation."""
     lists: tuple[ListFact, ...] = ()
     leftovers: tuple[Path, ...] = ()
     unreadable: tuple[tuple[Path, str], ...] = ()
@@ -90,7 +90,7 @@ class HomeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ListenerFact:
-    """One announced listener: the leaf that it presents, and that of its directory; or why there is none."""
+    """One announced listener: the leaf that it presents, and the one in its directory; or why there is none."""
 
     address: str
     directory: Path

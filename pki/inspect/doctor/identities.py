@@ -1,6 +1,6 @@
 """Checks whether an identity directory is complete, current, and of this home. No I/O.
 
-The first thing that is wrong hides what only follows from it: one cause is one finding.
+One cause is one finding: the first problem hides its consequences.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from sluice.pki.x509 import DAMAGED, describe, key_from_pem, same_public_key, ve
 _ISSUE = "sluice pki issue, or `sluice pki enrol` at an online authority"
 
 OVERDUE_SHARE = 0.6
-"""Renewal begins at half of a life; when so much of it is over, it does not work."""
+"""Renewal begins at half of a life; past this share, it does not work."""
 CLOCK_TOLERANCE = dt.timedelta(minutes=5)
-"""What clocks may differ by: by so much are certificates backdated."""
+"""Tolerated difference of clocks; certificates are backdated by this."""
 
 
 def identity_findings(
     fact: IdentityFact, authorities: Collection[x509.Certificate], now: dt.datetime, *, running: bool
 ) -> list[Finding]:
-    """Everything about one directory.
+    """All findings about one directory.
 
     Args:
         fact: what is in it.
-        authorities: those of the home; empty when it has none (a node that enrolled), and then none is foreign.
+        authorities: those of the home; empty on a node that enrolled, where none counts as foreign.
         now: with time zone.
-        running: processes of the home run, so that renewal should be at work.
+        running: processes of the home run, so that renewal should work.
     """
     if fact.key_pem is not None and fact.chain_pem is None:
         return [_orphaned_key(fact)]
@@ -70,13 +70,13 @@ def _orphaned_key(fact: IdentityFact) -> Finding:
         "orphaned-key",
         str(fact.directory / KEY_FILE),
         f"there is a key and no {CHAIN_FILE} beside it",
-        why="no process can use it, and who finds it may think that it is of use",
+        why="no process can use it, but it looks usable",
         remedy=f"rm -r {shlex.quote(str(fact.directory))}, or have it certified: sluice pki issue --csr",
     )
 
 
 def _is_over(leaf: x509.Certificate | None, now: dt.datetime, *, running: bool) -> bool:
-    """Jobs end with their cluster; while it runs, an identity that nobody renews any more is of a job that is over."""
+    """Whether a job is over: its cluster is down, or nobody renews its identity any more."""
     return not running or leaf is None or now > leaf.not_valid_after_utc
 
 
@@ -101,7 +101,7 @@ def _material(fact: IdentityFact, leaf: x509.Certificate | None) -> tuple[Identi
         if leaf is not None and _is_of_another_key(fact, leaf):
             return None, [_mismatch(fact)]
         if leaf is not None and (broken := spiffe_findings(leaf, str(fact.directory / CHAIN_FILE))):
-            # Here even a leaf without any URI name is wrong, and not only foreign.
+            # Here even a leaf without any URI name is an error, not only a note.
             return None, [
                 msgspec.structs.replace(broken[0], severity=Severity.ERROR, code="spiffe-rules", remedy=_ISSUE)
             ]
@@ -156,7 +156,7 @@ def _unverified(fact: IdentityFact, material: IdentityMaterial, now: dt.datetime
                 "chain-does-not-verify",
                 str(fact.directory / CHAIN_FILE),
                 error.what,
-                why=f"who trusts {CA_FILE} refuses this identity",
+                why=f"peers that trust {CA_FILE} refuse this identity",
                 remedy="sluice pki issue",
             )
         ]
@@ -210,7 +210,7 @@ def _keystore(fact: IdentityFact, material: IdentityMaterial) -> list[Finding]:
 
 def _clock(fact: IdentityFact, material: IdentityMaterial, now: dt.datetime) -> list[Finding]:
     start, written = material.leaf.not_valid_before_utc, fact.written_at
-    if written is None or start > now:  # the latter is told as not-yet-valid
+    if written is None or start > now:  # the latter is reported as not-yet-valid
         return []
     if written > now + CLOCK_TOLERANCE:
         what = f"it was written at {written:%Y-%m-%d %H:%M:%S} UTC, which is in the future"

@@ -27,18 +27,18 @@ from sluice.pki.x509 import DAMAGED, DAMAGED_JSON, load_certificate
 
 MAX_ANNOUNCEMENT_BYTES = 16 << 10
 CLOCK_SECONDS = 5.0
-"""How long a peer may take to tell its time."""
+"""How long a peer may take to answer with its time."""
 CLOCK_TOLERANCE = dt.timedelta(minutes=2)
 ATTEMPTS = 3
 PAUSE_SECONDS = 1.0
-"""A renewed certificate is presented within this time: what differs is looked at again after it."""
+"""A renewed certificate is presented within this time: after a difference, the check is repeated once."""
 
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 _ROLES = {"ca": Role.CA, "jobmanager": Role.JOBMANAGER, "envoy": Role.GATEWAY}
 
 
 class _Announcement(msgspec.Struct, frozen=True):
-    """What there is in the files below ``run/endpoints``, whoever wrote them; other keys are left alone."""
+    """The relevant fields of the files below ``run/endpoints``, whoever wrote them."""
 
     name: str = ""
     """Empty where only one process of the role can be: Envoy."""
@@ -53,24 +53,24 @@ class _Announcement(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """One process that says where it listens; ``clock`` is a listener that talks HTTP to strangers."""
+    """One announced process; ``clock`` is a listener that answers HTTP without authentication."""
 
     file: Path
     role: Role
     directory: Path
     listeners: tuple[Address, ...]
     pid: int
-    """0 where the announcement does not say."""
+    """0 if the announcement does not say."""
     clock: Address | None = None
 
     @property
     def alive(self) -> bool | None:
-        """Whether its process runs; None: not known."""
+        """Whether its process runs; None: unknown."""
         return psutil.pid_exists(self.pid) if self.pid else None
 
 
 def announced(home: Home) -> Iterator[Announced]:
-    """The processes of ``home`` that have announced themselves; a file that cannot be read announces nobody."""
+    """The processes of ``home`` that have announced themselves; unreadable files are skipped."""
     for path in sorted((home.run / "endpoints").glob("*.json")):
         role = Role.CA if path.stem.startswith("ca-") else _ROLES.get(path.stem)
         if role is None:
@@ -90,7 +90,7 @@ def announced(home: Home) -> Iterator[Announced]:
 
 
 def _edge_directory(home: Home) -> Path:
-    """What Envoy presents; in a home of earlier versions its one identity was for both sides."""
+    """The identity that Envoy presents; homes of earlier versions had one identity for both sides."""
     directory = home.identity(Role.GATEWAY, "edge")
     return directory if directory.exists() else home.identity(Role.GATEWAY, "envoy")
 
@@ -98,7 +98,7 @@ def _edge_directory(home: Home) -> Path:
 def look_at(
     process: Announced, *, attempts: int = ATTEMPTS, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[ListenerFact]:
-    """What each listener of ``process`` presents, beside what its directory has."""
+    """The certificate that each listener of ``process`` presents, and the one in its directory."""
     for address in process.listeners:
         fact = _look(address, process.directory)
         for _ in range(attempts - 1):
@@ -140,15 +140,15 @@ def listener_findings(fact: ListenerFact) -> list[Finding]:
             fact.address,
             f"it presents certificate {fact.presented.serial_number:x}, and {fact.directory} has "
             f"{fact.expected.serial_number:x}",
-            why="the process could not load what is there (its log says why), or another process has the port: "
-            "what it presents will expire",
+            why="the process could not load the new one (its log says why), or another process has the port: "
+            "the presented one will expire",
             remedy=f"sluice pki verify {shlex.quote(str(fact.directory))}; then restart the process",
         )
     ]
 
 
 def stale_findings(process: Announced) -> list[Finding]:
-    """An announcement whose process is gone: nobody needs to be asked."""
+    """Findings about an announcement whose process is gone, without connecting."""
     if process.alive is not False:
         return []
     return [
@@ -156,14 +156,14 @@ def stale_findings(process: Announced) -> list[Finding]:
             "announcement-stale",
             str(process.file),
             "the process that has announced itself here does not run",
-            why="it was killed; who looks for it dials an address that may be somebody else's by now",
+            why="it was killed; its clients connect to an address that another program may have by now",
             remedy=f"rm {shlex.quote(str(process.file))}, or `sluice up`, which removes it",
         )
     ]
 
 
 def peer_time(address: Address) -> dt.datetime | None:
-    """What time it is there, by the Date header (RFC 9110, 6.6.1) of a request without content; None: not told."""
+    """The peer's time, from the Date header (RFC 9110, 6.6.1) of an answer; None: it has none."""
     connection = http.client.HTTPSConnection(
         address.host, address.port, timeout=CLOCK_SECONDS, context=unverified_client_context()
     )
@@ -178,7 +178,7 @@ def peer_time(address: Address) -> dt.datetime | None:
 
 
 def clock_findings(address: str, theirs: dt.datetime | None, ours: dt.datetime) -> list[Finding]:
-    """Compare two clocks; nothing follows from a peer that tells no time."""
+    """Compare two clocks; no finding for a peer without a time."""
     if theirs is None or theirs.tzinfo is None or abs(theirs - ours) <= CLOCK_TOLERANCE:
         return []
     return [
@@ -193,7 +193,7 @@ def clock_findings(address: str, theirs: dt.datetime | None, ours: dt.datetime) 
 
 
 def process_findings(dead: tuple[str, ...], record: Path) -> list[Finding]:
-    """Processes that the cluster's record names and that do not run; one finding for all of them."""
+    """One finding about all processes in the cluster's record that do not run."""
     if not dead:
         return []
     return [

@@ -21,13 +21,13 @@ def permission_findings(files: Sequence[FileFact], owner: int) -> list[Finding]:
 
 
 def leftover_findings(leftovers: Sequence[Path]) -> list[Finding]:
-    """What writers that died have left; no writer holds the lock of their directories."""
+    """Findings about files of dead writers; no writer holds the lock of their directories."""
     return [
         Finding.note(
             "leftover",
             str(path),
-            "a writer that was interrupted has left this",
-            why="it is half of something, perhaps a key, and nobody reads it; the next writer there removes it",
+            "an interrupted writer left this",
+            why="it is incomplete, perhaps a key, and nobody reads it; the next writer there removes it",
             remedy=f"rm -r {shlex.quote(str(path))}",
         )
         for path in leftovers
@@ -53,7 +53,7 @@ def _judge(file: FileFact, owner: int) -> Finding | None:
             severity=Severity.ERROR if writable else Severity.WARNING,
             code="directory-open",
             path=path,
-            what=f"the directory has mode {mode:04o}: others can {'write' if writable else 'look into'} it",
+            what=f"the directory has mode {mode:04o}: others can {'write' if writable else 'list'} it",
             why="others could put their own keys and anchors in place" if writable else "names and sizes are shown",
             remedy=f"chmod 700 {quoted}",
         )
@@ -62,7 +62,7 @@ def _judge(file: FileFact, owner: int) -> Finding | None:
             "key-readable",
             path,
             f"the file has mode {mode:04o}: others can read this secret",
-            why="whoever has read it can pass for its holder; what was readable must be taken for known",
+            why="whoever read it can impersonate its holder; assume that somebody did",
             remedy=f"chmod 600 {quoted}; then replace it: sluice pki issue --force",
         )
     if mode & _OTHERS_WRITE:

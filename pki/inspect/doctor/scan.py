@@ -1,4 +1,4 @@
-"""Reads the files of a home, with size limits, and trusts none of them."""
+"""Reads the files of a home with size limits, without trusting them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sluice.pki.revocation import (
 from sluice.pki.x509 import ISSUING, AuthorityKind
 
 MAX_FILES = 200_000
-"""Most files and directories looked at in one home."""
+"""Most files and directories read in one home."""
 LOCK_SECONDS = 1.0
 """How long to wait for a writer of one identity."""
 _PUBLIC = frozenset(
@@ -44,13 +44,13 @@ _PUBLIC = frozenset(
         *(bundle_file(Path(), kind).name for kind in ISSUING),
     }
 )
-"""What others may read below ``pki``: everything else there is taken for secret."""
+"""Names that others may read below ``pki``: everything else there counts as secret."""
 _SECRET = frozenset({KEY_FILE, KEYSTORE_FILE, PASSWORD_FILE})
-"""What is secret of a job's identity; its JVM writes other files beside it."""
+"""The secret files of a job's identity; its JVM writes other files beside them."""
 
 
 def read_home(home: Home, *, running: bool) -> HomeFacts:
-    """Everything that the decisions need of ``home``; :class:`StoreError` when there is no home."""
+    """Read all facts of ``home`` for the checks; :class:`StoreError` when there is no home."""
     try:
         owner = home.root.stat().st_uid
     except OSError as error:
@@ -75,7 +75,7 @@ def read_home(home: Home, *, running: bool) -> HomeFacts:
 
 
 class _Reader:
-    """Reads files that may be missing; what cannot be read is remembered."""
+    """Reads files that may be missing, and remembers unreadable ones."""
 
     def __init__(self) -> None:
         self.failed: list[tuple[Path, str]] = []
@@ -106,7 +106,7 @@ def _files(home: Home) -> Iterator[FileFact]:
 
 
 def _below(directory: Path) -> Iterator[Path]:
-    """``directory`` and everything in it; what is staged is told as a leftover, symbolic links are not followed."""
+    """``directory`` and everything in it, without staged files (leftovers) and without following symbolic links."""
     if not directory.is_dir():
         return
     yield directory
@@ -119,7 +119,7 @@ def _below(directory: Path) -> Iterator[Path]:
 
 
 def _fact(path: Path, *, secret: bool) -> Iterator[FileFact]:
-    """Nothing when it is not there, or has gone meanwhile."""
+    """The facts of one file; None when it is missing."""
     with contextlib.suppress(FileNotFoundError):
         info = path.stat()
         yield FileFact(path, info.st_mode, info.st_uid, secret)
@@ -162,7 +162,7 @@ def _identity(directory: Path, reader: _Reader, *, job: bool) -> IdentityFact:
 
 @contextlib.contextmanager
 def _no_writer(directory: Path) -> Iterator[None]:
-    """Keep writers (see ``locked``) out while a set is read; one that does not end is not waited for."""
+    """Keep writers (see ``locked``) out while a set is read; does not wait long for a running one."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -186,7 +186,7 @@ def _authorities(home: Home, reader: _Reader) -> Iterator[AuthorityFact]:
 
 
 def _bundles(home: Home, reader: _Reader) -> Iterator[bytes]:
-    """The other generation of authorities that are being replaced, and what is trusted meanwhile."""
+    """The bundles of a rotation: the other generation, and the published trust."""
     others = sorted(rotation_directory(home.pki).glob(f"authorities/*/{CERTIFICATE_FILE}"))
     for path in (*others, *(bundle_file(home.pki, kind) for kind in ISSUING)):
         pem = reader.read(path)
@@ -202,12 +202,12 @@ def _lists(home: Home, reader: _Reader) -> Iterator[ListFact]:
 
 
 def _is_staged(name: str) -> bool:
-    """See :func:`sluice.core.files.staged_name`."""
+    """Whether a name is one of :func:`sluice.core.files.staged_name`."""
     return name.startswith(".") and name.endswith(".tmp")
 
 
 def _leftovers(home: Home) -> Iterator[Path]:
-    """Staged content whose writer is dead: writers hold the lock of the directory, or of the one above."""
+    """Staged content of dead writers: a living one holds the lock of the directory, or of the one above."""
     staged = sorted(home.pki.rglob(".*.tmp"))
     for directory in _matching(home, JOB_IDENTITIES):
         staged += sorted({*directory.glob(".*.tmp"), *directory.parent.glob(".*.tmp")})

@@ -16,7 +16,7 @@ _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9._-]+):([0-9]{1,
 
 
 class InvalidAddress(PkiError):
-    """A text that names no listener."""
+    """A text that is no address of a listener."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Address:
 
     @property
     def server_name(self) -> str:
-        """What to ask for by server name indication: host names only (RFC 6066, section 3)."""
+        """The name for server name indication: host names only (RFC 6066, section 3)."""
         try:
             ipaddress.ip_address(self.host.partition("%")[0])
         except ValueError:
@@ -80,5 +80,5 @@ class Address:
 
 
 def looks_like_address(text: str) -> bool:
-    """Whether ``text`` can only be meant as an address, or may be one; a file of that name comes first."""
+    """Whether ``text`` is or may be an address; a file of that name has precedence."""
     return text.startswith(("unix:", "https://", "tls://")) or _HOST_AND_PORT.fullmatch(text) is not None

@@ -1,8 +1,8 @@
 """One TLS handshake with an untrusted listener, recorded without verification.
 
-OpenSSL through pyOpenSSL, for ``ssl`` of Python 3.11 gives neither the chain as the server sends it, nor the group, nor
-whether a certificate was asked for (ADR 18). The handshake runs over memory, so that time and bytes are bounded here.
-No application data is ever sent.
+It uses OpenSSL through pyOpenSSL, because ``ssl`` of Python 3.11 gives neither the chain as the server sends it, nor
+the group, nor whether a certificate was requested (ADR 18). The handshake runs over memory, so that time and bytes are
+bounded here. No application data is ever sent.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sluice.pki.x509 import DAMAGED
 HANDSHAKE_SECONDS = 10.0
 """For connecting and the handshake together."""
 VERDICT_SECONDS = 5.0
-"""How long to wait for what a server says after the handshake."""
+"""How long to wait for a server's data after the handshake."""
 PATIENCE_SECONDS = 1.0
-"""How long to wait at least before saying goodbye: a refusal is on its way by then."""
+"""Shortest wait before closing: a refusal is on its way by then."""
 PATIENCE_HANDSHAKES = 4
-"""And how many times as long as the handshake took, for slow networks and busy machines."""
+"""The same as a multiple of the handshake's time, for slow networks and busy machines."""
 MAX_RECEIVED_BYTES = 512 << 10
 """Most bytes taken from one server."""
 MAX_CHAIN_CERTIFICATES = 32
@@ -34,27 +34,27 @@ MAX_ISSUERS = 64
 """Most names of acceptable issuers that are kept."""
 CHUNK_BYTES = 16 << 10
 ACCEPTED = "accepted"
-UNCLEAR = "not refused; it left without a word when goodbye was said"
+UNCLEAR = "not refused; it closed the connection silently after close_notify"
 
 TLS12, TLS13 = SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION
 WEB_PROTOCOLS = ("h2", "http/1.1")
-"""What to offer when nothing else is known: a listener that insists on its protocol refuses whoever offers none."""
-# Everything OpenSSL has, also what nobody should offer: this is for looking. Nothing secret passes through it.
+"""Protocols to offer by default: some listeners refuse clients that offer none."""
+# All that OpenSSL has, insecure ones too: this only inspects, and sends nothing secret.
 _CIPHERS = b"ALL:@SECLEVEL=0"
 _REQUEST_STATE = b"read server certificate request"
 """Ends the name of OpenSSL's state in which a client has got a CertificateRequest (SSL_state_string_long(3))."""
 
 
 class Unreachable(PkiError):
-    """Nobody accepts connections at an address, or whoever does speaks no TLS in time."""
+    """Nobody accepts connections at an address, or does not speak TLS in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handshake:
-    """What one handshake has shown.
+    """The result of one handshake.
 
-    ``problem`` is empty when it was completed. ``verdict`` is what the server did afterwards: in TLS 1.3 a client's
-    certificate, or its absence, is judged only then (RFC 8446, 4.4.2.4).
+    ``problem`` is empty when it was completed. ``verdict`` is the server's reaction afterwards: in TLS 1.3 it judges a
+    client's certificate, or its absence, only then (RFC 8446, 4.4.2.4).
     """
 
     version: str = ""
@@ -66,14 +66,14 @@ class Handshake:
     requested: bool = False
     """The server asked for a client certificate."""
     issuers: tuple[str, ...] = ()
-    """Whose certificates it says it takes; empty when it does not say."""
+    """The issuers that it accepts; empty when it does not say."""
     problem: str = ""
     verdict: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """How to greet: versions, names, protocols, and the identity to show when one is asked for."""
+    """What to offer: versions, names, protocols, and the identity to show on request."""
 
     version: int = TLS13
     server_name: str = ""
@@ -102,10 +102,8 @@ def connect(address: Address, timeout: float = HANDSHAKE_SECONDS) -> socket.sock
 
 
 def shake_hands(address: Address, hello: Hello, *, clock: Callable[[], float] = time.monotonic) -> Handshake:
-    """Connect, greet, look, and leave.
-
-    Raises:
-        Unreachable: there is no connection, or no answer in time. A server that refuses is no error but a result.
+    """Connect, do the handshake, observe, and close. Raises:
+    Unreachable: there is no connection, or no answer in time. A server that refuses is a result, not an error.
     """
     deadline = clock() + HANDSHAKE_SECONDS
     with connect(address) as connected:
@@ -183,11 +181,11 @@ class _Conversation:
         return left
 
     def _verdict(self, patience: float) -> str:
-        """What the server says to the certificate that it got, or did not get.
+        """The server's reaction to the client's certificate, or to its absence.
 
-        First it is left alone: who refuses sends an alert, or cuts the connection. Then goodbye is said (close_notify,
-        no data), which a server that accepted answers in kind, or by staying. One that then goes without a word has
-        only followed, or was very slow to refuse.
+        First this waits: a server that refuses sends an alert, or cuts the connection. Then it sends close_notify,
+        which a server that accepted answers in kind, or by staying. If it then closes silently, it only followed, or
+        was very slow to refuse.
         """
         start = self._clock()
         goodbye = False
@@ -204,7 +202,7 @@ class _Conversation:
             return UNCLEAR if goodbye else f"refused: {_reason(error)}"
         except (SSL.Error, _TooMuch) as error:
             return f"refused: {_reason(error)}"
-        return ACCEPTED  # it speaks to us
+        return ACCEPTED  # it sends data
 
     def _read(self) -> None:
         self._tls.recv(1)
@@ -236,7 +234,7 @@ def _context(hello: Hello, observe: Callable[[SSL.Connection, int, int], None]) 
     context.set_min_proto_version(hello.version)
     context.set_max_proto_version(hello.version)
     context.set_cipher_list(_CIPHERS)
-    # Nothing is believed: what is wrong with the chain is told, not a reason to look away.
+    # Nothing is trusted: problems of the chain are reported, and must not end the handshake.
     context.set_verify(SSL.VERIFY_NONE)
     context.set_info_callback(observe)
     if hello.alpn:
@@ -272,7 +270,7 @@ def _issuers(tls: SSL.Connection) -> tuple[str, ...]:
 
 
 def _reason(error: Exception) -> str:
-    """OpenSSL's reason, or the system's; printable and bounded, for some of it is the peer's."""
+    """OpenSSL's reason, or the system's; printable and bounded, because parts come from the peer."""
     if isinstance(error, SSL.SysCallError):
         return "it closed the connection without a word"
     if isinstance(error, SSL.Error) and error.args and error.args[0]:

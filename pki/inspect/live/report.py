@@ -21,7 +21,7 @@ _VERSIONS = ((TLS13, "TLS 1.3"), (TLS12, "TLS 1.2"))
 
 
 class HandshakeSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One version: ``problem`` says why the handshake was not completed, ``verdict`` what came after it."""
+    """One version: ``problem`` says why the handshake was not completed, ``verdict`` the reaction after it."""
 
     version: str
     completed: bool
@@ -35,7 +35,7 @@ class HandshakeSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A listener. ``chain`` is as it sends it; ``signed_by`` the known authority at its end, empty when none."""
+    """A listener. ``chain`` is as sent; ``signed_by`` is the known authority at its end, empty if none."""
 
     address: str
     server_name: str
@@ -47,7 +47,7 @@ class LiveSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen, and the certificates themselves."""
+    """The report, and the certificates themselves."""
 
     summary: LiveSummary
     certificates: tuple[x509.Certificate, ...]
@@ -62,7 +62,7 @@ def inspect_live(
     identity: IdentityMaterial | None = None,
     authorities: Sequence[Known] = (),
 ) -> Live:
-    """Connect twice and look; nothing is verified and nothing secret is sent.
+    """Connect twice and report; nothing is verified and nothing secret is sent.
 
     Raises:
         Unreachable: nobody answers there.
@@ -158,7 +158,7 @@ def _chain(certificates: Sequence[x509.Certificate]) -> list[Finding]:
 
 
 def _signed_by(certificates: Sequence[x509.Certificate], authorities: Sequence[Known]) -> str:
-    """The first known authority that is in the chain, or that signed one of it."""
+    """The first known authority that is in the chain, or signed a certificate of it."""
     for certificate in certificates:
         for known in authorities:
             if certificate == known.certificate or was_issued_by(certificate, known.certificate):

@@ -227,7 +227,7 @@ async def test_an_account_needs_an_external_key_which_is_good_once(world: World)
     assert again.status == 200
     used = await world.post(thief, url, {"externalAccountBinding": thief.binding(external.id, secret, url)})
     assert used.problem == "unauthorized"
-    assert "good once" in used.json["detail"]
+    assert "valid once" in used.json["detail"]
 
 
 async def test_an_external_key_that_expired_or_was_revoked_makes_no_account(world: World) -> None:

@@ -190,7 +190,7 @@ def test_keys_that_do_not_fit_a_reference(keys: TokenKeys, place: TokenUri, toke
 
 def test_one_of_several_tokens(place: TokenUri) -> None:
     library = FakeLibrary(FakeToken("other"), FakeToken(serial=b"0001 \0"), FakeToken(serial=b"0002"))
-    with pytest.raises(StoreError, match=r"2 tokens fit.*by its serial"):
+    with pytest.raises(StoreError, match=r"2 tokens match.*by its serial"):
         keys_of(library).generate(place, "ecdsa-p256", "a key")
     keys_of(library).generate(dataclasses.replace(place, serial="0001"), "ecdsa-p256", "a key")
     assert [len(token.objects) for token in library.tokens] == [0, 2, 0]

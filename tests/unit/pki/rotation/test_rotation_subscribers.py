@@ -119,4 +119,4 @@ def test_a_follower_is_told_with_its_process_and_where_it_is() -> None:
 
 def test_a_silent_one_says_since_when() -> None:
     (holder,) = judged(subscriber(DONE, silent=dt.timedelta(minutes=5)))
-    assert holder.problem == "not heard of since 2026-11-21 11:55:00 UTC"
+    assert holder.problem == "no report since 2026-11-21 11:55:00 UTC"

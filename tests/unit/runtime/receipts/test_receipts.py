@@ -494,10 +494,10 @@ def duplicated_in_payload(receipt: bytes) -> bytes:
         pytest.param(duplicated_in_payload, "not in its canonical form", id="a field twice in the statement"),
         pytest.param(lambda each: json.dumps(json.loads(each), indent=1).encode(), "canonical", id="written anew"),
         pytest.param(lambda each: each + b"\n", "canonical", id="something after it"),
-        pytest.param(lambda each: each[:-40], "does not have the form", id="cut off"),
-        pytest.param(lambda _: b"", "does not have the form", id="empty"),
-        pytest.param(lambda _: b"\xff\xfe", "does not have the form", id="no text"),
-        pytest.param(lambda _: b"[" * 100_000, "does not have the form", id="nested too deeply"),
+        pytest.param(lambda each: each[:-40], "is malformed", id="cut off"),
+        pytest.param(lambda _: b"", "is malformed", id="empty"),
+        pytest.param(lambda _: b"\xff\xfe", "is malformed", id="no text"),
+        pytest.param(lambda _: b"[" * 100_000, "is malformed", id="nested too deeply"),
         pytest.param(lambda _: b" " * (MAX_ENVELOPE_BYTES + 1), "larger than", id="huge"),
         pytest.param(
             lambda each: canonical(json.loads(each) | {"payload": "A" * 6_000_000}), "more than", id="huge payload"
