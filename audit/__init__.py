@@ -1,4 +1,4 @@
-"""Examine a live cluster: every listener, every hostile case, with evidence of what was sent and what was answered."""
+"""Examines a live cluster: every listener, every hostile case, with evidence of requests and answers."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Findings that somebody has accepted, with a reason and an expiry date: a TOML file.
+"""Accepted findings, each with a reason and an expiry date, from a TOML file.
 
 [[accepted]]
 check = "TLS-04"
@@ -23,7 +23,7 @@ from sluice.audit.model import Accepted, Outcome, Report, Result
 from sluice.audit.toml import read_toml
 
 LONGEST = dt.timedelta(days=366)
-"""How far away the end of an acceptance may be."""
+"""Longest time that a finding may be accepted."""
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,14 +41,14 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The report with what was accepted, and entries that count for nothing (any more), with why."""
+    """The report with accepted findings marked, and unused entries, with the reason."""
 
     report: Report
     idle: tuple[str, ...]
 
 
 def read_baseline(path: Path, today: dt.date) -> tuple[Entry, ...]:
-    """The entries; raises :class:`InputError` for one that means nothing."""
+    """Read the entries; raises :class:`InputError` for an invalid one."""
     entries = read_toml(path, _Document).accepted
     for entry in entries:
         if entry.check not in by_id() and not any(entry.check == check.id for check in INSIDE):
@@ -58,7 +58,7 @@ def read_baseline(path: Path, today: dt.date) -> tuple[Entry, ...]:
         if entry.expires > today + LONGEST:
             raise InputError(
                 f"{path}: {entry.check} at {entry.listener} is accepted until {entry.expires}",
-                f"at most {LONGEST.days} days, then somebody looks at it again",
+                f"at most {LONGEST.days} days, then review it again",
             )
     return entries
 

@@ -12,9 +12,9 @@ from sluice.pki import Channel
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question about a listener, what answer is right, and who says so.
+    """One question about a listener, the expected answer, and its sources.
 
-    ``title`` states what must be so, ``problem`` names a finding.
+    ``title`` states the requirement, ``problem`` names a finding.
     """
 
     id: str
@@ -26,25 +26,25 @@ class Check:
     remedy: str
     run: Callable[[Subject], Evidence]
     kinds: frozenset[Kind] = TLS_KINDS
-    """Of listeners that it is about."""
+    """Kinds of listeners that it applies to."""
     channels: frozenset[Channel] | None = None
-    """None: whatever the channel."""
+    """None: every channel."""
     last: bool = False
-    """Whether it only means something after all others."""
+    """Whether it must run after all others."""
     connects: bool = True
     """Whether it needs a connection to the listener."""
     ours_only: bool = False
-    """Whether it holds a listener to a rule of this product, which binds nobody else."""
+    """Whether it checks a rule of Sluice, which does not apply to other products."""
     foreign: Foreign | None = None
 
     def applies_to(self, listener: Listener) -> bool:
-        """Whether the question arises for ``listener``."""
+        """Whether the check applies to ``listener``."""
         if listener.foreign and self.ours_only:
             return False
         return listener.kind in self.kinds and (self.channels is None or listener.channel in self.channels)
 
     def on(self, listener: Listener) -> Check:
-        """The check in the words and with the severity that fit ``listener``."""
+        """The check with the wording and severity for ``listener``."""
         if self.foreign is None or not listener.foreign:
             return self
         other = self.foreign

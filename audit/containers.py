@@ -1,7 +1,7 @@
 """The containers of a compose project, found with the docker command, and the listeners in each.
 
-Every container is looked at as a machine of its own: its kernel tables, its registry, its files, and handshakes from
-inside its network. That takes root on the host that runs them.
+Every container is examined like a separate machine: its kernel tables, its registry, its files, and handshakes from
+inside its network. This requires root on the host.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _HostConfig(msgspec.Struct, frozen=True):
 
 
 class _Inspected(msgspec.Struct, frozen=True):
-    """What is read of ``docker inspect``."""
+    """The used fields of ``docker inspect``."""
 
     name: str = msgspec.field(name="Name")
     state: _State = msgspec.field(name="State")
@@ -66,12 +66,12 @@ class Container:
 
     @property
     def root(self) -> Path:
-        """Its file system, as the host sees it."""
+        """The path of its file system on the host."""
         return Path("/proc", str(self.pid), "root")
 
     @property
     def files(self) -> Home:
-        """Its home, as the host sees it."""
+        """The path of its home on the host."""
         return Home.at(self.root / self.home.lstrip("/"))
 
 
@@ -79,7 +79,7 @@ def containers_of(directory: Path, project: str = "") -> tuple[Container, ...]:
     """The running containers that were started from the compose file in ``directory``, by name.
 
     Raises:
-        AuditError: none run, those of several projects do, or docker cannot be asked.
+        AuditError: none run, several projects run, or docker does not answer.
     """
     labels = [f"label={_DIRECTORY}={directory.resolve()}"] + ([f"label={_PROJECT}={project}"] if project else [])
     filters = [argument for label in labels for argument in ("--filter", label)]
@@ -133,7 +133,7 @@ def _docker(*arguments: str) -> bytes:
 
 
 def sharing_run(container: Container, containers: Sequence[Container]) -> tuple[Container, ...]:
-    """Those of the others that announce what they have open in the same directory as ``container``."""
+    """The other containers that share the announcement directory of ``container``."""
     return tuple(each for each in containers if each != container and _same(each.files.run, container.files.run))
 
 
@@ -147,7 +147,7 @@ def _same(one: Path, other: Path) -> bool:
 def listeners_of(container: Container, beside: Sequence[Container] = ()) -> tuple[Listener, ...]:
     """Everything that listens in ``container``; to be called in its network (``in_network_of``).
 
-    ``beside``: what is announced by ``container``, but is open in one of these alone, is one of theirs.
+    ``beside``: a listener that ``container`` announces, but that is open only in one of these, belongs to that one.
     """
     sockets = [each for each in namespace_sockets(container.pid) if not _is_resolver(each)]
     ports = {each.port for each in sockets}
@@ -178,5 +178,5 @@ def _is_there(container: Container, path: str) -> bool:
 
 
 def _inside(container: Container, path: str) -> str:
-    """How processes in the container call ``path``."""
+    """The path of ``path`` inside the container."""
     return path and "/" + str(Path(path).relative_to(container.root))

@@ -1,7 +1,7 @@
 """The listeners of a local cluster: the cluster's registry, compared with the kernel's socket table.
 
-The registry is what the cluster publishes below ``<home>/run`` (its files are read as published documents; the code
-that writes them is not known here). :func:`reconcile` decides, without I/O.
+The registry is the set of documents that the cluster publishes below ``<home>/run`` (this module does not use the code
+that writes them). :func:`reconcile` decides, without I/O.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _JOB_MAINS = ("org.apache.spark.api.python.PythonGatewayServer", "CoarseGrainedE
 """Main classes of the JVMs that a job runs; each listens for its own job's processes."""
 _DRIVER_MAIN = _JOB_MAINS[0]
 _QUORUM = "quorum-"
-"""Of ZooKeeper's servers the one that leads listens there, and no other."""
+"""Only the leading ZooKeeper server listens there."""
 _BRIDGE_DIRECTORY = re.compile(r"sluice-jvm-[^/]+|pyspark[^/]*|spark-[^/]+")
 
 
@@ -103,7 +103,7 @@ def find(home: Home, speaks_tls: Callable[[tuple[str, int]], bool]) -> Found:
 
     Args:
         home: of a cluster that is up.
-        speaks_tls: whether what listens at an address answers a hello; asked for a driver's own loopback ports.
+        speaks_tls: whether the listener at an address answers a hello; used for a driver's own loopback ports.
 
     Raises:
         AuditError: no cluster is running there.
@@ -113,13 +113,13 @@ def find(home: Home, speaks_tls: Callable[[tuple[str, int]], bool]) -> Found:
 
 
 def declared(home: Home) -> tuple[Listener, ...]:
-    """What the registry publishes."""
+    """The listeners in the registry."""
     endpoints = home.run / "endpoints"
     found: list[Listener] = []
     for path in announcements(home):
         if (ca := _read(path, CaAddress)) is None:
             continue
-        # The first has the names that there were when it was the only one.
+        # The first one keeps the names from when it was the only one.
         suffix = path.stem.removeprefix("ca")
         found += [
             Listener(name=f"ca{suffix}", kind=Kind.MUTUAL, channel=Channel.CA, host=ca.mutual[0], port=ca.mutual[1]),
@@ -151,7 +151,7 @@ def declared(home: Home) -> tuple[Listener, ...]:
     sockets = ["sds", "connect", "envoy-admin"]
     auth = _read(endpoints / "auth.json", _HostPort)
     if auth is None:
-        # Each of several reports on what it gave to Envoy.
+        # With several auth services, each reports what it gave to Envoy.
         more = sorted(path.stem.removeprefix("xds-auth") for path in home.run.glob("xds-auth-*.json"))
         sockets = [f"{name}{number}" for number in ("", *more) for name in ("auth", "xds")] + sockets
     else:
@@ -162,7 +162,7 @@ def declared(home: Home) -> tuple[Listener, ...]:
 
 
 def _more_envoys(home: Home) -> Iterable[Listener]:
-    """Those beside the first listen on its port, and have sockets of their own."""
+    """Further Envoys: they share the first one's port, and have their own sockets."""
     for path in sorted((home.root / "envoys").glob("*/run/endpoints/envoy.json")):
         name = path.parents[2].name
         for what in ("sds", "envoy-admin"):
@@ -171,7 +171,7 @@ def _more_envoys(home: Home) -> Iterable[Listener]:
 
 
 def _jobmanagers(home: Home, endpoints: Path) -> Iterable[Listener]:
-    """The one that leads under plain names, and those that stand by under their own: they listen, too."""
+    """The leader under plain names, and the standbys, which also listen, under their own names."""
     leading = _read(endpoints / "jobmanager.json", _JobManagerRecord)
     if leading is not None:
         yield from _of_jobmanager(leading, "")
@@ -191,7 +191,7 @@ def _of_jobmanager(record: _JobManagerRecord, suffix: str) -> Iterable[Listener]
 
 
 def _zookeepers(endpoints: Path) -> Iterable[Listener]:
-    """For clients, and for the other servers of the ensemble: who elect, and who follow this one if it leads."""
+    """The ports of a ZooKeeper server: for clients, for elections, and for followers if it leads."""
     for path in sorted(endpoints.glob("zookeeper-*.json")):
         server = _read(path, _ZooKeeperRecord)
         if server is not None:
@@ -203,7 +203,7 @@ def _zookeepers(endpoints: Path) -> Iterable[Listener]:
 
 
 def _relays(home: Home) -> Iterable[Listener]:
-    """The relays of TaskManagers, for connections of their jobs: on this machine alone, each with a capability."""
+    """The relays of TaskManagers for connections of their jobs: local only, each protected by a capability."""
     for path in sorted(home.sockets.glob("relay-*/endpoint.json")):
         relay = _read(path, _HostPort)
         if relay is not None:
@@ -213,7 +213,7 @@ def _relays(home: Home) -> Iterable[Listener]:
 
 
 def _metrics(home: Home) -> Iterable[Listener]:
-    """The sockets on which processes of this home tell their metrics: one for each identity, and no other."""
+    """The metrics sockets of this home's processes: exactly one for each identity."""
     for identity in sorted((home.pki / "identities").glob("*/*")):
         path = socket_of(home, f"{identity.parent.name}/{identity.name}")
         if path.exists():
@@ -240,7 +240,7 @@ def _sessions(home: Home) -> Iterable[Listener]:
         job_id, spec = path.parents[1].name, _read(path, _SpecRecord)
         if spec is None:
             continue
-        # A driver that has waited for its job works where it has waited.
+        # A warm driver works in the directory in which it waited.
         work = path.parents[3] / "waiting" / spec.waited if spec.waited else path.parent
         if port := _session_port(work / "work"):
             yield Listener(
@@ -254,7 +254,7 @@ def _sessions(home: Home) -> Iterable[Listener]:
 
 
 def _session_port(work: Path) -> int:
-    """What the session has written into a directory where it could put anything; 0: nothing that can be used."""
+    """The port that the session wrote into its own, untrusted directory; 0: nothing usable."""
     try:
         data = read_untrusted(work, "connect.json", limit=MAX_REGISTRY_BYTES)
         port = msgspec.json.decode(data, type=_PortRecord).port
@@ -264,7 +264,7 @@ def _session_port(work: Path) -> int:
 
 
 def _below(home: Home, path: str) -> str:
-    """A published socket, by where its home is seen: the home of a container has another place on the host."""
+    """The path of a published socket as seen from here: a container's home has another path on the host."""
     return str(home.sockets / Path(path).name)
 
 
@@ -276,7 +276,7 @@ def process_id(home: Home, name: str) -> int | None:
 
 
 def kernel_sockets(home: Home) -> tuple[tuple[KernelSocket, ...], tuple[str, ...]]:
-    """Every listening socket of the cluster's processes and all below them; and which could not be read."""
+    """Every listening socket of the cluster's processes and their descendants; and the unreadable processes."""
     found: dict[KernelSocket, None] = {}
     unreadable: list[str] = []
     rehearsing = _rehearsing(home)
@@ -293,10 +293,10 @@ def kernel_sockets(home: Home) -> tuple[tuple[KernelSocket, ...], tuple[str, ...
 
 
 def _rehearsing(home: Home) -> set[int]:
-    """Processes that rehearse a job for the class archive, in a network of their own that ends with them.
+    """Processes that run a trial job for the class archive, in their own temporary network.
 
-    They have no job's code and no identity of the cluster. Only those count that the launcher started itself, whatever
-    jobs call theirs, and that are not in its network.
+    They have no job's code and no identity of the cluster. Only children of the launcher outside its network count,
+    because jobs can choose any command line.
     """
     record = _read(home.run / "cluster.json", _ClusterRecord)
     found: set[int] = set()
@@ -315,7 +315,7 @@ def _network_of(pid: int) -> Path:
 
 
 def processes_of(home: Home) -> tuple[tuple[str, psutil.Process], ...]:
-    """The cluster's processes and all below them; with the names of those that the cluster knows by one, else ""."""
+    """The cluster's processes and their descendants, with their names in the cluster, else ""."""
     record = _read(home.run / "cluster.json", _ClusterRecord)
     roots = [] if record is None else [entry for entry in (record.launcher, *record.children) if _alive(entry)]
     if not roots:
@@ -349,13 +349,13 @@ def _sockets_of(process: psutil.Process, name: str) -> Iterable[KernelSocket]:
 def reconcile(
     declarations: Sequence[Listener], sockets: Sequence[KernelSocket], speaks_tls: Callable[[tuple[str, int]], bool]
 ) -> tuple[Listener, ...]:
-    """Match what is declared with what is there; what is left over on the kernel's side nobody declared."""
+    """Match declared listeners with the kernel's sockets; sockets without a match are undeclared."""
     by_port = {(listener.host, listener.port): listener for listener in declarations if listener.port}
     by_path = {listener.path: listener for listener in declarations if listener.path}
-    # A forked child has its parent's sockets: the first process that shows one stands for all.
+    # A forked child has its parent's sockets: the first process with a socket represents all.
     distinct = {(each.path, each.host, each.port, each.udp): each for each in reversed(sockets)}
     found: dict[str, Listener] = {}
-    private: set[int] = set()  # drivers whose one gateway for their own Python process was seen
+    private: set[int] = set()  # drivers whose only gateway for their Python process was found
     for each in reversed(distinct.values()):
         listener = by_path.get(each.path) if each.path else _declared_port(by_port, each)
         if listener is not None:
@@ -430,7 +430,7 @@ def _is_wildcard(host: str) -> bool:
 
 
 def _reachable(host: str) -> str:
-    """An address of this machine at which a listener that is bound to all of them answers."""
+    """An address of this machine for a listener that is bound to all addresses."""
     if not _is_wildcard(host):
         return host
     return "::1" if ":" in host else "127.0.0.1"

@@ -10,8 +10,8 @@ class AuditError(SluiceError):
 
 
 class InputError(AuditError):
-    """A target file, baseline or option that means nothing."""
+    """An invalid target file, baseline or option."""
 
 
 class WireError(AuditError):
-    """A peer sent what is not TLS, or not by its rules."""
+    """A peer sent data that is not TLS, or breaks its rules."""

@@ -24,7 +24,7 @@ from sluice.pki.inspect import summarize_certificate
 
 
 def negotiated(subject: Subject) -> Negotiated | None:
-    """What is negotiated with a client that offers everything good; None without a handshake."""
+    """What the listener negotiates with a client that offers all secure options; None without a handshake."""
     if subject.listener.kind not in TLS_KINDS or subject.unreachable:
         return None
     if subject.handshake is None:
@@ -47,7 +47,7 @@ def negotiated(subject: Subject) -> Negotiated | None:
 
 
 def _negotiated_before(subject: Subject) -> Negotiated | None:
-    """As far as a server of TLS 1.2 says it in clear text."""
+    """The same for a TLS 1.2 server, as far as it is in clear text."""
     flight = subject.old_handshake
     if flight is None:
         return None
@@ -67,7 +67,7 @@ def _negotiated_before(subject: Subject) -> Negotiated | None:
 
 
 def _takes(subject: Subject, *, groups: tuple[int, ...] = (0x001D, 0x0017), suites: tuple[int, ...] = ()) -> bool:
-    """Offer these alone, without a key share: who takes them asks for one (RFC 8446, 4.2.8)."""
+    """Offer only these groups, without a key share: a server that accepts one asks for a share (RFC 8446, 4.2.8)."""
     hello = ClientHello(groups=groups, suites=suites or MODERN_SUITES)
     try:
         answer = subject.offer(hello)

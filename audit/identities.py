@@ -1,7 +1,7 @@
 """Audit identities: issued by the cluster's own authorities, valid or wrong in exactly one way, for minutes.
 
-They are made in memory and stay there. Each is written into a log below the home before it is used, with its serial
-number, its case and its end, so that nobody who finds it in a server's log has to wonder.
+They exist only in memory. Each is recorded in a log below the home before it is used, with its serial number, case and
+expiry, so that entries about it in servers' logs can be explained.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FUTURE = dt.timedelta(minutes=10)
 _OTHER_JOB = "f" * 32
 
 _AT_THE_EDGE = frozenset({Case.WELCOME, Case.INTERNAL_CERTIFICATE, Case.EXPIRED, Case.NOT_YET_VALID, Case.REVOKED})
-"""Cases that mean something to the edge."""
+"""Cases that apply to the edge."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 @dataclass
 class HomeIdentities:
-    """Certified with the authorities' keys in ``home``; implements :class:`sluice.audit.subject.Identities`.
+    """Identities certified with the authorities' keys in ``home``; implements :class:`sluice.audit.subject.Identities`.
 
     Raises:
         StoreError: an authority's key is not there.
@@ -132,12 +132,12 @@ class HomeIdentities:
 
 
 def log_path(home: Home) -> Path:
-    """Where audit identities are written down."""
+    """The log of audit identities."""
     return home.pki / LOG_FILE
 
 
 def _leaf_for(case: Case, honest: rogue.ForgedLeaf, listener: Listener, trust_domain: str) -> rogue.ForgedLeaf | None:
-    """``honest``, but wrong in the way of ``case``; None when that is no wrong here."""
+    """The valid leaf ``honest``, made wrong as ``case`` says; None when ``case`` is no error here."""
     now = honest.end - LIFETIME
     wrong_role = _wrong_role(listener)
     other_job = f"spiffe://{trust_domain}/job/{_OTHER_JOB}/executor/0"

@@ -14,10 +14,10 @@ _WAKE = 'read -r _; kill -s CONT "$0"'
 
 @contextlib.contextmanager
 def paused(pid: int) -> Iterator[None]:
-    """The process ``pid`` stands still meanwhile: who asks it gets no answer. It goes on even if the audit is killed.
+    """Stop the process ``pid`` within the block, so that it does not answer. It continues even if the audit is killed.
 
     Raises:
-        OSError: there is no such process, or it is not ours to stop.
+        OSError: there is no such process, or it may not be stopped.
     """
     with subprocess.Popen(["/bin/sh", "-c", _WAKE, str(pid)], stdin=subprocess.PIPE, start_new_session=True):
         os.kill(pid, signal.SIGSTOP)

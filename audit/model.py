@@ -12,11 +12,11 @@ from sluice.core import host_port, is_ip_address
 from sluice.pki import Channel
 
 SCHEMA_VERSION = 1
-"""Of the JSON report; grows when a field changes its meaning or goes away, not when one is added."""
+"""Version of the JSON report; it grows when a field changes its meaning or is removed, not when one is added."""
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is, mildest first."""
+    """Severity of a finding, mildest first."""
 
     INFO = "info"
     LOW = "low"
@@ -31,37 +31,37 @@ class Severity(enum.StrEnum):
 
 
 class Kind(enum.StrEnum):
-    """What a listener is expected to be."""
+    """The expected kind of a listener."""
 
     MUTUAL = "mutual"
     """TLS 1.3 that requires the client's certificate."""
     SERVER = "server"
-    """TLS 1.3 that proves the server; who connects is asked on a layer above."""
+    """TLS 1.3 with a server certificate; a layer above authenticates the client."""
     LOCAL = "local"
-    """Without TLS, and therefore for this machine alone."""
+    """Without TLS, and therefore only for this machine."""
     SOCKET = "socket"
     """A unix socket."""
     HTTP = "http"
-    """An HTTP API without TLS; nothing of ours is, but others' targets can be declared so."""
+    """An HTTP API without TLS; only for declared foreign targets."""
     CHALLENGES = "challenges"
     """HTTP without TLS that answers an ACME server's challenges (http-01), and nothing else."""
     UNDECLARED = "undeclared"
-    """Nobody declared it."""
+    """Undeclared."""
     HOME = "home"
     """Not a listener: the files of a local cluster."""
     CODE = "job code"
-    """Not a listener: a place from which the insider audit's own job tries what it must not do."""
+    """Not a listener: a place from which the insider audit's job makes its attempts."""
 
 
 TLS_KINDS = frozenset({Kind.MUTUAL, Kind.SERVER})
 EXAMINED_KINDS = TLS_KINDS | {Kind.HTTP, Kind.CHALLENGES}
-"""Those to which checks connect."""
+"""Kinds that checks connect to."""
 NO_LISTENERS = frozenset({Kind.HOME, Kind.CODE})
-"""What is examined without being one."""
+"""Kinds that are no listeners."""
 
 
 def a_labels(name: str) -> str:
-    """``name`` as it is in certificates: lower case, ASCII, without a dot at its end; ValueError if it cannot be."""
+    """``name`` in the form of certificates: lower case, ASCII, no final dot; ValueError if impossible."""
     try:
         return name.rstrip(".").encode("idna").decode("ascii").lower()
     except UnicodeError as error:
@@ -80,12 +80,12 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str = ""
     process: str = ""
     bound: tuple[str, ...] = ()
-    """Addresses it is bound to, from the kernel's table; empty when that was not looked at."""
+    """Addresses it is bound to, from the kernel's table; empty when unknown."""
     server_name: str = ""
     container: str = ""
-    """The container whose own network it is in."""
+    """The container in whose network it is."""
     foreign: bool = False
-    """Whether it belongs to somebody else's system, which owes nothing to our rules: see :class:`Foreign`."""
+    """Whether it belongs to a foreign system, to which our rules do not apply: see :class:`Foreign`."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -94,7 +94,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asked_name(self) -> bytes:
-        """What clients send as server_name: none for an address (RFC 6066, 3), and names as A-labels."""
+        """The server_name that clients send: none for an address (RFC 6066, 3), and names as A-labels."""
         if not self.server_name or is_ip_address(self.server_name):
             return b""
         return a_labels(self.server_name).encode()
@@ -108,7 +108,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(enum.StrEnum):
-    """What became of a check."""
+    """The outcome of a check."""
 
     PASSED = "passed"
     FINDING = "finding"
@@ -117,15 +117,15 @@ class Outcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was done and what was seen."""
+    """The action and the observation."""
 
     outcome: Outcome
     done: str
     seen: str
     silence: bool = False
-    """Whether it rests on nothing having come in time, which a busy machine brings about as well."""
+    """Whether it depends on a timeout, which a busy machine can cause too."""
     severity: Severity | None = None
-    """Of this finding; None: that of the check."""
+    """Severity of this finding; None: that of the check."""
 
 
 def passed(done: str, seen: str) -> Evidence:
@@ -139,13 +139,13 @@ def finding(done: str, seen: str, *, silence: bool = False, severity: Severity |
 
 
 def not_examined(why: str) -> Evidence:
-    """The question does not arise, or the means to answer it are not there."""
+    """The check does not apply, or cannot be done."""
     return Evidence(Outcome.NOT_EXAMINED, "", why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreign:
-    """How a check differs on a server that is not ours. None: as it is on ours."""
+    """How a check differs for a foreign server. None: as for ours."""
 
     title: str | None = None
     severity: Severity | None = None
@@ -154,7 +154,7 @@ class Foreign:
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """A known finding that counts no more until ``expires``."""
+    """A known finding that does not count until ``expires``."""
 
     reason: str
     expires: dt.date
@@ -175,13 +175,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     seen: str
     remedy: str
     problem: str = ""
-    """What a finding of this check is called."""
+    """The name of a finding of this check."""
     seconds: float = 0.0
     accepted: Accepted | None = None
 
     @property
     def open_finding(self) -> bool:
-        """Whether it is a finding that nobody accepted."""
+        """Whether it is a finding that is not accepted."""
         return self.outcome is Outcome.FINDING and self.accepted is None
 
 
@@ -199,7 +199,7 @@ class CertificateFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Negotiated(msgspec.Struct, frozen=True, kw_only=True):
-    """What a listener negotiates with a client that offers everything good; below TLS 1.3 as far as it is shown."""
+    """What a listener negotiates with a client that offers all secure options; below TLS 1.3 as far as visible."""
 
     version: str
     suite: str
@@ -215,12 +215,12 @@ class Negotiated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListenerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A listener and what it negotiates; None when there is no handshake to be had."""
+    """A listener and what it negotiates; None without a handshake."""
 
     listener: Listener
     negotiated: Negotiated | None = None
     unreachable: str = ""
-    """Why no connection could be made; empty when one was, or when none was tried."""
+    """Why no connection was possible; empty if one was made, or none was tried."""
 
     @property
     def spoken(self) -> str:
@@ -252,7 +252,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[Result, ...]
 
     def findings(self) -> tuple[Result, ...]:
-        """Findings that nobody accepted, worst first."""
+        """Findings that are not accepted, worst first."""
         found = [result for result in self.results if result.open_finding]
         return tuple(sorted(found, key=lambda result: -result.severity.rank))
 

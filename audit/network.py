@@ -1,4 +1,4 @@
-"""Examining listeners from inside another network namespace, as the processes of a container see them."""
+"""Examines listeners from inside another network namespace, as processes of a container see them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def in_network_of(pid: int, look: Callable[[], _T]) -> _T:
-    """What ``look`` returns when it, and every thread that it starts, is in the network namespace of ``pid``.
+    """Run ``look``, and the threads that it starts, in the network namespace of ``pid``.
 
-    A namespace belongs to a thread and is inherited by those that it starts: the caller's own stays as it is.
+    A namespace belongs to a thread, and new threads inherit it: the caller's is unchanged.
 
     Raises:
         AuditError: there is no such process, or its namespace may not be entered.

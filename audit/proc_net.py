@@ -1,6 +1,6 @@
 """The kernel's socket tables of one network namespace, as a process inside shows them in ``/proc/PID/net``.
 
-For containers, whose sockets the tables of the host leave out. Parsing is apart from reading.
+For containers, whose sockets are not in the host's tables. Parsing is separate from reading.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def parse_inet(table: str, *, udp: bool) -> Iterator[Entry]:
 
 
 def _address(digits: str) -> str:
-    """Words of 32 bits, each in the byte order of the machine; every machine that this runs on is little-endian."""
+    """Decode words of 32 bits in the machine's byte order; all supported machines are little-endian."""
     raw = bytes.fromhex(digits)
     swapped = b"".join(raw[start : start + 4][::-1] for start in range(0, len(raw), 4))
     address = ipaddress.ip_address(swapped)
@@ -88,7 +88,7 @@ def _text(path: Path) -> str:
 
 
 def _owners(proc: Path, namespace: int) -> dict[int, int]:
-    """The process that has each socket, of those inside the namespace and all below them; none: it has ended meanwhile.
+    """The process of each socket, of those inside the namespace and their descendants; none: it has ended.
 
     A process of a job is below a TaskManager and in a network of its own, and listens on a socket that was made for it.
     """
@@ -122,7 +122,7 @@ def _processes(proc: Path, namespace: int) -> tuple[dict[int, int], set[int]]:
 
 
 def _line(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
-    """A process, its parent, and so on; a table that is read while processes come and go may have a circle."""
+    """A process and its ancestors; the table may have a cycle if processes start and end while it is read."""
     for _ in range(len(parents)):
         yield pid
         if (pid := parents.get(pid, 0)) == 0:

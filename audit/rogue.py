@@ -31,7 +31,7 @@ class Signer:
 
 @dataclass(frozen=True, slots=True)
 class ForgedLeaf:
-    """What a forged leaf says; by default it is right in every way."""
+    """The contents of a forged leaf; by default all correct."""
 
     uris: tuple[str, ...]
     start: dt.datetime
@@ -41,12 +41,12 @@ class ForgedLeaf:
 
     @classmethod
     def at(cls, now: dt.datetime, *uris: str) -> ForgedLeaf:
-        """Valid now, for minutes."""
+        """Contents that are valid now, for minutes."""
         return cls(uris, now - _SKEW, now + LIFETIME)
 
 
 def self_signed(wanted: ForgedLeaf) -> Credential:
-    """A leaf that vouches for itself."""
+    """A self-signed leaf."""
     key = ec.generate_private_key(ec.SECP256R1())
     return Credential((_leaf(wanted, key, None),), key)
 
@@ -58,7 +58,7 @@ def forge(wanted: ForgedLeaf, signer: Signer) -> Credential:
 
 
 def foreign_authority(now: dt.datetime) -> Signer:
-    """A root of the audit's own and an intermediate below it."""
+    """A root of the audit and an intermediate below it."""
     return _intermediate(_root(_name("Audit root"), now), _name("Audit authority"), now)
 
 
@@ -73,7 +73,7 @@ def without_intermediate(credential: Credential) -> Credential:
 
 
 def leaf_as_authority(credential: Credential) -> Signer:
-    """The holder of a leaf who signs others with it."""
+    """A signer that uses a leaf as if it were an authority."""
     return Signer(credential.chain[0], credential.key, credential.chain)
 
 

@@ -17,20 +17,20 @@ from sluice.audit.wire import ConnectionEnded, Silent
 from sluice.core import SluiceError
 
 PARALLEL = 48
-"""Checks at the same time; most of one is waiting."""
+"""Checks at the same time; a check mostly waits."""
 FEW = 4
-"""Those that are tried again: at the same time."""
+"""Repeated checks at the same time."""
 
 Progress = Callable[[Result], None]
 
 
 def applicable(subjects: Sequence[Subject], checks: Sequence[Check] = CHECKS) -> list[tuple[Subject, Check]]:
-    """Which questions arise, in the order of the listeners."""
+    """The checks that apply, in the order of the listeners."""
     return [(subject, check) for subject in subjects for check in checks if check.applies_to(subject.listener)]
 
 
 def run_check(subject: Subject, check: Check) -> Result:
-    """Run one check; an error on the way is reported, never taken for a pass."""
+    """Run one check; an error is reported, never counted as a pass."""
     started = time.monotonic()
     return result_of(subject.listener, check, _evidence(subject, check), time.monotonic() - started)
 
@@ -48,19 +48,19 @@ def _evidence(subject: Subject, check: Check) -> Evidence:
 
 
 def _came_to_nothing(subject: Subject, why: str, *, silence: bool) -> Evidence:
-    """A listener that completes handshakes but not in this check is a finding: a failing check must not look passed."""
+    """The result of a check that failed. If the listener completes other handshakes it is a finding, never a pass."""
     if subject.listener.kind in TLS_KINDS and subject.handshake is not None:
-        return finding("tried", f"the check came to nothing: {why}", silence=silence)
+        return finding("tried", f"the check failed: {why}", silence=silence)
     return not_examined(why)
 
 
 def _quiet(first: Evidence, second: Evidence) -> Evidence:
-    """The result without concurrent checks counts; the result with them is reported, too."""
+    """The result of the repetition without concurrent checks, with the first result in its text."""
     return dataclasses.replace(second, seen=f"{second.seen} (tried again; among the other checks: {first.seen})")
 
 
 def result_of(listener: Listener, check: Check, evidence: Evidence, seconds: float = 0.0) -> Result:
-    """What is told of a check."""
+    """The result of a check."""
     check = check.on(listener)
     return Result(
         check=check.id,
@@ -82,10 +82,10 @@ def result_of(listener: Listener, check: Check, evidence: Evidence, seconds: flo
 def examine(
     name: str, subjects: Sequence[Subject], *, checks: Sequence[Check] = CHECKS, progress: Progress | None = None
 ) -> Report:
-    """Run every check that applies to ``subjects``; ``name`` is what is examined, for people.
+    """Run every check that applies to ``subjects``; ``name`` describes the subject.
 
-    A finding that rests on silence is tried again when all others are through, a few at a time: a listener whose
-    machine is busy with the other checks answers late.
+    A finding that depends on a timeout is checked again after all others, a few at a time: a listener on a machine that
+    is busy with the other checks answers late.
     """
     started = time.monotonic()
     started_at = subjects[0].options.clock() if subjects else dt.datetime.now(dt.UTC)
@@ -128,7 +128,7 @@ def examine(
 
 
 def joined(name: str, reports: Sequence[Report]) -> Report:
-    """One report of several that were made at the same time; ``name`` is what was examined, for people."""
+    """Join several simultaneous reports; ``name`` describes the subject."""
     return Report(
         subject=name,
         started_at=min(report.started_at for report in reports),

@@ -1,4 +1,4 @@
-"""Verify who signed a certificate, with any algorithm: a weak one, such as SHA-1, is a finding of its own."""
+"""Verifies who signed a certificate, with any algorithm: a weak one, such as SHA-1, is a separate finding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from sluice.pki.x509 import was_issued_by
 
 WEAK_HASHES = frozenset({"md5", "sha1"})
-"""Which nobody may rely on, and which the library refuses to verify on certificates."""
+"""Weak hashes, which the library refuses to verify on certificates."""
 
 
 def issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:

@@ -1,4 +1,4 @@
-"""The subject of a check: one listener, the means to examine it, and what is known of it already."""
+"""The subject of a check: one listener, the means to examine it, and cached facts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ANY_JOB = "0" * 32
 
 
 class Case(enum.StrEnum):
-    """What is wrong with an audit identity, which is otherwise as good as any."""
+    """The one error of an audit identity."""
 
     WELCOME = "nothing"
     EXPIRED = "expired"
@@ -61,28 +61,28 @@ class Case(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How patient, and how strict."""
+    """Time limits and strictness."""
 
     timeout: float = 10.0
     """Seconds for connecting and a handshake."""
     patience: float = 2.0
-    """Seconds within which a listener must have refused a client; one that has not by then admits it."""
+    """Seconds within which a listener must have refused a client; otherwise it admits the client."""
     listen: float = 1.0
-    """Seconds to wait for what a listener says unasked: a greeting in plaintext, session tickets."""
+    """Seconds to wait for unsolicited data: a greeting in plaintext, session tickets."""
     handshake_limit: float = 15.0
-    """Seconds after which a listener must have ended a handshake that does not get on."""
+    """Seconds after which a listener must have ended a stalled handshake."""
     max_leaf_lifetime: dt.timedelta = dt.timedelta(days=7)
     clock: Callable[[], dt.datetime] = field(default=lambda: dt.datetime.now(dt.UTC))
 
 
 class Identities(Protocol):
-    """Where valid-but-wrong identities come from (see :mod:`sluice.audit.identities`)."""
+    """Issues certified identities that are wrong in one way (see :mod:`sluice.audit.identities`)."""
 
     def credential(self, case: Case, listener: Listener) -> Credential | None:
-        """The credential for ``case``; None when that makes no sense for ``listener``."""
+        """The credential for ``case``; None when ``case`` does not apply to ``listener``."""
 
     def revoke(self, credential: Credential) -> None:
-        """Revoke it at its authority, and tell every process of the cluster."""
+        """Revoke it at its authority, and distribute the CRL to every process of the cluster."""
 
 
 class Operation(Protocol):
@@ -103,14 +103,14 @@ class Operation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EdgeAccess:
-    """What the edge serves, and a credential that may do only some of it.
+    """The operations of the edge, and a credential for only some of them.
 
     Attributes:
         operations: every published operation.
         weak_token: a valid token, or empty.
         beyond_weak: names of operations that it may not do.
-        ca_file: the authority that vouches for the edge; the token goes nowhere else. None: the system's.
-        without_auth: takes the auth service away as long as it is entered; None: that was not asked for.
+        ca_file: the authority that verifies the edge; the token goes nowhere else. None: the system's.
+        without_auth: pauses the auth service within its block; None: not requested.
     """
 
     operations: tuple[Operation, ...] = ()
@@ -129,7 +129,7 @@ class Subject:
     identities: Identities | None = None
     edge: EdgeAccess = field(default_factory=EdgeAccess)
     anchors: tuple[x509.Certificate, ...] = ()
-    """Authorities that may vouch for the listener; empty: nobody said which."""
+    """Authorities that may verify the listener; empty: unknown."""
     unreadable: tuple[str, ...] = ()
     """For a home: processes whose sockets the kernel did not show."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -139,7 +139,7 @@ class Subject:
 
     @property
     def unreachable(self) -> str:
-        """Why no connection can be made; empty when one can, or when checks make none to listeners of its kind."""
+        """Why no connection can be made; empty when one can, or when its kind needs none."""
         if self.listener.kind not in EXAMINED_KINDS:
             return ""
         with self._lock:
@@ -164,7 +164,7 @@ class Subject:
         server_name: bytes | None = None,
         signatures: tuple[int, ...] = GOOD_SIGNATURES,
     ) -> Tls13Client:
-        """A TLS 1.3 client that is not connected yet."""
+        """A TLS 1.3 client, not connected yet."""
         name = self.listener.asked_name if server_name is None else server_name
         return Tls13Client(
             self.listener.address,
@@ -176,7 +176,7 @@ class Subject:
         )
 
     def attempt(self, credential: Credential | None, *, alpn: tuple[str, ...] = OFFERED_PROTOCOLS) -> Verdict:
-        """Connect with ``credential`` and say nothing: what does the listener make of it?"""
+        """Connect with ``credential`` without sending data; returns the listener's reaction."""
         old = self.handshake is None and self.old_handshake is not None
         with self.old_client(credential, alpn=alpn) if old else self.client(credential, alpn=alpn) as client:
             try:
@@ -188,7 +188,7 @@ class Subject:
     def old_client(
         self, credential: Credential | None = None, *, alpn: tuple[str, ...] = OFFERED_PROTOCOLS
     ) -> OldClient:
-        """A client of TLS 1.2 whose handshake is not made yet."""
+        """A client of TLS 1.2 before its handshake."""
         return OldClient(
             self.listener.address,
             credential=credential,
@@ -199,7 +199,7 @@ class Subject:
 
     @property
     def handshake(self) -> Handshake | None:
-        """The handshake of a client without a certificate; None when there is no TLS 1.3 to be had."""
+        """The handshake of a client without a certificate; None when TLS 1.3 is not possible."""
         with self._lock:
             if not self._shown:
                 self._shown.append(self._shake_hands())
@@ -207,7 +207,7 @@ class Subject:
 
     @property
     def old_handshake(self) -> Flight | None:
-        """What a server of TLS 1.2 says in clear text; None when TLS 1.3 is to be had, or nothing at all."""
+        """The clear-text flight of a TLS 1.2 server; None when TLS 1.3 is possible, or no TLS at all."""
         if self.handshake is not None:
             return None
         with self._lock:
@@ -216,7 +216,7 @@ class Subject:
             return self._shown_before[0]
 
     def _greet(self) -> Flight | None:
-        """Anonymous suites come last, so that a server which takes one has to show its certificate if it has one."""
+        """Greet with TLS 1.2. Anonymous suites come last, so that a server with a certificate shows it."""
         authenticated = tuple(suite for suite in WEAK_TLS12_SUITES if suite not in ANONYMOUS_SUITES)
         for suites in ((*GOOD_TLS12_SUITES, *authenticated), ANONYMOUS_SUITES):
             hello = ClientHello(
@@ -234,14 +234,14 @@ class Subject:
 
     @property
     def certificate_requested(self) -> bool | None:
-        """Whether it asks clients for a certificate; None when there is no handshake to be had."""
+        """Whether it asks clients for a certificate; None when no handshake is possible."""
         if self.handshake is not None:
             return self.handshake.certificate_requested
         return None if self.old_handshake is None else self.old_handshake.certificate_requested
 
     @property
     def certificates(self) -> tuple[x509.Certificate, ...]:
-        """The chain that it shows, leaf first; empty when there is no handshake to be had."""
+        """The chain that it shows, leaf first; empty when no handshake is possible."""
         if self.handshake is not None:
             return self.handshake.certificates
         return () if self.old_handshake is None else self.old_handshake.certificates
@@ -262,19 +262,19 @@ class Subject:
         return old_flight(self.listener.address, self._named(hello), self.options.timeout)
 
     def _named(self, hello: ClientHello) -> ClientHello:
-        """A server for several names may refuse who asks for none, which says nothing of what it accepts."""
+        """Add the server name: a server for several names may refuse a client without one, which proves nothing."""
         return hello if hello.server_name else replace(hello, server_name=self.listener.asked_name)
 
     @property
     def welcome(self) -> Credential | None:
-        """A credential that the listener must admit; None when nobody can certify one."""
+        """A credential that the listener must admit; None when none can be certified."""
         if self.identities is None:
             return None
         return self.identities.credential(Case.WELCOME, self.listener)
 
     @property
     def trust_domain(self) -> str:
-        """That of the listener's own identity; a made-up one when it has none."""
+        """The trust domain of the listener's identity; a made-up one when it has none."""
         for uri in uris_of(self.leaf):
             if uri.startswith("spiffe://"):
                 return uri.removeprefix("spiffe://").partition("/")[0]
@@ -287,11 +287,11 @@ class Subject:
 
     @property
     def peer_uri(self) -> str:
-        """A SPIFFE ID that would be welcome here, were it certified."""
+        """A SPIFFE ID that the listener would admit if it were certified."""
         return str(welcome_identity(self.listener, self.trust_domain))
 
     def forged_leaf(self) -> rogue.ForgedLeaf:
-        """A leaf that would be welcome here, were it signed by the right authority."""
+        """A leaf that the listener would admit if the right authority had signed it."""
         return rogue.ForgedLeaf.at(self.options.clock(), self.peer_uri)
 
 

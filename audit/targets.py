@@ -46,7 +46,7 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_anchors(path: Path) -> dict[str, tuple[x509.Certificate, ...]]:
-    """Who may vouch for which target, by its name; raises :class:`InputError` for a file without certificates."""
+    """The trust anchors of each target, by its name; raises :class:`InputError` for a file without certificates."""
     anchors: dict[str, tuple[x509.Certificate, ...]] = {}
     for target in read_toml(path, _Document).target:
         if target.ca_file:
@@ -58,7 +58,7 @@ def read_anchors(path: Path) -> dict[str, tuple[x509.Certificate, ...]]:
 
 
 def read_targets(path: Path) -> tuple[Listener, ...]:
-    """The listeners; raises :class:`InputError` for a file that means nothing."""
+    """Read the listeners; raises :class:`InputError` for an invalid file."""
     targets = read_toml(path, _Document).target
     if not 0 < len(targets) <= MAX_TARGETS:
         raise InputError(f"{path} has {len(targets)} targets", f"name 1 to {MAX_TARGETS} as [[target]]")
@@ -90,7 +90,7 @@ def read_targets(path: Path) -> tuple[Listener, ...]:
 
 
 def _name_of(host: str) -> str:
-    """``host`` if clients can ask for it by that name."""
+    """``host`` if it can be a server name."""
     try:
         return "" if is_ip_address(host) else a_labels(host)
     except ValueError:

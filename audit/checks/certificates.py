@@ -22,7 +22,7 @@ from sluice.pki.x509 import Purpose, build_path, certified_identity, check_purpo
 MIN_RSA_BITS = 2048
 MIN_CURVE_BITS = 224
 MAX_FOREIGN_LIFETIME = dt.timedelta(days=398)
-"""Of a certificate that is not of our authority; the longest that browsers accepted before March 2026."""
+"""Longest lifetime of a foreign certificate: the longest that browsers accepted before March 2026."""
 _NOT_SHOWN = "the listener shows no certificate"
 _OURS = frozenset(Channel)
 
@@ -96,7 +96,7 @@ def _strong_signatures(subject: Subject) -> Evidence:
     chain = [
         certificate
         for number, certificate in enumerate(_chain(subject))
-        # Whether an anchor is trusted does not follow from its signature. A leaf that nobody named is no anchor.
+        # An anchor is not trusted because of its signature. A leaf that is not configured is no anchor.
         if certificate not in subject.anchors and not (number and issued_by(certificate, certificate))
     ]
     if subject.leaf is None:

@@ -41,23 +41,23 @@ _INTERNALS = re.compile(
 )
 _TELLING_HEADERS = re.compile(r"x-powered-by|x-aspnet.*|x-envoy-.*|x-sluice-.*|via|x-debug.*", re.IGNORECASE)
 _OPEN_PATHS = ("/", "/overview", "/jobs", "/jars", "/config", "/v1/jobs", "/json/", "/api/v1/applications", "/metrics")
-"""Where Flink, Spark and their kin answer."""
+"""API paths of Flink, Spark and similar products."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back."""
+    """An answer to a request."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
     body: str
-    """Of a refusal; what is granted may be a stream without an end, and is not read."""
+    """The body of a refusal; other bodies are not read, because they may be endless streams."""
 
 
 def _ask(
     subject: Subject, method: str, path: str, headers: Mapping[str, str] | None = None, *, secret: bool = False
 ) -> Answer:
-    """One request on a connection of its own; ``secret`` only goes to a server that is verified."""
+    """Send one request on a new connection; ``secret`` goes only to a verified server."""
     host, port = subject.listener.address
     timeout = subject.options.timeout
     connection: http.client.HTTPConnection
@@ -82,7 +82,7 @@ def _path(operation: Operation) -> str:
 
 
 def _every_operation(subject: Subject, done: str, headers: Sequence[Mapping[str, str]]) -> Evidence:
-    """All published operations with each of ``headers``: 401 or 403, whatever the operation."""
+    """Request all published operations with each of ``headers``: every answer must be 401 or 403."""
     if not subject.edge.operations:
         return not_examined("nobody said which operations there are")
     seen: set[int] = set()
@@ -142,7 +142,7 @@ def _methods(subject: Subject) -> Evidence:
 
 
 def _answers(subject: Subject) -> list[Answer]:
-    """A few refusals of different makes."""
+    """A few refusals of different kinds."""
     requests = (
         ("GET", "/v1/overview"),
         ("GET", "/v1/%2e%2e/"),

@@ -14,7 +14,7 @@ from sluice.audit.wire import ClientHello, Content, Message, number
 DRIP_SECONDS = 0.25
 """Pause between two bytes of the slow handshake."""
 OVERSIZED_BYTES = 4 << 20
-"""How much of an endless ClientHello is sent at most, in bytes."""
+"""Most bytes sent of an endless ClientHello."""
 _FRAGMENT_BYTES = 1 << 14
 _CLOSING_SECONDS = 5.0
 
@@ -36,7 +36,7 @@ def _slow(subject: Subject) -> Evidence:
 
 
 def _ended(slow: socket.socket, byte: bytes) -> bool:
-    """Send one byte and wait a little; whether the peer has ended the connection by then."""
+    """Send one byte and wait a little; returns whether the peer has ended the connection."""
     try:
         slow.sendall(byte)
         return slow.recv(1 << 12) == b"" or _ended_after_alert(slow)
@@ -47,7 +47,7 @@ def _ended(slow: socket.socket, byte: bytes) -> bool:
 
 
 def _ended_after_alert(slow: socket.socket) -> bool:
-    """It said something, which before a complete hello can only be a refusal."""
+    """Whether the peer ended the connection after data, which before a complete hello can only be a refusal."""
     slow.settimeout(_CLOSING_SECONDS)
     return slow.recv(1) == b""
 

@@ -1,7 +1,7 @@
 """The files of a local cluster that its listeners' security depends on. Read only.
 
-What is wrong with files the doctor knows (``pki.inspect.doctor``): its findings are evidence here, each under the
-check that they belong to. What an audit asks beyond that stands here itself.
+The doctor (``pki.inspect.doctor``) finds problems of files: its findings are evidence here, each for its check. Checks
+beyond that are defined here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _secrets_private(subject: Subject) -> Evidence:
 
 
 def _doctor(subject: Subject) -> list[Finding]:
-    """What the doctor finds in the files."""
+    """The doctor's findings about the files."""
     facts = read_home(_home(subject), running=True)
     return [
         problem for problem in judge(facts, subject.options.clock()) if problem.severity is not FindingSeverity.NOTE
@@ -81,7 +81,7 @@ def _relative(path: str, root: Path) -> str:
 
 
 def _diagnosed(done: str, codes: frozenset[str], well: str) -> Callable[[Subject], Evidence]:
-    """A check of whether the doctor finds nothing with one of ``codes``."""
+    """A check that the doctor has no finding with one of ``codes``."""
 
     def run(subject: Subject) -> Evidence:
         found = [problem for problem in _doctor(subject) if problem.code in codes]

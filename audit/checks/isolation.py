@@ -1,4 +1,4 @@
-"""What keeps jobs from the rest of the cluster, as its TaskManagers announce it."""
+"""The isolation of jobs from the rest of the cluster, as TaskManagers announce it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DECIDED = frozenset({"enforce", "audit"})
 
 
 class _Announced(msgspec.Struct, frozen=True):
-    """A TaskManager's announcement; what it says nothing about it does not have."""
+    """A TaskManager's announcement; a missing field means that it lacks the feature."""
 
     name: str
     isolation: str = "none"
@@ -37,7 +37,7 @@ def _jobs_kept_in(subject: Subject) -> Evidence:
 
 
 def _judged(subject: Subject, of: Callable[[_Announced], str], good: frozenset[str], problem: str) -> Evidence:
-    """What the TaskManagers of a home announce, one value ``of`` each."""
+    """Judge one value ``of`` each announcement of a home's TaskManagers."""
     endpoints = Home.at(Path(subject.listener.path)).run / "endpoints"
     done = f"read what each TaskManager announces in {endpoints}"
     values = {}

@@ -1,4 +1,4 @@
-"""Which sockets listen, at which addresses, and for whom: the registry, the kernel, and a first connection."""
+"""Which sockets listen, at which addresses, and for which clients: registry, kernel, and a first connection."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _OTHER_REQUESTS = (
     b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: 127.0.0.1:22\r\n\r\n",
     _GREETINGS[1][1],
 )
-"""What a listener for ACME challenges must not answer."""
+"""Requests that a listener for ACME challenges must not answer."""
 
 MAX_ANSWER_BYTES = 4096
 _REJECTIONS = (
-    b"The plain HTTP request was sent to HTTPS port",  # nginx and its kin
+    b"The plain HTTP request was sent to HTTPS port",  # nginx and derivatives
     b"speaking plain HTTP to an SSL-enabled server port",  # Apache
     b"Client sent an HTTP request to an HTTPS server",  # Go: Caddy, Traefik, Kubernetes
     b"This combination of host and port requires TLS",  # Tomcat
 )
-"""What servers say to a request without TLS that they do not serve."""
+"""Answers of servers that refuse a request without TLS."""
 
 
 def _undeclared(subject: Subject) -> Evidence:
@@ -89,18 +89,18 @@ def _plaintext(subject: Subject) -> Evidence:
 
 
 def rejects_plaintext(answer: bytes) -> bool:
-    """Whether an HTTP answer says nothing but that this port speaks TLS, as web servers do before they close."""
+    """Whether an HTTP answer only says that this port speaks TLS, as web servers do before they close."""
     return _is_error(answer) and any(phrase in answer for phrase in _REJECTIONS)
 
 
 def _is_error(answer: bytes) -> bool:
-    """Whether it is an HTTP error for the request itself (400), or for its version (505), which nobody served."""
+    """Whether it is an HTTP error for the request itself (400) or its version (505): nothing was served."""
     version, _, rest = answer.partition(b" ")
     return version in {b"HTTP/1.0", b"HTTP/1.1"} and rest[:3] in {b"400", b"505"}
 
 
 def _answer(subject: Subject, greeting: bytes) -> bytes:
-    """What comes until the end of the connection, until nothing more comes for a while, or ``MAX_ANSWER_BYTES``."""
+    """Read until the connection ends, nothing comes for a while, or ``MAX_ANSWER_BYTES`` were read."""
     answer = b""
     try:
         with socket.create_connection(subject.listener.address, timeout=subject.options.timeout) as plain:
@@ -143,7 +143,7 @@ def _is_loopback(host: str) -> bool:
 
 
 JOB_UIDS = range(0x70000000, 0x78000000)
-"""Users and groups that :mod:`sluice.runtime.sandbox` gives to jobs, each its own: what is a job's is for it alone."""
+"""Users and groups that :mod:`sluice.runtime.sandbox` gives to jobs, one for each job."""
 
 
 def _socket_private(subject: Subject) -> Evidence:
@@ -157,7 +157,7 @@ def _socket_private(subject: Subject) -> Evidence:
     owner = directory.st_uid if subject.listener.container or directory.st_uid in JOB_UIDS else os.geteuid()
     if found.st_uid != owner:
         return finding(done, f"the socket belongs to user id {found.st_uid}; {modes}")
-    # Who may not enter the directory cannot connect, whatever the socket's own mode.
+    # Users who cannot enter the directory cannot connect, whatever the socket's own mode.
     open_directory = directory.st_mode & (0o007 if directory.st_gid in JOB_UIDS else 0o077)
     open_socket = found.st_mode & (0o006 if found.st_gid in JOB_UIDS else 0o066)
     if open_directory and open_socket:

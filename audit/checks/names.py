@@ -16,13 +16,13 @@ from sluice.pki import Channel
 
 MAX_NAMES_TOLD = 10
 MIN_LABELS_BELOW_WILDCARD = 2
-"""``*.com`` stands for nobody's hosts: at least two labels have to follow the wildcard."""
+"""At least two labels must follow a wildcard: ``*.com`` would match hosts of many owners."""
 
 
 def expected_name(listener: Listener) -> str:
-    """By which name or address clients identify ``listener``; empty when they do not go by names.
+    """The name or address by which clients identify ``listener``; empty when they do not use names.
 
-    Inside a cluster of ours a peer is identified by its SPIFFE ID, whatever its address.
+    Inside our cluster the SPIFFE ID identifies a peer, whatever its address.
     """
     if listener.server_name:
         return listener.server_name
@@ -80,7 +80,7 @@ def _told(names: x509.SubjectAlternativeName) -> str:
 
 
 def _common_name(leaf: x509.Certificate) -> str:
-    """Old tools look there; RFC 9525, 2 and current clients do not."""
+    """The common name, for the report: old tools use it, RFC 9525, 2 and current clients do not."""
     common = [str(each.value) for each in leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     return f"; its common name, {common[0]!r}, does not count" if common else ""
 

@@ -71,7 +71,7 @@ def _without_intermediate(subject: Subject) -> Evidence:
 
 
 def _wrong(case: Case) -> Callable[[Subject], Evidence]:
-    """A check with an identity that the cluster's own authority certified, wrong in the way of ``case``."""
+    """A check with an identity that the cluster's own authority certified, and that is wrong as ``case`` says."""
 
     def run(subject: Subject) -> Evidence:
         credential = _audit_identity(subject, case)
@@ -127,7 +127,7 @@ def _revoked(subject: Subject) -> Evidence:
 
 
 def _must_refuse(subject: Subject, credential: Credential | None, how: str) -> Evidence:
-    """Connect and read on: TLS 1.3 tells of a refusal after the client's handshake is complete."""
+    """Connect and keep reading: in TLS 1.3 a refusal comes after the client's handshake is complete."""
     if subject.certificate_requested is None:
         return not_examined(_NO_HANDSHAKE)
     if not subject.certificate_requested:

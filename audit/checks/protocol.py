@@ -165,8 +165,8 @@ def _protocols(subject: Subject) -> Evidence:
             known = "it cannot know" if shown.alpn == _UNKNOWN_PROTOCOL else "was not offered"
             return finding(done, f"the server chose {shown.alpn!r}, which {known}")
         verdict = client.verdict(subject.options.patience)
-    # Who serves everybody may go on without a protocol; behind mutual TLS both sides know what they speak. Envoy speaks
-    # HTTP/1.1 then, and lets nothing through before the auth service has decided about the request.
+    # A public server may go on without a protocol; behind mutual TLS both sides know theirs. Envoy then speaks
+    # HTTP/1.1, and lets nothing through before the auth service has decided about the request.
     lenient = subject.listener.kind is Kind.SERVER or subject.listener.channel is Channel.EGRESS
     if verdict.refused or credential is None or not subject.handshake.alpn or lenient:
         return passed(done, f"the server chose none: {verdict}")

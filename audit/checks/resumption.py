@@ -12,11 +12,11 @@ _GREETINGS = {
     "h2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
     "http/1.1": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
-"""What a client says first, by the application protocol agreed on."""
+"""The first data of a client, by application protocol."""
 
 
 def _tickets(subject: Subject) -> list[Ticket] | None:
-    """Tickets given to a client that is admitted; None when nobody is. They come before anything else is said."""
+    """Tickets for an admitted client; None when nobody is admitted. They are the first data."""
     if subject.handshake is None:
         return None
     with subject.client(subject.welcome) as client:
@@ -26,7 +26,7 @@ def _tickets(subject: Subject) -> list[Ticket] | None:
             return None
         greeting = _GREETINGS.get(client.handshake.alpn)
         if greeting and not verdict.tickets:
-            # Some servers (BoringSSL) keep their tickets back until they have something to say.
+            # Some servers (BoringSSL) delay their tickets until they send data.
             client.send(greeting)
             verdict = client.verdict(subject.options.listen)
     return verdict.tickets

@@ -47,7 +47,7 @@ def _weak(subject: Subject) -> Evidence:
 
 
 def _severity(suite: int) -> Severity:
-    """Of a suite that a server for others accepts, for the sake of old clients perhaps."""
+    """The severity for a foreign server, which may accept the suite for old clients."""
     name = name_of(SUITES, suite)
     if "RC4" in name or "_DES_" in name:
         return Severity.HIGH
@@ -57,7 +57,7 @@ def _severity(suite: int) -> Severity:
 
 
 def _taken(subject: Subject, suites: tuple[int, ...]) -> list[int]:
-    """Offer them all; take what is chosen out, and offer the rest again."""
+    """Find all accepted suites: offer all, remove the chosen one, and offer the rest again."""
     taken: list[int] = []
     for version in (Version.TLS13, Version.TLS12):
         left = tuple(suite for suite in suites if (suite in WEAK_TLS13_SUITES) is (version is Version.TLS13))

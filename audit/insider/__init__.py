@@ -1,4 +1,4 @@
-"""The insider audit: what a tenant's code reaches from inside its own job, tried by a job that is submitted for it."""
+"""The insider audit: a submitted job tries what a hostile tenant's code could reach."""
 
 import lazy_loader
 

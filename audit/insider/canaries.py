@@ -1,4 +1,4 @@
-"""Things of the audit's own that a job must not reach: they are there for certain, and worth nothing."""
+"""Worthless files and sockets of the audit that certainly exist, and that a job must not reach."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 
 from sluice.audit.insider.payload import Target
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a directory of the audit's own is made in it
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  the audit makes its own directory in it
 CONTENT_BYTES = 32
 KEPT = "open/kept"
-"""Beside a canary: a file in a directory in which everybody may write; nobody has a reason to remove it."""
+"""A file beside a canary, in a directory that everybody may write; nobody has a reason to remove it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Canaries:
-    """What was put out.
+    """The canaries of a run.
 
     Attributes:
         targets: for the job.
-        file: one readable only by the cluster's user, whose content must come back nowhere, as a job would name it.
+        file: one readable only by the cluster's user, whose content must never come back; its path for a job.
         content: of the files.
         files: all of them, as the audit sees them.
     """
@@ -42,25 +42,25 @@ class Canaries:
 
 @dataclass(frozen=True, slots=True)
 class CanarySite:
-    """A file system with directories that everybody shares: that of this machine, or of a container.
+    """A file system with shared directories: of this machine, or of a container.
 
     Attributes:
-        root: where it is for the audit.
-        owner: whom the canary's file is to belong to; None: this user.
+        root: its path for the audit.
+        owner: the owner of the canary's file; None: this user.
     """
 
     root: Path = Path("/")
     owner: int | None = None
 
     def directories(self) -> Iterator[Path]:
-        """Those for temporary files, as far as this process can write there."""
+        """The directories for temporary files that this process can write."""
         own = [Path(tempfile.gettempdir())] if self.root == Path("/") else []
         for parent in dict.fromkeys((*own, self.root / "tmp", self.root / SHARED_MEMORY.relative_to("/"))):
             if os.access(parent, os.W_OK):
                 yield parent
 
     def inside(self, path: Path) -> str:
-        """How a job would name ``path``."""
+        """The path of ``path`` for a job."""
         return str(path) if self.root == Path("/") else f"/{path.relative_to(self.root)}"
 
 
@@ -69,7 +69,7 @@ HERE = (CanarySite(),)
 
 @contextlib.contextmanager
 def canaries(nonce: str, sites: Iterable[CanarySite] = HERE) -> Iterator[Canaries]:
-    """Files and directories in the temporary directories that everybody shares, and an abstract socket; then gone."""
+    """Create files and directories in the shared temporary directories, and an abstract socket, for the block."""
     content = secrets.token_hex(CONTENT_BYTES)
     with contextlib.ExitStack() as stack:
         targets: list[Target] = []

@@ -1,4 +1,4 @@
-"""What exists in the containers in which jobs run, and which listeners of other containers are in their reach."""
+"""Targets in the containers that run jobs, and listeners of other containers that they can reach."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _RUNS_JOBS = "taskmanager"
 
 
 def runners_of(containers: Sequence[Container]) -> tuple[Container, ...]:
-    """The containers in which jobs run: those that have the identity of a TaskManager."""
+    """The containers that run jobs: those with a TaskManager's identity."""
     return tuple(each for each in containers if (each.files.pki / "identities" / _RUNS_JOBS).is_dir())
 
 
 def container_targets(containers: Sequence[Container], victim: str) -> tuple[Target, ...]:
-    """What a job in any of the TaskManagers' ``containers`` must not reach; ``victim`` is the other job, or empty.
+    """Targets that a job in the TaskManagers' ``containers`` must not reach; ``victim`` is the other job, or empty.
 
     Raises:
         AuditError: a container's network cannot be entered.
@@ -41,7 +41,7 @@ def container_targets(containers: Sequence[Container], victim: str) -> tuple[Tar
             of_kind[kind].append(targets)
     found = list(_ports(containers))
     for several in of_kind.values():
-        # In turn, so that every container has its share of what is tried.
+        # Round-robin, so that attempts cover every container.
         for rank in range(max(map(len, several))):
             found += [targets[rank] for targets in several if rank < len(targets)]
     return tuple(dict.fromkeys(found))[:MAX_TARGETS]
@@ -53,7 +53,7 @@ def _in_container(container: Container, victim: str) -> Iterator[Target]:
     found += _sockets(around)
     for target in found:
         name = f"{target.name or target.kind} in {container.service}"
-        named = target.kind not in {"directory", "unix socket", "namespace"}  # by their names attempts know them
+        named = target.kind not in {"directory", "unix socket", "namespace"}  # attempts use these names
         yield dataclasses.replace(target, name=name) if named else target
 
 

@@ -1,4 +1,4 @@
-"""Processes of a cluster, and what they listen on, as targets of the insider audit's job."""
+"""Processes of a cluster, and their listeners, as targets of the insider audit's job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _JVMS = frozenset({"driver", "executor", "py4j"})
 
 
 def live_targets(home: Home, victim: str) -> Iterator[Target]:
-    """Everything that runs for the cluster in ``home``; what belongs to the job ``victim`` under kinds of its own."""
+    """All processes of the cluster in ``home``; those of the job ``victim`` have their own kinds."""
     processes = {process.pid: (name, process) for name, process in processes_of(home)}
     of_victim = _of_job([process for _, process in processes.values()], victim)
     for pid, (name, process) in processes.items():
@@ -48,7 +48,7 @@ def start_ticks(pid: int) -> str:
 
 
 def _of_job(processes: Iterable[psutil.Process], job_id: str) -> frozenset[int]:
-    """The processes of a job: those that name it in their command lines, and all below them."""
+    """The processes of a job: those that name it in their command lines, and their descendants."""
     found: set[int] = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):

@@ -1,7 +1,7 @@
-"""Outlets: sockets of the audit on this machine that answer whatever reaches them, and remember who it was.
+"""Outlets: sockets of the audit on this machine that answer everything, and record the sender.
 
-They are what a job aims at when it tries to leave. That its call was refused is its own word; that nothing arrived is
-theirs.
+A job that tries to leave connects to them. The job can only claim that a call was refused; the outlets prove that
+nothing arrived.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.1
 
 @dataclass
 class Outlets:
-    """What was put out, and what it has heard.
+    """The outlets of a run, and what they received.
 
     Attributes:
         targets: for the job.
@@ -38,11 +38,11 @@ class Outlets:
 
     @property
     def marks(self) -> frozenset[tuple[str, Place]] | None:
-        """What was heard until now; None when nothing was put out."""
+        """The marks received so far; None without outlets."""
         return frozenset(self.heard) if self.targets else None
 
     def note(self, data: bytes) -> None:
-        """Remember whose mark is in ``data``."""
+        """Record the mark in ``data``."""
         text = data[:MAX_HEARD_BYTES].decode("latin-1")
         for id_, place in re.findall(rf"{re.escape(self.nonce)} (EGR-\d\d) ([a-z-]{{1,16}})", text):
             if place in set(Place):
@@ -51,7 +51,7 @@ class Outlets:
 
 @contextlib.contextmanager
 def outlets(nonce: str) -> Iterator[Outlets]:
-    """Listen by TCP and UDP on loopback of both families, until left."""
+    """Listen with TCP and UDP on loopback of both families, within the block."""
     made = Outlets(nonce)
     with contextlib.ExitStack() as stack:
         listening: list[socket.socket] = []

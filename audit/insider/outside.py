@@ -1,4 +1,4 @@
-"""What is seen from outside after the job has ended: what came of what it had laid out or asked for."""
+"""Checks from outside after the job has ended: the effects of what it left or requested."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _REMOVERS = frozenset({"LNK-08", "LNK-09"})
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen.
+    """The observations from outside.
 
     Attributes:
         read: how many logs and documents of the job were read through the gateway.
-        leaked: those in which the canary's content came back.
-        hung: those that were not answered in time.
-        canary_gone: whether something of the audit's own was removed.
-        left: paths of what the job had left, and nobody removed; None when the audit cannot look.
-        running: places whose process still runs; None when the audit cannot look.
+        leaked: those that contain the canary's content.
+        hung: those without an answer in time.
+        canary_gone: whether a file of the audit was removed.
+        left: paths that the job left and nobody removed; None when the audit cannot check.
+        running: places whose process still runs; None when the audit cannot check.
         lost: what the other job has lost; None when there is no other job, or it had ended by itself.
         heard: attempts, and from where, whose mark has come out of the job; None when the audit does not listen.
     """
@@ -38,7 +38,7 @@ class Seen:
 
 
 def judge(row: Row, seen: Seen) -> Evidence:  # noqa: PLR0911  a line for each kind
-    """What came of something that the job had laid out."""
+    """Judge the effect of something that the job left."""
     if row.id in _READERS:
         return _read(row, seen)
     if row.id == "LNK-07":

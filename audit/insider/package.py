@@ -1,4 +1,4 @@
-"""The files that are submitted: the pipeline, and the package of its attempts with what they are to aim at."""
+"""Builds the submitted files: the pipeline, and the package with its attempts and their targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What is submitted.
+    """The submitted files.
 
     Attributes:
         pipeline: the main file.
@@ -30,7 +30,7 @@ class Packed:
 
 
 def packed(world: World, directory: Path) -> Packed:
-    """Pack the attempts, and what they are told of the ``world``, into ``directory``."""
+    """Pack the attempts, and their knowledge of the ``world``, into ``directory``."""
     package = directory / f"{PACKAGE}.zip"
     payload = _HERE / "payload"
     with zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -31,16 +31,16 @@ def report_of(
     missing: str,
     seen: Seen | None = None,
 ) -> Report:
-    """Put the rows into a report.
+    """Make a report of the rows.
 
     Args:
         subject: what was examined, for people.
         started_at: when it began.
         seconds: how long it took.
-        rows: what the job told.
+        rows: the job's results.
         job_id: of the hostile job.
-        missing: why an attempt that the job told nothing of was not examined.
-        seen: what was seen from outside afterwards; None: nobody looked.
+        missing: why an attempt without a result was not examined.
+        seen: the observations from outside afterwards; None: none were made.
     """
     told = {(row.id, row.place): row for row in rows}
     listeners = {place: Listener(name=place, kind=Kind.CODE, path=NAMES[place], job_id=job_id) for place in Place}

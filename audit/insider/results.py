@@ -1,4 +1,4 @@
-"""The job's answers: marked lines on its standard output. They are bounded and checked like anything a job writes."""
+"""The job's results: marked lines on its standard output, bounded and checked like all output of jobs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_rows(lines: Iterable[str], nonce: str) -> tuple[tuple[Row, ...], bool]:
-    """The rows of the run ``nonce``, and whether the pipeline came to its end.
+    """The rows of the run ``nonce``, and whether the pipeline finished.
 
-    A line that is none of the run's, too long, malformed, or about no known attempt counts for nothing. When several
-    tell of the same attempt from the same place, the worst counts: nothing that is written later takes a finding back.
+    Lines of other runs, too long or malformed ones, and unknown attempts are ignored. Of several results of one attempt
+    from one place, the worst counts: later output cannot take back a finding.
     """
     found: dict[tuple[str, Place], Row] = {}
     ended = False
@@ -62,5 +62,5 @@ def _row(text: str) -> Row | None:
 
 
 def _badness(row: Row) -> int:
-    """A job cannot make a finding a pass, nor what was not tried: only the worst is believed."""
+    """The order of results: the worst counts, so a job cannot turn a finding or an untried attempt into a pass."""
     return [Outcome.REFUSED, Outcome.UNTRIED, Outcome.PLANTED, Outcome.REACHED].index(row.outcome)

@@ -1,4 +1,4 @@
-"""Where jobs run, as the audit sees it: on this machine, or in a container whose files are below ``/proc/PID/root``."""
+"""Where jobs run, seen from the audit: on this machine, or in a container whose files are below ``/proc/PID/root``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _PYTHON = re.compile(rb"/python[0-9.]*$")
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a job runs beside.
+    """The surroundings of a job.
 
     Attributes:
         home: of the cluster, as the audit sees it.
         user: the home directory of the user who runs the cluster, as the job would name it.
         prefix: of the Python that runs the cluster, as the job would name it.
         base: of the Python installation, likewise.
-        process: one whose namespaces they are.
-        root: where the job's ``/`` is for the audit, were it in no sandbox.
+        process: a process in the same namespaces.
+        root: the audit's path of the job's ``/``, without a sandbox.
     """
 
     home: Home
@@ -48,9 +48,9 @@ class Surroundings:
         return cls(container.files, Path("/root"), prefix, Path("/usr"), str(container.pid), container.root)
 
     def inside(self, path: Path) -> str:
-        """How a job would name what the audit sees at ``path``."""
+        """A job's path for the audit's ``path``."""
         return str(path) if self.root == Path("/") else f"/{path.relative_to(self.root)}"
 
     def seen(self, path: Path | str) -> Path:
-        """Where the audit sees what a job would name ``path``."""
+        """The audit's path for a job's ``path``."""
         return self.root / str(path).lstrip("/")

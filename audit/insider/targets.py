@@ -1,6 +1,6 @@
-"""What exists outside of the job, so that attempts aim at something real: a home's files, processes and sockets.
+"""Real targets outside of the job for its attempts: a home's files, processes and sockets.
 
-Only names and numbers are told to the job, never what is in a file.
+The job gets only names and numbers, never content of files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SOCKETS = (
 
 
 def targets_of(home: Home, victim: str) -> tuple[Target, ...]:
-    """Everything of the cluster in ``home`` that a job must not reach; ``victim`` is the other job, or empty."""
+    """All targets of the cluster in ``home`` that a job must not reach; ``victim`` is the other job, or empty."""
     load()
     around = Surroundings.of_home(home)
     found = [*files(around, victim), *live_targets(home, victim), *directories(around), *machine(around)]
@@ -54,14 +54,14 @@ def files(around: Surroundings, victim: str) -> Iterator[Target]:
         for pattern in patterns:
             with contextlib.suppress(OSError):
                 paths |= dict.fromkeys(sorted(around.home.root.glob(pattern)))
-        # Those of the victim first: they are there for the whole time.
+        # The victim's first, because they exist the whole time.
         ordered = sorted(paths, key=lambda path: not victim or victim not in path.parts)
         for path in ordered[:MAX_TARGETS_OF_A_KIND]:
             yield Target(kind, around.inside(path), mark=_mark(path))
 
 
 def _mark(path: Path) -> str:
-    """Of a directory: one that is made for a mount inside has its path and is another one. Empty for a file."""
+    """The mark of a directory, because a mount point inside may have its path and be another one. Empty for a file."""
     with contextlib.suppress(OSError):
         if path.is_dir():
             status = path.stat()
@@ -70,7 +70,7 @@ def _mark(path: Path) -> str:
 
 
 def directories(around: Surroundings) -> Iterator[Target]:
-    """Where an intruder would leave something that others run, load or believe."""
+    """Directories where an intruder would leave files that others run, load or trust."""
     home, cache = around.home, Path(os.environ.get("XDG_CACHE_HOME", around.user / ".cache"))
     of_home = [
         ("home of the cluster", home.root),

@@ -1,4 +1,4 @@
-"""The insider audit's other job: it does nothing but be there, with an executor, a Python worker, data and a secret."""
+"""The insider audit's other job: it only exists, with an executor, a Python worker, data and a secret."""
 
 from __future__ import annotations
 

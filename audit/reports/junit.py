@@ -58,5 +58,5 @@ def _skipped(result: Result) -> bool:
 
 
 def _clean(text: str) -> str:
-    """Without what XML 1.0 cannot hold."""
+    """``text`` without characters that XML 1.0 forbids."""
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

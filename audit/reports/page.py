@@ -42,7 +42,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def render_page(report: Report) -> str:
-    """The page; it loads nothing from anywhere and runs no script."""
+    """Render the page, which loads nothing and runs no script."""
     accepted = [result for result in report.results if result.accepted is not None]
     findings = [*map(_finding, _alike(report.findings())), *map(_finding, _alike(accepted))]
     return "\n".join(
@@ -64,7 +64,7 @@ def render_page(report: Report) -> str:
 
 
 def _channels(report: Report) -> list[str]:
-    """Nothing for a report that is not about listeners."""
+    """The picture of the channels; empty for a report that is not about listeners."""
     if all(each.listener.kind is Kind.CODE for each in report.listeners):
         return []
     return ["<h2>Channels</h2>", render_picture(report)]
@@ -79,7 +79,7 @@ def _what_is_negotiated(report: Report) -> list[str]:
 
 
 def _alike(results: Sequence[Result]) -> list[list[Result]]:
-    """The same finding at several listeners is told once; the order stays."""
+    """Group equal findings at several listeners; keeps the order."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         reason = result.accepted.reason if result.accepted else ""

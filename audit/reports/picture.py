@@ -28,7 +28,7 @@ _ANYONE = {
 
 
 def render_picture(report: Report) -> str:
-    """One row for each listener: who may connect, an arrow with what is spoken, and the listener."""
+    """One row for each listener: its clients, an arrow with the protocol, and the listener."""
     rows = [each for each in report.listeners if each.listener.kind not in NO_LISTENERS]
     height = TOP + ROW * len(rows) + 10
     parts = [
@@ -59,7 +59,7 @@ def _row(each: ListenerReport, top: int, state: str) -> str:
 
 
 def _label(who: str, middle: int) -> str:
-    """On one line, or in small type on two."""
+    """A label on one line, or on two in small type."""
     if len(who) <= WHO_CHARACTERS:
         return f'<text x="12" y="{middle + 4}">{escape(who)}</text>'
     first, *rest = textwrap.wrap(who, SMALL_WHO_CHARACTERS)

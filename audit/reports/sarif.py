@@ -29,7 +29,7 @@ _SCORES = {
 
 
 def render_sarif(report: Report) -> str:
-    """The findings; those that are accepted are there as suppressed ones."""
+    """The findings; accepted ones as suppressed."""
     foreign = next((each.listener for each in report.listeners if each.listener.foreign), None)
     ours = not foreign or not all(each.listener.foreign for each in report.listeners)
     catalogue = _catalogue(report)
@@ -68,7 +68,7 @@ def _rule(check: Check) -> dict[str, Any]:
 
 
 def _catalogue(report: Report) -> tuple[Check, ...]:
-    """The checks that the report may be about."""
+    """The checks that the report may contain."""
     inside = [each.listener.kind is Kind.CODE for each in report.listeners]
     return (*(() if inside and all(inside) else OUTSIDE), *(INSIDE if any(inside) else ()))
 

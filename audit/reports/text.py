@@ -52,7 +52,7 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def summary(report: Report) -> str:
-    """One line: how many of what."""
+    """One line with the counts."""
     counts = {outcome: sum(result.outcome is outcome for result in report.results) for outcome in Outcome}
     accepted = sum(result.accepted is not None for result in report.results)
     findings = len(report.findings())

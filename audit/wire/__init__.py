@@ -1,7 +1,7 @@
-"""TLS on the wire, as an audit needs it: hellos that no library sends, and a TLS 1.3 client that reports everything.
+"""TLS on the wire for audits: hellos that no library sends, and a TLS 1.3 client that reports everything.
 
-Python's ssl cannot offer a single group, suite or signature scheme, says nothing about certificate requests, session
-tickets or early data, and hides alerts. Nothing here protects anything: it must never carry a secret.
+Python's ssl cannot offer a single group, suite or signature scheme, does not report certificate requests, session
+tickets or early data, and hides alerts. This client is not secure: never send a secret over it.
 """
 
 import lazy_loader

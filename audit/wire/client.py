@@ -1,7 +1,7 @@
 """A TLS 1.3 client that verifies nothing about the server and reports everything about the handshake.
 
-What a server thinks of a client's certificate comes *after* the client's handshake is complete (RFC 8446, 4.4.2.4 and
-E.1.2): :meth:`Tls13Client.verdict` reads it.
+A server accepts or refuses a client's certificate only *after* the client's handshake is complete (RFC 8446, 4.4.2.4
+and E.1.2): :meth:`Tls13Client.verdict` reads this.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SharePrivate = x25519.X25519PrivateKey | ec.EllipticCurvePrivateKey
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a client shows: certificates, leaf first, and the leaf's key (P-256)."""
+    """A client's certificates, leaf first, and the leaf's key (P-256)."""
 
     chain: tuple[x509.Certificate, ...]
     key: ec.EllipticCurvePrivateKey = field(repr=False)
@@ -80,7 +80,7 @@ class Handshake:
 
 @dataclass(slots=True)
 class Verdict:
-    """What came after the handshake: how it ended, and what the server had said by then."""
+    """The result after the handshake: how the connection ended, and the server's data until then."""
 
     ending: Ending
     data: bytes = b""
@@ -88,14 +88,14 @@ class Verdict:
 
     @property
     def refused(self) -> bool:
-        """Whether the server ended the connection before it had said anything to the application."""
+        """Whether the server ended the connection before sending application data."""
         if self.data or self.tickets:
             return False
         return isinstance(self.ending, Alert | Closed | Refusal)
 
     @property
     def silent(self) -> bool:
-        """Whether nothing came at all in time, neither a refusal nor anything else."""
+        """Whether nothing came in time, neither a refusal nor data."""
         return isinstance(self.ending, Silent) and not self.data and not self.tickets
 
     def __str__(self) -> str:
@@ -148,7 +148,7 @@ class Tls13Client:
 
         Raises:
             ConnectionEnded: the server did not go on.
-            WireError: what it said is not TLS 1.3.
+            WireError: its answer is not TLS 1.3.
         """
         server, schedule, shared = self._hellos()
         self._sealing, self._opening = schedule.derive_handshake(shared)
@@ -166,7 +166,7 @@ class Tls13Client:
         self.connection.send(self._sealing.seal(Content.APPLICATION_DATA, data))
 
     def verdict(self, seconds: float) -> Verdict:
-        """Read until the server ends the connection, says something to the application, or ``seconds`` are over."""
+        """Read until the server ends the connection, sends application data, or ``seconds`` are over."""
         self.connection.set_timeout(seconds)
         verdict = Verdict(Silent(seconds))
         try:
@@ -365,7 +365,7 @@ def _parse_ticket(body: bytes) -> Ticket:
 
 
 _DIGESTS: dict[int, hashes.HashAlgorithm] = {
-    2: hashes.SHA1(),  # noqa: S303  to tell who still signs with it
+    2: hashes.SHA1(),  # noqa: S303  to detect servers that still sign with it
     4: hashes.SHA256(),
     5: hashes.SHA384(),
     6: hashes.SHA512(),

@@ -6,7 +6,7 @@ from sluice.audit.errors import WireError
 
 
 class Reader:
-    """Takes apart what a peer sent; too little or too much is a :class:`WireError`."""
+    """Parses data of a peer; too little or too much is a :class:`WireError`."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -83,7 +83,7 @@ Ending = Alert | Closed | Silent | Refusal | NotTls
 
 
 class ConnectionEnded(WireError):
-    """The peer ended, or did not go on with, what was begun; ``ending`` says how."""
+    """The peer ended the exchange, or stopped answering; ``ending`` says how."""
 
     def __init__(self, ending: Ending) -> None:
         super().__init__(str(ending))
@@ -151,7 +151,7 @@ class WireConnection:
         return data
 
     def _unfinished(self, ending: Ending) -> Ending:
-        """What is there of an incomplete record was said in another protocol, unless it begins like one."""
+        """Decide on an incomplete record: data that does not begin like a record is another protocol."""
         if self._buffer and self._buffer[0] not in _RECORD_TYPES:
             return NotTls(self._buffer[:200])
         return ending
@@ -190,7 +190,7 @@ def alert_of(data: bytes) -> Alert:
 
 
 def printable(data: bytes, limit: int = 80) -> str:
-    """What a peer sent, for a report: bounded and without control characters."""
+    """Data of a peer for a report: bounded and without control characters."""
     text = data[:limit].decode("latin-1")
     return repr("".join(character if character.isprintable() else "." for character in text))
 

@@ -16,7 +16,7 @@ class Version(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As people write it."""
+        """The usual name of the version."""
         return "SSL 3.0" if self is Version.SSL3 else f"TLS 1.{self.value - 0x0301}"
 
 
@@ -181,7 +181,7 @@ WEAK_TLS12_SUITES = tuple(
 )
 """No encryption, no authentication, broken ciphers, no forward secrecy, or CBC without encrypt-then-MAC."""
 ANONYMOUS_SUITES = tuple(suite for suite, name in SUITES.items() if "_anon_" in name)
-"""The server shows no certificate: whoever is in between reads and changes everything."""
+"""The server shows no certificate: anybody in between can read and change everything."""
 UNENCRYPTED_SUITES = (*(suite for suite, name in SUITES.items() if "_NULL_" in name), 0xC0B4, 0xC0B5)
 UNPROTECTED_SUITES = tuple(dict.fromkeys((*ANONYMOUS_SUITES, *UNENCRYPTED_SUITES)))
 """Without authentication or without encryption: no protection at all against an attacker on the network."""

@@ -1,7 +1,7 @@
 """A client of TLS 1.2 and older that verifies nothing about the server: OpenSSL, over memory (ADR 18).
 
-Below TLS 1.3 a server judges the client's certificate before the handshake is complete; what it decides on a layer
-above comes after it. No application data is ever sent.
+Below TLS 1.3 a server judges the client's certificate before the handshake is complete; decisions of a layer above come
+after it. No application data is ever sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_RECEIVED_BYTES = 512 << 10
 """Most bytes taken from one server."""
 RENEGOTIATION_SECONDS = 10.0
 """How long a server may take for another handshake."""
-# Everything that OpenSSL has: the question is what the server takes.
+# All that OpenSSL has, to find out what the server accepts.
 _CIPHERS = b"ALL:@SECLEVEL=0"
 
 
@@ -60,7 +60,7 @@ class OldClient:
     def renegotiate(self, listen: float) -> None:
         """Another handshake within this one; raises :class:`ConnectionEnded` when the server does not take part.
 
-        What the server says unasked would disturb it: that is waited for, until nothing comes for ``listen`` seconds.
+        Unsolicited data of the server would disturb it: first wait until nothing comes for ``listen`` seconds.
         """
         while self.verdict(listen).data:
             pass
@@ -71,7 +71,7 @@ class OldClient:
             self._until_done(lambda: self._tls.recv(CHUNK_BYTES))
 
     def verdict(self, seconds: float) -> Verdict:
-        """Read until the server ends the connection, says something, or ``seconds`` are over."""
+        """Read until the server ends the connection, sends data, or ``seconds`` are over."""
         self._deadline, self._timeout = time.monotonic() + seconds, seconds
         data = b""
 
@@ -128,7 +128,7 @@ def _context(credential: Credential | None, alpn: tuple[str, ...]) -> SSL.Contex
     context = SSL.Context(SSL.TLS_CLIENT_METHOD)
     context.set_max_proto_version(SSL.TLS1_2_VERSION)
     context.set_cipher_list(_CIPHERS)
-    # Trust is not what happens here: whatever the server shows is looked at by the checks.
+    # This verifies nothing: the checks examine the server's certificates.
     context.set_verify(SSL.VERIFY_NONE)
     if alpn:
         context.set_alpn_protos([name.encode() for name in alpn])

@@ -20,7 +20,7 @@ _NAMED_CURVE = b"\x03"
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """What a server of TLS 1.2 or older says in clear text, up to its ServerHelloDone."""
+    """The clear-text flight of a server of TLS 1.2 or older, up to its ServerHelloDone."""
 
     hello: ServerHello
     messages: dict[int, bytes]
@@ -52,7 +52,7 @@ class Flight:
 
 
 def offer(address: tuple[str, int], hello: ClientHello, timeout: float) -> Answer:
-    """Send ``hello``; the server's hello or how it ended the connection instead.
+    """Send ``hello``; returns the server's hello, or how it ended the connection.
 
     Raises:
         OSError: no connection.
@@ -101,7 +101,7 @@ def _answers(connection: WireConnection, hello: ClientHello) -> Iterator[tuple[i
 
 
 def speaks_tls(address: tuple[str, int], timeout: float = 3.0) -> bool:
-    """Whether what listens at ``address`` answers a hello with TLS."""
+    """Whether the listener at ``address`` answers a hello with TLS."""
     try:
         answer = offer(address, ClientHello(), timeout)
     except (OSError, WireError):

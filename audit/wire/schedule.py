@@ -60,7 +60,7 @@ class Protection:
 
 
 class KeySchedule:
-    """The secrets of one handshake; ``transcript`` is everything said so far."""
+    """The secrets of one handshake; ``transcript`` holds all messages so far."""
 
     def __init__(self, suite: Suite) -> None:
         self._suite = suite

@@ -1,7 +1,7 @@
-"""The hostile pipeline: what a tenant's code tries from inside its own job. It goes to the cluster as one package.
+"""The hostile pipeline: attempts of a tenant's code from inside its own job.
 
-Nothing but the standard library and PySpark is imported here, and imports inside are relative: on the cluster the
-package is called ``sluice_insider``, and Sluice need not be there.
+It goes to the cluster as one package. It imports only the standard library and PySpark, and uses relative imports: on
+the cluster the package is called ``sluice_insider``, and Sluice may be absent.
 """
 
 from .attempt import ATTEMPTS as ATTEMPTS, Attempt as Attempt, Group as Group, Outcome as Outcome, Place as Place

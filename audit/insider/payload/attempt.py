@@ -11,59 +11,59 @@ from .place import PYTHON as PYTHON, Place as Place
 from .world import World
 
 MAX_TEXT = 600
-"""Characters of what is told of an attempt."""
+"""Most characters of each text about an attempt."""
 
 
 class Outcome(enum.StrEnum):
-    """What became of an attempt."""
+    """The result of an attempt."""
 
     REACHED = "reached"
     REFUSED = "refused"
     UNTRIED = "untried"
     PLANTED = "planted"
-    """It has laid something out for those outside who read it; the audit looks at what they make of it."""
+    """It left something for readers outside; the audit checks its effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What was done and what came of it; never what was read, only its kind and length."""
+    """The action and its result; never the content that was read, only its kind and length."""
 
     outcome: Outcome
     done: str
     seen: str
 
     def bounded(self) -> Tried:
-        """The same, in at most :data:`MAX_TEXT` characters each."""
+        """The texts cut to :data:`MAX_TEXT` characters each."""
         return replace(self, done=self.done[:MAX_TEXT], seen=self.seen[:MAX_TEXT])
 
 
 def reached(done: str, seen: str) -> Tried:
-    """The job got what it must not have."""
+    """The job reached what it must not have."""
     return Tried(Outcome.REACHED, done, seen)
 
 
 def refused(done: str, seen: str) -> Tried:
-    """The target was there, and the job did not get it."""
+    """The target existed, and the job could not reach it."""
     return Tried(Outcome.REFUSED, done, seen)
 
 
 def untried(why: str) -> Tried:
-    """There was no target, or no means to try; never a pass."""
+    """There was no target, or no way to try; this is never a pass."""
     return Tried(Outcome.UNTRIED, "", why)
 
 
 def planted(done: str, seen: str) -> Tried:
-    """Something lies where somebody outside reads it; only from outside can be seen what comes of it."""
+    """The job left something for a reader outside; only the audit outside can see the effect."""
     return Tried(Outcome.PLANTED, done, seen)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What attempts of one kind have in common; ids begin with ``prefix``.
+    """Common properties of attempts of one kind; ids begin with ``prefix``.
 
     Attributes:
         cwe: numbers of weaknesses (https://cwe.mitre.org).
-        expected: how it must end, as a noun phrase.
+        expected: the required result, as a noun phrase.
     """
 
     prefix: str
@@ -78,14 +78,14 @@ Run = Callable[[World], Tried]
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One thing that an insider would try.
+    """One action that an insider would try.
 
     Attributes:
         what: it completes "a job can …".
-        places: from where.
+        places: where it runs.
         seconds: how long it may take; a process that takes longer is killed.
-        forked: whether it runs in a process of its own, so that it may die; those of JVMs cannot.
-        last: whether it may end the whole job, and is therefore tried when all others have been told.
+        forked: whether it runs in its own process, which may die; not possible in JVMs.
+        last: whether it may end the whole job, and so runs after all others were reported.
     """
 
     id: str
@@ -102,11 +102,11 @@ class Attempt:
 
 
 ATTEMPTS: dict[str, Attempt] = {}
-"""All, by id, in the order in which their modules define them."""
+"""All attempts by id, in the order of their modules."""
 
 
 class Options(TypedDict, total=False):
-    """What an attempt may have besides what it must; see :class:`Attempt`."""
+    """Optional properties of an attempt; see :class:`Attempt`."""
 
     severity: str
     cwe: tuple[int, ...]
@@ -118,7 +118,7 @@ class Options(TypedDict, total=False):
 
 
 def add(id_: str, what: str, group: Group, run: Run, **options: Unpack[Options]) -> None:
-    """List an attempt; severity, weaknesses and remedy that are empty or not given are those of its group."""
+    """Register an attempt; missing severity, weaknesses and remedy are those of its group."""
     if id_ in ATTEMPTS or not id_.startswith(f"{group.prefix}-"):
         raise ValueError(f"{id_} is taken, or is none of {group.prefix}")
     inherited: Options = {
@@ -130,7 +130,7 @@ def add(id_: str, what: str, group: Group, run: Run, **options: Unpack[Options])
 
 
 def attempt(id_: str, what: str, group: Group, **options: Unpack[Options]) -> Callable[[Run], Run]:
-    """List the decorated function as an attempt, as :func:`add` does."""
+    """Register the decorated function as an attempt, like :func:`add`."""
 
     def listed(run: Run) -> Run:
         add(id_, what, group, run, **options)

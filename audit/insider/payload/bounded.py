@@ -1,4 +1,4 @@
-"""Running one attempt so that the rest goes on: in a process of its own, with a deadline, bounded in what it says."""
+"""Runs one attempt safely for the others: in its own process, with a deadline and a bounded result."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .world import World
 
 MAX_ANSWER_BYTES = 8 * MAX_TEXT
 _MISTAKES = frozenset({errno.EFAULT, errno.EBADF, errno.EINVAL, errno.ENOTTY, errno.ENOEXEC})
-"""What a kernel says to a call that is wrong, not to one that is forbidden."""
+"""Errors for a wrong call, not a forbidden one."""
 _REFUSING_SIGNALS = frozenset({signal.SIGSYS, signal.SIGKILL, signal.SIGXCPU, signal.SIGXFSZ})
 
 
 def tried(attempt: Attempt, world: World) -> Tried:
-    """Run ``attempt``; whatever happens to it, there is an answer."""
+    """Run ``attempt``; always returns a result."""
     result = _forked(attempt, world) if attempt.forked else _threaded(attempt, world)
     return result.bounded()
 
@@ -37,7 +37,7 @@ def _answer(attempt: Attempt, world: World) -> Tried:
         return refused(f"tried to {attempt.what}", f"{name}: {error}")
     except MemoryError:
         return refused(f"tried to {attempt.what}", "MemoryError")
-    except Exception as error:  # noqa: BLE001  whatever it is, the next attempts follow
+    except Exception as error:  # noqa: BLE001  the next attempts must run
         return untried(f"the attempt broke: {type(error).__name__}: {error}")
 
 
@@ -67,7 +67,7 @@ def _forked(attempt: Attempt, world: World) -> Tried:
 
 
 def _read(reader: int, deadline: float) -> bytes | None:
-    """What the attempt says until it ends; None when it does not end in time, or says too much."""
+    """The output of the attempt until it ends; None when it takes too long, or writes too much."""
     text = b""
     while len(text) <= MAX_ANSWER_BYTES:
         left = deadline - time.monotonic()
@@ -91,7 +91,7 @@ def _died(attempt: Attempt, status: int) -> Tried:
 
 
 def _threaded(attempt: Attempt, world: World) -> Tried:
-    """For what needs this very process: the session, its JVM."""
+    """Run an attempt in a thread, because it needs this process: the session, its JVM."""
     answers: list[Tried] = []
     thread = threading.Thread(target=lambda: answers.append(_answer(attempt, world)), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Attempts that are one system call, and what the kernel's answer to it means."""
+"""Attempts of one system call, and the meaning of the kernel's answer."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def asking(what: str, act: Callable[[], object]) -> Run:
 
 
 FAMILIES: list[tuple[int, int, int]] = []
-"""Families, kinds and protocols of sockets that attempts open; the audit tells which of them the kernel has."""
+"""Families, kinds and protocols of sockets that attempts open; the audit says which ones the kernel supports."""
 FAMILY = "socket family"
 KERNEL_PATHS: list[str] = []
-"""What attempts open; the audit tells which of it is there outside."""
+"""Paths that attempts open; the audit says which ones exist outside."""
 KERNEL_PATH = "kernel path"
 
 

@@ -17,7 +17,7 @@ from .world import World
 SECONDS = 10.0
 _FILES = ("key.pem", "chain.pem")
 _DIRECTORIES = ("identity", "identity-of-job")
-"""What it is called beside the working directory; the second where the job has a user of its own."""
+"""Its directory names beside the working directory; the second if the job has its own user."""
 _MAX_PLACES = 200
 
 
@@ -50,7 +50,7 @@ def read_own(world: World) -> tuple[bytes, bytes]:
 
 
 def _places() -> list[Path]:
-    """Where it may be: beside the working directory and those above it, and whatever is mounted under such a name."""
+    """Possible places: beside the working directory and its parents, and mounts with such a name."""
     above = (Path.cwd(), *Path.cwd().parents)
     mounted: list[Path] = []
     with contextlib.suppress(OSError):
@@ -63,7 +63,7 @@ def _places() -> list[Path]:
 
 @contextlib.contextmanager
 def connected(world: World, address: tuple[str, int], *alpn: str, own: bool = True) -> Iterator[ssl.SSLSocket]:
-    """A TLS connection, with the job's own certificate or with none; who answers is believed."""
+    """A TLS connection, with the job's own certificate or none; does not verify the server."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""Running code of the job's own in its JVMs: what any pipeline can do with Spark's own jars.
+"""Runs code in the job's JVMs, as any pipeline can with Spark's own jars.
 
 Janino, with which Spark compiles expressions, compiles :data:`SOURCE` in the driver's JVM. Executors get the classes as
 a jar (``ADD JAR``) and run them by the SQL function ``java_method``.
@@ -27,7 +27,7 @@ _CLASS_FILES = 17
 _lock = threading.Lock()
 _compiled: dict[int, Any] = {}
 _answers: dict[tuple[str, str], str] = {}
-"""What executors have answered already, by operation and targets."""
+"""Cached answers of executors, by operation and targets."""
 
 Question = tuple[str, Iterable[str]]
 
@@ -66,7 +66,7 @@ def in_jvm(world: World, operation: str, targets: Iterable[str], questions: Call
         return untried("nothing of this kind is known from outside, and none can be found from inside")
     compiled = insider(world.spark)
     if world.place == Place.EXECUTOR_JVM:
-        # The plan is checked in the driver, in a thread that knows nothing of the jar.
+        # The driver checks the plan in a thread without the jar.
         world.spark._jvm.java.lang.Thread.currentThread().setContextClassLoader(compiled.getClass().getClassLoader())  # noqa: SLF001
         if not _answers:
             _ask(world, [(asked, "\n".join(each)) for asked, each in questions()])
@@ -90,12 +90,12 @@ def _ask(world: World, questions: list[tuple[str, str]]) -> None:
 
 
 def mark(directory: str) -> str:
-    """A path in ``directory`` that nobody else has."""
+    """A unique path in ``directory``."""
     return f"{directory}/.sluice-insider-{os.getpid()}-{time.monotonic_ns()}"
 
 
 def remove(world: World, place: str, *, exists_only: bool = False) -> bool:
-    """Whether ``place`` exists for the driver's JVM, which removes it, unless that is all that is asked."""
+    """Whether ``place`` exists for the driver's JVM, which removes it if requested."""
     jvm = world.spark._jvm  # noqa: SLF001
     path = jvm.org.apache.hadoop.fs.Path(f"file://{place}")
     system = path.getFileSystem(jvm.org.apache.hadoop.conf.Configuration())

@@ -1,4 +1,4 @@
-"""System calls that Python does not offer, by number; what fails raises OSError with the kernel's own error."""
+"""System calls that Python lacks, by number; failures raise OSError with the kernel's error."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def call(name: str, *arguments: Any) -> int:  # noqa: ANN401  numbers, bytes and
 
     Raises:
         OSError: with the kernel's error.
-        NoSuchCall: this processor numbers its calls otherwise.
+        NoSuchCall: its number on this processor is not known.
     """
     ctypes.set_errno(0)
     values = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]

@@ -1,7 +1,7 @@
-"""Means of leaving a box, and how to know that one has: an outlet outside answers whatever reaches it.
+"""Ways out of a sandbox, and the proof of success: an outlet outside answers everything that reaches it.
 
-That a call succeeds proves nothing: inside of a network of its own a job may send what it likes. It has left only if
-the answer of an outlet comes back, or if the outlet has heard its mark (then the audit says so).
+A successful call proves nothing, because inside its own network a job may send anything. Data has left only if an
+outlet's answer comes back, or if the outlet received the job's mark (which the audit reports).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from .world import Target, World
 OUTLET = "outlet"
 """Kind of the targets: ``HOST:PORT`` of a socket of the audit, named ``tcp4``, ``udp6`` and so on."""
 GREETING = b"SLUICE-OUTLET "
-"""With it outlets answer; the nonce of the run follows."""
+"""Prefix of an outlet's answer; the nonce of the run follows."""
 SECONDS = 3.0
 _A_FEW_SECONDS = struct.pack("=qq", 3, 0)
-"""Of a call that Python's own limits do not reach, as ``struct timeval``."""
+"""Timeout as ``struct timeval``, for calls that Python's timeouts do not cover."""
 MSG_FASTOPEN = 0x20000000
 TCP_FASTOPEN_CONNECT = 30
 IPPROTO_MPTCP = 262
 
 Way = Callable[[Target, bytes], bytes]
-"""Goes to an outlet with a mark; returns what was answered, empty for nothing."""
+"""Sends a mark to an outlet; returns the answer, empty for none."""
 
 
 def mark(world: World, id_: str) -> bytes:
-    """What outlets know this attempt by."""
+    """The mark that identifies this attempt to outlets."""
     return f"{world.nonce} {id_} {world.place}\n".encode()
 
 
@@ -63,21 +63,21 @@ def leaving(id_: str, what: str, kind: str, way: Way) -> Run:
                 silent = True
                 seen.append("no answer of the outlet" if not answer else f"{len(answer)} bytes of somebody else")
         done, told = f"{what} to {names(targets)}", ", ".join(sorted(set(seen)))
-        # What was sent may have arrived, though no answer did: the outlet knows.
+        # The data may have arrived although no answer came: the outlet knows.
         return planted(done, told) if silent else refused(done, told)
 
     return run
 
 
 def talked(client: socket.socket, said: bytes) -> bytes:
-    """Say it, and hear what is answered."""
+    """Send data, and return the answer."""
     client.settimeout(SECONDS)
     client.sendall(said)
     return client.recv(256)
 
 
 def connected(family: int, address: tuple[str, int], said: bytes, *, protocol: int = 0) -> bytes:
-    """By TCP, or what ``protocol`` is."""
+    """Connect with TCP, or another ``protocol``."""
     with socket.socket(family, socket.SOCK_STREAM, protocol) as client:
         client.settimeout(SECONDS)
         client.connect(address)
@@ -85,7 +85,7 @@ def connected(family: int, address: tuple[str, int], said: bytes, *, protocol: i
 
 
 def sent(family: int, address: tuple[str, int], said: bytes, *, protocol: int = 0) -> bytes:
-    """By a datagram."""
+    """Send a datagram."""
     with socket.socket(family, socket.SOCK_DGRAM, protocol) as client:
         client.settimeout(SECONDS)
         client.sendto(said, address)
@@ -93,7 +93,7 @@ def sent(family: int, address: tuple[str, int], said: bytes, *, protocol: int = 
 
 
 def fast_open(target: Target, said: bytes) -> bytes:
-    """Data with the first packet, and no connect()."""
+    """Send data with the first packet, without connect()."""
     with socket.socket(socket.AF_INET) as client:
         client.settimeout(SECONDS)
         client.sendto(said, MSG_FASTOPEN, target.address)
@@ -101,7 +101,7 @@ def fast_open(target: Target, said: bytes) -> bytes:
 
 
 def fast_open_message(target: Target, said: bytes) -> bytes:
-    """Likewise by sendmsg()."""
+    """Send data with the first packet by sendmsg()."""
     with socket.socket(socket.AF_INET) as client:
         client.settimeout(SECONDS)
         client.sendmsg([said], [], MSG_FASTOPEN, target.address)
@@ -134,7 +134,7 @@ def without_waiting(target: Target, said: bytes) -> bytes:
 
 
 def bound_first(target: Target, said: bytes) -> bytes:
-    """From a port of one's own choice."""
+    """Connect from a chosen port."""
     with socket.socket(socket.AF_INET) as client:
         client.settimeout(SECONDS)
         client.bind(("127.0.0.1", 0))
@@ -147,7 +147,7 @@ def _sockaddr(address: tuple[str, int]) -> bytes:
 
 
 def changed_meanwhile(target: Target, said: bytes) -> bytes:
-    """The address changes while whoever decides is looking at it: a listener of one's own, then the outlet."""
+    """Change the address while it is being checked: first an own listener, then the outlet."""
     import threading
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -170,7 +170,7 @@ def changed_meanwhile(target: Target, said: bytes) -> bytes:
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _A_FEW_SECONDS)
                     if libc.connect(client.fileno(), shared, len(inside)) == 0:
                         if client.getpeername() == own.getsockname():
-                            own.accept()[0].close()  # or its queue is full at some time, and calls wait
+                            own.accept()[0].close()  # or its queue fills up, and calls wait
                             continue
                         return talked(client, said)
         finally:

@@ -1,4 +1,4 @@
-"""The pipeline: every attempt from every place, each told on standard output as one marked line."""
+"""The pipeline: runs every attempt from every place, and prints each result as one marked line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .world import World, read
 MARK = "SLUICE-INSIDER"
 """A result is a line of this word, the nonce of the run, and JSON."""
 UDF_BATCH = 8
-"""Attempts of one task: what ends its worker takes only these along, and they are tried again one by one."""
+"""Attempts per task: if one ends its worker, only these are lost, and they are tried again one by one."""
 
 
 def chosen(place: Place, *, last: bool) -> list[Attempt]:
@@ -26,7 +26,7 @@ def chosen(place: Place, *, last: bool) -> list[Attempt]:
 
 
 def row(attempt: Attempt, place: Place, world: World) -> str:
-    """One result, as it is told."""
+    """One result in the form of its line."""
     started = time.monotonic()
     result = tried(attempt, replace(world, place=place))
     document = {
@@ -54,7 +54,7 @@ def _told_by_udfs(spark: Any, attempts: list[Attempt], world: World) -> Iterator
     ids = [each.id for each in attempts]
     try:
         yield from spark.sparkContext.parallelize([ids], 1).flatMap(lambda each: in_worker(each, world)).collect()
-    except Exception as error:  # noqa: BLE001  whatever Spark makes of a dead worker
+    except Exception as error:  # noqa: BLE001  any error of Spark about a dead worker
         if len(attempts) > 1:
             middle = len(attempts) // 2
             yield from _told_by_udfs(spark, attempts[:middle], world)
@@ -73,7 +73,7 @@ def _told_by_udfs(spark: Any, attempts: list[Attempt], world: World) -> Iterator
 
 
 def run() -> None:
-    """Everything, in order; results are told as they come."""
+    """Run all attempts in order, and print results at once."""
     from pyspark.sql import SparkSession
 
     load()
@@ -99,7 +99,7 @@ def run() -> None:
 
 
 def tell(lines: Iterable[str]) -> None:
-    """On standard output, at once."""
+    """Print to standard output at once."""
     for line in lines:
         print(line, flush=True)  # noqa: T201  a pipeline prints
 

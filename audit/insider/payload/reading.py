@@ -1,4 +1,4 @@
-"""Reading a few bytes of what must not be read, and telling of them no more than their kind and number."""
+"""Reads a few bytes of forbidden files, and reports only their kind and number."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .world import Target, World
 FEW_BYTES = 64
 ANOTHER = "another directory is there"
 MAX_NAMED = 4
-"""Targets that are told of by name."""
+"""Most targets that are named in a report."""
 
 
 def kind_of(data: bytes) -> str:
-    """What some bytes look like."""
+    """The kind of some bytes."""
     if data.startswith(b"-----BEGIN"):
         return "PEM, " + data.split(b"-----")[1].removeprefix(b"BEGIN ").decode("ascii", "replace").lower()
     if data.startswith((b"{", b"[")):
@@ -27,7 +27,7 @@ def kind_of(data: bytes) -> str:
 
 
 def read_some(path: Path) -> str:
-    """Read a few bytes of ``path`` without following a link at its end or waiting; what they are, in words."""
+    """Read a few bytes of ``path`` without following a final link or blocking; describes them."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size

@@ -1,4 +1,4 @@
-"""Just enough of Sluice's RPC to ask for what must be refused: msgpack, HTTP/2 and gRPC, of one connection."""
+"""A minimal client of Sluice's RPC for forbidden requests: msgpack, HTTP/2 and gRPC, on one connection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 PROTOCOL_VERSION = 4
-"""Of the envelopes; another one would be turned away for that alone, so a test compares it with the cluster's."""
+"""Version of the envelopes; a wrong one would be refused for that alone, so a test compares it with the cluster's."""
 PATH = "/sluice.rpc.v1.Rpc/Exchange"
 MAX_ANSWER_BYTES = 4 << 20
 SECONDS = 10.0
@@ -94,7 +94,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _literal(name: str, value: str) -> bytes:
-    """A header field that no table knows."""
+    """A literal header field, without the table."""
     return b"".join((b"\0", bytes([len(name)]), name.encode(), bytes([len(value)]), value.encode()))
 
 
@@ -145,7 +145,7 @@ class RpcConnection:
                 return
 
     def _receive(self) -> bool:
-        """Take in what arrived; False at the end of the connection."""
+        """Process received data; False at the end of the connection."""
         data = self._socket.recv(1 << 16)
         self._input += data
         while len(self._input) >= 9:

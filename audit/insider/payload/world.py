@@ -1,4 +1,4 @@
-"""What a job knows of what is around it: what it was told, and what it can find out by itself."""
+"""A job's knowledge of its surroundings: from the audit, and found by itself."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ TARGETS = "targets.json"
 """In the package, as it goes to the cluster: what exists outside, with paths and ports but no secret."""
 WELL_KNOWN_HOMES = ("/var/lib/sluice", "~/.sluice")
 MAX_FOUND = 16
-"""Targets of one kind that are tried."""
+"""Most targets of one kind that are tried."""
 _HOME_MARKS = ("pki", "gateway", "run")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something to reach.
+    """A target of attempts.
 
     Attributes:
-        kind: such as ``authority-key``; attempts ask for targets by it.
+        kind: such as ``authority-key``; attempts select targets by it.
         place: a path, ``HOST:PORT``, or the number of a process.
         name: for people.
-        mark: what tells it from another that has its place inside: a process's start in clock ticks
+        mark: what distinguishes it from another one at its place inside: a process's start in clock ticks
             (``/proc/PID/stat``), a directory's ``DEVICE:INODE``, or the SHA-256 of a file.
         known: whether it is known from outside to exist; else it was found from inside.
     """
@@ -64,10 +64,10 @@ class Target:
 
 @dataclass(frozen=True)
 class World:
-    """What an attempt can aim at.
+    """The targets and context of attempts.
 
     Attributes:
-        nonce: of this run; marks what the job writes.
+        nonce: of this run; marks the job's output.
         targets: what the audit knows from outside.
         home: of the cluster, where the audit runs beside it; else empty.
         victim: id of the other job; else empty.
@@ -89,9 +89,9 @@ class World:
     spark: Any = None
 
     def of(self, *kinds: str, named: str | tuple[str, ...] = "") -> list[Target]:
-        """Targets of these kinds: what is known, else what can be found; at most :data:`MAX_FOUND`.
+        """Targets of these kinds: known ones, else found ones; at most :data:`MAX_FOUND`.
 
-        With ``named`` only those whose names begin so.
+        ``named``: only those whose names begin so.
         """
         known = [each for each in self.targets if each.kind in kinds and each.name.startswith(named)]
         found = known or [target for kind in kinds for target in self._look_for(kind)]
@@ -120,7 +120,7 @@ class World:
 
 
 PATTERNS: dict[str, tuple[str, ...]] = {}
-"""Where targets of a kind are below a home; kinds whose patterns are here can be found from inside."""
+"""Patterns of targets below a home, by kind; only these kinds can be found from inside."""
 
 
 def _homes_in_command_lines() -> Iterator[str]:
@@ -139,7 +139,7 @@ def processes() -> Iterable[Path]:
 
 
 def encode(world: World) -> bytes:
-    """As :data:`TARGETS`, for :func:`read`."""
+    """Encode for :data:`TARGETS`, which :func:`read` decodes."""
     document = {
         "nonce": world.nonce,
         "targets": [[t.kind, t.place, t.name, t.mark] for t in world.targets],
@@ -152,7 +152,7 @@ def encode(world: World) -> bytes:
 
 
 def read() -> World:
-    """What this package was told when it was packed."""
+    """Read the knowledge that was packed into this package."""
     document = json.loads(pkgutil.get_data(__package__, TARGETS) or b"{}")
     targets = tuple(Target(*each) for each in document.pop("targets", ()))
     return World(targets=targets, **document)

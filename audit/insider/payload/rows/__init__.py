@@ -19,10 +19,10 @@ MODULES = (
     "sharing",
     "forging",
 )
-"""In the order in which their attempts run."""
+"""The modules, in the order of running."""
 
 
 def load() -> None:
-    """Define every attempt; again: nothing."""
+    """Define every attempt; further calls do nothing."""
     for name in MODULES:
         importlib.import_module(f".{name}", __package__)

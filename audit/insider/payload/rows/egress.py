@@ -1,4 +1,4 @@
-"""Ways out of a job: every protocol, call and notation by which bytes could leave it for somebody else."""
+"""Ways out of a job: every protocol, call and notation by which data could leave it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _unspecified(target: Target, said: bytes) -> bytes:
 
 
 def _proxy(target: Target, said: bytes) -> bytes:
-    """CONNECT of HTTP to whatever proxy the environment names."""
+    """HTTP CONNECT to the proxy that the environment names."""
     found = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy") or ""
     host, _, port = found.rpartition("//")[2].rstrip("/").rpartition(":")
     if not host:
@@ -113,7 +113,7 @@ _NOT_ENFORCED = "tried only where jobs are kept from the network: others would g
 
 
 def _is_enforced(world: World) -> bool:
-    """Whether nothing of what is sent should get out: else strangers would be bothered."""
+    """Whether egress is enforced, so that nothing gets out: otherwise attempts would bother strangers."""
     return any(each.kind == OUTLET for each in world.targets)
 
 
@@ -139,7 +139,7 @@ def _named(id_: str, what: str, name: Callable[[World], str], kind: int) -> None
 
 
 def _long_name(world: World) -> str:
-    """As a tunnel makes it: as much as a name can hold."""
+    """A name as a DNS tunnel makes it, of maximum length."""
     return ".".join([world.nonce.ljust(60, "a")[:60], "b" * 60, "c" * 60, "t", "example", "com"])
 
 
@@ -159,7 +159,7 @@ METADATA = (
     (_IP, "100.100.100.200"),
     (_IP, "168.63.129.16"),
 )
-"""Metadata services of clouds, in the notations that libraries take."""
+"""Metadata services of clouds, in the notations that libraries accept."""
 
 
 def _metadata(family: int, address: str) -> Run:
@@ -293,7 +293,7 @@ def _abstract(world: World) -> Tried:
 
 @attempt("EGR-42", "use the way out without a certificate", EGRESS, seconds=30)
 def _without_certificate(world: World) -> Tried:
-    """The egress listener of the gateway is for jobs, through their relay alone."""
+    """The gateway's egress listener admits jobs only through their relay."""
     targets = [each for each in world.targets if each.kind == "port" and each.name.startswith("egress")]
     if not targets:
         return untried("no egress listener is known from outside")

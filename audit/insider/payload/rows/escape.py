@@ -1,7 +1,7 @@
-"""Leaving the sandbox: namespaces, mounts, devices, the kernel's settings, and calls that have led out before.
+"""Escaping the sandbox: namespaces, mounts, devices, kernel settings, and calls that enabled escapes before.
 
-A call whose success would change something is made so that it cannot succeed: the kernel's error tells whether it was
-forbidden, or only wrong.
+A call that would change something is made wrong on purpose: the kernel's error tells whether it was forbidden, or only
+wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..reading import error_of, names
 from ..world import World
 
 NOWHERE = b"/nonexistent-sluice"
-"""Calls about it fail, after the kernel has asked whether they are allowed."""
+"""Calls with it fail, but only after the kernel's permission check."""
 _NEW = {"mnt": 0x20000, "uts": 0x4000000, "ipc": 0x8000000, "user": 0x10000000, "pid": 0x20000000, "net": 0x40000000,
         "cgroup": 0x2000000}  # fmt: skip
 

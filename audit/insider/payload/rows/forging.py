@@ -1,4 +1,4 @@
-"""With its own, true identity a job asks for what is of others: as TaskManager, worker, gateway, another job."""
+"""Attempts with the job's own valid identity to act as another: TaskManager, worker, gateway, another job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PLACES = (Place.DRIVER_JVM, Place.UDF)
 _SECONDS = 40.0
 _NOT_THERE = frozenset({"EndpointNotFound"})
 _ADMITTED = frozenset({"InvalidArguments", "RemoteFailure"})
-"""Errors of those whose call was let through."""
+"""Errors that show that the call was admitted."""
 
 _PROFILE = {"cores": 1, "memory_mb": 768}
 _OFFER = {"taskmanager": "insider", "host": "127.0.0.1", "slot": 0, "allocation_id": "insider", "profile": _PROFILE}
@@ -137,7 +137,7 @@ def _calling(word: str, endpoint: str, method: str, arguments: Arguments) -> Run
             try:
                 connection.call(_filled(world, endpoint), method, _filled(world, list(arguments)))
             except Refused as error:
-                # A driver is admitted to these listeners: one that says nothing to it does not speak as this does.
+                # These listeners admit a driver: without an answer, this client's protocol is wrong.
                 silent = str(error) == ENDED and world.place == Place.DRIVER_JVM
                 if silent or str(error) in _NOT_THERE:
                     return untried(f"{done}: {error}")
@@ -170,7 +170,7 @@ def _segment(document: Mapping[str, Any]) -> str:
 
 
 def _assertion(algorithm: str, key: bytes = b"") -> str:
-    """What the gateway says to REST of a request, said by somebody else."""
+    """An assertion of the gateway for REST, forged."""
     now = int(time.time())
     claims = {"iss": "sluice-gateway", "aud": "sluice-rest", "sub": "root", "roles": ["admin"], "groups": [],
               "mth": "token", "cred": "", "rid": "", "any": True, "htm": "GET", "htu": "/v1/jobs", "jti": "f" * 24,
@@ -248,7 +248,7 @@ _MAGIC, _VERSION, _HELLO, _HELLO_OK = 0x31434C53, 1, 1, 17
 
 
 def _greeting(direction: str, job: str) -> Run:
-    """HELLO in the name of ``job``: only shuffle workers may name one."""
+    """Send HELLO for ``job``: only shuffle workers may name a job."""
 
     def greet(world: World, target: Target) -> Tried:
         payload = pack({"version": _VERSION, "direction": direction, "job": _filled(world, job)})

@@ -1,4 +1,4 @@
-"""The same cluster from inside the JVMs of a job: other system calls, other libraries, other listeners."""
+"""Attempts from inside a job's JVMs: other system calls, other libraries, other listeners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JVM = Group(
 )
 _PLACES = (Place.DRIVER_JVM, Place.EXECUTOR_JVM)
 _SECONDS = 150.0
-"""The first attempt in an executor waits for the answers to all."""
+"""Timeout: the first attempt in an executor waits for the answers to all."""
 
 Targets = Callable[[World], Sequence[str]]
 
@@ -63,7 +63,7 @@ def _these(*paths: str) -> Targets:
 
 
 def _python(_: World) -> list[str]:
-    """The environment that the pipeline's Python is of, and where it has its packages."""
+    """The pipeline's Python environment, and its package directories."""
     return [sys.prefix, *(path for path in sys.path if path.endswith("site-packages")), str(Path(os.__file__).parent)]
 
 
@@ -90,13 +90,13 @@ def _code_directories(world: World) -> list[str]:
 
 
 def _as_outside(world: World, places: Sequence[str]) -> list[str]:
-    """``places`` with device and inode where known: a box makes directories of its own above what it shows."""
+    """``places`` with device and inode where known: a sandbox creates its own parent directories of what it mounts."""
     marks = {target.place: target.mark for target in world.of("directory") if target.mark}
     return [f"{place} @{marks[place]}" if place in marks else place for place in places]
 
 
 def _operators_home(world: World) -> list[str]:
-    """What the directory of cached code is in, and the home of whoever this says it is."""
+    """The parent of the directory of cached code, and the home directory of the current user."""
     code = {Path(each).parent for each in _code(world)}
     caches = [str(path.parent.parent) for path in code if path.parent.name == ".cache"]
     return _as_outside(world, [*caches, "/root"])
@@ -229,7 +229,7 @@ def _trying(operation: str, targets: Targets) -> Run:
 
 
 def _questions(world: World) -> list[tuple[str, Sequence[str]]]:
-    """Everything that is asked of an executor's JVM."""
+    """All questions for an executor's JVM."""
     return [(operation, places) for _, operation, targets, _ in _ROWS if (places := targets(world))]
 
 

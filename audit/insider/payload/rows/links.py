@@ -1,6 +1,6 @@
 """Links, FIFOs and odd files where somebody outside reads or removes what a job has written.
 
-These attempts only lay something out. The audit looks from outside at what the readers make of it.
+These attempts only leave something. The audit checks its effect on readers from outside.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ LINKS = Group(
 )
 MAX_PARENTS = 4
 DEEP_LEVELS = 100
-"""Fewer than a watcher of disk use allows, for it would end the job before it has told of all."""
+"""Fewer than the watcher of disk use allows, because it would end the job too early."""
 NAME_CHARACTERS = 60
 """So that the whole path is longer than any path may be (PATH_MAX)."""
 _DRIVER_ONLY = (Place.DRIVER,)
 
 
 def _roots() -> list[Path]:
-    """The directories of this job, as far up as they can be seen."""
+    """The directories of this job, up to the highest visible one."""
     here = Path.cwd()
     return [here, *list(here.parents)[:MAX_PARENTS]]
 
 
 def _places(*names: str) -> list[Path]:
-    """Where files of these names are, or would be: in the directories of this job and beside them."""
+    """Existing or possible places of files of these names, in the directories of this job and beside them."""
     found = [
         root / folder / name for root in _roots() for folder in ("", "logs", "reports", "identity") for name in names
     ]
@@ -90,7 +90,7 @@ for _id, _what, _plant, _done, _names, _from in _ROWS:
 
 
 def _in_work(plant: Callable[[Path, World], None], what: str) -> Run:
-    """Lay something into the job's own directory, for whoever removes it."""
+    """Leave something in the job's own directory for the process that removes it."""
 
     def run(world: World) -> Tried:
         path = Path.cwd() / f"insider-{os.getpid()}"

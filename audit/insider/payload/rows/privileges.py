@@ -1,4 +1,4 @@
-"""What a job may do to itself: privileges, users, limits, sockets of other families, and what it has inherited."""
+"""A job's own rights: privileges, users, limits, sockets of other families, and inherited descriptors."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ for _id, _what, _done, _family, _kind, _protocol in _FAMILIES:
 
 @attempt("ESC-62", "use a file that it has inherited", ESCAPE, severity="critical", cwe=(403,))
 def _inherited(world: World) -> Tried:
-    """A descriptor that was left open by whoever started the job leads out of any sandbox."""
+    """A descriptor that the job's parent left open leads out of any sandbox."""
     found = []
     for entry in sorted(os.listdir("/proc/self/fd"), key=int):  # noqa: PTH208  numbers, not files
         try:

@@ -1,4 +1,4 @@
-"""Processes of the cluster and of other jobs: look at them, read their memory, take their files, send them signals."""
+"""Processes of the cluster and of other jobs: inspect them, read their memory, take their files, send them signals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _found(world: World) -> list[Target]:
 
 
 def _is_it(target: Target) -> bool:
-    """Whether the process that has this number here is the one that is meant; True when that cannot be seen."""
+    """Whether the process with this number here is the intended one; True if unknown."""
     try:
         text = Path(f"/proc/{target.pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -56,7 +56,7 @@ def _is_it(target: Target) -> bool:
 
 
 def _each(kind: str, what: str, act: Callable[[int], str]) -> Run:
-    """An attempt that does ``act`` to each process of ``kind``; one that it can be done to is enough."""
+    """An attempt to do ``act`` to each process of ``kind``; one success is enough."""
 
     def run(world: World) -> Tried:
         targets = _targets(world, kind)[:_MAX_TRIED]

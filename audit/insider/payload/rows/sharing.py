@@ -20,7 +20,7 @@ SHARING = Group(
     remedy="set limits.max_slots_per_user, and see that the cluster's ports are reached only from its own machines",
 )
 EXECUTORS_WANTED = 64
-"""More than the cluster should have free, and few enough where TaskManagers are started on demand."""
+"""More than the cluster should have free, but few enough for TaskManagers on demand."""
 SLOT_SECONDS = 20.0
 """How long the cluster has to give slots."""
 IDLE_CONNECTIONS = 400
@@ -51,7 +51,7 @@ def _slots_without_a_bound(world: World) -> Tried:
 
 
 def _executors(world: World) -> int:
-    """How many executors the job has some time after it has asked for far too many."""
+    """The number of executors after the job has asked for far too many."""
     if not _granted:
         context = world.spark.sparkContext._jsc.sc()  # noqa: SLF001  the way to the JVM
         context.requestExecutors(EXECUTORS_WANTED)
@@ -90,14 +90,14 @@ def _held(target: Target) -> list[socket.socket]:
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     held: list[socket.socket] = []
-    with contextlib.suppress(OSError):  # the bound of descriptors: what was opened counts
+    with contextlib.suppress(OSError):  # the limit of descriptors: count what was opened
         while len(held) < IDLE_CONNECTIONS:
             held.append(socket.create_connection(target.address, ANSWER_SECONDS))
     return held
 
 
 def _handshake(target: Target) -> None:
-    """A handshake without a certificate: being refused by name is an answer too; OSError when there is none."""
+    """A handshake without a certificate: a TLS alert is an answer too; OSError when there is none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""Using up what all share: processes, descriptors, disk, memory. Every attempt stops at a bound of its own."""
+"""Exhausting shared resources: processes, descriptors, disk, memory. Every attempt stops at its own limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ USAGE = Group(
 )
 MAX_PROCESSES = 300
 MOST_PROCESSES = 1 << 16
-"""A larger limit is the machine's, not one of a job."""
+"""A larger limit is the machine's, not a job's."""
 MOST_DESCRIPTORS = 1 << 16
 HUGE_FILE_BYTES = 1 << 40
 SOME_BYTES = 32 << 20
@@ -90,7 +90,7 @@ def _huge_file(_: World) -> Tried:
 
 
 def _filling(path: str) -> Run:
-    """Whether a directory that all share can be filled: it is not this job's own file system, and takes what comes."""
+    """Whether the job can fill a shared directory: it is not the job's own file system, and has no quota."""
 
     def run(_: World) -> Tried:
         room = os.statvfs(path)

@@ -1,4 +1,4 @@
-"""Leaving something behind: in caches, environments and directories that others load, run or believe."""
+"""Leaving files behind: in caches, environments and directories that others load, run or trust."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLACES = {
     "Python modules": (str(Path(os.__file__).parent),),
     "Spark": (os.environ.get("SPARK_HOME", "") + "/jars",) if "SPARK_HOME" in os.environ else (),
 }
-"""Where to try when nothing is known from outside."""
+"""Directories to try when none are known from outside."""
 
 
 def _is_it(target: Target) -> bool:
@@ -37,7 +37,7 @@ def _is_it(target: Target) -> bool:
 
 
 def make_file(directory: Path, nonce: str) -> str:
-    """Make a file without a name, or where there is no such thing one that is removed at once; says which."""
+    """Make an unnamed file, or where that is unsupported one that is removed at once; says which."""
     try:
         os.close(os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except OSError as error:
