@@ -45,8 +45,10 @@ class Revocations:
         self._clock = clock
 
     def grant(self, requester: Requester) -> GrantedRevocation:
-        """Check a request to revoke. Raises:
-        AcmeProblem: it is not of this server, has expired, or the requester has no right to have it revoked.
+        """Check a request to revoke.
+
+        Raises:
+            AcmeProblem: it is not of this server, has expired, or the requester has no right to have it revoked.
         """
         asked = read(requester.payload, RevokeCert)
         reason = REASONS.get(asked.reason)

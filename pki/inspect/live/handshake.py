@@ -102,8 +102,10 @@ def connect(address: Address, timeout: float = HANDSHAKE_SECONDS) -> socket.sock
 
 
 def shake_hands(address: Address, hello: Hello, *, clock: Callable[[], float] = time.monotonic) -> Handshake:
-    """Connect, do the handshake, observe, and close. Raises:
-    Unreachable: there is no connection, or no answer in time. A server that refuses is a result, not an error.
+    """Connect, do the handshake, observe, and close.
+
+    Raises:
+        Unreachable: there is no connection, or no answer in time. A server that refuses is a result, not an error.
     """
     deadline = clock() + HANDSHAKE_SECONDS
     with connect(address) as connected:
