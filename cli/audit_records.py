@@ -1,4 +1,4 @@
-"""Administrative commands, recorded in the audit log of the home that they change."""
+"""Records administrative commands in the audit log of the home that they change."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sluice.gateway.audit_log import record_act
 
 
 def record(home: Home, kind: str, detail: Mapping[str, object]) -> None:
-    """Record that the user of this command did ``kind``: after it was done, and before anybody is told.
+    """Record that the user of this command did ``kind``: after the act, and before reporting it.
 
     Raises:
-        AuditLogError: it is not on record; the command ends with an error then, though the act was done.
+        AuditLogError: it could not be recorded; the command then ends with an error, though the act was done.
     """
     record_act(home, kind, operator(), detail)
 
 
 def recording(home: Home) -> Callable[[str, str, Mapping[str, str]], Awaitable[None]]:
-    """Records what a JobManager of ``home`` does for the owner of a job; raises as :func:`record` does."""
+    """A function that records acts of a JobManager of ``home`` for the owner of a job; raises like :func:`record`."""
 
     async def record_event(kind: str, principal: str, detail: Mapping[str, str]) -> None:
         await asyncio.to_thread(record_act, home, kind, principal, detail)
@@ -30,7 +30,7 @@ def recording(home: Home) -> Callable[[str, str, Mapping[str, str]], Awaitable[N
 
 
 def operator() -> str:
-    """Who runs this command, by the operating system's word; no principal of the gateway is called so."""
+    """The operating system's user of this command; no principal of the gateway has such a name."""
     try:
         name = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -9,7 +9,7 @@ import typer
 
 PROGRAM = "sluice"
 _VARIABLE = "_SLUICE_COMPLETE"
-"""As typer derives it from the program's name."""
+"""The variable's name, as typer derives it from the program's name."""
 
 
 class Shell(StrEnum):

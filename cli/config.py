@@ -1,7 +1,6 @@
 """The effective configuration: defaults, then ``sluice.toml``, then ``SLUICE__SECTION__KEY``, then flags.
 
-Unknown keys are errors that name the nearest known key. Each value remembers where it came from,
-so that ``sluice config show`` can tell.
+Unknown keys are errors that name the nearest known key. Each value has its origin, for ``sluice config show``.
 """
 
 from __future__ import annotations
@@ -93,22 +92,21 @@ class Configuration:
 
     @property
     def gateway_egress(self) -> EgressConfig:
-        """The way out of jobs as the gateway offers it: with the mode that holds at the level of isolation."""
+        """The gateway's settings of outgoing connections: with the mode for the level of isolation."""
         mode = EgressSetting(egress_mode(self.egress, self.isolation.level))
         return msgspec.structs.replace(self.egress, mode=mode)
 
     @property
     def runtime(self) -> RuntimeConfig:
-        """What JobManagers and TaskManagers are started with."""
+        """The settings of JobManagers and TaskManagers."""
         sections = {name: getattr(self, name) for name in RuntimeConfig.__struct_fields__ if name in SECTIONS}
         return RuntimeConfig(trust_domain=self.pki.trust_domain, **sections)
 
     def embedded(self) -> Configuration:
-        """As for a whole cluster of this machine, whose shuffles go through the service if nobody says otherwise.
+        """The configuration of a whole cluster on this machine.
 
-        Its gateway is the issuer of the tokens of jobs.
-
-        Elsewhere the service is used where it is configured: somebody has to start it.
+        It uses the shuffle service by default, and its gateway is the issuer of the tokens of jobs. Elsewhere the
+        service must be configured, because somebody has to start it.
         """
         known = self._as_issuer()
         if known.origins["shuffle.enabled"] != DEFAULT or known.ha.mode != "embedded":
@@ -118,7 +116,7 @@ class Configuration:
         return replace(known, shuffle=shuffle, origins={**known.origins, "shuffle.enabled": EMBEDDED})
 
     def _as_issuer(self) -> Configuration:
-        """The gateway is the issuer of tokens, where its address is known before it starts."""
+        """Make the gateway the issuer of tokens, if its address is known before it starts."""
         if self.origins["pki.token_issuer"] != DEFAULT or not (self.gateway.public_url or self.gateway.port):
             return self
         pki = msgspec.structs.replace(self.pki, token_issuer=self.gateway.origin)
@@ -154,7 +152,7 @@ def find_config_file(explicit: Path | None, home: Path) -> Path | None:
 def load(
     file: Path | None, *, environment: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None
 ) -> Configuration:
-    """Merge the layers; raises :class:`UsageError` naming the key and where it stands."""
+    """Merge the layers; raises :class:`UsageError` naming the key and its place."""
     merged: _Layer = {section: {} for section in SECTIONS}
     origins = {
         f"{section}.{name}": DEFAULT for section, struct in SECTIONS.items() for name in struct.__struct_fields__
@@ -179,7 +177,7 @@ def load(
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """What a check refuses is an error of the configuration."""
+    """Turn refusals of a check into errors of the configuration."""
     try:
         yield
     except SluiceError as error:

@@ -25,7 +25,7 @@ _REMEDIES = {
 
 
 def print_error(error: SluiceError, console: Console) -> None:
-    """Write ``error`` to ``console``; parts that there are none of are left out."""
+    """Write ``error`` to ``console``, without empty parts."""
     _line(console, f"error: {error.what}", style="red")
     for cause in causes(error):
         _line(console, f"  why:  {cause}")
@@ -34,21 +34,21 @@ def print_error(error: SluiceError, console: Console) -> None:
 
 
 def system_error(error: OSError) -> SluiceError:
-    """What the operating system refused, as an error of ours: with the file it concerns, and what usually helps."""
+    """Convert an error of the operating system: with the file it concerns, and the usual remedy."""
     about = f"{error.filename}: " if error.filename else ""
     remedy = _REMEDIES.get(error.errno or 0, "`sluice doctor` examines this machine")
     return SluiceError(f"{about}{error.strerror or str(error) or type(error).__name__}", remedy)
 
 
 def internal_error(error: Exception) -> SluiceError:
-    """A fault in Sluice itself, which is told as one."""
+    """The error for a fault in Sluice itself."""
     told = SluiceError("this is a fault in Sluice, not in what you did", "please report it, with the lines above")
     told.__cause__ = error
     return told
 
 
 def causes(error: BaseException) -> Iterator[str]:
-    """What led to ``error``, the nearest cause first, without what it says itself already."""
+    """The causes of ``error``, the nearest first, without repetitions of its own text."""
     told = str(error).lower()
     cause = error.__cause__
     for _ in range(MAX_CAUSES):

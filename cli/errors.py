@@ -32,7 +32,7 @@ EXIT_INTERRUPTED = 130
 
 
 class CommandError(SluiceError):
-    """A command failed for a reason that is not the client's."""
+    """A command failed for a reason other than the client's errors."""
 
     def __init__(self, what: str, remedy: str = "", *, exit_code: int = EXIT_INTERNAL) -> None:
         super().__init__(what, remedy)

@@ -1,4 +1,4 @@
-"""The options of commands that go through the gateway: which gateway, and with which credential."""
+"""The options of commands that use the gateway: its URL, its authority, and the credential."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """What the command line says about the gateway; the rest comes from the environment and the home."""
+    """The gateway options of the command line; defaults come from the environment and the home."""
 
     home: Path
     server: str | None
@@ -72,7 +72,7 @@ class GatewayOptions:
         return self.call(lambda client: client.get(path))
 
     def get_of_job(self, job_id: str, below: str = "") -> Any:  # noqa: ANN401
-        """GET the job whose id begins with ``job_id``, or what is ``below`` it."""
+        """GET the job whose id begins with ``job_id``, or the path ``below`` it."""
 
         async def call(client: GatewayClient) -> Any:  # noqa: ANN401
             return await client.get(f"/v1/jobs/{await whole_id(client, job_id)}{below}")

@@ -1,7 +1,4 @@
-"""Verbs that are imported when somebody asks for them.
-
-All verbs together take a second of processor time to import, and a command runs one of them.
-"""
+"""Imports verbs on demand. Importing all takes a second of processor time, and a command runs only one."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ class LazyCommands(MutableMapping[str, Any]):
             raise KeyError(name)
 
     def __contains__(self, name: object) -> bool:
-        """Without importing the verb."""
+        """Whether there is this verb, without importing it."""
         return name in self._places or name in self._loaded
 
     def __iter__(self) -> Iterator[str]:

@@ -49,11 +49,11 @@ VERBS = {
     "config": "sluice.cli.settings:app",
     "completion": "sluice.cli.completion:completion",
 }
-"""Where each verb is, in the order of the help."""
+"""The place of each verb, in the order of the help."""
 
 
 class _Verbs(TyperGroup):
-    """The verbs of the command, each imported when it is asked for."""
+    """The verbs of the command, imported on demand."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - those of TyperGroup
         super().__init__(**settings)
@@ -92,18 +92,18 @@ def _sluice(
 
 
 def main() -> None:
-    """Run the command; every error on purpose is told in three parts: what, why, what to do."""
+    """Run the command; prints every expected error in three parts: what, why, what to do."""
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-    except Exception as error:  # noqa: BLE001  the outermost place: a fault of ours must not look like an answer
+    except Exception as error:  # noqa: BLE001  the outermost place: a bug must not look like an answer
         sys.exit(_tell(error))
 
 
 def _tell(error: Exception) -> int:
     """Print what went wrong; returns the exit code."""
-    # What explains an error knows those of every client: a quarter of a second that only errors pay for.
+    # Late: explaining errors imports those of every client, which takes a quarter of a second.
     from sluice.cli.error_messages import internal_error, print_error, system_error
 
     console = Console(stderr=True)

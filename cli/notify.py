@@ -1,4 +1,4 @@
-"""``sluice notify``: try whether notifications arrive."""
+"""``sluice notify``: tests whether notifications arrive."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def send_test(
 
 
 async def _send(config: NotifyConfig, cluster: str, names: Sequence[str]) -> list[tuple[str, bool, str]]:
-    from sluice.runtime.notify import Message, Receiver, sender_of, trial  # an HTTP client, which --help does not need
+    from sluice.runtime.notify import Message, Receiver, sender_of, trial  # late: --help does not need an HTTP client
 
     now = utc_now().timestamp()
     message = Message(cluster, (trial(now),), now)

@@ -1,4 +1,4 @@
-"""Options that belong together: declared once, received by a command as one value."""
+"""Groups of options, declared once, which a command receives as one value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Command = Callable[..., None]
 def option_group(
     parameter: str, group: Callable[..., object], options: Mapping[str, tuple[Any, object]]
 ) -> Callable[[Command], Command]:
-    """A decorator that gives a command ``options`` on the command line in place of its ``parameter``.
+    """A decorator that replaces a command's ``parameter`` by ``options`` on the command line.
 
     Args:
         parameter: name of the command's parameter, which receives ``group(**values)``.

@@ -28,7 +28,7 @@ DEFAULT_HOME = Path(".sluice")
 
 def load_configuration(home: Path, file: Path | None, **flags: object) -> tuple[Home, Configuration]:
     """The home and the effective configuration for a verb; flags are ``section__key=value``."""
-    from sluice.cli.config import find_config_file, load  # every part's settings, which most verbs do not need
+    from sluice.cli.config import find_config_file, load  # late: it imports the settings of all parts
 
     located = Home.at(home)
     values = {name.replace("__", ".", 1): value for name, value in flags.items()}

@@ -13,27 +13,27 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 _T = TypeVar("_T")
 BAR_CHARACTERS = 28
 MAX_WORDS = 60
-"""Of what is being done right now; longer ones are cut, so that the bar stays on one line."""
+"""Most characters of the current step; longer text is cut, so that the bar stays on one line."""
 
 
 class Bar:
-    """One bar; without a terminal it shows nothing. May be used by several threads."""
+    """One bar; without a terminal it shows nothing. Thread-safe."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress, self._task = progress, task
         self._total = 0
 
     def expect(self, number: int) -> None:
-        """So many steps more are to be done."""
+        """Add to the number of steps."""
         self._total += number
         self._progress.update(self._task, total=self._total)
 
     def advance(self, words: str = "") -> None:
-        """One step is done; ``words`` say which."""
+        """Count a finished step, described by ``words``."""
         self._progress.update(self._task, advance=1, words=escape(words[:MAX_WORDS]))
 
     def show(self, done: int, total: int, words: str = "") -> None:
-        """So many steps of so many are done, whatever was said before."""
+        """Set the number of finished steps and the total."""
         self._total = total
         self._progress.update(self._task, completed=done, total=total, words=escape(words[:MAX_WORDS]))
 
@@ -55,7 +55,7 @@ def bar(what: str, console: Console | None = None) -> Iterator[Bar]:
 
 
 def with_bar(what: str, steps: Iterable[_T], number: int, console: Console | None = None) -> Iterator[_T]:
-    """The same ``steps``, counted by a bar."""
+    """Iterate over ``steps`` with a bar."""
     with bar(what, console) as shown:
         shown.expect(number)
         for step in steps:

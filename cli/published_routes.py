@@ -1,4 +1,4 @@
-"""What REST and the auth service share: REST's routes, and the address of the auth service."""
+"""Shared between REST and the auth service: REST's routes, and the address of the auth service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.gateway.authz.policy_file import policy_file
 
 
 def publish_routes(home: Home) -> None:
-    """Write REST's own list: nothing else is let through."""
+    """Write the list of REST's routes: the gateway refuses all others."""
     from sluice.gateway.service import route_file
     from sluice.runtime.rest_server import published_routes
 
@@ -32,5 +32,5 @@ def operations() -> frozenset[str]:
 
 
 def auth_addresses(configuration: Configuration) -> list[tuple[str, int]] | None:
-    """Where the auth services of other machines are; None: there is one on this machine, in the same home."""
+    """The addresses of auth services on other machines; None: it is on this machine, in the same home."""
     return configuration.gateway.auth_places or None

@@ -1,4 +1,4 @@
-"""One process of the cluster, served until a signal ends it: its log, its metrics, its traces."""
+"""Runs one process of the cluster until a signal ends it, with its log, metrics and traces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluice.pki import Role, SpiffeId
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Which process this is, for its log and its metrics; ``name`` as in its certificate: ``taskmanager/tm-1``."""
+    """The identification of a process for log and metrics; ``name`` as in its certificate: ``taskmanager/tm-1``."""
 
     home: Home
     name: str
@@ -32,7 +32,7 @@ def process_of(home: Home, configuration: Configuration, role: Role, name: str) 
 
 
 def serve(main: Coroutine[Any, Any, None], process: Process | None = None) -> None:
-    """Run ``main`` until it ends or SIGTERM/SIGINT cancels it; meanwhile ``process`` shows its metrics."""
+    """Run ``main`` until it ends or SIGTERM/SIGINT cancels it; serves the metrics of ``process`` meanwhile."""
     if process is None:
         configure_logging()
         asyncio.run(_until_signal(main))
@@ -44,7 +44,7 @@ def serve(main: Coroutine[Any, Any, None], process: Process | None = None) -> No
 async def _measured(main: Coroutine[Any, Any, None], process: Process) -> None:
     TRACING.start(process.tracing, process.name)
     try:
-        with contextlib.closing(main):  # one that never begins must not be told of at the end
+        with contextlib.closing(main):  # a coroutine that never starts must not cause a warning at the end
             async with serving(process.home, process.name):
                 await main
     finally:
@@ -60,7 +60,7 @@ async def _until_signal(main: Coroutine[Any, Any, None]) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await task
     finally:
-        # Closing the loop would bring back the default: a second signal ended what is over, as if it had been killed.
+        # Closing the loop would restore the default: a second signal would then end the process as if killed.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)

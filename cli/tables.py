@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 WIDTH_WITHOUT_TERMINAL = 10_000
-"""What a program or a file reads has no right margin."""
+"""Width for programs and files, which have no right margin."""
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:

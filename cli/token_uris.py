@@ -1,4 +1,4 @@
-"""PKCS#11 URIs on the command line: tokens in which keys are to be made."""
+"""PKCS#11 URIs on the command line: tokens for new keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sluice.pki.pkcs11 import TokenUri
 
 
 def key_argument(text: str) -> TokenUri:
-    """A token in which a key is to be made."""
+    """Parse the token for a new key."""
     try:
         uri = TokenUri.parse(text)
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""What the insider audit knows from outside: beside a home, beside containers, or nothing of a cluster elsewhere."""
+"""The insider audit's knowledge from outside: with access to a home, to containers, or to neither."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sluice.runtime.sandbox import IsolationLevel
 
 @dataclass(frozen=True)
 class ClusterAccess:
-    """Nothing is known: the cluster is elsewhere.
+    """No knowledge: the cluster is elsewhere.
 
     Attributes:
         homes: of the cluster, as the audit sees them; empty where it sees none.
-        sites: where canaries are put out.
-        shown: the home, as a job would name it; else empty.
+        sites: where to place canaries.
+        shown: a job's path of the home; else empty.
         bounds: what a job may use, by name.
-        enforced: whether jobs may connect to nobody outside but whom the policy allows.
+        enforced: whether jobs may only connect to outside hosts that the policy allows.
     """
 
     homes: tuple[Home, ...] = ()
@@ -31,7 +31,7 @@ class ClusterAccess:
     enforced: bool = False
 
     def targets(self, victim: str) -> tuple[Target, ...]:
-        """What a job must not reach."""
+        """The targets that a job must not reach."""
         del victim
         return ()
 
@@ -42,7 +42,7 @@ class HomeAccess(ClusterAccess):
 
     @classmethod
     def of(cls, home: Home, config: Path | None) -> HomeAccess:
-        """With the bounds of its configuration."""
+        """The access to ``home``, with the bounds of its configuration."""
         runtime = load_configuration(home.root, config)[1].runtime
         isolation = runtime.isolation
         bounds = {"max_slots_per_user": runtime.limits.max_slots_per_user}
@@ -52,22 +52,22 @@ class HomeAccess(ClusterAccess):
         return cls((home,), HERE, str(home.root), bounds, enforced=enforced)
 
     def targets(self, victim: str) -> tuple[Target, ...]:
-        """What is in the home and on the machine."""
+        """The targets in the home and on the machine."""
         return targets_of(self.homes[0], victim)
 
 
 @dataclass(frozen=True)
 class ContainerAccess(ClusterAccess):
-    """The cluster runs in containers of this machine, and the audit as root."""
+    """The cluster runs in containers of this machine, and the audit runs as root."""
 
     containers: tuple[Container, ...] = ()
 
     @classmethod
     def of(cls, directory: Path, project: str) -> ContainerAccess:
-        """The containers of a compose project.
+        """The access to the containers of a compose project.
 
         Raises:
-            AuditError: none runs, or docker cannot be asked.
+            AuditError: none runs, or docker does not answer.
         """
         containers = containers_of(directory, project)
         runners = runners_of(containers)
@@ -76,5 +76,5 @@ class ContainerAccess(ClusterAccess):
         return cls(homes, sites, runners[0].home if runners else "", {}, containers=containers)
 
     def targets(self, victim: str) -> tuple[Target, ...]:
-        """What is in the TaskManagers' containers, and what others listen on."""
+        """The targets in the TaskManagers' containers, and the listeners of others."""
         return container_targets(self.containers, victim)

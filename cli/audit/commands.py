@@ -57,7 +57,7 @@ from sluice.pki.x509 import AuthorityKind
 
 INSIDER_PANEL = "Audit from inside"
 TOKEN_LIFETIME = dt.timedelta(minutes=10)
-"""Of the token with which the audit tries what a viewer may not do."""
+"""Lifetime of the viewer's token with which the audit tries forbidden operations."""
 
 
 def audit(
@@ -196,7 +196,7 @@ def _examine(
 
 
 def examine_shown(name: str, subjects: Sequence[Subject]) -> Report:
-    """Examine ``subjects`` under a bar that counts the checks."""
+    """Examine ``subjects`` with a progress bar."""
     with bar("checks") as shown:
         shown.expect(len(applicable(subjects)))
         return examine(name, subjects, progress=lambda result: shown.advance(f"{result.listener}: {result.check}"))
@@ -204,7 +204,7 @@ def examine_shown(name: str, subjects: Sequence[Subject]) -> Report:
 
 @contextlib.contextmanager
 def subjects_of(where: str, options: Options) -> Iterator[list[Subject]]:
-    """What to examine at a home, at the URL of an edge, or by a target file."""
+    """The subjects of a home, of the URL of an edge, or of a target file."""
     url = urlsplit(where)
     if url.scheme in {"http", "https"}:
         try:
@@ -243,14 +243,14 @@ def _edge_at(url: SplitResult, options: Options) -> Subject:
 def home_subjects(
     home: Path, config: Path | None, options: Options, *, with_identities: bool, intrusive: bool = False
 ) -> Iterator[list[Subject]]:
-    """Everything that listens for the cluster in ``home``, and the home itself.
+    """All listeners of the cluster in ``home``, and the home itself.
 
     Args:
         home: of a cluster that is up.
-        config: its configuration file, if it is not where it is looked for.
-        options: how patient, and how strict.
+        config: its configuration file, if it is not at the default place.
+        options: time limits and strictness.
         with_identities: whether the home's authorities certify identities for the audit.
-        intrusive: whether the auth service may be taken away for some seconds.
+        intrusive: whether the auth service may be paused for some seconds.
     """
     located, configuration = load_configuration(home, config)
     found = find(located, speaks_tls)
@@ -261,7 +261,7 @@ def home_subjects(
     files = Listener(name="home", kind=Kind.HOME, path=str(located.root))
     with edge_access(located, with_token=with_identities) as edge:
         if intrusive and (auth := process_id(located, "auth")) is not None:
-            edge = replace(edge, without_auth=partial(paused, auth))  # noqa: PLW2901  the same, and more
+            edge = replace(edge, without_auth=partial(paused, auth))  # noqa: PLW2901  the same with additions
         subjects = [
             Subject(listener, options, identities, edge, anchors=anchors_of(located, listener))
             for listener in found.listeners
@@ -271,9 +271,9 @@ def home_subjects(
 
 
 def shown_by_name(listeners: Sequence[Listener], config: GatewayConfig) -> Iterator[Listener]:
-    """The gateway as browsers see it that ask for its name, when it has a certificate of another authority.
+    """The gateway for browsers that ask for its name, when it has a certificate of another authority.
 
-    That authority follows its own rules: neither a SPIFFE ID nor a lifetime of days can be expected of it.
+    That authority has its own rules: its certificate has no SPIFFE ID, and no lifetime of days.
     """
     for each in listeners:
         if config.has_named_certificate and each.channel is Channel.EDGE:
@@ -288,7 +288,7 @@ def shown_by_name(listeners: Sequence[Listener], config: GatewayConfig) -> Itera
 
 
 def anchors_of(home: Home, listener: Listener) -> tuple[x509.Certificate, ...]:
-    """Who may vouch for ``listener``: the authority of its side, of which the home has the certificate."""
+    """The authorities that may verify ``listener``: that of its side, whose certificate the home has."""
     kind = AuthorityKind.EDGE if listener.channel is Channel.EDGE else AuthorityKind.INTERNAL
     try:
         return TrustStore(home.pki).anchors(kind)
@@ -298,7 +298,7 @@ def anchors_of(home: Home, listener: Listener) -> tuple[x509.Certificate, ...]:
 
 @contextlib.contextmanager
 def edge_access(home: Home, *, with_token: bool) -> Iterator[EdgeAccess]:
-    """The published operations, and a viewer's token that is revoked again afterwards."""
+    """The published operations, and a viewer's token that is revoked afterwards."""
     from sluice.cli.published_routes import effective_policy
     from sluice.gateway import AccessRole
     from sluice.gateway.credentials import TokenStore
@@ -313,7 +313,7 @@ def edge_access(home: Home, *, with_token: bool) -> Iterator[EdgeAccess]:
     beyond = policy.operations - policy.role_grants().get(AccessRole.VIEWER, frozenset())
     try:
         record, token = store.create("audit", AccessRole.VIEWER, TOKEN_LIFETIME)
-    except StoreError:  # what is wrong with the store is a finding about the home
+    except StoreError:  # problems of the store are findings about the home
         yield edge
         return
     try:
@@ -331,7 +331,7 @@ def _apply(baseline: Path, report: Report) -> Report:
 
 
 def write_report(report: Report, format_: Format, output: Path | None) -> None:
-    """To ``output``, or to the screen."""
+    """Write the report to ``output``, or to the screen."""
     if output is not None:
         if not output.parent.is_dir():
             raise UsageError(f"there is no directory {output.parent}", "create it, or choose another --output")
@@ -344,7 +344,7 @@ def write_report(report: Report, format_: Format, output: Path | None) -> None:
 
 
 def print_checks(checks: Sequence[Check] = CHECKS) -> None:
-    """The catalogue, for people."""
+    """Print the catalogue."""
     rows = [
         (each.id, each.severity, each.title, ", ".join(sorted(each.kinds)), "; ".join(each.references))
         for each in checks

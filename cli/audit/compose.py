@@ -33,7 +33,7 @@ from sluice.pki.x509 import AuthorityKind
 
 @dataclass(frozen=True, slots=True)
 class _Trust:
-    """Who may vouch for listeners, as far as some container has the authorities' certificates."""
+    """The authorities that may verify listeners, from containers that have their certificates."""
 
     internal: tuple[x509.Certificate, ...] = ()
     edge: tuple[x509.Certificate, ...] = ()
@@ -46,10 +46,10 @@ class _Trust:
 def examine_project(directory: Path, project: str, options: Options) -> Report:
     """Examine all containers of the project that was started from ``directory``.
 
-    No identities are certified: a container's authorities are its own.
+    It certifies no identities, because a container's authorities belong to the container.
 
     Raises:
-        AuditError: there are none, or this process may not look into them.
+        AuditError: there are none, or this process may not access them.
     """
     containers = containers_of(directory, project)
     trust = _trust_of(containers)

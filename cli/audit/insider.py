@@ -32,9 +32,9 @@ from sluice.client import (
 from sluice.core import Home, StoreError
 
 MAX_OUTPUT_CHARACTERS = 16 << 20
-"""Of the hostile job's output that are read."""
+"""Most bytes of the hostile job's output that are read."""
 VICTIM_SECONDS = 180.0
-"""How long the other job has to start."""
+"""How long the other job may take to start."""
 VICTIM_TOKEN_LIFETIME = dt.timedelta(hours=1)
 CANCEL_SECONDS = 30.0
 VICTIM = "insider-victim"
@@ -44,12 +44,12 @@ _STAYS = "the victim stays"
 
 @dataclass(frozen=True, slots=True)
 class InsiderOptions:
-    """How the cluster is examined from inside.
+    """Options of the examination from inside.
 
     Attributes:
         limit: how long the hostile job may take, in seconds.
         victim: whether another job runs meanwhile.
-        config: configuration of the local cluster, if it is not where it is looked for.
+        config: configuration of the local cluster, if it is not at the default place.
         compose: directory of the compose file whose containers the cluster runs in.
         project: of these containers, when several run from there.
     """
@@ -63,17 +63,17 @@ class InsiderOptions:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What was found, and why the job did not come to its end; empty when it did."""
+    """The report, and why the job did not finish; empty when it did."""
 
     report: Report
     cut_short: str = ""
 
 
 def examine_inside(gateway: GatewayOptions, options: InsiderOptions) -> Inside:
-    """Submit, wait, read, judge.
+    """Submit the job, wait for it, and judge its results.
 
     Raises:
-        ClientError: the gateway is not to be had, or refuses the job.
+        ClientError: the gateway cannot be reached, or refuses the job.
         AuditError: there are no such containers.
     """
     return asyncio.run(_examine(gateway, options))
@@ -81,7 +81,7 @@ def examine_inside(gateway: GatewayOptions, options: InsiderOptions) -> Inside:
 
 @dataclass(frozen=True, slots=True)
 class _Victim:
-    """The other job, and the client of the user whose it is; without an id there is none."""
+    """The other job, and its user's client; without an id there is no other job."""
 
     id: str
     client: GatewayClient
@@ -131,7 +131,7 @@ async def _examine(gateway: GatewayOptions, options: InsiderOptions) -> Inside:
 
 @contextlib.contextmanager
 def _outlets(nonce: str, access: ClusterAccess) -> Iterator[Outlets]:
-    """Sockets outside that jobs must not reach; none where jobs may, or are on another machine."""
+    """Outlets outside that jobs must not reach; none where jobs may connect out, or run on another machine."""
     if not access.enforced:
         yield Outlets(nonce)
         return
@@ -146,7 +146,7 @@ def _cluster_access(home: Home | None, options: InsiderOptions) -> ClusterAccess
 
 
 def _local_home(gateway: GatewayOptions) -> Home | None:
-    """The home, when the cluster that is examined runs in it: then targets are known from outside."""
+    """The home, if the examined cluster runs in it: then targets are known from outside."""
     if gateway.server is not None or announced_url(gateway.located_home) is None:
         return None
     return gateway.located_home
@@ -163,7 +163,7 @@ async def _submit(client: GatewayClient, files: Packed) -> str:
 async def _another_job(
     access: GatewayAccess, home: Home | None, files: Packed, *, wanted: bool
 ) -> AsyncIterator[_Victim]:
-    """Another job, of another user where this process may make one."""
+    """Start another job, of another user if this process may create one."""
     with _another_user(access, home if wanted else None) as other:
         async with gateway_client(other) as client:
             if not wanted:
@@ -182,7 +182,7 @@ async def _another_job(
 
 @contextlib.contextmanager
 def _another_user(access: GatewayAccess, home: Home | None) -> Iterator[GatewayAccess]:
-    """The access of a user who is made for this; the same user where that cannot be."""
+    """The access of a user created for this; the same user if that is not possible."""
     from sluice.gateway import AccessRole
     from sluice.gateway.credentials import TokenStore
 
@@ -202,7 +202,7 @@ def _another_user(access: GatewayAccess, home: Home | None) -> Iterator[GatewayA
 
 
 async def _stays(client: GatewayClient, job_id: str) -> None:
-    """Wait until the victim has an executor with a Python worker; one that does not get that far is no obstacle."""
+    """Wait until the victim has an executor with a Python worker; the audit goes on without if it takes too long."""
     deadline = time.monotonic() + VICTIM_SECONDS
     while time.monotonic() < deadline:
         job = await client.get(f"/v1/jobs/{job_id}")
@@ -212,7 +212,7 @@ async def _stays(client: GatewayClient, job_id: str) -> None:
 
 
 async def _follow(client: GatewayClient, job_id: str, limit: float) -> tuple[dict[str, Any], str]:
-    """The job as it ended, or was cancelled after ``limit`` seconds, and its output."""
+    """Follow the job to its end, or cancel it after ``limit`` seconds; returns its state and output."""
     job = await _until_ended(client, job_id, limit)
     if job["state"] not in TERMINAL:
         await client.patch(f"/v1/jobs/{job_id}", mode="cancel")
@@ -230,7 +230,7 @@ async def _until_ended(client: GatewayClient, job_id: str, seconds: float) -> di
 
 
 async def _output(client: GatewayClient, job_id: str) -> str:
-    """What the job wrote to standard output, from its beginning, bounded; empty when there is none yet."""
+    """The beginning of the job's standard output, bounded; empty when there is none yet."""
     pieces: list[str] = []
     length = 0
     with contextlib.suppress(ClientError):

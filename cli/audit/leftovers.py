@@ -1,4 +1,4 @@
-"""Looks from outside at what the insider audit's job has left: through the gateway, and in the home."""
+"""Examines from outside what the insider audit's job left: through the gateway, and in the home."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sluice.client import TERMINAL, ClientError, GatewayClient, JobLog
 from sluice.core import Home
 
 READ_SECONDS = 20.0
-"""How long the gateway has for one log or document of the job."""
+"""How long the gateway may take for one log or document of the job."""
 REMOVAL_SECONDS = 20.0
-"""How long the cluster has to remove what an ended job has left."""
+"""How long the cluster may take to remove the files of an ended job."""
 MAX_LOGS = 16
 MAX_LOG_CHARACTERS = 4 << 20
 MAX_WALKED = 20_000
@@ -29,7 +29,7 @@ MAX_WALKED = 20_000
 async def leftovers_of(
     client: GatewayClient, job_id: str, homes: Sequence[Home], nonce: str, put_out: Canaries
 ) -> Seen:
-    """Read everything that the cluster tells of the job, and look for what is left of it."""
+    """Read all logs and documents of the job, and search for its leftovers."""
     names, leaked, hung = await _read_all(client, job_id, put_out.content)
     left = await _until_empty(lambda: [path for home in homes for path in _left(home, job_id)]) if homes else None
     running = await _until_empty(lambda: _running(nonce)) if homes else None
@@ -44,7 +44,7 @@ async def leftovers_of(
 
 
 async def losses_of(client: GatewayClient, victim: str) -> tuple[str, ...] | None:
-    """What the other job, which asked for no more, has lost of its own; None when it has ended, or cannot be seen."""
+    """The losses of the other job, which requested no more; None when it has ended, or is not visible."""
     try:
         job = await client.get(f"/v1/jobs/{victim}")
     except ClientError:
@@ -58,7 +58,7 @@ async def losses_of(client: GatewayClient, victim: str) -> tuple[str, ...] | Non
 async def _read_all(
     client: GatewayClient, job_id: str, content: str
 ) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
-    """Names of what was read; those with the canary's content; those that were not answered in time."""
+    """The names of what was read; of those with the canary's content; and of those without an answer in time."""
     names = ["the job", "its connections", "its logs"]
     texts: dict[str, str | None] = {}
     for name, below in zip(names, ("", "/connections", "/logs"), strict=True):
@@ -72,7 +72,7 @@ async def _read_all(
 
 
 async def _in_time(reading: Coroutine[Any, Any, str]) -> str | None:
-    """What was read; empty when it was refused, None when there was no answer in time."""
+    """The content; empty when it was refused, None without an answer in time."""
     try:
         async with asyncio.timeout(READ_SECONDS):
             return await reading
@@ -105,7 +105,7 @@ async def _until_empty(probe: Callable[[], list[str]]) -> list[str]:
 
 
 def _left(home: Home, job_id: str) -> list[str]:
-    """What the job's attempts named ``insider-…`` below the directories of the job."""
+    """Files ``insider-…`` of the job's attempts below the directories of the job."""
     return [str(path) for root in _of_job(home, job_id) for path in _walk(root) if path.name.startswith("insider-")][:8]
 
 
@@ -115,7 +115,7 @@ def _of_job(home: Home, job_id: str) -> Iterator[Path]:
 
 
 def _walk(root: Path) -> Iterator[Path]:
-    """Everything below ``root`` down to what the attempts have left, without following links."""
+    """All paths below ``root`` down to the attempts' files, without following links."""
     walked = 0
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
@@ -127,7 +127,7 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def _running(nonce: str) -> list[str]:
-    """Places of which the process that was to stay still runs."""
+    """The places whose leftover process still runs."""
     start = f"sluice-insider-left-{nonce}-"
     found = []
     for process in psutil.process_iter():

@@ -1,4 +1,4 @@
-"""The summary of the last audit that the dashboard shows, in the home that was examined."""
+"""Keeps the summary of the last audit in the examined home, for the dashboard."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sluice.runtime.rest import AuditSummary, Examined, summary_file
 
 
 def keep_summary(home: Home, report: Report) -> None:
-    """Write the summary of ``report`` beside the cluster that it is about."""
+    """Write the summary of ``report`` into the home of its cluster."""
     path = summary_file(home)
     make_private_directory(path.parent)
     write_secret(path, msgspec.json.encode(summary_of(report)))
 
 
 def summary_of(report: Report) -> AuditSummary:
-    """``report`` in a few words: what each listener negotiates, and how many findings there are."""
+    """The summary of ``report``: what each listener negotiates, and the number of findings."""
     findings = report.findings()
     by_listener = Counter(result.listener for result in findings)
     return AuditSummary(

@@ -1,7 +1,7 @@
 """The archive in a backup: a POSIX tar stream of regular files, with a manifest at its end.
 
-Written and read by code of our own, which knows nothing but regular files: there are no links, devices, directories or
-extensions to be careful with. ``tar`` reads it too.
+Our own code writes and reads it, and supports only regular files: no links, devices, directories or extensions that
+could be dangerous. ``tar`` reads it too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """A small file that has been read."""
+    """The content of a small file."""
 
     path: str
     data: bytes
@@ -45,7 +45,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """A file that does not change any more, but may be compressed meanwhile and then have ``.gz`` after its name."""
+    """A file that no longer changes, but may be compressed meanwhile and then has the suffix ``.gz``."""
 
     path: str
     place: Path
@@ -55,9 +55,9 @@ Content = InMemory | Opened | OnDisk
 
 
 class ArchiveStream:
-    """An archive of ``contents`` to be read; ``finish`` makes the manifest of what has been read.
+    """A readable archive of ``contents``; ``finish`` makes the manifest of what was read.
 
-    ``failure`` is what kept it from being read to its end.
+    ``failure`` is the error that stopped it.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ def _open(content: OnDisk) -> tuple[str, int]:
             continue
         except OSError as error:
             raise BackupFailed(f"cannot read {content.place}: {error.strerror}") from error
-    raise BackupFailed(f"{content.place} has gone while the home was read", "try again")
+    raise BackupFailed(f"{content.place} disappeared while the home was read", "try again")
 
 
 def _read_opened(descriptor: int, size: int) -> Iterator[bytes]:
@@ -153,7 +153,7 @@ def _header(path: str, size: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A member that is being read; its content is what ``chunks`` gives."""
+    """A member that is being read; ``chunks`` gives its content."""
 
     path: str
     size: int
@@ -161,9 +161,9 @@ class Entry:
 
 
 class ArchiveReader:
-    """Reads an archive whose bytes nobody vouches for yet: it may be forged, and is believed nothing.
+    """Reads an archive that is not verified yet and may be forged.
 
-    After the last entry :attr:`manifest` is there, and vouches for exactly the members that were read.
+    After the last entry, :attr:`manifest` is set, and lists exactly the members that were read.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -171,7 +171,7 @@ class ArchiveReader:
         self.manifest: Manifest | None = None
 
     def entries(self) -> Iterator[Entry]:
-        """Each member, whose chunks must be taken before the next; raises :class:`BackupDamaged`."""
+        """Each member; read its chunks before the next one. Raises :class:`BackupDamaged`."""
         members: list[Member] = []
         seen: set[str] = set()
         while (header := self._exactly(BLOCK)) != _END:

@@ -1,4 +1,4 @@
-"""Whether what came out of a backup holds: authorities with their keys, the ledger's chain, the audit log."""
+"""Checks extracted backups: authorities with their keys, the ledger's chain, the audit log."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sluice.pki.x509 import AuthorityKind
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found good: how far the ledger and the audit log go; None where there is none."""
+    """The verified states of ledger and audit log; None where there is none."""
 
     ledger: ChainState | None
     audit: Verified | None
 
 
 def check_home(home: Home, progress: Callable[[int, int], None] | None = None) -> Checked:
-    """Check a home that came out of a backup; raises :class:`BackupDamaged` naming the first thing that is not good."""
+    """Check a home extracted from a backup; raises :class:`BackupDamaged` with the first problem."""
     try:
         authorities = AuthorityStore(home.pki)
         for kind in AuthorityKind:
@@ -45,7 +45,7 @@ def check_home(home: Home, progress: Callable[[int, int], None] | None = None) -
 
 
 def check_logs(home: Home, progress: Callable[[int, int], None] | None = None) -> Checked:
-    """The ledger and the audit log alone; raises :class:`BackupDamaged`."""
+    """Check only the ledger and the audit log; raises :class:`BackupDamaged`."""
     try:
         ledger, log = ledger_path(home.pki), audit_directory(home)
         return Checked(

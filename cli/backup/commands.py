@@ -58,7 +58,7 @@ def key(
     output: Annotated[Path, typer.Option("--output", "-o", help="File for the identity (mode 0600).")],
     as_json: JsonOption = False,
 ) -> None:
-    """Create a key pair: who has only the recipient can make backups and open none."""
+    """Create a key pair: with only the recipient, backups can be made but not opened."""
     if output.exists():
         raise CommandError(f"there is a file {output}", "keys are never overwritten", exit_code=EXIT_NO)
     text, recipient = new_identity()
@@ -170,19 +170,19 @@ def restore(
         bool,
         typer.Option(
             "--accept-lost-revocations",
-            help="Restore although what was revoked after the backup may count again; the command says what.",
+            help="Restore although later revocations may be lost; the command says which.",
         ),
     ] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Put it into the place of a home, which is kept beside it.")
+        bool, typer.Option("--replace", help="Replace an existing home, which is kept beside it.")
     ] = False,
     sha256: Sha256Option = "",
     as_json: JsonOption = False,
 ) -> None:
     """Restore a backup into an empty or absent home. Everything is restored, or nothing is changed.
 
-    Certificates, sessions, access tokens and join tokens of before are good for nothing more than connections until
-    they expire: the processes of this machine get new certificates with `sluice up`, those of others join again.
+    Earlier sessions, access tokens and join tokens are invalid. Earlier certificates are accepted until they expire,
+    but not renewed: the processes of this machine get new certificates with `sluice up`, those of others join again.
     """
     wish = Wish(tuple(revocations or ()), accept_lost_revocations, replace, sha256)
 

@@ -1,4 +1,4 @@
-"""What of a home belongs into a backup, and what is made anew when the home is restored."""
+"""Which files of a home belong into a backup, and which are created again after a restore."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INCLUDED = (
     r"ha/(pointers|storage)/NAME(/NAME)*",
     r"secret-keys/[0-9a-f]{16}\.key",
 )
-"""Files of a home that are restored as they were."""
+"""Files of a home that are restored unchanged."""
 
 MADE_ANEW = (
     r"pki/identities/.*",
@@ -46,7 +46,7 @@ MADE_ANEW = (
     r"(checkpoints|savepoints)/.*",
     r"token(\.gateway)?",
 )
-"""Files of a home that are not in a backup: of running processes, for one cluster's life, or somebody's own."""
+"""Files of a home that are not in a backup: of running processes, temporary, or the user's own."""
 
 
 def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
@@ -62,12 +62,12 @@ def is_included(path: str) -> bool:
 
 
 def is_known(path: str) -> bool:
-    """Whether anybody has thought about whether this file belongs into a backup."""
+    """Whether a rule says if this file belongs into a backup."""
     return is_included(path) or _MADE_ANEW.fullmatch(path) is not None
 
 
 def check_path(path: str) -> str:
-    """``path`` when a backup may have a file there; raises :class:`BackupDamaged` for every other place."""
+    """Return ``path`` if a backup may have a file there; else raise :class:`BackupDamaged`."""
     if not is_included(path):
         raise BackupDamaged(f"the backup has a file {path[:200]!r}, which is not part of a home", "it is not restored")
     return path

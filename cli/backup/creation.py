@@ -32,7 +32,7 @@ ALWAYS_LEFT_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A backup that was written; ``sha256`` is of the file."""
+    """The result: a written backup; ``sha256`` is of the file."""
 
     manifest: Manifest
     sha256: str
@@ -45,7 +45,7 @@ def new_backup_id() -> str:
 
 
 def left_out(home: Home, configuration: Configuration, config_file: Path | None) -> tuple[str, ...]:
-    """What belongs to the cluster of ``home`` and is not in its backup."""
+    """Descriptions of what belongs to the cluster of ``home`` but is not in its backup."""
     found = list(ALWAYS_LEFT_OUT)
     ha = configuration.ha
     if ha.mode == "zookeeper":
@@ -109,7 +109,7 @@ def create(
             f"cannot write {target}: {error.strerror}", "check the directory and its permissions"
         ) from error
     try:
-        created = clock()  # before anything is read: whatever happens later may be missing
+        created = clock()  # before reading: later changes may be missing
         with os.fdopen(descriptor, "wb") as file, home_files(home) as contents:
             if not contents:
                 raise BackupFailed(
@@ -146,7 +146,7 @@ def create(
 
 
 def _appear(temporary: Path, target: Path) -> None:
-    """Under its name, which nobody else has taken meanwhile."""
+    """Give the file its name, unless another file has it."""
     try:
         os.link(temporary, target)
     except FileExistsError:

@@ -1,7 +1,7 @@
 """Encryption of backups: age files (age-encryption.org/v1), which the programs age and rage open too.
 
 With a passphrase the file begins with a small age file in ASCII armour: the identity that opens the rest, encrypted
-with the passphrase. So everything is encrypted as a stream, whose order and end are authenticated, whatever the key.
+with the passphrase. So with every kind of key, the content is encrypted as a stream with authenticated order and end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_RECIPIENTS = 32
 
 
 class Source(Protocol):
-    """What is encrypted; ``failure`` is why it could not be read to its end."""
+    """A readable source; ``failure`` is the error that stopped it."""
 
     failure: Exception | None
 
@@ -40,7 +40,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What opens a backup: a passphrase, or the identities in a file of ``age-keygen`` or ``sluice backup key``."""
+    """The keys of a backup: a passphrase, or the identities in a file of ``age-keygen`` or ``sluice backup key``."""
 
     passphrase: str = ""
     identities: tuple[pyrage.x25519.Identity, ...] = ()
@@ -50,7 +50,7 @@ class Keys:
 
 
 def new_identity() -> tuple[str, str]:
-    """A key pair: the text of an identity file, and the recipient."""
+    """Make a key pair; returns the text of an identity file, and the recipient."""
     identity = pyrage.x25519.Identity.generate()
     recipient = str(identity.to_public())
     return f"# public key: {recipient}\n{identity}\n", recipient
@@ -74,7 +74,7 @@ def read_identities(path: Path) -> tuple[pyrage.x25519.Identity, ...]:
 
 
 def read_recipients(texts: Sequence[str]) -> list[pyrage.x25519.Recipient]:
-    """Recipients as they are on the command line; raises ``UsageError``."""
+    """Parse recipients of the command line; raises ``UsageError``."""
     if len(texts) > MAX_RECIPIENTS:
         raise UsageError(f"{len(texts)} recipients are more than {MAX_RECIPIENTS}")
     found = []
@@ -89,7 +89,7 @@ def read_recipients(texts: Sequence[str]) -> list[pyrage.x25519.Recipient]:
 
 
 class HashingWriter:
-    """Counts and hashes what goes into a file."""
+    """Counts and hashes the data written to a file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -138,7 +138,7 @@ def encrypt(
 
 
 def _as_file(stream: object) -> BufferedIOBase:
-    """pyrage asks for no more than ``read``, or ``write`` and ``flush``."""
+    """Adapt the type: pyrage needs only ``read``, or ``write`` and ``flush``."""
     return cast("BufferedIOBase", stream)
 
 
@@ -158,9 +158,9 @@ class _HashingReader:
 
 @contextlib.contextmanager
 def decrypted(path: Path, keys: Keys, *, sha256: str = "") -> Iterator[BinaryIO]:
-    """What is in a backup, for a reader that may not act on it before the block has ended without an error.
+    """The decrypted content of a backup, which is verified only when the block ends without an error.
 
-    Raises :class:`BackupDamaged`: it does not open with these keys, was changed, or is not whole.
+    Raises :class:`BackupDamaged`: it does not open with these keys, was changed, or is incomplete.
     """
     try:
         file = path.open("rb")
@@ -175,11 +175,11 @@ def decrypted(path: Path, keys: Keys, *, sha256: str = "") -> Iterator[BinaryIO]
             decryption.start()
             try:
                 yield plain
-                # Whatever is left: the end of the file vouches for what came before.
+                # Read the rest: only the end of the file authenticates all before it.
                 while plain.read(1 << 20):
                     pass
             except BaseException:
-                plain.close()  # wakes the thread up
+                plain.close()  # wakes up the thread
                 decryption.join()
                 if decryption.failed_itself:
                     raise _damaged(path, decryption.error) from decryption.error
@@ -202,7 +202,7 @@ class _Decryption(threading.Thread):
 
     @property
     def failed_itself(self) -> bool:
-        """Whether it failed, and not its reader."""
+        """Whether decryption failed, not its reader."""
         return self.error is not None and not self._broken
 
     def write(self, data: bytes) -> int:
@@ -216,19 +216,19 @@ class _Decryption(threading.Thread):
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: there is no buffer."""
 
     def run(self) -> None:
         try:
             pyrage.decrypt_io(_as_file(self._source), _as_file(self), list(self._identities))
-        except Exception as error:  # noqa: BLE001  whatever it was, its reader is told
+        except Exception as error:  # noqa: BLE001  the reader gets every error
             self.error = error
         finally:
             os.close(self._descriptor)
 
 
 def _unlock(file: BinaryIO, path: Path, keys: Keys) -> tuple[bytes, Sequence[pyrage.x25519.Identity]]:
-    """What is before the encrypted part, which is then next, and what opens it."""
+    """Read the header before the encrypted part; returns the key that opens it."""
     begin = file.read(MAX_KEY_BLOCK_BYTES)
     if not begin.startswith(ARMOUR):
         file.seek(0)
@@ -254,4 +254,4 @@ def _unlock(file: BinaryIO, path: Path, keys: Keys) -> tuple[bytes, Sequence[pyr
 def _damaged(path: Path, error: Exception | None) -> BackupDamaged:
     if isinstance(error, pyrage.DecryptError):
         return BackupDamaged(f"{path} does not open: {error}", "is this the identity that it was made for?")
-    return BackupDamaged(f"{path} was changed, or is not whole: {error}", "use another copy of it")
+    return BackupDamaged(f"{path} was changed, or is incomplete: {error}", "use another copy of it")

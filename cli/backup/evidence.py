@@ -1,8 +1,7 @@
-"""What was revoked after a backup was made, as far as copies of it survive outside of the lost home.
+"""Finds revocations made after a backup, in copies that survive outside of the lost home.
 
-A restored home must not take back a revocation. Lists of an authority prove themselves by their signature. Records of a
-home (``revoked.json``, ``revocations.jsonl``) do not: so they are only ever added to what is revoked, and say nothing
-about which lists there were.
+A restored home must not undo a revocation. CRLs are verified by their signature. Records of a home (``revoked.json``,
+``revocations.jsonl``) are unsigned: they can only add revocations, and prove nothing about which CRLs existed.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from sluice.pki.revocation import (
 from sluice.pki.x509 import ISSUING, AuthorityKind, key_id
 
 MAX_SOURCES = 100_000
-"""Files that are looked at."""
+"""Most files that are read."""
 MAX_RECORD_BYTES = 64 << 20
 MAX_SERIAL_BITS = 160
 EXPIRED_TOO = dt.timedelta(days=36_500)
-"""A list of a lost home may have expired: what it revokes is revoked."""
+"""A CRL of a lost home may have expired: its revocations still count."""
 GATEWAY = "gateway"
 
 _CRL, _RECORD, _GATEWAY = "crl.pem", "revoked.json", "revocations.jsonl"
@@ -55,15 +54,15 @@ class _Record(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Evidence:
-    """What the sources say.
+    """The revocations that the sources prove.
 
     Attributes:
         revoked: by the key identifier of the authority.
-        numbers: the highest number of a list seen, by the same.
+        numbers: the highest CRL number seen, by the same key.
         gateway: files of the gateway's revocations.
-        gateway_known: whether these are known: a home without such a file has none.
-        foreign: authorities of lists that the backup does not have: it is older than they are.
-        problems: what could not be used, and why.
+        gateway_known: whether they are known: a home without such a file has no revocations.
+        foreign: authorities of CRLs that are not in the backup, because they are newer.
+        problems: unusable sources, and why.
     """
 
     revoked: dict[str, dict[int, Revocation]] = field(default_factory=dict)
@@ -74,7 +73,7 @@ class Evidence:
     problems: list[str] = field(default_factory=list)
 
     def note(self, key: str, number: int, entries: Iterable[Revocation]) -> None:
-        """Take in one list or record."""
+        """Add one CRL or record."""
         self.numbers[key] = max(number, self.numbers.get(key, 0))
         known = self.revoked.setdefault(key, {})
         for entry in entries:
@@ -86,9 +85,9 @@ class Evidence:
 def gather(home: Home, sources: Sequence[Path], now: dt.datetime) -> Evidence:
     """Look for revocations in ``sources``: files, identity directories, homes, or directories of these.
 
-    ``home`` is what came out of the backup; its authorities decide which lists count.
+    ``home`` is the extracted backup; its authorities decide which CRLs are valid.
 
-    Raises :class:`RestoreRefused`: a source is not there, or holds nothing of the kind.
+    Raises :class:`RestoreRefused`: a source does not exist, or holds no revocations.
     """
     anchors = _anchors(home)
     own = _issuers(home) | {each.subject for each in anchors}
@@ -132,7 +131,7 @@ def _take_record(found: Evidence, path: Path, anchors: Sequence[x509.Certificate
 
 
 def _is_usable(entry: Revocation) -> bool:
-    """Whether a list with this entry can be signed."""
+    """Whether a CRL with this entry can be signed."""
     times = (entry.revoked_at, *([] if entry.not_after is None else [entry.not_after]))
     return 0 < entry.number < 1 << MAX_SERIAL_BITS and all(each.tzinfo is not None for each in times)
 
@@ -159,7 +158,7 @@ def _take_lists(
 
 
 def _entries(found: RevocationList, identities: dict[str, tuple[str, dt.datetime]]) -> Iterator[Revocation]:
-    """A list does not say whose certificates they were; the ledger does, of those that are in it."""
+    """Entries with identities from the ledger, because a CRL does not contain them."""
     for number, entry in found.revoked.items():
         reason = _REASONS.get(entry.reason, Reason.UNSPECIFIED)
         identity, end = identities.get(f"{number:x}", ("", None))
@@ -178,13 +177,13 @@ def _identities(home: Home) -> dict[str, tuple[str, dt.datetime]]:
 
 
 def _anchors(home: Home) -> list[x509.Certificate]:
-    """Every authority in the home whose lists count, by both generations during a rotation."""
+    """All authorities of the home whose CRLs are valid, both generations during a rotation."""
     stores = (AuthorityStore(home.pki), AuthorityStore(rotation_directory(home.pki)))
     return [store.certificate(kind) for store in stores for kind in AuthorityKind if store.exists(kind)]
 
 
 def _issuers(home: Home) -> set[x509.Name]:
-    """Authorities of which the home has lists, those that were replaced long ago among them."""
+    """Authorities whose CRLs the home has, including replaced ones."""
     found = set()
     for path in (home.pki / "revocation").glob(f"*/{_CRL}"):
         try:
@@ -214,7 +213,7 @@ def _files(source: Path) -> Iterator[Path]:
 
 
 def uncovered(home: Home, evidence: Evidence) -> list[str]:
-    """Whose revocations after the backup are not known from anywhere: ``internal``, ``edge``, or :data:`GATEWAY`."""
+    """Whose later revocations no source covers: ``internal``, ``edge``, or :data:`GATEWAY`."""
     missing = []
     store = RevocationStore(home.pki, PkiConfig(), clock=utc_now)
     for kind in ISSUING:

@@ -1,4 +1,4 @@
-"""Writes the files of a backup below a directory of our own; nothing else is in it, and nobody else can open it."""
+"""Extracts the files of a backup into our own empty, private directory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Wanted = Callable[[str], bool]
 def extract(
     backup: Path, keys: Keys, target: Path, *, wanted: Wanted, progress: Progress, sha256: str = ""
 ) -> Manifest:
-    """Check all of ``backup``, and write the files that are ``wanted`` below ``target``, which is empty.
+    """Check all of ``backup``, and write the ``wanted`` files below the empty ``target``.
 
-    Only what the caller finds there after this has returned counts.
+    The files are valid only after this has returned.
 
     Raises:
-        BackupDamaged: it does not open, is not whole, or has a file that a home does not have.
+        BackupDamaged: it does not open, is incomplete, or has a file that a home does not have.
         BackupFailed: a file could not be written.
     """
     directories: set[Path] = set()

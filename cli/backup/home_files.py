@@ -1,7 +1,7 @@
-"""The files of a home at one moment, although its cluster runs: with the locks of its writers, where there are any.
+"""A consistent view of a home's files while its cluster runs, with the locks of its writers, if any.
 
-Small files are read into memory. Of logs that are only ever appended to, the size at that moment counts. What jobs have
-in the HA storage never changes under one name, and gets a second name (a hard link) until it has been copied.
+Small files are read into memory. Append-only logs are read up to their size at that moment. Entries of jobs in the HA
+storage never change under one name, and get a second name (a hard link) until they have been copied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_SMALL_BYTES = 64 << 20
 MAX_FILES = 150_000
 LOCK_SECONDS = 10.0
 MAX_PASSES = 50
-"""How often pointers are read until each was the same before and after what they point to was kept."""
+"""How often to read pointers until each is the same before and after linking its target."""
 MAX_LINE_BYTES = 64 << 10
 SCRATCH = ".backup"
 _OF_JOBS = frozenset({"jobs", "results", "attempts", "checkpoints", "history", "shuffles"})
@@ -33,9 +33,9 @@ _OF_JOBS = frozenset({"jobs", "results", "attempts", "checkpoints", "history", "
 
 @contextlib.contextmanager
 def home_files(home: Home) -> Iterator[list[Content]]:
-    """Everything of ``home`` that belongs into a backup; it is valid within the block.
+    """All files of ``home`` that belong into a backup, valid within the block.
 
-    Raises :class:`BackupFailed` or ``StoreError``: something could not be read, or not as a whole.
+    Raises :class:`BackupFailed` or ``StoreError``: something could not be read completely.
     """
     with contextlib.ExitStack() as stack:
         contents: dict[str, Content] = {}
@@ -48,7 +48,7 @@ def home_files(home: Home) -> Iterator[list[Content]]:
         for directory in _directories(home.pki / "revocation"):
             with locked(directory, patience=LOCK_SECONDS):
                 take(_small(home, f"pki/revocation/{directory.name}"))
-        # Notes before the ledger that takes them in: one that is in both is recognised, in neither it would be lost.
+        # Notes before the ledger that absorbs them: a note in both is recognised, one in neither would be lost.
         for name in ("jwt", "pending", "outside.json", "audit-identities.jsonl", "ca/notes"):
             take(_small(home, f"pki/{name}"))
         take(stack.enter_context(_ledger(home)))
@@ -60,9 +60,9 @@ def home_files(home: Home) -> Iterator[list[Content]]:
                 for path in sorted(home.gateway.iterdir()):
                     if not path.is_dir():
                         take(_small(home, f"gateway/{path.name}"))
-            # Before the log: what is exported once more does no harm, what is left out does.
+            # Before the log: a second export is harmless, a missing one is not.
             take(_small(home, "gateway/audit-export"))
-            # Some servers bind an account once: its key is more than a new one could be.
+            # Some servers allow one account per binding: its key cannot be replaced by a new one.
             take(_small(home, "gateway/acme/accounts"))
         envoys = _directories(home.root / "envoys")
         for directory in envoys:
@@ -75,7 +75,7 @@ def home_files(home: Home) -> Iterator[list[Content]]:
 
 
 def _authorities(home: Home) -> list[Content]:
-    """The two generations change places with a lock on the directory of the one that signs."""
+    """The authorities, under the lock with which a rotation swaps the two generations."""
     directory = home.pki / "authorities"
     if not directory.is_dir():
         return []
@@ -86,7 +86,7 @@ def _authorities(home: Home) -> list[Content]:
 
 
 def _small(home: Home, name: str) -> list[Content]:
-    """The file or all files below the directory of this name, in memory; nothing where there is neither."""
+    """The file, or all files below the directory, of this name, in memory; empty if missing."""
     found: list[Content] = []
     for path in _walk(home.root / name):
         relative = path.relative_to(home.root).as_posix()
@@ -106,7 +106,7 @@ def _read(path: Path) -> bytes:
 
 
 def _walk(top: Path) -> Iterator[Path]:
-    """Files, in a fixed order. Links are left alone, and files that are not complete yet."""
+    """Files in a fixed order, without links and incomplete files."""
     try:
         mode = top.lstat().st_mode
     except FileNotFoundError:
@@ -126,7 +126,7 @@ def _directories(top: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _ledger(home: Home) -> Iterator[list[Content]]:
-    """Up to its last whole record: a certificate leaves only once its record is there."""
+    """The ledger up to its last whole record: a certificate leaves only after its record is written."""
     path = ledger_path(home.pki)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -155,7 +155,7 @@ def _audit_log(home: Home, part: Home) -> Iterator[list[Content]]:
 
 @contextlib.contextmanager
 def _jobs(home: Home) -> Iterator[list[Content]]:
-    """Pointers with everything that they point to, and the keys of secrets."""
+    """Pointers with their targets, and the keys of secrets."""
     ha = home.root / "ha"
     if not (ha / "pointers").is_dir():
         yield _small(home, "secret-keys")
@@ -168,14 +168,14 @@ def _jobs(home: Home) -> Iterator[list[Content]]:
             keys = _small(home, "secret-keys")
             pointers = _settled(home, scratch)
             entries = [OnDisk(f"ha/storage/{path.relative_to(scratch).as_posix()}", path) for path in _walk(scratch)]
-            # Keys may be replaced meanwhile: those of before and after are all that anything is encrypted with.
+            # Keys may be replaced meanwhile: everything is encrypted with keys of before or after.
             yield [*keys, *_small(home, "secret-keys"), *_of_known_jobs([*pointers, *entries])]
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _of_known_jobs(found: list[Content]) -> list[Content]:
-    """Without what is left of jobs that were removed meanwhile: a leader takes it for jobs whose pointers are lost."""
+    """The files without those of removed jobs, which a leader would treat as jobs with lost pointers."""
     parts = {each.path: each.path.split("/") for each in found if is_included(each.path)}
     jobs = {part[3] for part in parts.values() if part[:2] == ["ha", "pointers"] and part[2] in {"jobs", "results"}}
     return [
@@ -187,7 +187,7 @@ def _of_known_jobs(found: list[Content]) -> list[Content]:
 
 
 def _settled(home: Home, scratch: Path) -> list[Content]:
-    """Each pointer as it was before and after everything in the storage was kept: what it points to was there."""
+    """The pointers that were equal before and after linking the storage, so that their targets existed."""
     before = _pointers(home)
     settled: dict[str, bytes] = {}
     for _ in range(MAX_PASSES):
@@ -201,7 +201,7 @@ def _settled(home: Home, scratch: Path) -> list[Content]:
 
 
 def _tops(storage: Path) -> list[Path]:
-    """What the storage has but the history: no other file needs it, and it may be larger than all of them."""
+    """The top folders of the storage without the history, which may be large and is not needed."""
     return sorted(path for path in storage.iterdir() if path.name != "history") if storage.is_dir() else []
 
 
@@ -210,7 +210,7 @@ def _pointers(home: Home) -> dict[str, bytes]:
 
 
 def _keep(storage: Path, scratch: Path) -> None:
-    """A second name for each entry that has none yet; entries are never changed, only removed."""
+    """Hard-link each new entry; entries are never changed, only removed."""
     count = 0
     for path in (file for top in _tops(storage) for file in _walk(top)):
         count += 1

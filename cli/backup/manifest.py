@@ -1,4 +1,4 @@
-"""What a backup says about itself: its last member, which names and vouches for all others."""
+"""The manifest of a backup: its last member, with the names and digests of all others."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of a backup.
+    """The contents of a backup.
 
     Attributes:
         id: random; audit records and the ledger of a restored home name it.
         created: when its home was read.
         product: the version of Sluice that made it.
         trust_domain: of the authorities in it; empty when there are none.
-        left_out: what belongs to the cluster and is not in the backup, in words.
+        left_out: descriptions of what belongs to the cluster but is not in the backup.
         members: every file, in the order of the archive.
     """
 
@@ -43,7 +43,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     members: tuple[Member, ...]
 
     def encode(self) -> bytes:
-        """As it is in the archive."""
+        """Encode it for the archive."""
         return msgspec.json.encode(self) + b"\n"
 
 

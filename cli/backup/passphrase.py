@@ -1,7 +1,7 @@
 """A short text encrypted with a passphrase, as an age file in ASCII armour (C2SP, age.md: scrypt recipient).
 
-pyrage does the same, but chooses the work factor by the speed of the machine, and refuses one that seems too much for
-the machine that decrypts: a backup would not open on a busy one. Here it is fixed.
+pyrage does the same, but chooses the work factor by the speed of the machine, and refuses to decrypt one that seems too
+high: a backup might not open on a busy machine. Here it is fixed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sluice.cli.backup.errors import BackupDamaged
 WORK_FACTOR = 17
 """Logarithm of scrypt's N: 128 MiB, and about half a second."""
 MAX_WORK_FACTOR = 20
-"""Of a file from elsewhere: 1 GiB."""
+"""Highest accepted work factor of a foreign file: 1 GiB."""
 MAX_TEXT_BYTES = 1024
 BEGIN, END = "-----BEGIN AGE ENCRYPTED FILE-----", "-----END AGE ENCRYPTED FILE-----"
 
@@ -44,7 +44,7 @@ _FILE = re.compile(
 
 
 def encrypt_text(text: bytes, passphrase: str, *, work_factor: int = WORK_FACTOR) -> bytes:
-    """``text`` in armour; whoever guesses the passphrase has it."""
+    """Encrypt ``text`` with a passphrase, in armour."""
     file_key, salt, nonce = os.urandom(_FILE_KEY_BYTES), os.urandom(_SALT_BYTES), os.urandom(_NONCE_BYTES)
     wrapped = ChaCha20Poly1305(_stretched(passphrase, salt, work_factor)).encrypt(_ZERO_NONCE, file_key, None)
     header = b"%s\n-> scrypt %s %d\n%s\n---" % (_VERSION, _encode(salt), work_factor, _encode(wrapped))

@@ -1,6 +1,6 @@
-"""``sluice backup restore``: a home as it was, and safe to go on with: what was revoked stays so, nothing is replayed.
+"""``sluice backup restore``: restores a home so that it can safely continue: revocations stay, nothing is replayed.
 
-Everything is prepared in a directory beside the home, which then takes the home's place in one step.
+Everything is prepared in a directory beside the home, which then replaces the home in one step.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from sluice.pki.revocation import RevocationStore
 from sluice.pki.x509 import AuthorityKind
 
 MARK = ".restoring"
-"""A file in a directory that is being prepared: without it nothing is ever removed."""
+"""Marker file in a prepared directory: a directory without it is never removed."""
 
 Configure = Callable[[Home], PkiConfig]
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked for: which revocations to take in, and whether it is accepted that others may be lost."""
+    """The options: which revocations to add, and whether to accept that others may be lost."""
 
     sources: tuple[Path, ...] = ()
     accept_lost: bool = False
@@ -59,15 +59,15 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was done.
+    """The result.
 
     Attributes:
         manifest: of the backup.
-        added: revocations that were made after it, and are in the home.
+        added: later revocations that are now in the home.
         uncertain: whose revocations after it may be lost.
-        until: when the last certificate expires that is known to have been valid; None: there is none.
-        aside: where the home is that was replaced.
-        problems: sources that could not be used.
+        until: when the last known certificate expires; None: there is none.
+        aside: where the replaced home is.
+        problems: unusable sources.
     """
 
     manifest: Manifest
@@ -81,11 +81,11 @@ class Restored:
 def restore(
     backup: Path, keys: Keys, home: Home, wish: Wish, *, configure: Configure, clock: Clock, progress: Progress
 ) -> Restored:
-    """Put what is in ``backup`` into ``home``: all of it, or nothing is changed.
+    """Restore ``backup`` into ``home``, completely or not at all.
 
     Raises:
-        BackupDamaged: the backup is not good.
-        RestoreRefused: there is a home already, one is in use, or revocations would be lost.
+        BackupDamaged: the backup is not valid.
+        RestoreRefused: there is a home already, it is in use, or revocations would be lost.
         BackupFailed: something could not be written.
     """
     with contextlib.ExitStack() as stack:
@@ -130,10 +130,10 @@ def _is_occupied(root: Path) -> bool:
 
 @contextlib.contextmanager
 def _at_rest(home: Home) -> Iterator[None]:
-    """Keep every process of ``home`` from beginning to write to it; refuse when one does."""
+    """Prevent every process of ``home`` from starting to write; refuse when one runs."""
     make_private_directory(home.run)
     with launcher_lock(home), contextlib.ExitStack() as stack:
-        # An authority holds the ledger for moments only, and the lock of its name for as long as it runs.
+        # An authority locks the ledger only briefly, but the lock of its name as long as it runs.
         for path in (*presence_locks(home), ledger_path(home.pki), home.root / "ha" / "leader.lock"):
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -145,7 +145,7 @@ def _at_rest(home: Home) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _staged(root: Path) -> Iterator[Home]:
-    """A directory beside ``root``, which is gone at the end unless it has taken the home's place."""
+    """A directory beside ``root``, removed at the end unless it has replaced the home."""
     make_private_directory(root.parent) if not root.parent.exists() else None
     _remove_leftovers(root)
     staged = root.with_name(staged_name(f"{root.name}.restore"))
@@ -164,7 +164,7 @@ def _staged(root: Path) -> Iterator[Home]:
 
 
 def _remove_leftovers(root: Path) -> None:
-    """What a restore left that was killed. One that runs holds a lock; one without its mark may be somebody's home."""
+    """Remove directories of killed restores. A running one holds a lock; one without the marker may be a home."""
     for left in root.parent.glob(f".{root.name}.restore.*.tmp"):
         with contextlib.suppress(OSError):
             mark = os.open(left / MARK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -207,14 +207,14 @@ def _check_evidence(
 
 
 def _settle(home: Home, manifest: Manifest, evidence: Evidence, config: PkiConfig, clock: Clock) -> int:
-    """Make the home safe to go on with; returns how many revocations were added."""
-    # 1. Nothing that was issued before renews: nobody knows what was superseded since.
+    """Make the home safe to continue; returns how many revocations were added."""
+    # 1. Earlier certificates cannot be renewed, because it is unknown which were superseded since.
     if AuthorityStore(home.pki).exists(AuthorityKind.INTERNAL):
         with contextlib.closing(Ledger(ledger_path(home.pki), clock=clock)) as ledger:
             IssuanceNotes(home.pki).take_in(ledger)
             ledger.append(LedgerRecord(event="restored", requester=f"backup:{manifest.id}"))
-    # 2. What is known to be revoked is, in lists with numbers above all that ever were: seconds since 1970 are more
-    #    than the lists that an authority can have signed.
+    # 2. Known revocations go into CRLs with numbers above all earlier ones: an authority cannot have signed more CRLs
+    # than seconds since 1970.
     now = clock()
     revocations, added = RevocationStore(home.pki, config, clock=clock), 0
     for kind in AuthorityKind:
@@ -224,14 +224,14 @@ def _settle(home: Home, manifest: Manifest, evidence: Evidence, config: PkiConfi
             added += revocations.continue_from(kind, known, above=above)
     for path in evidence.gateway:
         added += Revocations.of(home).merge(Revocations(path).current().entries.values())
-    # 3. Leaders of before have lower epochs, whoever still follows them.
+    # 3. Earlier leaders have lower epochs than this home, whoever still follows them.
     if (home.root / "ha").is_dir():
         write_secret(home.root / "ha" / "epoch", b"%d" % int(now.timestamp()))
     return added
 
 
 def _take_place(staged: Path, root: Path, now: dt.datetime, *, occupied: bool) -> Path | None:
-    """From here on it is the home; returns where the one before is."""
+    """Replace the home; returns where the previous one is."""
     aside = root.with_name(f"{root.name}.replaced-{now:%Y%m%dT%H%M%SZ}")
     try:
         if occupied and aside.exists():

@@ -1,4 +1,4 @@
-"""TaskManagers of `sluice up` that are to start again once they are drained: a file for each, until it has left."""
+"""Requests to restart drained TaskManagers of `sluice up`: a file for each, until it has left."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sluice.cli.errors import CommandError
 from sluice.core import Home, make_private_directory, write_atomic
 
 COMEBACKS = "comebacks"
-"""The folder, below that of what runs."""
+"""The folder below ``run``."""
 
 
 def request(home: Home, name: str) -> ProcessRecord:
-    """Let ``name`` start again after it has left; the process that leaves.
+    """Request that ``name`` starts again after it has left; returns the process that leaves.
 
     Raises:
         CommandError: no `sluice up` of this home has started it.
@@ -29,13 +29,13 @@ def request(home: Home, name: str) -> ProcessRecord:
 
 
 def withdraw(home: Home, name: str) -> None:
-    """It stays away when it leaves."""
+    """Withdraw the request: it will not start again."""
     if find(home, name) is not None:
         _file(home, name).unlink(missing_ok=True)
 
 
 def take(home: Home, name: str) -> bool:
-    """Whether ``name``, which has left, is to start again; this once."""
+    """Whether to start ``name`` again, which has left; removes the request."""
     try:
         _file(home, name).unlink()
     except FileNotFoundError:
@@ -44,7 +44,7 @@ def take(home: Home, name: str) -> bool:
 
 
 def find(home: Home, name: str) -> ProcessRecord | None:
-    """The process of that name which `sluice up` has started, if any."""
+    """The process of that name that `sluice up` has started, if any."""
     record = read_record(home)
     return next((each for each in record.children if each.name == name), None) if record is not None else None
 

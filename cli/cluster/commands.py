@@ -96,7 +96,7 @@ def _say_ready(home: Home, console: Console, *, as_json: bool) -> None:
 
 
 def _up_detached(home: Home, *, as_json: bool) -> None:
-    """Start this same command without --detach in a session of its own and wait until it says ready."""
+    """Run this command without --detach in a new session, and wait until it is ready."""
     home.create()
     log = home.logs / "launcher.log"
     argv = [argument for argument in sys.argv[1:] if argument not in {"--detach", "-d", "--json"}]
@@ -139,7 +139,7 @@ def down(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
 
 
 def _stop(record: ClusterRecord) -> int:
-    """Ask the launcher to stop in order; end whatever is left."""
+    """Ask the launcher to stop normally; then end remaining processes."""
     launcher = record.launcher.find()
     stopped = 0
     if launcher is not None:
@@ -201,7 +201,7 @@ def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None
 
 
 def _registered(home: Home) -> dict[str, Registration]:
-    """The TaskManagers that are registered, by their names."""
+    """The registered TaskManagers by name."""
     found = {}
     for path in sorted((home.run / "endpoints").glob("taskmanager-*.json")):
         with contextlib.suppress(SluiceError, msgspec.MsgspecError):

@@ -1,4 +1,4 @@
-"""What the processes of a cluster inherit of the environment of ``sluice up``."""
+"""The environment that the processes of a cluster inherit from ``sluice up``."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from sluice.gateway.audit_log import SIGNING_REFERENCE, audit_directory
 from sluice.pki.tls import no_tickets_environment
 
 TOKEN_ENVIRONMENT = ("CREDENTIALS_DIRECTORY", "SOFTHSM2_CONF", "TPM2_PKCS11_STORE", "YUBIHSM_PKCS11_CONF")
-"""Paths with which a process that signs finds the PIN of its token, and modules of PKCS#11 their settings."""
+"""Variables with paths: the token's PIN for a signing process, and settings of PKCS#11 modules."""
 PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
-"""What all of them inherit; everything else (tokens, proxies, Python settings) stays out."""
+"""Variables that all processes inherit; everything else (tokens, proxies, Python settings) is dropped."""
 AUDIT_LOG_WRITERS = frozenset({"auth", "envoy", "jobmanager"})
 """Processes that sign the audit log."""
 
 
 def common_environment(java_home: str) -> dict[str, str]:
-    """What every process gets."""
+    """The environment of every process."""
     environment = _those(PASSED_ENVIRONMENT)
     environment["JAVA_HOME"] = java_home
     return environment | {key: value for key, value in os.environ.items() if key.startswith("SLUICE__")}
 
 
 def member_environment(role: str, home: Home, configuration: Configuration, java_home: str) -> dict[str, str]:
-    """What the process of ``role`` gets, the first word of its ``sluice run``."""
+    """The environment of a process of ``role``, the first word of its ``sluice run``."""
     environment = common_environment(java_home) | _flag_environment(configuration)
     if role == "shuffle-worker":
         environment |= no_tickets_environment()
@@ -35,7 +35,7 @@ def member_environment(role: str, home: Home, configuration: Configuration, java
 
 
 def authority_environment(configuration: Configuration, number: int) -> dict[str, str]:
-    """What the authority with this number gets besides, counted from 1: ports of its own where they are fixed."""
+    """Additions for the authority with this number, counted from 1: its own ports if they are fixed."""
     own = configuration.ca.of(number)
     return {"SLUICE__CA__PORT": str(own.port), "SLUICE__CA__ENROLMENT_PORT": str(own.enrolment_port)}
 
@@ -49,7 +49,7 @@ def _signs_in_token(role: str, home: Home) -> bool:
 
 
 def _flag_environment(configuration: Configuration) -> dict[str, str]:
-    """What ``sluice up`` was told, and has decided, reaches the children the way the environment does."""
+    """Pass options and decisions of ``sluice up`` to the children as variables."""
     values = configuration.values()
     return {
         f"SLUICE__{name.replace('.', '__', 1).upper()}": str(values[name])

@@ -1,7 +1,7 @@
 """The identities of a local cluster, from the online authority: first by join token, then by renewal.
 
-Only the gateway's public certificate is signed here, by the edge authority. It is ``gateway/edge``; what Envoy shows
-inside is ``gateway/envoy``. In homes of earlier versions the public one was there: it is replaced.
+Only the gateway's public certificate is signed here, by the edge authority. It is ``gateway/edge``; inside, Envoy shows
+``gateway/envoy``. Homes of earlier versions had the public one there: it is replaced.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Wanted:
 
 
 def _wanted(configuration: Configuration, taskmanagers: Iterable[str]) -> list[_Wanted]:
-    """The edge first: it does not need the online authority."""
+    """The wanted identities, the edge's first because it does not need the online authority."""
     return [
         _Wanted(Role.GATEWAY, EDGE_NAME, edge=True),
         *(_Wanted(Role.GATEWAY, name) for name in envoy_names(configuration.gateway)),
@@ -107,9 +107,9 @@ def _wanted(configuration: Configuration, taskmanagers: Iterable[str]) -> list[_
 
 
 def prepare_authorities(home: Home, configuration: Configuration) -> list[str]:
-    """Create the authorities that are missing, and sign the revocation lists that are due; says what it did.
+    """Create missing authorities, and sign the CRLs that are due; returns what it did.
 
-    The lists come before any process: none starts with one that has expired.
+    The CRLs come before any process, because none starts with an expired one.
     """
     issuer = LocalIssuer(home.pki, configuration.pki)
     lines = [f"created the {name} authority" for name in issuer.ensure_authorities()]
@@ -117,18 +117,18 @@ def prepare_authorities(home: Home, configuration: Configuration) -> list[str]:
 
 
 def refresh_lists(home: Home, configuration: Configuration) -> list[str]:
-    """Sign the revocation lists that are due, and give them to every identity directory, those of jobs included."""
+    """Sign the CRLs that are due, and install them in every identity directory, including those of jobs."""
     revocations = LocalIssuer(home.pki, configuration.pki).revocations
     signed, problems = revocations.refresh_all()
     TrustStore(home.pki).publish()
-    problems += push_trust(home)[1]  # before the lists: one is taken only of an issuer that is trusted
+    problems += push_trust(home)[1]  # before the CRLs: only those of a trusted issuer are accepted
     _, failed = push_crls(home, revocations.lists(), utc_now())
     lines = [f"signed the revocation list of the {kind} authority" for kind in signed]
     return lines + [f"revocation lists: {each}" for each in (*problems, *failed)]
 
 
 def _due(home: Home, directory: Path, spiffe_id: SpiffeId, kind: AuthorityKind, issuer: LocalIssuer) -> str:
-    """Why an identity is to be issued now; empty when it is good, or was revoked and stays so."""
+    """Why to issue an identity now; empty when it is valid, or stays revoked."""
     if directory.exists() and issuer.revocations.barred(kind, spiffe_id) is not None:
         return ""
     if reason := renewal_reason(directory, spiffe_id, utc_now()):
@@ -140,9 +140,9 @@ def _due(home: Home, directory: Path, spiffe_id: SpiffeId, kind: AuthorityKind, 
 
 
 def issue_due(home: Home, configuration: Configuration, taskmanagers: Iterable[str] | None = None) -> list[str]:
-    """Make the identities that are missing, renew what is past half of its life; says what it did.
+    """Issue missing identities, and renew those past half of their life; returns what it did.
 
-    ``taskmanagers``: the names of those that run; by default as many as ``taskmanager.count``.
+    ``taskmanagers``: the names of the running ones; by default as many as ``taskmanager.count``.
 
     Running processes pick the new files up by themselves. The online authority must be running.
     """
@@ -174,7 +174,7 @@ def issue_due(home: Home, configuration: Configuration, taskmanagers: Iterable[s
 
 
 def _host_of(role: Role, configuration: Configuration) -> str:
-    """Where a process of ``role`` is reached; empty when nothing connects to it by name."""
+    """The host name of a process of ``role``; empty when nothing connects to it by name."""
     match role:
         case Role.JOBMANAGER:
             return configuration.jobmanager.host
@@ -190,10 +190,10 @@ def _host_of(role: Role, configuration: Configuration) -> str:
 
 
 def renew_superseded(home: Home, configuration: Configuration) -> list[str]:
-    """Renew what another authority has certified than the one that signs today; says what it did.
+    """Renew identities of another authority than the signing one; returns what it did.
 
-    The online authority signs when it runs, and looks after its own identity by itself; otherwise the authorities of
-    the home do. Drivers and executors are renewed by their JobManager and TaskManagers.
+    If the online authority runs, it signs, and renews its own identity itself; otherwise the authorities of the home
+    sign. Drivers and executors are renewed by their JobManager and TaskManagers.
     """
     authorities = AuthorityStore(home.pki)
     bundles = [TrustStore(home.pki).anchors(kind) for kind in ISSUING if authorities.exists(kind)]
@@ -209,7 +209,7 @@ def renew_superseded(home: Home, configuration: Configuration) -> list[str]:
             leaf = read_certificates(directory / CHAIN_FILE)[0]
             spiffe_id, whole = certified_identity(leaf), _is_whole(directory)
             if issuer_id(leaf) not in trusted or (whole and issuer_id(leaf) in today):
-                continue  # what another home has certified is not ours to renew
+                continue  # of another home: not ours to renew
             if spiffe_id.role is Role.CA and any(each.name == spiffe_id.name for each in running):
                 continue  # it renews its own
             internal = purposes_of(leaf) != (Purpose.SERVER,)
@@ -225,7 +225,7 @@ def renew_superseded(home: Home, configuration: Configuration) -> list[str]:
 
 
 def _is_whole(directory: Path) -> bool:
-    """Whether key and certificate belong together; not when whoever wrote them was killed in between."""
+    """Whether key and certificate belong together; not if their writer was killed in between."""
     try:
         read_identity(directory)
     except StoreError:
@@ -253,15 +253,15 @@ def _running_cas(home: Home) -> list[CaAddress]:
 
 
 def _certify(home: Home, configuration: Configuration, directory: Path, names: Names, issuer: LocalIssuer) -> None:
-    """Renew by the present certificate when it is good and has these names; else enrol with a token."""
+    """Renew with the current certificate if it is valid and has these names; else enrol with a token."""
     authorities = Failover(lambda: read_cas(home))
     algorithm = configuration.pki.key_algorithm
     if _is_good(directory, names, issuer):
         try:
             authorities.call(lambda address: _renew_online(directory, address, algorithm))
         except CertificateSuperseded as error:
-            # This home has the authority's keys: it may certify its own processes anew, whoever holds what there was.
-            # That it came to this stays on record, and needs attention until somebody has looked.
+            # This home has the authority's keys, so it may certify its own processes again, whoever has copies of the
+            # old key. The incident stays on record, and needs attention until it is handled.
             _LOG.error("%s is enrolled again: %s", names.spiffe_id, error)
         else:
             return
@@ -282,7 +282,7 @@ def _certify(home: Home, configuration: Configuration, directory: Path, names: N
 
 
 def _is_good(directory: Path, names: Names, issuer: LocalIssuer) -> bool:
-    """Whether the online authority would take the certificate in ``directory`` and give these names again."""
+    """Whether the online authority would renew the certificate in ``directory`` with these names."""
     try:
         material, _ = read_identity(directory)
         material.check_valid_at(utc_now())
@@ -301,7 +301,7 @@ def _new_token(home: Home, names: Names) -> str:
 
 
 def ca_address(home: Home, pid: int) -> CaAddress | None:
-    """Where the online authority with this pid listens; None while it does not."""
+    """The address of the online authority with this pid; None until it listens."""
     try:
         return next((each for each in read_cas(home) if each.pid == pid), None)
     except PkiError:

@@ -1,8 +1,8 @@
 """``sluice up``: the whole cluster on this machine, under one supervising process.
 
 The launcher starts the online authority, gets identities from it, starts each process as ``sluice run …``, waits
-until the cluster accepts jobs, restarts what ends by itself, renews certificates at half-life, and stops everything in
-order. Its children die with it, however it ends (see :mod:`sluice.runtime.node.child_process`).
+until the cluster accepts jobs, restarts processes that end by themselves, renews certificates at half-life, and stops
+everything in order. Its children die with it, however it ends (see :mod:`sluice.runtime.node.child_process`).
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class Launcher:
     _java_home: str = ""
 
     def __post_init__(self) -> None:
-        """It starts all there is of the cluster, so its defaults are those of a whole one."""
+        """Use the defaults of a whole cluster, because this starts all of it."""
         self.configuration = self.configuration.embedded()
 
     @property
     def ready(self) -> bool:
-        """Whether the cluster has accepted jobs since it was started."""
+        """Whether the cluster has accepted jobs since its start."""
         return self._ready_at > 0
 
     async def run(self, on_ready: Callable[[], None], stop: asyncio.Event) -> None:
@@ -136,20 +136,20 @@ class Launcher:
             part.remove_socket_directory()
 
     def _more_envoys(self) -> list[Home]:
-        """What the Envoys beside the first have for themselves."""
+        """The directories of further Envoys."""
         return [self.home.envoy(name) for name in envoy_names(self.configuration.gateway)[1:]]
 
     async def _start(self) -> None:
         from sluice.runtime.spark import ensure_plugin, find_spark
         from sluice.runtime.spark.jvm import find_spark_java
 
-        # One for the life of this cluster: a job's JVMs are not to be of two.
+        # One for the life of this cluster: a job's JVMs must not use two.
         self._java_home = str((await asyncio.to_thread(find_spark_java, find_spark())).home)
         gateway = self.configuration.gateway
         if gateway.envoys > 1:
-            # They share the port with each other, and would with those of another cluster.
+            # They share the port with each other, and would share it with those of another cluster.
             require_free_port(gateway.host, gateway.port)
-        # Before anything else, because without it no TaskManager would start; and here its remedy is seen.
+        # First, because without it no TaskManager would start; and here the user sees the remedy.
         isolation = self.configuration.isolation
         own = egress_mode(self.configuration.egress, isolation.level) is not EgressMode.OFF
         await asyncio.to_thread(Sandbox.prepare, isolation, own_networks=own)
@@ -187,21 +187,21 @@ class Launcher:
         await self._wait_ready(count)
 
     def _authorities(self) -> list[Member]:
-        """One is called after its role; of several each has its name."""
+        """A single one is named after its role; several have their own names."""
         names = ca_names(self.configuration.ca.count)
         if len(names) == 1:
             return [Member("ca", ("ca",))]
         return [Member(name, ("ca", "--name", name)) for name in names]
 
     def _jobmanagers(self) -> list[Member]:
-        """One is called after its role; of several each has its name."""
+        """A single one is named after its role; several have their own names."""
         names = jobmanager_names(self.configuration.jobmanager.count)
         if len(names) == 1:
             return [Member("jobmanager", ("jobmanager",))]
         return [Member(name, ("jobmanager", "--name", name)) for name in names]
 
     def _auth_services(self) -> list[Member]:
-        """One is called after its role; of several each has its name."""
+        """A single one is named after its role; several have their own names."""
         names = auth_names(self.configuration.gateway)
         if len(names) == 1:
             return [Member("auth", ("auth",))]
@@ -219,7 +219,7 @@ class Launcher:
         return [*managers, *workers]
 
     async def _start_member(self, member: Member) -> None:
-        # -P: nothing that lies in the working directory (the home has a folder pki) is ever imported
+        # -P: never import from the working directory (the home has a folder pki)
         argv = [sys.executable, "-P", "-m", "sluice.cli.main", "run", *member.arguments, "--home", str(self.home.root)]
         if self.config_file is not None:
             argv += ["--config", str(self.config_file)]
@@ -234,7 +234,7 @@ class Launcher:
         member.started_at = time.monotonic()
 
     async def _make_class_archive(self) -> None:
-        """Make the archive of Spark's classes where there is none, at idle priority; until then jobs go without."""
+        """Make the archive of Spark's classes if missing, at idle priority; until then jobs run without."""
         from sluice.runtime.spark import find_preferred_java, find_spark
         from sluice.runtime.spark.jvm import has_class_archive
 
@@ -276,7 +276,7 @@ class Launcher:
         )
 
     async def _wait_ready(self, taskmanagers: int) -> None:
-        """Poll until every part answers; a part that ends meanwhile is an error with the tail of its log."""
+        """Poll until every part answers; if one ends, raise an error with the tail of its log."""
         deadline = time.monotonic() + READY_TIMEOUT_SECONDS
         missing = "the JobManager"
         while time.monotonic() < deadline:
@@ -288,7 +288,7 @@ class Launcher:
         raise CommandError(f"{missing} did not come up within {READY_TIMEOUT_SECONDS:.0f} s", f"see {self.home.logs}")
 
     async def _wait_for_ca(self, ca: Member) -> None:
-        """The others get their identities from it."""
+        """Wait for the CA, because the others get their identities from it."""
         deadline = time.monotonic() + READY_TIMEOUT_SECONDS
         while ca.child is not None and ca_address(self.home, ca.child.pid) is None:
             await self._check_alive()
@@ -356,7 +356,7 @@ class Launcher:
         return {member.name for member in self._members if member.arguments[0] == "taskmanager"}
 
     async def _add_taskmanager(self, name: str, supervisor: Supervisor) -> Member:
-        """One that jobs lack: its identity as those of all others, then its process."""
+        """Add a TaskManager that jobs need: issue its identity, then start its process."""
         member = Member(name, ("taskmanager", "--name", name))
         self._members.append(member)
         try:
@@ -387,7 +387,7 @@ class Launcher:
                 self.report(line)
 
     async def _stop_all(self) -> None:
-        """The door first, so that nothing new comes in; then the JobManager, so that jobs end in order; the CA last."""
+        """Stop the gateway first, so that no requests come in; then the JobManager, so that jobs end; the CA last."""
         waves: list[list[Member]] = [[], [], [], []]
         for member in self._members:
             waves[{"envoy": 0, "jobmanager": 1, "ca": 3}.get(member.arguments[0], 2)].append(member)

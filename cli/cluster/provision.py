@@ -19,7 +19,7 @@ MAX_HEALTH_BYTES = 1 << 20
 
 
 async def read_health(home: Home) -> dict[str, Any]:
-    """What the leading JobManager of this home says of itself.
+    """The health document of this home's leading JobManager.
 
     Raises ``OSError``, ``ValueError``, ``aiohttp.ClientError`` or :class:`~sluice.core.http_body.BodyTooLarge`.
     """
@@ -33,7 +33,7 @@ async def read_health(home: Home) -> dict[str, Any]:
 
 
 def to_start(health: dict[str, Any], running: int) -> int:
-    """How many TaskManagers are to be started when ``running`` processes of them run."""
+    """How many TaskManagers to start when ``running`` of them run."""
     wanted = health.get("taskmanagers_wanted")
     if not isinstance(wanted, int):
         return 0
@@ -41,7 +41,7 @@ def to_start(health: dict[str, Any], running: int) -> int:
 
 
 def free_names(taken: set[str], count: int) -> list[str]:
-    """The first names that no TaskManager has."""
+    """The first unused names."""
     names: list[str] = []
     number = 1
     while len(names) < count:
@@ -53,7 +53,7 @@ def free_names(taken: set[str], count: int) -> list[str]:
 
 
 async def provide_forever(home: Home, running: Callable[[], set[str]], start: Callable[[str], Awaitable[None]]) -> None:
-    """Start what is wanted and does not run, until cancelled; those that go do so by themselves."""
+    """Start missing TaskManagers until cancelled; surplus ones leave by themselves."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         try:

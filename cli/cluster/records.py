@@ -1,6 +1,6 @@
 """The launcher's record of the processes it started, so that a later command can find or end them.
 
-A pid alone proves nothing (the kernel reuses them): a record is matched by pid *and* start time.
+A pid alone is ambiguous (the kernel reuses pids): a record matches by pid *and* start time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ClusterRecord(msgspec.Struct, frozen=True):
 
 
 def record_path(home: Home) -> Path:
-    """Where the record of ``home``'s cluster stands."""
+    """The record of ``home``'s cluster."""
     return home.run / "cluster.json"
 
 
@@ -63,7 +63,7 @@ def write_record(home: Home, record: ClusterRecord) -> None:
 
 
 def read_record(home: Home) -> ClusterRecord | None:
-    """The record, or None when no cluster was started or it went down in order."""
+    """The record, or None when no cluster was started or it stopped normally."""
     try:
         return msgspec.json.decode(record_path(home).read_bytes(), type=ClusterRecord)
     except FileNotFoundError:
@@ -73,14 +73,14 @@ def read_record(home: Home) -> ClusterRecord | None:
 
 
 def never() -> bool:
-    """For a cluster whose processes this machine knows nothing of: nobody can tell that it was stopped."""
+    """False: for a cluster on other machines, where a stop cannot be detected."""
     return False
 
 
 def watch_for_stop(home: Home) -> Callable[[], bool]:
-    """A function that tells whether the cluster that runs in ``home`` now has been stopped since, by whatever means.
+    """A function that returns whether the cluster that runs in ``home`` now has been stopped since.
 
-    Processes that were started one by one have no record; for them it is :func:`never`.
+    Processes started one by one have no record; for them it is :func:`never`.
     """
     if read_record(home) is None:
         return never
@@ -104,7 +104,7 @@ def launcher_lock(home: Home) -> Iterator[None]:
 
 
 def end_survivors(record: ClusterRecord) -> int:
-    """End what an earlier launcher left running (and all its descendants); returns how many there were."""
+    """End processes that an earlier launcher left running, with all descendants; returns their number."""
     victims: dict[int, psutil.Process] = {}
     for entry in (record.launcher, *record.children):
         process = entry.find()

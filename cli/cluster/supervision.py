@@ -1,4 +1,4 @@
-"""Supervision of the processes of a local cluster: restart each one that ends, without a limit on attempts."""
+"""Supervises the processes of a local cluster: restarts each one that ends, without a limit on attempts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESTART_DELAYS_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 STABLE_AFTER_SECONDS = 60.0
 """A process that ran this long starts again with the shortest delay."""
 RECORD_RETRY_SECONDS = 5.0
-"""How soon it is tried again to write down which processes run."""
+"""How soon to retry writing the record of running processes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +32,7 @@ class Member:
     started_at: float = 0.0
     failures: int = 0
     coming_back: bool = False
-    """It starts again although it was drained; so it stays until it runs, whatever fails meanwhile."""
+    """Whether it starts again although it was drained; kept until it runs, whatever fails meanwhile."""
 
 
 @dataclass
@@ -41,10 +41,10 @@ class Supervisor:
 
     Attributes:
         members: shared with the launcher; one that has left is removed.
-        start: starts the process of a member; may raise, and is then asked again.
-        record: writes down which processes run; may raise, and is then asked again.
+        start: starts the process of a member; retried after an error.
+        record: writes which processes run; retried after an error.
         report: receives a line for each event.
-        comes_back: whether one that has ended is to start again even if it was drained; asked once for each end.
+        comes_back: whether to restart an ended one even if it was drained; called once for each end.
         pause: sleeps.
     """
 
@@ -59,7 +59,7 @@ class Supervisor:
     _recorded: bool = True
 
     async def run(self, stop: asyncio.Event, *loops: tuple[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
-        """Watch every member, and keep the ``loops`` (what each is called, and what runs it) going, until ``stop``."""
+        """Watch every member, and keep the ``loops`` (name and coroutine function) running, until ``stop``."""
         for member in self.members:
             self.watch(member)
         for what, loop in (*loops, ("writing down which processes run", self._keep_record)):
@@ -74,7 +74,7 @@ class Supervisor:
         self._keep(f"starting {member.name}", lambda: self._watch(member))
 
     def write_record(self) -> None:
-        """Write down which processes run; what cannot be written now is written later."""
+        """Write which processes run; retried later after an error."""
         try:
             self.record()
             self._recorded = True
@@ -89,12 +89,12 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
 
     async def _going(self, what: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run ``loop`` until it is done; an error in it is told, and it begins again."""
+        """Run ``loop`` until it is done; after an error, report it and start again."""
         failures = 0
         while True:
             try:
                 await loop()
-            except Exception as error:  # noqa: BLE001  whatever it was: what it looks after is not left alone
+            except Exception as error:  # noqa: BLE001  the loop must go on after any error
                 _LOG.exception("%s failed", what)
                 delay = RESTART_DELAYS_SECONDS[min(failures, len(RESTART_DELAYS_SECONDS) - 1)]
                 failures += 1
@@ -104,7 +104,7 @@ class Supervisor:
                 return
 
     async def _watch(self, member: Member) -> None:
-        # After an error in here this begins anew: with the process that ended, or with the one that was started.
+        # After an error this starts again, with the ended process or the started one.
         while member.child is not None:
             ended: Exit = await member.child.wait()
             drained = ended.code == DRAINED_EXIT_CODE

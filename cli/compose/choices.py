@@ -1,4 +1,4 @@
-"""What can be chosen for a cluster of containers."""
+"""The options of a cluster of containers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_TASKMANAGERS = 64
 ENVOY_IMAGE = "envoyproxy/envoy:v1.40.0"
 """The official image, in the version that the tests run (see ``requirements/run.txt``)."""
 JVM_OVERHEAD_MB = 384
-"""What a JVM takes besides its heap, as Spark counts it: 10 %, at least this."""
+"""A JVM's memory besides its heap, as Spark assumes it: 10 %, at least this."""
 LEAST_PYTHON_MB = 384
 SHUFFLE_MANAGERS = ("shuffle-manager-1", "shuffle-manager-2")
 
@@ -25,7 +25,7 @@ _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,255}")
 
 @dataclass(frozen=True, slots=True)
 class ComposeSet:
-    """What can be chosen.
+    """The chosen options of a cluster.
 
     Attributes:
         name: of the compose project; containers, networks and volumes begin with it.
@@ -58,7 +58,7 @@ class ComposeSet:
     certificate: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse values that would mean something else in YAML, TOML or an environment file."""
+        """Refuse values that have another meaning in YAML, TOML or an environment file."""
         _check(bool(_PROJECT.fullmatch(self.name)), "--name", self.name, "lower-case letters, digits, '-' and '_'")
         _check(bool(_HOST.fullmatch(self.host)), "--host", self.host, "a DNS name in lower case")
         for option, image in (("--image", self.image), ("--envoy-image", self.envoy_image)):
@@ -86,7 +86,7 @@ class ComposeSet:
 
     @property
     def python_memory_mb(self) -> int:
-        """For the Python workers of an executor: what its heap leaves of twice its size, as Spark counts overhead."""
+        """Memory for the Python workers of an executor: as much as its heap, minus Spark's overhead."""
         return max(LEAST_PYTHON_MB, self.slot_memory_mb - JVM_OVERHEAD_MB)
 
     @property
@@ -103,12 +103,12 @@ class ComposeSet:
 
     @property
     def public_hosts(self) -> tuple[str, ...]:
-        """What the edge authority's certificate is for; the same in the invitation and in Envoy's own options."""
+        """The names of the edge certificate; the same in the invitation and in Envoy's own options."""
         return tuple(dict.fromkeys(("localhost", self.host)))
 
     @property
     def server_names(self) -> tuple[str, ...]:
-        """Hosts that the gateway serves: nobody has a certificate of another authority for localhost."""
+        """Hosts that the gateway serves; without localhost if it has a certificate of another authority."""
         return (self.host,) if self.certificate else self.public_hosts
 
 

@@ -106,7 +106,9 @@ def init(
 def ca(
     invite: Annotated[
         list[str],
-        typer.Option("--invite", metavar="ROLE/NAME[=HOST,…]", help="Who is to join, with its host names; repeatable."),
+        typer.Option(
+            "--invite", metavar="ROLE/NAME[=HOST,…]", help="Process that may join, with its host names; repeatable."
+        ),
     ],
     tokens: TokensOption = DEFAULT_TOKENS,
     home: HomeOption = DEFAULT_HOME,

@@ -34,17 +34,17 @@ from sluice.gateway import AUTH_NAME, EDGE_NAME, ENVOY_NAME
 from sluice.gateway.proxy import arguments
 
 OWN_MEMORY_MB = 512
-"""Of a TaskManager itself, and for the files that the kernel caches for it."""
+"""Memory of a TaskManager itself, and for its files in the kernel's cache."""
 OWN_PROCESSES = 512
-"""Processes and threads of a TaskManager itself, of drivers' agents, and what makes sandboxes."""
+"""Processes and threads of a TaskManager itself, of drivers' agents, and of sandbox helpers."""
 AGENT_MB = 96
 SHARED_BY_MANAGERS = f"shuffle-ha:{HOME}/shuffle-ha"
-"""Where ShuffleManagers elect one of them: a lock of the kernel that all containers of this machine share."""
+"""Where ShuffleManagers elect a leader: a file lock that all containers of this machine share."""
 SHARED_WITH_ENVOY = (f"envoy-run:{HOME}/run", f"envoy-log:{HOME}/access")
 
 
 def seccomp_profile() -> str:
-    """``seccomp.json``, package data: what processes in a TaskManager's container may ask of the kernel."""
+    """``seccomp.json``, package data: the system calls that a TaskManager's container may make."""
     return files("sluice.cli.compose").joinpath(SECCOMP_FILE).read_text()
 
 
@@ -78,17 +78,17 @@ def render_compose(chosen: ComposeSet) -> str:
 
 
 def _managers_share(chosen: ComposeSet) -> bool:
-    """Whether ShuffleManagers elect one of them by a file; JobManagers that have ZooKeeper share it with them."""
+    """Whether ShuffleManagers elect a leader with a file; JobManagers with ZooKeeper share theirs."""
     return chosen.shuffle_workers > 0 and chosen.jobmanagers == 1
 
 
 def _shuffle_volumes(chosen: ComposeSet) -> tuple[str, ...]:
-    """The volume that tells which ShuffleManager leads, and the jobs that are alive, for the other one to go on."""
+    """The volume with the leading ShuffleManager and the living jobs, for a takeover by the other one."""
     return ("shuffle-ha",) if _managers_share(chosen) else ()
 
 
 def services_of(chosen: ComposeSet) -> tuple[Service, ...]:
-    """All of them but the authority."""
+    """All services except the authority."""
     return (
         *jobmanager_services(chosen.jobmanagers),
         *(_taskmanager(name, chosen) for name in chosen.taskmanager_names),
@@ -139,7 +139,7 @@ def _taskmanager(name: str, chosen: ComposeSet) -> Service:
         environment={
             "SLUICE_JOBMANAGER": jobmanager_addresses(chosen.jobmanagers),
             "SLUICE__TASKMANAGER__HOST": name,
-            # What one job keeps there must not fill the small /tmp of all others.
+            # The files of one job there must not fill the small /tmp of all others.
             "TMPDIR": f"{HOME}/tmp",  # noqa: S108  in the TaskManager's own volume
         },
         # No job can use up the processes that the TaskManager and other jobs need.
@@ -193,7 +193,7 @@ def _envoy_agent(chosen: ComposeSet) -> Service:
 
 
 def _envoy() -> Merged:
-    """The one service that has nothing of ours in it."""
+    """Envoy, the only service without our image."""
     items = {
         "image": f"${{SLUICE_ENVOY_IMAGE:-{ENVOY_IMAGE}}}",
         "entrypoint": ["/usr/local/bin/envoy"],
@@ -203,7 +203,7 @@ def _envoy() -> Merged:
         "networks": ["front", "gateway", "cluster"],
         "ports": [f"${{SLUICE_ADDRESS:-127.0.0.1}}:${{SLUICE_PORT:-8443}}:{GATEWAY_PORT}"],
         "tmpfs": [TMP],
-        # The directory that the others are in, for it to belong to the user, as everything in it does.
+        # The parent directory of the others, so that it belongs to the user like its contents.
         "volumes": [f"envoy:{HOME}", *SHARED_WITH_ENVOY],
         "healthcheck": health(*announced("envoy")),
     }

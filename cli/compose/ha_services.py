@@ -10,22 +10,22 @@ MAX_JOBMANAGERS = 8
 ZOOKEEPERS = ("zookeeper-1", "zookeeper-2", "zookeeper-3")
 STORAGE = f"{HOME}/ha-storage"
 REST_HOST = "rest.jobmanager.internal"
-"""Of whichever JobManager: one that stands by asks the one that leads."""
+"""REST address of any JobManager: a standby forwards to the leader."""
 SHARED_BY_JOBMANAGERS = f"ha-storage:{STORAGE}"
 
 
 def process_name(number: int) -> str:
-    """In its certificate."""
+    """The name in its certificate."""
     return f"jobmanager-{number}"
 
 
 def service_name(number: int) -> str:
-    """The first one has the name that a single one has."""
+    """The service name; the first one has the name of a single one."""
     return "jobmanager" if number == 1 else process_name(number)
 
 
 def rpc_host(number: int) -> str:
-    """A name for each network that a JobManager is on, so that each of its ports is on one of them alone."""
+    """The name for RPC. A JobManager has a name for each network, so that each port is on one network only."""
     return f"rpc.{process_name(number)}.internal"
 
 
@@ -45,12 +45,12 @@ def peer_host(name: str) -> str:
 
 
 def jobmanager_addresses(count: int) -> str:
-    """As TaskManagers are told them."""
+    """The addresses for TaskManagers."""
     return ",".join(f"{rpc_host(number)}:{RPC_PORT}" for number in range(1, count + 1))
 
 
 def ha_settings(jobmanagers: int) -> str:
-    """The section of ``sluice.toml``; nothing for a single JobManager, which is elected by a lock in its home."""
+    """The section of ``sluice.toml``; empty for a single JobManager, which uses a lock in its home."""
     if jobmanagers == 1:
         return ""
     hosts = ", ".join(f'"{client_host(name)}:{SECURE_CLIENT_PORT}"' for name in ZOOKEEPERS)
@@ -67,17 +67,17 @@ jobmanagers = [{names}]
 
 
 def ha_networks(jobmanagers: int) -> tuple[str, ...]:
-    """The network of ZooKeeper's servers among themselves: no job is on it."""
+    """The network between ZooKeeper's servers, without jobs."""
     return () if jobmanagers == 1 else ("ensemble",)
 
 
 def ha_volumes(jobmanagers: int) -> tuple[str, ...]:
-    """The volume with submissions and results, for whichever JobManager leads next."""
+    """The volume with submissions and results, for the next leading JobManager."""
     return () if jobmanagers == 1 else ("ha-storage",)
 
 
 def jobmanager_services(count: int) -> tuple[Service, ...]:
-    """``count`` of them, and what elects one where there are several."""
+    """``count`` JobManagers, and with several the ZooKeeper ensemble."""
     managers = tuple(_jobmanager(number, shares=count > 1) for number in range(1, count + 1))
     return managers if count == 1 else (*managers, *(_zookeeper(name) for name in ZOOKEEPERS))
 
@@ -108,5 +108,5 @@ def _zookeeper(name: str) -> Service:
         endpoint=f"zookeeper-{name}",
         networks={"cluster": (clients,), "ensemble": (peers,)},
         joining=(Joining(f"zookeeper/{name}", (clients, peers)),),
-        limits=ResourceLimits("512m", pids=512),  # a JVM that shakes hands with many at the same time
+        limits=ResourceLimits("512m", pids=512),  # a JVM with many simultaneous handshakes
     )

@@ -1,7 +1,7 @@
 """The build context of the containers' image: a Dockerfile, locked requirements, and the wheel of this program.
 
-The wheel is packed again from what is installed, file by file as the installer recorded it, so that an image is built
-from exactly the program that wrote the set, and neither a checkout nor a package index has to have it.
+The wheel is packed again from the installed files that the installer recorded, so that the image contains exactly the
+program that wrote the set, without a checkout or a package index.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from sluice.cli.errors import CommandError
 
 DISTRIBUTION = "sluice"
 INSTRUCTIONS = ("Dockerfile", "Dockerfile.envoy", "build.txt", "run.txt")
-"""What goes into the directory beside the wheel; package data, in the folder ``image``."""
+"""The files beside the wheel; package data, in the folder ``image``."""
 
-_TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the oldest a zip file can hold: equal programs give equal wheels
+_TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the oldest time of a zip file: equal programs give equal wheels
 _OF_THE_INSTALLATION = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json")
-"""What an installer adds to the metadata (PEP 376, PEP 610), and the record, which is made anew."""
+"""Files that an installer adds to the metadata (PEP 376, PEP 610), and the record, which is written again."""
 
 
 def image_files() -> dict[str, bytes] | None:
-    """The files of the directory that the image is built in, by name; None for an editable installation.
+    """The files of the build context, by name; None for an editable installation.
 
     Raises:
-        CommandError: an installed file is not what was installed.
+        CommandError: an installed file was changed.
     """
     try:
         installed = distribution(DISTRIBUTION)
@@ -44,10 +44,10 @@ def image_files() -> dict[str, bytes] | None:
 
 
 def pack_wheel(installed: Distribution) -> bytes:
-    """The wheel that ``installed`` came from: the same files with the same contents, but for manual pages.
+    """The wheel of ``installed``: the same files with the same contents, except manual pages.
 
     Raises:
-        CommandError: an installed file is not what was installed.
+        CommandError: an installed file was changed.
     """
     contents = {path.as_posix(): _content(path) for path in _of_the_wheel(installed)}
     (metadata,) = {name.partition("/")[0] for name in contents if name.partition("/")[0].endswith(".dist-info")}

@@ -1,7 +1,7 @@
-"""Join tokens for a set of processes that is known beforehand, each in a directory that only its process can read.
+"""Join tokens for a known set of processes, each in a directory that only its process can read.
 
-Whoever has joined gets no other token: the ledger says who has. So the same call at every start of the authority
-invites those who are missing and nobody else.
+According to the ledger, a joined process gets no further token. So a call at every start of the authority invites only
+missing processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ JOINED = frozenset({"enrolment", "edge-enrolment"})
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """Who is to join, and the host names and addresses for its certificate."""
+    """A process to join, with the host names and addresses for its certificate."""
 
     spiffe_id: SpiffeId
     dns: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Invitation:
 
 
 def joined_already(home: Home) -> frozenset[str]:
-    """The SPIFFE IDs of everybody who has joined with a token, by the ledger."""
+    """The SPIFFE IDs that have joined with a token, from the ledger."""
     path = ledger_path(home.pki)
     if not path.exists():
         return frozenset()
@@ -65,9 +65,9 @@ def joined_already(home: Home) -> frozenset[str]:
 
 
 def invite(home: Home, invitations: Iterable[Invitation], directory: Path, *, now: dt.datetime) -> list[Path]:
-    """Make a token for each of ``invitations``, at ``<directory>/<name>/token`` (0600); returns where.
+    """Make a token for each of ``invitations``, at ``<directory>/<name>/token`` (0600); returns the paths.
 
-    The directories of the names must be there. A token that is in the way is replaced.
+    The directories of the names must exist. An existing token is replaced.
     """
     authority = AuthorityStore(home.pki).certificate(AuthorityKind.INTERNAL)
     store = TokenStore(home.pki)

@@ -15,7 +15,7 @@ UID = 10001
 """User and group in the image; see ``compose/Dockerfile``."""
 HOME = "/var/lib/sluice"
 JOIN = "/run/join"
-"""Where a service finds its token; the authority sees those of all below it, by name."""
+"""The directory of a service's token; the authority has all of them below it, by name."""
 CA_PORT = 8444
 TMP = "/tmp:exec,mode=1777,size=256m"  # noqa: S108  the container's own
 NO_NEW_PRIVILEGES = "no-new-privileges:true"
@@ -26,7 +26,7 @@ RUNS_JOBS = (
     "systempaths=unconfined",
     "apparmor=${SLUICE_APPARMOR:-unconfined}",
 )
-"""What a container that runs jobs needs for their sandbox, instead of what the engine does by default."""
+"""The settings for the sandboxes of a container that runs jobs, in place of the engine's defaults."""
 SETTINGS_VOLUME = "./sluice.toml:/etc/sluice/sluice.toml:ro"
 
 SERVICE = Anchored(
@@ -48,15 +48,15 @@ SERVICE = Anchored(
         "logging": {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}},
     },
 )
-"""What every service has. Java loads a library from ``/tmp``."""
+"""The common part of every service. Java loads a library from ``/tmp``."""
 ENVIRONMENT = Anchored("environment", {"SLUICE_CONFIG": "/etc/sluice/sluice.toml"})
 JOINING = Anchored(
     "joining",
     {**ENVIRONMENT, "SLUICE_CA_ADDRESS": f"ca:{CA_PORT}", "SLUICE_JOIN_TOKEN_FILE": f"{JOIN}/token"},
 )
 HEALTH = Anchored("health", {"interval": "5s", "timeout": "5s", "retries": 3, "start_period": "180s"})
-"""Each check starts a process: a shorter interval loads a small machine more than it tells. All start at once, which
-takes a small machine that does other things minutes; one that is ready is healthy at once."""
+"""Each check starts a process: a shorter interval would load a small machine too much. All services start at once,
+which takes minutes on a small, busy machine; a ready one is healthy at once."""
 AFTER_CA = Anchored("after-ca", {"ca": {"condition": "service_healthy"}})
 IN_MEMORY = Anchored(
     "join",
@@ -84,18 +84,18 @@ class Joining:
 
     @property
     def name(self) -> str:
-        """Of the volume that the token comes in, without what all have in front."""
+        """The name of the token's volume, without the common prefix."""
         return self.who.partition("/")[2]
 
     @property
     def invitation(self) -> str:
-        """As the authority is told it."""
+        """The invitation, as an argument of the authority."""
         return self.who + (f"={','.join(self.hosts)}" if self.hosts else "")
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """What a service may use where the default is not enough."""
+    """The resource limits of a service that needs more than the default."""
 
     memory: str
     cpus: float = 2.0
@@ -109,15 +109,15 @@ class Service:
     Attributes:
         name: of the service, and of the volume with its home.
         command: what the image is started with.
-        endpoint: the file below ``run/endpoints`` that says that it takes work.
-        networks: with the names that it has there besides its own.
-        joining: the identities that it needs a token for.
-        environment: besides what all services of its kind have.
-        limits: where the default is not enough.
-        shared_run: a volume in place of a ``run`` of its own, and what else it shares with the program beside it.
+        endpoint: the file below ``run/endpoints`` that it writes when it is ready.
+        networks: with its additional names there.
+        joining: the identities that need a token.
+        environment: additions to those of all services of its kind.
+        limits: limits above the default.
+        shared_run: a volume in place of its own ``run``, and others that it shares with another program.
         mounts: volumes besides its home, as ``volume:place``.
         runs_jobs: whether its processes put job code into sandboxes of their own.
-        ready: arguments of test(1) that prove that it takes work, where that is no file below ``run/endpoints``.
+        ready: arguments of test(1) that prove readiness, if that is not a file below ``run/endpoints``.
     """
 
     name: str
@@ -163,7 +163,7 @@ def volumes(home: str, *others: str) -> list[str]:
 
 
 def announced(endpoint: str) -> tuple[str, ...]:
-    """Arguments of test(1) that succeed once the process has announced that it takes work."""
+    """Arguments of test(1) that succeed once the process has announced its readiness."""
     return ("-f", f"{HOME}/run/endpoints/{endpoint}.json")
 
 
@@ -173,7 +173,7 @@ def health(*ready: str) -> Merged:
 
 
 def authority(joining: tuple[Joining, ...]) -> Merged:
-    """The service that all others ask for their certificates."""
+    """The service that certifies all others."""
     items = {
         "command": ["compose", "ca", f"--tokens={JOIN}", *(f"--invite={each.invitation}" for each in joining)],
         "environment": ENVIRONMENT,

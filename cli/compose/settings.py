@@ -18,11 +18,11 @@ EGRESS_PORT = 8447
 SHUFFLE_PORT = 7337
 SHUFFLE_DATA_PORT = 7338
 CERTIFICATE = "/etc/sluice-certificate"
-"""Where ``envoy-agent`` has the gateway's own certificate. The directory, so that files may be replaced by renaming."""
+"""The directory of the gateway's own certificate in ``envoy-agent``; a directory, so that renames replace files."""
 
 
 def render_environment(chosen: ComposeSet) -> str:
-    """``.env``, which compose reads by itself: what differs from machine to machine. No secret."""
+    """``.env``, which compose reads by itself: the settings that differ between machines. No secret."""
     return "\n".join(
         (
             "# Read by compose. Nothing in here is secret.",

@@ -22,7 +22,7 @@ def doctor(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None, as_json
     """Examine this machine before the first start: Java, Spark, Envoy, sandbox, ports, memory, disk, limits, clock.
 
     Each finding says what is wrong, why that matters, and what to do. Nothing is changed, nothing leaves the machine.
-    Exit code 0: a cluster can be started (there may be warnings); 1: it cannot. Of a home and its certificates:
+    Exit code 0: a cluster can be started (there may be warnings); 1: it cannot. For a home and its certificates:
     sluice pki doctor.
     """
     located, configuration = load_configuration(home, config)

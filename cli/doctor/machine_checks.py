@@ -1,4 +1,4 @@
-"""What prevents a cluster on this machine, and what to do about it. Decisions only."""
+"""Finds what prevents a cluster on this machine, with remedies. Decisions only."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ENOUGH_OPEN_FILES = 4096
 PROCESS_MEMORY = 100 * MEBIBYTE
 """One Python process of the cluster, generously."""
 JVM_OVERHEAD = 384 * MEBIBYTE
-"""What a JVM takes besides its heap (Spark's own ``memoryOverhead`` minimum)."""
+"""A JVM's memory besides its heap (Spark's own ``memoryOverhead`` minimum)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the configured cluster would use at its fullest with one job, in bytes and cores."""
+    """The most that the configured cluster would use with one job, in bytes and cores."""
 
     processes: int
     slots: int
@@ -43,7 +43,7 @@ class Demand:
 
 
 def machine_findings(facts: MachineFacts, demand: Demand) -> list[Finding]:
-    """Everything that is wrong, the worst first; empty when a cluster can be started."""
+    """All findings, the worst first; empty when a cluster can be started."""
     return worst_first(
         [
             *_platform(facts),
@@ -115,7 +115,7 @@ def _egress(facts: MachineFacts) -> list[Finding]:
             "egress-off",
             "egress.mode",
             "jobs connect to whatever this machine can reach",
-            "nobody decides about it, and nobody knows of it: a job can send what it reads anywhere",
+            "no policy decides, and nothing is recorded: a job can send what it reads anywhere",
             'set egress.mode = "enforce"',
         )
     ]
@@ -192,7 +192,7 @@ def _executable(temporary: Directory) -> list[Finding]:
 
 
 def _port(port: Port, *, running: bool) -> list[Finding]:
-    if not port.error or running:  # our own cluster has it
+    if not port.error or running:  # our own cluster uses it
         return []
     place = f"{port.host}:{port.port}"
     remedy = f"end what listens there (ss -ltnp 'sport = :{port.port}'), or set {port.setting} (0: any free port)"

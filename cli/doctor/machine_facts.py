@@ -66,7 +66,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """Everything ``machine_findings`` looks at. Sizes in bytes, times in seconds."""
+    """The facts for ``machine_findings``. Sizes in bytes, times in seconds."""
 
     system: str
     python: tuple[int, int]
@@ -86,17 +86,17 @@ class MachineFacts:
     clock_synchronized: bool | None
     """None: the kernel did not say (as in many containers)."""
     newest_source: float
-    """When the newest file of this installation was written: no true clock is before it."""
+    """When the newest file of this installation was written: a correct clock is later."""
     localhost: tuple[str, ...]
     cluster_running: bool = False
     isolated: bool = True
-    """Whether jobs are to be isolated at all."""
+    """Whether jobs are configured to be isolated."""
     egress: EgressMode = EgressMode.ENFORCE
     """What jobs may connect to."""
     root: bool = True
-    """Whether TaskManagers of this user can give each job a uid of its own."""
+    """Whether TaskManagers of this user can give each job its own uid."""
     warm: bool = False
-    """Whether JVMs are to wait for jobs."""
+    """Whether JVMs are configured to wait for jobs."""
 
 
 def read_machine(
@@ -108,7 +108,7 @@ def read_machine(
     cluster_running: bool,
     warm: bool = False,
 ) -> MachineFacts:
-    """Look at this machine for a cluster in ``home`` with the ``(setting, host, port)`` that it is to listen on."""
+    """Read the facts for a cluster in ``home`` with these listeners as ``(setting, host, port)``."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     memory = psutil.virtual_memory()
     return MachineFacts(
@@ -218,7 +218,7 @@ def _port(setting: str, host: str, port: int) -> Port:
 
 
 def _clock_synchronized() -> bool | None:
-    """What the kernel's clock discipline says (adjtimex(2))."""
+    """Whether the kernel's clock is synchronized (adjtimex(2)); None: unknown."""
     if platform.system() != "Linux" or sys.maxsize < 1 << 32:
         return None
     buffer = ctypes.create_string_buffer(_TIMEX_BYTES)

@@ -1,4 +1,4 @@
-"""``sluice gateway acme``: the certificate that the gateway gets from an ACME server."""
+"""``sluice gateway acme``: the gateway's certificate from an ACME server."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def _print(records: Iterator[AuditRecord], *, as_json: bool) -> None:
 
 
 def describe(record: AuditRecord) -> str:
-    """One line for people, without control characters in text that callers wrote."""
+    """Describe a record in one line, without control characters in text of callers."""
     when = record.at if isinstance(record.at, str) else record.time
     detail = record.detail if isinstance(record.detail, dict) else {}
     facts = " ".join(f"{name}={value}" for name, value in detail.items())

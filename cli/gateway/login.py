@@ -61,7 +61,7 @@ def logout(
         try:
             asyncio.run(_sign_out(url, ca_file, found.secret))
         finally:
-            # What cannot be told to the gateway ends there by itself; here it ends now.
+            # If the gateway cannot be reached, the session expires there by itself; here it ends now.
             login_session.forget(url)
     if as_json:
         typer.echo(json.dumps({"server": url, "session": None if found is None else found.session}))
@@ -144,7 +144,7 @@ class _Form:
     async def post(
         self, path: str, form: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> Mapping[str, Any]:
-        """The answer's document; empty when it is a redirect."""
+        """Post a form; returns the answer's document, empty when it is a redirect."""
         try:
             async with self._session.post(
                 self._url + path, data=dict(form), headers=headers, ssl=self._trust.context(), allow_redirects=False
@@ -162,9 +162,7 @@ class _Form:
                 "is it running? see `sluice status`",
             ) from error
         except (BodyTooLarge, ValueError, AttributeError, TypeError) as error:
-            raise UnreachableError(
-                f"{self._url}{path} gave no answer that makes sense", "is it the gateway?"
-            ) from error
+            raise UnreachableError(f"{self._url}{path} gave an unexpected answer", "is it the gateway?") from error
         answered: Mapping[str, Any] = document
         return answered
 

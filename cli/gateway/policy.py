@@ -34,8 +34,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="The access policy: the operations that each role grants, in gateway/policy.toml of the home.\n\n"
-    "Without a file the policy of Sluice counts; `sluice policy show > policy.toml` is where to begin. "
-    "A changed file counts within a second, without a restart; one with a mistake is told about and not used.",
+    "Without a file, Sluice's default policy applies; `sluice policy show > policy.toml` prints it. "
+    "A changed file applies within a second, without a restart; one with a mistake is reported and not used.",
 )
 
 FileOption = Annotated[Path | None, typer.Option("--file", help="Use this file instead of the policy in force.")]

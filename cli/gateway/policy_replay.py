@@ -1,4 +1,4 @@
-"""``sluice policy replay``: what a changed policy would have decided, from the audit log."""
+"""``sluice policy replay``: finds in the audit log what a changed policy would have decided differently."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def replay(
 
 
 def requesters(home: Home, current: Policy) -> Requesters:
-    """Whoever has a credential or a password in ``home``."""
+    """The principals with a credential or a password in ``home``."""
     return Requesters(
         current,
         tokens={each.id: each for each in TokenStore(home).read().records},

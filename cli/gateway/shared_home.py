@@ -1,4 +1,4 @@
-"""The home of commands that read or change credentials: up to date, where its auth service shares them."""
+"""The home for commands that read or change credentials, updated from the shared store if there is one."""
 
 from __future__ import annotations
 

@@ -50,12 +50,14 @@ def status(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None, as_json
 def upload(
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it: what other machines have is overwritten.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Confirm that the credentials of other machines are overwritten.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make this machine's tokens, users, sessions, revocations and keys those of all machines.
 
-    For the case that the database was lost or has gone back. Choose the machine whose copies are the newest.
+    For a database that was lost or has gone back. Choose the machine whose copies are the newest.
     """
     located, settings = _settings(home, config)
     if not yes:

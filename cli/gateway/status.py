@@ -1,4 +1,4 @@
-"""``sluice gateway status``: the configuration that Envoy was sent, accepted and rejected."""
+"""``sluice gateway status``: the configuration sent to Envoy, and what it accepted or rejected."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def status(
 
 
 def _servers(home: Home) -> list[str]:
-    """Each kind, and of several of a kind the others."""
+    """The names of the xDS servers: each kind, and further ones of a kind."""
     return [
         name
         for kind in SERVERS

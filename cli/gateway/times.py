@@ -1,4 +1,4 @@
-"""Times as people write them: ``1h`` ago, or a moment."""
+"""Parses times of the command line: ``1h`` ago, or a moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _AGO = re.compile(r"([1-9][0-9]{0,6})([smhd])")
 
 
 def moment(option: str, text: str, now: dt.datetime) -> dt.datetime | None:
-    """The moment that ``text`` means; None for an empty one. Raises :class:`UsageError` naming ``option``."""
+    """Parse ``text`` as a moment; None for an empty one. Raises :class:`UsageError` naming ``option``."""
     if not text:
         return None
     if match := _AGO.fullmatch(text):

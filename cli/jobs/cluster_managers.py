@@ -1,7 +1,7 @@
 """``sluice submit --target yarn | kubernetes``: submit to Spark's own cluster managers.
 
-Everything is rendered into a directory first, each file readable by its owner alone; ``--render`` stops there. There is
-no key among it.
+Everything is rendered into a directory first, each file readable by its owner alone; ``--render`` stops there. It
+contains no key.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from sluice.runtime.spark.managers import (
 )
 
 PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "JAVA_HOME", "KUBECONFIG", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
-"""What spark-submit and kubectl inherit."""
+"""Variables that spark-submit and kubectl inherit."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderOptions:
-    """``render``: write everything there and stop."""
+    """``render``: the directory to write to, without submitting."""
 
     render: Path | None = None
     as_json: bool = False
@@ -58,7 +58,7 @@ class RenderOptions:
 def submit_to_cluster_manager(
     target: SubmitTarget, submission: Submission, home: Path, config: Path | None, options: RenderOptions
 ) -> int:
-    """Render ``submission``, and unless that is all hand it on and wait; returns the exit code."""
+    """Render ``submission``, and unless ``--render`` is given submit it and wait; returns the exit code."""
     located = Home.at(home)
     configuration = load(find_config_file(config, located.root))
     if options.render is not None:
@@ -94,7 +94,7 @@ def _render(target: SubmitTarget, submission: Submission, configuration: Configu
 
 
 def foreign_job(submission: Submission, configuration: Configuration) -> ForeignJob:
-    """What is submitted, with this cluster's defaults; raises ``SubmissionRejected`` for impossible sizes."""
+    """The job to submit, with this cluster's defaults; raises ``SubmissionRejected`` for impossible sizes."""
     request = submission.request
     ours = sorted({"savepoint", "restart", "archive_names", "python"} & request.keys())
     ours += sorted({part for part, _ in submission.files} - {"file"})

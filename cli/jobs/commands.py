@@ -187,7 +187,7 @@ def parse_token_files(options: list[str]) -> dict[str, str]:
 
 
 def comma_separated(options: list[str] | None) -> list[str]:
-    """The values of an option as spark-submit has them: separated by commas, or given several times."""
+    """The values of an option as in spark-submit: separated by commas, or given several times."""
     return [each.strip() for option in options or [] for each in option.split(",") if each.strip()]
 
 
@@ -222,7 +222,7 @@ def list_jobs(
         typer.Option(help="Only jobs in this state, such as FAILED; active, ended: all such states; repeatable."),
     ] = None,
     owner: Annotated[str, typer.Option(help="Only jobs of this user.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many jobs, the latest ones.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most jobs to list, the latest ones.")] = 1000,
     *,
     gateway: GatewayOptions,
     as_json: JsonOption = False,
@@ -237,7 +237,7 @@ def list_jobs(
 
 
 def _spark_ui(gateway: GatewayOptions, job_id: str) -> Any:  # noqa: ANN401  JSON is what it is
-    """Where a job's Spark UI is; None: the token may not know, or the cluster is an earlier release."""
+    """The place of a job's Spark UI; None: the token may not see it, or the cluster is an earlier release."""
     try:
         return gateway.get(f"/v1/jobs/{job_id}/spark-ui")
     except ClientError:

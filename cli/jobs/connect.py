@@ -1,4 +1,4 @@
-"""``sluice connect``: what a notebook needs to reach Spark Connect through the gateway. Prints no secret."""
+"""``sluice connect``: prints the settings of a notebook for Spark Connect through the gateway, without secrets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  the name of a
 
 
 def write_roots(home: Home) -> Path:
-    """Write the certificates with which gRPC verifies the gateway of ``home``, and return where they are."""
+    """Write the certificates with which gRPC verifies the gateway of ``home``; returns their file."""
     path = home.run / "connect-roots.pem"
     write_public(path, local_roots(home))
     return path
@@ -85,13 +85,13 @@ def connect(
 
 
 def _token_expression(home: Home, url: str, ca_file: Path | None, token_file: Path | None) -> str:
-    """A shell expression that yields the token for the gateway, and contains no secret itself."""
+    """A shell expression that yields the gateway's token without containing it."""
     try:
         held = held_credential(home, url, ca_file, token_file)
     except UsageError:
         if token_file is not None or url != announced_url(home):
             raise
-        return _read_by_shell(home.root / "token")  # which can still be made before the line is used
+        return _read_by_shell(home.root / "token")  # the file may be created before the line is used
     require_api_token(held)
     return '"$SLUICE_TOKEN"' if held.file is None else _read_by_shell(held.file)
 

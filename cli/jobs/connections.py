@@ -1,4 +1,4 @@
-"""``sluice jobs connections``: the connections of a job, inside as both ends verified them, and to the outside."""
+"""``sluice jobs connections``: the connections of a job: inside, as both ends verified them, and to the outside."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _moment(seconds: float) -> str:
 
 
 def _outside(row: dict[str, Any]) -> tuple[str, ...]:
-    """One connection to the outside; what the job wrote is printed without control characters."""
+    """Print one connection to the outside, without control characters in text of the job."""
     host = row["host"] or row["address"]
     target = host_port(host, row["port"]) if row["port"] else host
     times = f", {row['count']} times" if row["count"] > 1 else ""
@@ -70,13 +70,13 @@ def _outside(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 async def all_connections(client: GatewayClient, job_id: str) -> list[dict[str, Any]]:
-    """Those of the job, and those of the cluster's own processes."""
+    """The connections of the job, and of the cluster's own processes."""
     found: list[dict[str, Any]] = (await client.get(f"/v1/jobs/{job_id}/connections"))["connections"]
     return [*found, *(await client.get("/v1/connections"))["connections"]]
 
 
 def connection_rows(found: list[dict[str, Any]], job_id: str, *, below: str = "") -> list[Row]:
-    """Each connection once, from the side that dialed; ``below`` (a prefix) is left out of names, the job shortened."""
+    """Each connection once, from the dialing side; without the prefix ``below`` in names, and the job shortened."""
     return sorted({_row(each, below, job_id) for each in found}, key=lambda row: (CHANNELS.index(row[0]), row))
 
 

@@ -69,7 +69,7 @@ def undrain(
 
 
 async def _drain(client: GatewayClient, taskmanager: str, seconds: float) -> bool:
-    """Whether it has left."""
+    """Drain it; returns whether it has left."""
     await client.post(f"/v1/taskmanagers/{taskmanager}/drain")
     console = Console(stderr=True)
     said: tuple[int, int] | None = None
@@ -86,7 +86,7 @@ async def _drain(client: GatewayClient, taskmanager: str, seconds: float) -> boo
 
 
 async def _drain_and_start(client: GatewayClient, taskmanager: str, seconds: float, home: Home) -> bool:
-    """Whether it has left, and another process of `sluice up` has taken its place."""
+    """Drain and restart it; returns whether it has left, and `sluice up` has started another process."""
     leaving = comebacks.request(home, taskmanager)
 
     async def back() -> bool:
@@ -112,7 +112,7 @@ async def _until(condition: Callable[[], Awaitable[bool]], seconds: float) -> bo
 
 
 async def _held(client: GatewayClient, taskmanager: str) -> tuple[int, int] | None:
-    """How many slots are held there, and how many drivers run; None when it has left."""
+    """The number of its held slots, and of its drivers; None when it has left."""
     document = await client.get("/v1/taskmanagers", limit=1000)
     found = next((each for each in document["taskmanagers"] if each["id"] == taskmanager), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""``sluice jobs exceptions``: what went wrong in a job, attempt by attempt."""
+"""``sluice jobs exceptions``: the exceptions of a job, attempt by attempt."""
 
 from __future__ import annotations
 

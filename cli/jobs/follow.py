@@ -16,16 +16,16 @@ from sluice.cli.errors import EXIT_NO, EXIT_OK
 from sluice.client import LOG_CHUNK_BYTES, TERMINAL, ChangeReader, PatientReader
 
 ANNOUNCE_SECONDS = 2.0
-"""Without a terminal, progress is a line at most this often."""
+"""Shortest time between two progress lines without a terminal."""
 EXPLAINED = frozenset({"RUNNING", "RESTARTING", "RECONCILING"})
-"""States in which a job that waits says for what."""
+"""States with a reason for waiting."""
 
 
 @dataclass
 class Follower:
     """Watches one job; ``write`` gets the driver's standard output, progress goes to ``console`` (standard error).
 
-    It does not give up when the cluster is away for a while, less long when ``stopped`` says that it was taken down.
+    It retries while the cluster is unavailable, for a shorter time when ``stopped`` says that it was stopped.
     """
 
     client: ChangeReader
@@ -44,7 +44,7 @@ class Follower:
         """Return the job's details once it is globally terminal and its output has been written.
 
         Raises:
-            AwayError: the cluster was away for :data:`OUTAGE_SECONDS`, or stopped for :data:`STOPPED_SECONDS`.
+            AwayError: the cluster was unavailable for :data:`OUTAGE_SECONDS`, or stopped for :data:`STOPPED_SECONDS`.
         """
         columns = (
             SpinnerColumn(),
@@ -74,7 +74,7 @@ class Follower:
         raise AssertionError("the states of a job have no end but this")
 
     async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401
-        """Ask until there is an answer; raises :class:`~sluice.client.errors.AwayError` as :meth:`until_end` does."""
+        """GET with retries; raises :class:`~sluice.client.errors.AwayError` like :meth:`until_end`."""
         return await self._reader.get(path, **query)
 
     @property
@@ -95,7 +95,7 @@ class Follower:
             self.console.print(line, highlight=False, soft_wrap=True)
 
     async def _drain_output(self, attempt: int) -> None:
-        """Write what there is, of the attempts before ``attempt`` first; each has a log of its own."""
+        """Write the available output, first of attempts before ``attempt``; each has its own log."""
         while self._attempt < attempt:
             await self._drain_attempt()
             self._attempt, self._offset = self._attempt + 1, 0
@@ -123,7 +123,7 @@ def _describe(job: dict[str, Any]) -> str:
 
 
 def _stages(progress: dict[str, Any]) -> str:
-    """What the bar says of stages, when there are any."""
+    """The bar's text about stages; empty when there are none."""
     total = int(progress.get("stages_total", 0))
     failed = int(progress.get("stages_failed", 0))
     done = f" · {progress.get('stages_finished', 0)}/{total} stages" if total else ""
@@ -131,7 +131,7 @@ def _stages(progress: dict[str, Any]) -> str:
 
 
 def report_verdict(job: dict[str, Any], console: Console) -> int:
-    """Say how the job ended; returns the exit code (0 finished, 1 failed or cancelled)."""
+    """Print how the job ended; returns the exit code (0 finished, 1 failed or cancelled)."""
     seconds = (job.get("duration_ms") or 0) / 1000
     if job["state"] == "FINISHED":
         console.print(f"job {job['id']} finished in {seconds:.1f} s", highlight=False)

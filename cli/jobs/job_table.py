@@ -32,7 +32,7 @@ def history(
         list[str] | None, typer.Option(help="Only jobs that ended in this state, such as FAILED; repeatable.")
     ] = None,
     owner: Annotated[str, typer.Option(help="Only jobs of this user.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=20_000, help="At most so many jobs, the latest ones.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=20_000, help="Most jobs to list, the latest ones.")] = 100,
     *,
     gateway: GatewayOptions,
     as_json: JsonOption = False,

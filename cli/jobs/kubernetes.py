@@ -1,7 +1,7 @@
-"""Handing a rendered job to Kubernetes: first the ConfigMap of its files, then spark-submit; nothing of it is left.
+"""Submits a rendered job to Kubernetes: first the ConfigMap of its files, then spark-submit; cleans up afterwards.
 
-The ConfigMap belongs to the driver's pod as soon as there is one, so that Kubernetes removes it with the pod. When
-there is none at the end, since spark-submit failed or took it away, the ConfigMap and the job's Services are removed.
+The driver's pod owns the ConfigMap as soon as it exists, so that Kubernetes removes both together. If there is no pod
+at the end, because spark-submit failed or deleted it, the ConfigMap and the job's Services are removed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import msgspec
 from sluice.cli.errors import EXIT_NO, CommandError
 
 POLL_SECONDS = 1.0
-"""How often it is looked whether there is a driver."""
+"""How often to check whether there is a driver."""
 KUBECTL_SECONDS = 60.0
-"""How long one request may take."""
+"""Timeout of one request."""
 
 
 class _Metadata(msgspec.Struct):
@@ -44,7 +44,7 @@ class Kubectl:
     Attributes:
         program: its path.
         namespace: of the job.
-        environment: all that it inherits.
+        environment: its whole environment.
     """
 
     program: str
@@ -53,14 +53,14 @@ class Kubectl:
 
     @classmethod
     def find(cls, namespace: str, environment: Mapping[str, str]) -> Kubectl:
-        """The one in the path; raises :class:`CommandError`."""
+        """Find kubectl in the path; raises :class:`CommandError`."""
         program = shutil.which("kubectl", path=environment.get("PATH"))
         if program is None:
             raise CommandError("there is no kubectl", "install it, or use --render DIR and run what it prints yourself")
         return cls(program, namespace, environment)
 
     def run(self, *arguments: str) -> bytes:
-        """What it prints; raises :class:`CommandError` with what it said when it fails."""
+        """Run kubectl; returns its output, raises :class:`CommandError` with its message."""
         command = [self.program, "--namespace", self.namespace, *arguments]
         try:
             done = subprocess.run(
@@ -80,7 +80,7 @@ def submit_with_files(kubectl: Kubectl, job_id: str, config_map: str, manifest: 
     """Apply ``manifest``, which makes ``config_map``, and run ``submit`` to its end.
 
     Raises:
-        CommandError: one of them failed; nothing of the job is left, or the error names what is.
+        CommandError: one of them failed; nothing of the job is left, or the error names it.
     """
     kubectl.run("apply", "--filename", str(manifest))
     owned = False
@@ -104,7 +104,7 @@ def submit_with_files(kubectl: Kubectl, job_id: str, config_map: str, manifest: 
 
 
 def _own(kubectl: Kubectl, job_id: str, config_map: str) -> bool:
-    """Let the ConfigMap belong to the driver; whether it does now."""
+    """Make the driver the owner of the ConfigMap; returns whether it is."""
     try:
         driver = _driver(kubectl, job_id)
         if driver is None:
@@ -113,7 +113,7 @@ def _own(kubectl: Kubectl, job_id: str, config_map: str) -> bool:
         patch = json.dumps({"metadata": {"ownerReferences": [owner]}})
         kubectl.run("patch", "configmap", config_map, "--type", "merge", "--patch", patch)
     except CommandError:
-        return False  # tried again, and told in the end
+        return False  # retried, and reported at the end
     return True
 
 
@@ -127,7 +127,7 @@ def _driver(kubectl: Kubectl, job_id: str) -> _Metadata | None:
 
 
 def _settle(kubectl: Kubectl, job_id: str, config_map: str, *, owned: bool) -> None:
-    """After the end: remove what is of no driver. What a driver needs is left, and told unless it goes with its pod."""
+    """Afterwards, remove the files if there is no driver; otherwise report them unless its pod owns them."""
     try:
         if _driver(kubectl, job_id) is None:
             kubectl.run("delete", "configmap,service", "--selector", f"sluice/job={job_id}", "--ignore-not-found")

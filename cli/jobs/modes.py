@@ -1,9 +1,9 @@
 """Clusters that live as long as one job: application mode, and per-job mode.
 
-A session cluster (``sluice up``) takes jobs until it is stopped. In **application** mode the cluster is started for
-one pipeline, whose program runs in it, and ends with that job; started again in the same home it goes on with a job
-that had not ended. In **per-job** mode the client starts a cluster for one submission, in a home of its own that is
-gone afterwards; the driver runs beside the client (as Flink's per-job mode before 1.15).
+A session cluster (``sluice up``) takes jobs until it is stopped. In **application** mode, the cluster starts for one
+pipeline, runs its program, and ends with the job; started again in the same home it continues an unfinished job. In
+**per-job** mode, the client starts a cluster for one submission, in a temporary home; the driver runs beside the client
+(like Flink's per-job mode before 1.15).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from sluice.gateway import AccessRole
 from sluice.gateway.credentials import TokenStore
 
 TOKEN_LIFETIME = timedelta(days=365)
-"""Of the token that the launcher submits with; it is revoked when the cluster ends, and written nowhere."""
+"""Lifetime of the launcher's token for submitting; it is revoked when the cluster ends, and stored nowhere."""
 
 
 @dataclass
 class OneJob:
-    """Runs ``submission`` on a cluster of its own; the exit code is the job's."""
+    """Runs ``submission`` on its own cluster; the exit code is the job's."""
 
     home: Home
     configuration: Configuration
@@ -46,7 +46,7 @@ class OneJob:
     _outcome: int | BaseException = field(default=EXIT_INTERRUPTED)
 
     def run(self) -> int:
-        """Start, run the job to its end, stop; an interruption leaves the job for the next start in this home."""
+        """Start the cluster, run the job to its end, and stop; the next start continues an interrupted job."""
 
         def report(line: str) -> None:
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -75,7 +75,7 @@ class OneJob:
                 target = GatewayAccess(local_url(self.home), edge_bundle(self.home), token)
                 async with gateway_client(target) as client:
                     self._outcome = await self._follow(client)
-        except Exception as error:  # noqa: BLE001  # it is raised again when the cluster is down
+        except Exception as error:  # noqa: BLE001  # raised again after the cluster has stopped
             self._outcome = error
         finally:
             stop.set()
@@ -97,7 +97,7 @@ class OneJob:
         return report_verdict(job, self.console)
 
     async def _unfinished(self, client: GatewayClient) -> str:
-        """The job of an earlier start that was interrupted; empty when there is none."""
+        """The unfinished job of an earlier, interrupted start; empty when there is none."""
         jobs = [job for job in (await client.get("/v1/jobs"))["jobs"] if job["state"] not in TERMINAL]
         if len(jobs) > 1:
             raise CommandError(
@@ -109,7 +109,7 @@ class OneJob:
 
 @contextlib.contextmanager
 def submitters_token(home: Home, owner: str) -> Iterator[str]:
-    """A token that may submit jobs, for as long as the block lasts."""
+    """A token for submitting jobs, valid within the block."""
     store = TokenStore(home)
     record, token = store.create(owner, AccessRole.SUBMITTER, TOKEN_LIFETIME)
     try:
@@ -119,10 +119,10 @@ def submitters_token(home: Home, owner: str) -> Iterator[str]:
 
 
 def run_per_job(home: Home, config: Path | None, submission: Submission, console: Console, *, as_json: bool) -> int:
-    """Run ``submission`` on a cluster that exists for it alone; nothing of it stays.
+    """Run ``submission`` on a temporary cluster.
 
     Args:
-        home: whose configuration counts.
+        home: whose configuration is used.
         config: a configuration file; by default that of ``home``.
     """
     file = find_config_file(config, home.root)
@@ -136,7 +136,7 @@ def run_per_job(home: Home, config: Path | None, submission: Submission, console
 
 
 def _per_job_flags(configured: Configuration, submission: Submission) -> dict[str, object]:
-    """TaskManagers for the executors that are asked for, and more when the job wants more."""
+    """Options for TaskManagers: enough for the requested executors, and more on demand."""
     asked = submission.request.get("executors") or configured.spark.executors
     least = -(-int(str(asked)) // configured.taskmanager.slots)
     most = max(least, configured.resources.max_taskmanagers)

@@ -15,7 +15,7 @@ from sluice.core import Home
 
 @dataclass(frozen=True, slots=True)
 class TargetOptions:
-    """How a submission is handed to something other than the session cluster."""
+    """Options of a submission to something other than the session cluster."""
 
     home: Path
     config: Path | None = None

@@ -1,4 +1,4 @@
-"""``sluice queues``: who shares the slots for executors, and what jobs wait for, through the gateway."""
+"""``sluice queues``: the queues that share the slots for executors, and their waiting jobs, through the gateway."""
 
 from __future__ import annotations
 

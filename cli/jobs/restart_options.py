@@ -22,7 +22,7 @@ SettingsOption = Annotated[
 
 
 def restart_wish(strategy: RestartStrategy | None, settings: list[str]) -> dict[str, Any]:
-    """The ``restart`` of a submission; raises :class:`UsageError` naming the setting that is not one."""
+    """The ``restart`` of a submission; raises :class:`UsageError` naming an invalid setting."""
     wish: dict[str, Any] = {}
     if strategy is not None:
         wish["strategy"] = strategy.value

@@ -21,7 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="List savepoints of streaming jobs,
 
 POLL_SECONDS = 0.3
 AWAY_TRIES = 100
-"""How often in a row the cluster may be away while a savepoint is waited for."""
+"""Most failed requests in a row while waiting for a savepoint."""
 
 
 @through_gateway

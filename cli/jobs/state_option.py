@@ -8,8 +8,8 @@ from sluice.cli.errors import UsageError
 
 
 def wanted_states(given: Sequence[str]) -> frozenset[str]:
-    """The states that are meant; empty: all. Raises :class:`UsageError` for what is none."""
-    from sluice.runtime import JobState  # all messages about jobs, which only lists of jobs need
+    """Parse states; empty: all. Raises :class:`UsageError` for an unknown one."""
+    from sluice.runtime import JobState  # late: it imports all messages about jobs
 
     groups = {"ACTIVE": [each for each in JobState if not each.terminal]}
     groups["ENDED"] = [each for each in JobState if each.terminal]

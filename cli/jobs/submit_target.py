@@ -11,7 +11,7 @@ class SubmitTarget(enum.StrEnum):
     SESSION = "session"
     """The cluster that runs already, through its gateway."""
     PER_JOB = "per-job"
-    """A cluster that is started on this machine for this submission alone."""
+    """A cluster that is started on this machine only for this submission."""
     YARN = "yarn"
     """Spark on the YARN of ``HADOOP_CONF_DIR``."""
     KUBERNETES = "kubernetes"

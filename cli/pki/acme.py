@@ -1,4 +1,4 @@
-"""``sluice pki acme``: who may have certificates from the ACME server."""
+"""``sluice pki acme``: accounts of the ACME server, and the names that they may certify."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def create(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="New file (mode 0600) for the key, as certbot --config reads it.")
     ],
-    ttl: Annotated[str, typer.Option(help="Until when an account can be made with it: 1m to 30d.")] = "1d",
+    ttl: Annotated[str, typer.Option(help="How long an account can be made with it: 1m to 30d.")] = "1d",
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -149,7 +149,7 @@ def _store(home: Home) -> Iterator[AcmeStore]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One account, or a key with which none was made yet."""
+    """One account, or an unused account key."""
 
     name: str
     id: str

@@ -33,7 +33,7 @@ KeyOption = Annotated[
 
 @contextlib.contextmanager
 def arguments() -> Iterator[None]:
-    """Judging what the command line says: a value that cannot be taken is wrong usage (2), and not an answer (1)."""
+    """Turn errors about arguments into wrong usage (exit code 2), not a negative answer (1)."""
     try:
         yield
     except PkiError as error:
@@ -60,7 +60,7 @@ def algorithm_argument(text: str) -> str:
 
 
 def keys_argument(texts: Sequence[str] | None, kinds: Sequence[AuthorityKind]) -> dict[AuthorityKind, TokenUri]:
-    """In which token the key of each authority is to be made; those of ``kinds`` where none is named."""
+    """The token for the key of each authority; an option without a kind applies to ``kinds``."""
     places: dict[AuthorityKind, TokenUri] = {}
     shared: TokenUri | None = None
     for text in texts or ():
@@ -92,7 +92,7 @@ def identity_argument(text: str, trust_domain: str) -> SpiffeId:
 
 
 def directory_argument(home: Home, spiffe_id: SpiffeId, out: Path | None) -> Path:
-    """Where an identity is written: ``--out``, else its place below the home."""
+    """The directory of an identity: ``--out``, else its place below the home."""
     if out is not None:
         return out
     if spiffe_id.role not in NAMED_ROLES:
@@ -101,7 +101,7 @@ def directory_argument(home: Home, spiffe_id: SpiffeId, out: Path | None) -> Pat
 
 
 def lifetime_argument(text: str) -> dt.timedelta:
-    """A lifetime such as ``90m``, ``12h`` or ``30d``, that a leaf may have."""
+    """Parse the lifetime of a leaf, such as ``90m``, ``12h`` or ``30d``."""
     with arguments():
         lifetime = parse_duration(text)
     if not MIN_LEAF_LIFETIME <= lifetime <= MAX_LEAF_LIFETIME:

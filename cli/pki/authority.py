@@ -35,7 +35,7 @@ def _pending_key(home: Home, kind: AuthorityKind) -> Path:
 
 
 def _pending_reference(home: Home, kind: AuthorityKind) -> Path:
-    """In the place of :func:`_pending_key`, of a key that is in a token."""
+    """The reference to a pending key in a token, in place of :func:`_pending_key`."""
     return home.pki / "pending" / f"{kind}.key.uri"
 
 

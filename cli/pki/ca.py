@@ -186,7 +186,7 @@ def ledger_verify(
         return
     typer.echo(f"{state.count} records, the chain is whole; its state to compare with later: {state}")
     if waiting:
-        typer.echo(f"{waiting} notes of what was signed without the CA wait to be taken in: it does so when it runs")
+        typer.echo(f"{waiting} notes of offline certificates are not in the ledger yet: the CA adds them when it runs")
 
 
 def _role(text: str) -> Role:

@@ -1,4 +1,4 @@
-"""``sluice pki``: its groups of verbs, and the verb ``init``."""
+"""``sluice pki``: the groups of verbs, and the verb ``init``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sluice pki doctor``: an examination of a home and of what runs from it."""
+"""``sluice pki doctor``: examines a home and its running processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 class FailOn(enum.StrEnum):
-    """From which severity on the exit code is 1."""
+    """The severity from which on the exit code is 1."""
 
     ERROR = "error"
     WARNING = "warning"

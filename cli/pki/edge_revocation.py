@@ -1,7 +1,7 @@
 """Revokes user certificates at the gateway too, so that open connections end.
 
-The revocation list counts in handshakes. The gateway knows a certificate by its fingerprint, which the identity's
-directory tells, or else the ledger.
+CRLs only apply to handshakes. The gateway needs a certificate's fingerprint, from the identity's directory or the
+ledger.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 class Output(enum.StrEnum):
-    """How to show it."""
+    """The output format."""
 
     TEXT = "text"
     JSON = "json"
@@ -247,7 +247,7 @@ def _handshake_lines(each: HandshakeSummary, identity: str) -> list[str]:
 
 
 def finding_lines(finding: Finding) -> list[str]:
-    """One finding for people."""
+    """The lines of one finding."""
     lines = [f"{finding.severity}: {finding.path}: {finding.what} [{finding.code}]"]
     if finding.why:
         lines.append(f"  why: {finding.why}")

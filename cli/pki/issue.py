@@ -45,7 +45,7 @@ from sluice.pki.x509 import ISSUING, MAX_CSR_BYTES, AuthorityKind, edge_server_p
 app = typer.Typer(rich_markup_mode=None)
 
 MAX_TOLD = 100
-"""Up to so many identities of an inventory are told one by one; of more, their numbers and reasons."""
+"""Most identities of an inventory that are listed; beyond it, only counts and reasons."""
 MAX_REASONS = 20
 
 
@@ -103,7 +103,7 @@ def issue(
     with more than half of its life left. --force issues it anyway.
     With --csr the key stays where it was made: only chain.pem, ca.pem and crl.pem are written. An identity that was
     revoked is admitted again by naming it here, with its new certificate only. An inventory admits none again, unless
-    with --force: it is told as refused, the others are issued, and the exit code is 1.
+    with --force: it is listed as refused, the others are issued, and the exit code is 1.
     """
     located, configuration = load_configuration(home, config)
     if inventory is not None:
@@ -185,7 +185,7 @@ def unpack(
     material, accept = found
     revocations = RevocationStore(located.pki, configuration.pki, clock=utc_now)
     kind, anchors = _trusted_by(located, material)
-    revocations.of(kind, anchors)  # one that is unusable is said before anything is written
+    revocations.of(kind, anchors)  # refuse an unusable one before anything is written
     ca_pem = to_pem(*anchors) if anchors else material.ca_pem
     write_identity(out, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=ca_pem, accept=accept)
     if anchors:
@@ -199,7 +199,7 @@ def unpack(
 
 
 def _read_request(file: Path, wanted: LeafRequest) -> LeafRequest:
-    """``wanted`` for the key of the signing request in ``file``; errors name the file."""
+    """The request ``wanted`` for the key of the CSR in ``file``; errors name the file."""
     try:
         return wanted.for_csr(read_bounded(file, MAX_CSR_BYTES))
     except CertificateRejected as error:
@@ -208,7 +208,7 @@ def _read_request(file: Path, wanted: LeafRequest) -> LeafRequest:
 
 @contextlib.contextmanager
 def _directory_for(directory: Path) -> Iterator[None]:
-    """Make ``directory`` first, so that nothing is signed that has no place; gone again when nothing was signed."""
+    """Make ``directory`` before signing, so that the result has a place; removed if nothing was signed."""
     existed = directory.exists()
     make_private_directory(directory)
     try:
@@ -221,7 +221,7 @@ def _directory_for(directory: Path) -> Iterator[None]:
 
 
 def _trusted_by(home: Home, material: IdentityMaterial) -> tuple[AuthorityKind, tuple[x509.Certificate, ...]]:
-    """The side of this home that ``material`` is of, and what that trusts now; nothing, when it is of another home."""
+    """The side of this home that ``material`` belongs to, with its current trust; None for another home."""
     authorities, trust = AuthorityStore(home.pki), TrustStore(home.pki)
     for kind in ISSUING:
         if authorities.exists(kind) and set(anchors := trust.anchors(kind)) & set(material.anchors):
@@ -277,7 +277,7 @@ def _issue_inventory(
             if was_revoked or len(inventory) <= MAX_TOLD:
                 told.append(outcome)
             if was_revoked:
-                continue  # each is told by itself
+                continue  # each is listed
             if len(reasons) < MAX_REASONS or (outcome.action, outcome.reason) in reasons:
                 reasons[outcome.action, outcome.reason] += 1
         if opened is not None and (counts[Action.ISSUED] or counts[Action.RENEWED]):

@@ -49,18 +49,18 @@ DUE, NOT_DUE, NO_FILE, FAILED = 0, 1, 2, 255
 
 
 _Renewed = tuple[Path, IssueResult, str]
-"""Where, what was done, and how its lifetime changed; empty: it did not."""
+"""The place, the result, and the change of lifetime; empty: none."""
 
 
 class StepCommand(TyperCommand):
-    """A command of which wrong usage is 255 as well: 2 is taken."""
+    """A command whose exit code for wrong usage is 255, because 2 has another meaning."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  its type is private to typer
-        """As its base."""
+        """Parse arguments, with exit code 255 for wrong usage."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            # The base of typer's errors of usage is private; what they have in common is how they are told.
+            # The base class of typer's usage errors is private, so they are recognised by their method.
             describe = getattr(error, "format_message", None)
             if describe is None:
                 raise
@@ -183,7 +183,7 @@ def renew(
 
 
 def _certificates(target: str, server_name: str) -> list[Certificate]:
-    """Of a directory, a file or a listener; none when there is no such file."""
+    """The certificates of a directory, a file or a listener; none when there is no such file."""
     path = Path(target)
     file = path / CHAIN_FILE if path.is_dir() else path
     if file.exists():
@@ -199,7 +199,7 @@ def _renew_here(
     places = directories or sorted(path.parent for path in (home.pki / "identities").glob(f"*/*/{CHAIN_FILE}"))
     if not places:
         raise UsageError(f"there is no identity below {home.pki}", "issue one: sluice pki issue")
-    # All are readable before the first is renewed.
+    # Check that all are readable before renewing the first.
     found = [(place, read_identity(place)[0], read_peers(place)) for place in places]
     engine = IssuingEngine(home.pki, configuration.pki, read_once=True)
     outcomes = []
@@ -220,7 +220,7 @@ def _renew_here(
 
 
 def _lifetime_changed(before: Certificate, place: Path) -> str:
-    """What to say when the certificate in ``place`` lives for another time than ``before``; empty when it does not."""
+    """The message when the lifetime of the certificate in ``place`` differs from ``before``; else empty."""
     now = read_certificates(place / CHAIN_FILE)[0]
     return changed_lifetime(before, now)
 

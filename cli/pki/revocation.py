@@ -1,4 +1,4 @@
-"""``sluice pki revoke`` and ``sluice pki crl``: taking certificates back, and the lists that say so."""
+"""``sluice pki revoke`` and ``sluice pki crl``: revoking certificates, and the CRLs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def revoke(
 
         added = revoke_found()
         if not alone:
-            # What an authority has recorded meanwhile is found now; what it records from now on, it does not hand out.
+            # This finds certificates recorded until now; an authority does not deliver those recorded later.
             found = _resolve(located, configuration.pki, target, authority)
             for kind, entries in revoke_found().items():
                 added[kind] = (*added.get(kind, ()), *entries)
@@ -241,7 +241,7 @@ def export(
 
 @contextlib.contextmanager
 def _while_nobody_issues(pki: Path) -> Iterator[bool]:
-    """Keep authorities from issuing meanwhile; yields whether that succeeds. A revocation waits for nobody."""
+    """Keep authorities from issuing within the block; yields whether that succeeds. A revocation never waits."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(ledger_turn(ledger_path(pki)))
@@ -255,7 +255,7 @@ def _while_nobody_issues(pki: Path) -> Iterator[bool]:
 def _resolve(
     home: Home, config: PkiConfig, target: str, authority: AuthorityKind | None
 ) -> dict[AuthorityKind, list[RevocationTarget]]:
-    """Which certificates ``target`` means, by the authority that signed them."""
+    """The certificates that ``target`` means, by their signing authority."""
     now = utc_now()
     found: Iterable[Found]
     if Path(target).is_dir():

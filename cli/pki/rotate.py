@@ -27,10 +27,8 @@ from sluice.pki.x509 import ISSUING, AuthorityKind, key_id, read_passphrase
 
 LOOK_AGAIN_SECONDS = 0.5
 FOLLOW_SECONDS = 15.0
-"""How long the last step waits for processes to let go of what is not trusted any more.
-
-They look every second; of those on other machines it is known within four.
-"""
+"""How long the last step waits for processes to drop the old trust. They check every second; those on other machines
+report within four."""
 MAX_TOLD = 20
 
 app = typer.Typer(
@@ -68,7 +66,7 @@ def mount(parent: typer.Typer) -> None:
 
 
 class Waiting:
-    """Waits for those who lag, until the deadline: a bar on a terminal, else a line whenever others do."""
+    """Waits for lagging processes until the deadline: with a bar on a terminal, else a line after each change."""
 
     def __init__(self, seconds: float, console: Console, shown: Bar) -> None:
         self._deadline = time.monotonic() + seconds
@@ -91,7 +89,7 @@ class Waiting:
 
 @contextlib.contextmanager
 def _patience(seconds: float) -> Iterator[tuple[Patience, Patience]]:
-    """Of a step, and of what comes last, when processes let go of what is not trusted any more."""
+    """The waits of a step, and of the last one, when processes drop the old trust."""
     console = Console(stderr=True)
     with bar("followed", console) as shown:
         last = Waiting(max(seconds, FOLLOW_SECONDS), console, shown)
@@ -206,7 +204,7 @@ def abort(
 
 @dataclass
 class _Step:
-    """One step of a rotation: with what it is taken, and the keys that it left."""
+    """One step of a rotation: its arguments, and the keys that it kept."""
 
     rotator: Rotator
     without: list[str]
@@ -226,7 +224,7 @@ def _step(
     *,
     as_json: bool,
 ) -> Iterator[_Step]:
-    """Prepare a step; once it is taken, record it and say where the rotation stands."""
+    """Prepare a step; after it, record it and print the state of the rotation."""
     located, configuration = load_configuration(home, config)
     rotator = _rotator(located, configuration)
     with _patience(wait) as (patience, last_patience):
@@ -241,7 +239,7 @@ def _record(home: Home, step: str, kind: AuthorityKind, without: Sequence[str] |
 
 
 def _without(force: list[str] | None, configuration: Configuration) -> list[str]:
-    """Whole identities, or the places that ``--status`` names where the identity itself is unknown."""
+    """Parse identities, or places from ``--status`` for an unknown identity."""
     domain = configuration.pki.trust_domain
     return [name if name.count("/") > 1 else str(identity_argument(name, domain)) for name in force or ()]
 
@@ -285,13 +283,13 @@ def _status(home: Home, rotator: Rotator) -> dict[str, Any]:
 
 
 def _sides(home: Home) -> list[AuthorityKind]:
-    """Those that this home has; of a home without any all, so that the first that is asked for is missed."""
+    """The sides that this home has; all for an empty home, so that the first one is reported as missing."""
     authorities = AuthorityStore(home.pki)
     return [kind for kind in ISSUING if authorities.exists(kind)] or list(ISSUING)
 
 
 def _labels(home: Home, rotation: Rotation | None) -> dict[str, str]:
-    """What to call each key: A and B of the side that is rotated, otherwise A."""
+    """The label of each key: A and B of the rotating side, otherwise A."""
     trust = TrustStore(home.pki)
     labels = {}
     for kind in _sides(home):

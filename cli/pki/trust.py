@@ -135,7 +135,7 @@ def _authorities(home: Home, kind: AuthorityKind) -> dict[str, x509.Certificate]
 
 
 def _present(home: Home) -> list[str]:
-    """What the edge authority and the root of this home are called in stores."""
+    """The names of this home's edge authority and root in trust stores."""
     store = AuthorityStore(home.pki)
     kinds = [kind for kind in (AuthorityKind.EDGE, AuthorityKind.ROOT) if store.exists(kind)]
     return [name for kind in kinds for name in _authorities(home, kind)]
@@ -162,7 +162,7 @@ def _unconfined(kind: AuthorityKind, authorities: dict[str, x509.Certificate]) -
 
 
 def _is_confined(authority: x509.Certificate) -> bool:
-    """Whether it may certify some host names only (RFC 5280, 4.2.1.10)."""
+    """Whether its constraints limit host names (RFC 5280, 4.2.1.10)."""
     constraints = constraints_of(authority)
     permitted = () if constraints is None else constraints.permitted_subtrees or ()
     return any(isinstance(base, x509.DNSName) for base in permitted)

@@ -118,7 +118,7 @@ def _read(path: Path, ca: Path | None, home: Home) -> _Presented:
         return _Presented(
             material.leaf, material.chain, material.anchors if ca is None else tuple(read_certificates(ca))
         )
-    if path.is_dir():  # certified by request: the key is elsewhere
+    if path.is_dir():  # certified by CSR: the key is elsewhere
         leaf, *chain = read_certificates(path / "chain.pem")
         return _Presented(leaf, tuple(chain), tuple(read_certificates(ca or path / "ca.pem")))
     leaf, *chain = read_certificates(path)
@@ -126,7 +126,7 @@ def _read(path: Path, ca: Path | None, home: Home) -> _Presented:
         return _Presented(leaf, tuple(chain), tuple(read_certificates(ca)))
     anchors = _anchors_of(home)
     if not anchors:
-        raise UsageError("nothing to trust is given", "name trust anchors with --ca, or a home with --home")
+        raise UsageError("no trust anchors are given", "name trust anchors with --ca, or a home with --home")
     return _Presented(leaf, tuple(chain), anchors)
 
 
@@ -147,7 +147,7 @@ def _check_revocation(
     store = RevocationStore(home.pki, config, clock=utc_now)
     kind = _side_of(verified.path[0], home)
     if kind is not None:
-        # The home's record comes first: it may be ahead of every list.
+        # The home's record comes first, because it may be newer than every CRL.
         for entry in store.revocations(kind):
             if entry.number == verified.path[0].serial_number:
                 raise CertificateRevoked(
@@ -166,7 +166,7 @@ def _check_revocation(
 
 
 def _side_of(leaf: x509.Certificate, home: Home) -> AuthorityKind | None:
-    """Which authority of the home signed ``leaf``; None: none of them."""
+    """The authority of the home that signed ``leaf``; None: none did."""
     store, trust = AuthorityStore(home.pki), TrustStore(home.pki)
     for kind in ISSUING:
         if store.exists(kind) and issuer_id(leaf) in {key_id(anchor) for anchor in trust.anchors(kind)}:

@@ -1,8 +1,8 @@
 """Every setting with its default and what it means, as a ``sluice.toml`` in which every setting is commented out
 (``# words``, ``#setting = default``, as in sshd_config).
 
-The words are those of the code: class docstrings, and the docstring under each field. Nothing can be documented here
-that does not exist, and nothing that exists can be left out.
+The text comes from the code: class docstrings, and the docstring under each field. So the reference is complete and has
+nothing that does not exist.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _default(field: msgspec.structs.FieldInfo) -> object:
 
 
 def _toml(value: object) -> str:
-    """``value`` in TOML; strings as JSON has them, which TOML's basic strings are."""
+    """``value`` in TOML; strings as in JSON, which are valid basic strings in TOML."""
     if isinstance(value, dict):
         inside = ", ".join(f"{json.dumps(key)} = {_toml(each)}" for key, each in value.items())
         return f"{{ {inside} }}" if inside else "{}"
@@ -95,7 +95,7 @@ def _comment(text: str, *, wrap: bool = True) -> str:
 
 
 def _field_docstrings(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """The string below each field: Python throws it away, so the source is read."""
+    """The docstring below each field, read from the source because Python discards it."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(struct))).body
     body = definition.body if isinstance(definition, ast.ClassDef) else []
     found = {}

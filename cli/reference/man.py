@@ -16,7 +16,7 @@ import typer
 
 SECTION = "1"
 Command = Any
-"""A command and its context as typer makes them; its parser has no public types."""
+"""A command and its context from typer, whose parser has no public types."""
 
 
 def manual_pages(app: typer.Typer) -> dict[str, str]:
@@ -92,19 +92,19 @@ def _paragraphs(text: str | None) -> list[str]:
 
 
 def _line(text: str) -> str:
-    """A line of text: one that begins like a request of roff's is none."""
+    """Escape a line of text that looks like a roff request."""
     escaped = _text(text)
     return rf"\&{escaped}" if escaped.startswith((".", "'")) else escaped
 
 
 def _text(text: str) -> str:
-    """Escaped for roff, which reads ASCII."""
+    """Escape text for roff, which reads ASCII."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-").replace('"', r"\(dq").replace("`", r"\(ga")
     return "".join(each if each.isascii() else rf"\[u{ord(each):04X}]" for each in escaped)
 
 
 def main(module: str, directory: Path) -> None:
-    """Write those of the command ``app`` of a module."""
+    """Write the pages of the command ``app`` of a module."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in manual_pages(import_module(module).app).items():
         (directory / name).write_text(text, encoding="utf-8")

@@ -48,7 +48,7 @@ def rest_reference() -> str:
 
 
 def _anchor(method: str, path: str) -> str:
-    """As forges make it of a heading."""
+    """The anchor of a heading, as on GitHub."""
     return _ANCHOR.sub("", f"{method} {path}".lower()).replace(" ", "-")
 
 

@@ -35,10 +35,10 @@ def agent(
     check: Annotated[bool, typer.Option("--check", help="Only check the policy and show what it says.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep identities fresh, and serve the SPIFFE Workload API and Envoy SDS on a unix socket.
+    """Renew identities, and serve the SPIFFE Workload API and Envoy SDS on a unix socket.
 
-    Callers are known by the user id that the kernel reports; the policy says which identities it gets, and nobody
-    else gets anything. Runs until SIGTERM.
+    The kernel reports the user id of a caller; the policy says which identities this user gets. Other users get
+    nothing. Runs until SIGTERM.
 
     With --ca the identities are certified by an online CA on another machine, and what is trusted comes from there;
     otherwise the home's authorities sign.

@@ -40,7 +40,7 @@ app = typer.Typer(no_args_is_help=True)
 @app.callback()
 def _run() -> None:
     """Run one process of the cluster in the foreground (SIGTERM ends it)."""
-    # What prepares a process, joining first of all, can take long: it ends as what is running does, with code 0.
+    # Preparing a process, mainly joining, can take long: a signal ends it like a running one, with code 0.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
@@ -97,7 +97,7 @@ def jobmanager(
     home, configuration = member.home, member.configuration
 
     def main() -> Coroutine[Any, Any, None]:
-        allow_many_files()  # a connection of each TaskManager and each driver
+        allow_many_files()  # one connection for each TaskManager and each driver
         remote_auth = auth_addresses(configuration)
         return run_jobmanager(
             home,
@@ -181,7 +181,7 @@ def shuffle_worker(
     member = options.member(Role.SHUFFLE_WORKER, name)
 
     def main() -> Coroutine[Any, Any, None]:
-        allow_many_files()  # connections, and a file of each partition that is written
+        allow_many_files()  # connections, and a file for each partition being written
         return run_shuffle_worker(member.home, member.configuration.shuffle, name)
 
     member.serve(main)

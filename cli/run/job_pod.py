@@ -14,19 +14,21 @@ from sluice.cli.run.joining import AnchorsOption, CaOption, PodTokenFileOption
 
 def job_pod(
     arguments: Annotated[
-        list[str], typer.Argument(metavar="driver|executor ARGUMENTS…", help="What Spark gives to the container.")
+        list[str], typer.Argument(metavar="driver|executor ARGUMENTS…", help="Arguments of the container from Spark.")
     ],
-    trust_domain: Annotated[str, typer.Option(help="Of the identity.")],
-    identity_dir: Annotated[Path, typer.Option(help="Where the identity is kept; its file system is in memory.")],
-    plugin: Annotated[Path, typer.Option(help="Where to make a link to Sluice's plugin for Spark.")],
-    namespace: Annotated[str, typer.Option(envvar="SLUICE_POD_NAMESPACE", help="Of this pod.")],
-    pod_name: Annotated[str, typer.Option(envvar="SLUICE_POD_NAME", help="Of this pod; says which identity it has.")],
+    trust_domain: Annotated[str, typer.Option(help="Trust domain of the identity.")],
+    identity_dir: Annotated[Path, typer.Option(help="Directory of the identity, on a file system in memory.")],
+    plugin: Annotated[Path, typer.Option(help="Path of the link to Sluice's plugin for Spark.")],
+    namespace: Annotated[str, typer.Option(envvar="SLUICE_POD_NAMESPACE", help="Namespace of this pod.")],
+    pod_name: Annotated[
+        str, typer.Option(envvar="SLUICE_POD_NAME", help="Name of this pod, which determines its identity.")
+    ],
     ca: CaOption = None,
     pod_token_file: PodTokenFileOption = None,
     ca_anchors: AnchorsOption = None,
     ca_crls: Annotated[Path | None, typer.Option(help="PEM file with CRLs, beside the trust anchors.")] = None,
 ) -> None:
-    """Run a driver or an executor in a pod, with an identity of its own that is kept fresh.
+    """Run a driver or an executor in a pod, with its own identity, which is renewed.
 
     The pods of sluice submit --target kubernetes have this command; there is no need to type it. The pod proves itself
     to the CA with its service account token, again for each renewal.
@@ -74,7 +76,7 @@ def job_pod(
 
 
 def link_plugin(jar: Path, link: Path) -> None:
-    """Have ``link`` lead to ``jar``, also when the container was started again."""
+    """Make ``link`` point to ``jar``, also after a restart of the container."""
     link.parent.mkdir(parents=True, exist_ok=True)
     link.unlink(missing_ok=True)
     link.symlink_to(jar)

@@ -1,4 +1,4 @@
-"""``--ca`` and ``--join-token-file`` of ``sluice run``: a process that enrols itself and keeps its identity fresh."""
+"""``--ca`` and ``--join-token-file`` of ``sluice run``: a process that enrols itself and renews its identity."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ JobManagerOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """The options of a process that joins: where the authorities are, how it proves itself, and its host names."""
+    """The options of a joining process: the authorities, its credential, and its host names."""
 
     cas: tuple[CaAddress, ...]
     credential: JoinCredential | None
@@ -111,16 +111,16 @@ class Joining:
     ips: tuple[str, ...]
 
     def locate(self) -> tuple[CaAddress, ...]:
-        """Where the authorities are."""
+        """The addresses of the authorities."""
         return self.cas
 
 
 def joining(
     ca: Sequence[str] | None, credential: JoinCredential | None, dns: Sequence[str] | None, ips: Sequence[str] | None
 ) -> Joining | None:
-    """What the options say; None: the process takes its identity from the home, as `sluice up` puts it there."""
+    """Check the options; None: the process uses the identity that `sluice up` puts into the home."""
     if not ca:
-        # The environment may name a file for all processes of a machine; names are of this command alone.
+        # The environment may name a file for all processes of a machine; names are only for this command.
         if dns or ips:
             raise UsageError("--dns and --ip are for a process that joins", "give the CA with --ca")
         return None
@@ -134,18 +134,18 @@ def joining(
 def join_credential(
     token_file: Path | None, pod_token_file: Path | None, anchors: Path | None
 ) -> JoinCredential | None:
-    """How a process proves itself at its first start; None: it has an identity already."""
+    """The credential of a process at its first start; None: it has an identity already."""
     if pod_token_file is None:
         return None if token_file is None else JoinTokenFile(token_file)
     if token_file is not None:
-        raise UsageError("--join-token-file and --pod-token-file do not go together", "use one of them")
+        raise UsageError("--join-token-file and --pod-token-file exclude each other", "use one of them")
     if anchors is None:
         raise UsageError("--pod-token-file needs --ca-anchors", "the token is shown only to a CA that is trusted")
     return PodTokenFile(pod_token_file, anchors)
 
 
 def jobmanager_addresses(text: str | None) -> tuple[tuple[str, int], ...]:
-    """What ``--jobmanager`` says; nothing: the leader is announced in the home."""
+    """The addresses of ``--jobmanager``; empty: the leader is announced in the home."""
     if text is None:
         return ()
     try:
@@ -174,7 +174,7 @@ def agent_tokens(texts: Sequence[str], policy: AgentPolicy, trust_domain: str) -
 
 
 def own_identity(home: Home, config: PkiConfig, join: Joining | None, role: Role, name: str) -> list[EnrolledIdentity]:
-    """The internal identity of a process that joins, at its place below ``home``; none when it does not join."""
+    """The internal identity of a joining process, at its place below ``home``; empty if it does not join."""
     if join is None:
         return []
     spiffe_id = SpiffeId.process(config.trust_domain, role, name)
@@ -191,7 +191,7 @@ def own_identity(home: Home, config: PkiConfig, join: Joining | None, role: Role
 def gateway_identities(
     home: Home, config: PkiConfig, join: Joining | None, edge_token_file: Path | None, name: str = ENVOY_NAME
 ) -> list[EnrolledIdentity]:
-    """What Envoy needs when it joins: its internal identity, which dials only, and its public certificate."""
+    """The identities of a joining Envoy: its internal one, only for dialing, and its public certificate."""
     if join is None:
         return []
     inside = own_identity(home, config, replace(join, dns=(), ips=()), Role.GATEWAY, name)
@@ -209,16 +209,16 @@ def gateway_identities(
 
 
 def _of_both(credential: JoinCredential | None) -> JoinCredential | None:
-    """A pod proves both of its identities in one way; a join token is good for one."""
+    """The credential if it is valid for both identities: a pod's token is, a join token is not."""
     return credential if isinstance(credential, PodTokenFile) else None
 
 
 async def joined(
     home: Home, join: Joining | None, kept: Sequence[EnrolledIdentity], main: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
-    """Get the identities of ``kept``, then run ``main`` with them, keeping them fresh as long as it runs.
+    """Get the identities of ``kept``, then run ``main`` and renew them as long as it runs.
 
-    Without ``join`` just run ``main``: somebody else looks after the identities.
+    Without ``join`` just run ``main``: another process renews the identities.
     """
     if join is None:
         await main()

@@ -1,4 +1,4 @@
-"""A process of the cluster that ``sluice run`` starts: its options, its identity, and serving it."""
+"""A process of the cluster that ``sluice run`` starts: options, identity, and serving."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sluice.pki.enrolment import EnrolledIdentity, Locate
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process with its home, its configuration, and, on another machine, how it joins the cluster."""
+    """A process with its home, its configuration, and, on another machine, its options for joining."""
 
     home: Home
     configuration: Configuration
@@ -41,7 +41,7 @@ class Member:
 
     @property
     def locate_ca(self) -> Locate | None:
-        """Finds the online authorities; None: they are on this machine."""
+        """Returns the addresses of the online authorities; None: they are on this machine."""
         return None if self.join is None else self.join.locate
 
     @property
@@ -62,7 +62,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class MemberOptions:
-    """What the command line says about any process of the cluster."""
+    """The options of every process of the cluster."""
 
     home: Path
     config: Path | None
@@ -77,7 +77,7 @@ class MemberOptions:
         """The process ``name`` in ``role``.
 
         Raises:
-            UsageError: the configuration is wrong, or the options do not go together.
+            UsageError: the configuration is wrong, or the options contradict each other.
         """
         home, configuration = load_configuration(self.home, self.config)
         credential = join_credential(self.join_token_file, self.pod_token_file, self.ca_anchors)

@@ -1,4 +1,4 @@
-"""Receipts of jobs, where JobManager and auth service share a home: its audit log is written here."""
+"""Receipts of jobs for a JobManager that shares a home with the auth service: writes its audit log directly."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sluice.pki.tls import TlsIdentity
 
 
 def proving(home: Home) -> Callable[[ProofOrder, str], Awaitable[AuditProof]]:
-    """Records receipts that a JobManager of ``home`` issues; the identity of its auth service vouches for the record.
+    """Records receipts of a JobManager of ``home``, signed with the identity of its auth service.
 
-    The second argument is the SPIFFE ID of the JobManager. Raises that it cannot be recorded, or that there is no such
+    The second argument is the SPIFFE ID of the JobManager. Raises when it cannot be recorded, or there is no such
     identity.
     """
 

@@ -23,7 +23,7 @@ def zookeeper(
 ) -> None:
     """A server of the ZooKeeper ensemble in ha.zookeeper_hosts, with mutual TLS everywhere, from Spark's jars.
 
-    Where it is reached must be in its certificate: the other servers check that.
+    Its address must be in its certificate, because the other servers check it.
     """
     from sluice.runtime.processes import run_zookeeper
 

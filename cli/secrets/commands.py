@@ -183,7 +183,7 @@ def new_key(
 
 
 def parse_grantee(text: str) -> dict[str, str]:
-    """``KIND:NAME`` or ``job:OWNER/NAME`` as REST takes it; raises :class:`UsageError`."""
+    """Parse ``KIND:NAME`` or ``job:OWNER/NAME`` for REST; raises :class:`UsageError`."""
     kind, _, name = text.partition(":")
     if kind not in KINDS or not name:
         raise UsageError(f"--to {text[:80]!r} is nobody", "write role:R, group:G, user:U or job:OWNER/NAME")

@@ -91,7 +91,7 @@ def test_a_pod_shows_its_token_only_to_a_ca_whose_anchors_are_known() -> None:
     assert join_credential(None, token, anchors) == PodTokenFile(token, anchors)
     with pytest.raises(UsageError, match="--ca-anchors"):
         join_credential(None, token, None)
-    with pytest.raises(UsageError, match="do not go together"):
+    with pytest.raises(UsageError, match="exclude each other"):
         join_credential(token, token, anchors)
 
 
