@@ -67,7 +67,7 @@ class HomeIdentities:
         self._lock = threading.Lock()
 
     def credential(self, case: Case, listener: Listener) -> Credential | None:
-        """See :class:`sluice.audit.subject.Identities`."""
+        """The credential for ``case``; None when ``case`` does not apply to ``listener``."""
         if listener.channel is None:
             return None
         trust_domain = self.config.trust_domain
@@ -88,7 +88,7 @@ class HomeIdentities:
         return self._sign(case, leaf, kind, listener)
 
     def revoke(self, credential: Credential) -> None:
-        """See :class:`sluice.audit.subject.Identities`."""
+        """Revoke it at its authority, and distribute the CRL to every process of the cluster."""
         with self._lock:
             self._revocations.revoke(
                 self._kind_of(credential), [RevocationTarget.of(credential.chain[0])], Reason.SUPERSEDED

@@ -206,7 +206,7 @@ def renew(directory: Path, address: Address, *, algorithm: str = "") -> dt.datet
 
 
 def renew_edge(directory: Path, gateway: TlsIdentity, address: Address, *, algorithm: str = "") -> dt.datetime:
-    """As :func:`renew`, for the public certificate in ``directory``; the internal identity ``gateway`` asks."""
+    """Renew the public certificate in ``directory`` like :func:`renew`, as the internal identity ``gateway``."""
     with _renewing(directory):
         material, _ = read_identity(directory)
         algorithm = edge_algorithm(algorithm or describe_key(material.leaf.public_key()))

@@ -46,7 +46,7 @@ class OnlineIssuer:
         self._sleep = sleep
 
     def sign_csr(self, csr_pem: bytes, spiffe_id: SpiffeId, *, lifetime: dt.timedelta | None = None) -> SignedChain:
-        """As :meth:`sluice.pki.issuing.issuer.Issuer.sign_csr`.
+        """Certify the key of a request that asks for exactly this identity.
 
         Raises:
             IssuanceRefused: not an identity of a job, or longer than its profile.

@@ -71,11 +71,11 @@ class DatabaseDestination:
         """Accept every identity."""
 
     def read(self, request: LeafRequest) -> tuple[IdentityMaterial, tuple[str, ...]] | None:
-        """As :meth:`Destination.read`."""
+        """The stored identity, with its accepted peers; None: there is none."""
         return None if self._empty else self._store.get(request.names.spiffe_id)
 
     def write(self, issued: IssuedLeaf) -> None:
-        """As :meth:`Destination.write`."""
+        """Put a new identity in place of the old."""
         authority = issued.authority
         if authority.kind not in self._authorities:
             self._authorities[authority.kind] = authority.certificate.public_bytes(Encoding.DER)
@@ -99,7 +99,7 @@ class DirectoryDestination:
         self._directory = directory
 
     def check(self, request: LeafRequest) -> None:
-        """As :meth:`Destination.check`."""
+        """Refuse an identity that has no directory here."""
         self.place(request.names.spiffe_id)
 
     def place(self, spiffe_id: SpiffeId) -> Path:
@@ -111,14 +111,14 @@ class DirectoryDestination:
         return self._home.identity(spiffe_id.role, spiffe_id.name)
 
     def read(self, request: LeafRequest) -> tuple[IdentityMaterial, tuple[str, ...]] | None:
-        """As :meth:`Destination.read`."""
+        """The stored identity, with its accepted peers; None: there is none."""
         directory = self.place(request.names.spiffe_id)
         if not directory.exists():
             return None
         return read_identity(directory)[0], read_peers(directory)
 
     def write(self, issued: IssuedLeaf) -> None:
-        """As :meth:`Destination.write`."""
+        """Put a new identity in place of the old."""
         self._engine.write(self.place(issued.request.names.spiffe_id), issued)
 
 

@@ -81,7 +81,7 @@ class LocalIssuer:
         lifetime: dt.timedelta | None = None,
         accept: Sequence[str] = (),
     ) -> None:
-        """As :meth:`DirectoryIssuer.issue_to`, for any identity of the trust domain."""
+        """Make a key, certify it, and write an identity directory, for any identity of the trust domain."""
         profile = workload_profile(spiffe_id.role, self._config)
         request = LeafRequest(Names.checked(spiffe_id, dns, ips), profile, lifetime, tuple(accept))
         self._engine.issue_to(directory, request)
@@ -107,6 +107,6 @@ class LocalIssuer:
         self._engine.issue_to(directory, LeafRequest(Names.checked(spiffe_id, dns, ips), profile, lifetime))
 
     def sign_csr(self, csr_pem: bytes, spiffe_id: SpiffeId, *, lifetime: dt.timedelta | None = None) -> SignedChain:
-        """As :meth:`Issuer.sign_csr`."""
+        """Certify the key of a request that asks for exactly this identity; else :class:`CertificateRejected`."""
         profile = workload_profile(spiffe_id.role, self._config)
         return self._engine.issue(LeafRequest(Names.checked(spiffe_id, (), ()), profile, lifetime).for_csr(csr_pem))
