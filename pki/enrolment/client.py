@@ -296,5 +296,5 @@ def checked_chain(answer: SignedChain, expected: SpiffeId, purposes: tuple[Purpo
         if purposes_of(leaf) != purposes:
             raise CertificateRejected(f"the certificate is not for use as {' and '.join(purposes)}")
     except (PkiError, *DAMAGED) as error:
-        raise CaUnavailable(f"the authority did not answer with what was requested: {error}") from error
+        raise CaUnavailable(f"the answer of the authority does not match the request: {error}") from error
     return answer
