@@ -1,4 +1,4 @@
-"""Errors of the JobManager; those that callers tell apart travel as themselves."""
+"""Errors of the JobManager; those that callers must tell apart keep their type over RPC."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class UiNotFound(JobManagerError):
 
 @remotable
 class UiNotReady(JobManagerError):
-    """The Spark UI of a job that has ended cannot be shown now; it can be later."""
+    """The Spark UI of an ended job cannot be shown now, but later."""
 
 
 @remotable
@@ -88,7 +88,7 @@ class ExecutorUnknown(JobManagerError):
 
 @remotable
 class TokenRefused(JobManagerError):
-    """The job does not get this token: the policy, the audience, or too many of them."""
+    """The job does not get this token: because of the policy, the audience, or the limit of tokens."""
 
 
 @remotable

@@ -1,4 +1,4 @@
-"""The exceptions of a job: what went wrong in which attempt, where, and the cause of it. Bounded; no I/O.
+"""The exceptions of a job: the attempt, the place and the root cause of each. Bounded; no I/O.
 
 After Flink's exception history. When there are too many, entries that
 the job recovered from are dropped before those that ended an attempt.
@@ -24,13 +24,13 @@ def root_cause(error: str, traceback: str) -> str:
 
 
 def headline(error: str, traceback: str) -> str:
-    """``error``, or the cause where it is only the beginning of a traceback."""
+    """``error``, or the root cause when ``error`` is only the first line of a traceback."""
     cut = error.rstrip().endswith(HEADING)
     return (cause(traceback) if cut else "") or error[:MAX_ERROR_CHARACTERS]
 
 
 def with_entry(history: tuple[ExceptionEntry, ...], entry: ExceptionEntry) -> tuple[ExceptionEntry, ...]:
-    """``history`` and ``entry``; of too many the oldest that ended no attempt are dropped."""
+    """``history`` with ``entry``; beyond the limit, the oldest that ended no attempt are dropped."""
     entries = [*history, entry]
     while len(entries) > MAX_EXCEPTIONS:
         dropped = next((index for index, each in enumerate(entries) if not each.ended_attempt), 0)
@@ -41,7 +41,7 @@ def with_entry(history: tuple[ExceptionEntry, ...], entry: ExceptionEntry) -> tu
 def with_outcomes(
     history: tuple[ExceptionEntry, ...], attempts: tuple[AttemptView, ...], state: JobState
 ) -> tuple[ExceptionEntry, ...]:
-    """``history`` with ``recovered`` set: a finished job recovered from all, a failed attempt from none of its own.
+    """``history`` with ``recovered`` set: a finished job has recovered from all, a failed attempt from none of its own.
 
     Args:
         attempts: the latest of the job.

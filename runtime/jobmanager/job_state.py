@@ -41,16 +41,16 @@ class JobLifecycle:
 
     @classmethod
     def begin(cls, now_ms: int) -> JobLifecycle:
-        """A job that was just accepted."""
+        """The lifecycle of a job that was just accepted."""
         return cls(_S.INITIALIZING, {_S.INITIALIZING: now_ms})
 
     @classmethod
     def resume(cls, state: JobState, timestamps: Mapping[str, int]) -> JobLifecycle:
-        """A job that earlier attempts left in ``state``."""
+        """The lifecycle of a job that earlier attempts left in ``state``."""
         return cls(state, {_S(name): at for name, at in timestamps.items()})
 
     def to(self, state: JobState, now_ms: int) -> None:
-        """Enter ``state``; raises :class:`IllegalTransition` when there is no way from here."""
+        """Enter ``state``; raises :class:`IllegalTransition` when the job cannot."""
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(f"a job cannot go from {self.state} to {state}")
         self.state = state
@@ -72,20 +72,20 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        """Whether the attempt failed: then the restart strategy decides, and FAILED is only what comes without it."""
+        """Whether the attempt failed: then the restart strategy decides whether the job becomes FAILED."""
         return self.path[-1] is _S.FAILED
 
 
 def judge_attempt(state: JobState, result: DriverExit | None, process_end: str) -> Verdict:
-    """What the end of the driver process means.
+    """Decide how an attempt ended, from the end of its driver process.
 
     Args:
         state: of the job when the process ended.
-        result: what the driver had said about its work, None when it said nothing.
+        result: the result that the driver reported; None when it reported none.
         process_end: how the process ended, in words.
 
     An exit code alone proves nothing (a driver that fenced itself may exit 0), so a driver that did not
-    report is a failure. A cancelled job is CANCELED whatever its driver still said.
+    report is a failure. A cancelled job is CANCELED whatever its driver reported.
     """
     if state is _S.CANCELLING:
         return Verdict((_S.CANCELED,))

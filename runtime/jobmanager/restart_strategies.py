@@ -13,7 +13,7 @@ from sluice.runtime.messages import Message
 from sluice.runtime.restart_config import RestartConfig, RestartStrategy
 
 MAX_TIMES_KEPT = 1000
-"""Latest failures whose instants are handed from leader to leader."""
+"""Most failures whose times are passed to the next leader."""
 
 
 class RestartMemory(Message, frozen=True):
@@ -31,7 +31,7 @@ class RestartBackoff(abc.ABC):
     """Decides after each failure of one job whether and when there is to be another attempt.
 
     Attributes:
-        memory: what it remembers of earlier failures; an equal strategy of the next leader goes on with it.
+        memory: what it remembers of earlier failures; the next leader's strategy continues with it.
     """
 
     def __init__(self, memory: RestartMemory = NO_MEMORY) -> None:
@@ -62,17 +62,17 @@ class FixedDelay(RestartBackoff):
         self._delay = delay
 
     def failed(self, now: float) -> float | None:  # noqa: ARG002  # of the base class
-        """The delay, as long as there are attempts left."""
+        """The delay; None when no attempts are left."""
         self.memory = RestartMemory(failures=self.memory.failures + 1)
         return self._delay if self.memory.failures <= self._attempts else None
 
 
 class ExponentialDelay(RestartBackoff):
-    """Longer and longer delays, up to a bound; from the beginning after a long time without a failure.
+    """Delays that grow up to a bound, and start over after a long time without a failure.
 
     Args:
         settings: those of ``exponential-delay``.
-        chance: a random number from -1 to 1, for the jitter.
+        chance: random numbers from -1 to 1, for the jitter.
         memory: what an earlier leader had counted.
     """
 
@@ -153,7 +153,7 @@ def restart_backoff(
     Args:
         checkpointed: whether the job has a completed checkpoint by now.
         chance: a random number from -1 to 1.
-        memory: what it remembered under the leader before.
+        memory: what it remembered under the previous leader.
     """
     match settings.strategy:
         case RestartStrategy.NONE:

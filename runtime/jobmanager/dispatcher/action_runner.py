@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 class AttemptUnknown(SluiceError):
-    """A JobMaster is to be started for an attempt that was not written down."""
+    """A JobMaster should start for an attempt that is not in the store."""
 
 
 class FilesLost(SluiceError):
@@ -47,7 +47,7 @@ class ActionRunner:
         machine: decides; it is told the outcomes.
         store: where jobs are written down.
         keeper: writes their past down.
-        archiver: puts ended jobs into the history.
+        archiver: adds ended jobs to the history.
         blobs: whose job folders are removed when a job is over.
         resource_manager: knows which executors are too large.
         lease: of drivers, in seconds (see :mod:`sluice.runtime.jobmanager.dispatcher.orphaned_drivers`).
@@ -87,21 +87,21 @@ class ActionRunner:
         self._clock = clock
         self._recovering: dict[str, AcceptedJob] = {}
         self._fetching: dict[str, asyncio.Task[None]] = {}
-        """Files of jobs whose attempts go on, for their next attempts."""
+        """Files of running jobs, for their next attempts."""
         self._launching: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     def run_actions(self) -> None:
-        """Carry out what the latest events have caused."""
+        """Carry out the actions that the latest events have caused."""
         for action in self._machine.take_actions():
             self._run(action)
 
     def recover(self, job: AcceptedJob) -> None:
-        """Remember what an earlier leader wrote down of a job that is about to be recovered."""
+        """Remember what an earlier leader stored about a job that is about to be recovered."""
         self._recovering[job.job_id] = job
 
     async def stop_launching(self) -> None:
-        """Start no job any more."""
+        """Start no more jobs."""
         self._stopping = True
         for task in self._launching:
             task.cancel()
@@ -149,7 +149,7 @@ class ActionRunner:
     # --- acceptance -----------------------------------------------------------------------------------------
 
     async def _accept(self, job_id: str) -> None:
-        """Make the job durable; outside the main thread because its JobMaster reports to that."""
+        """Make the job durable; not on the main thread, which would block meanwhile."""
         job = self._jobs[job_id]
         submission, accepted_at = job.record.submission, job.record.detail.start_time
         try:
@@ -184,7 +184,7 @@ class ActionRunner:
             )
 
     async def _reject(self, job_id: str) -> None:
-        """Reject a job, and report that only when no later leader would run it."""
+        """Reject a job; report that once no later leader can run it."""
         try:
             await self._persistently(lambda: self._store.reject(job_id), "undoing its acceptance")
         except SluiceError as error:
@@ -208,9 +208,9 @@ class ActionRunner:
     # --- attempts -------------------------------------------------------------------------------------------
 
     def _launch(self, job_id: str, work: Coroutine[Any, Any, None]) -> None:
-        """Bring ``job_id`` closer to its next attempt; one that cannot be started has failed.
+        """Take one step towards the next attempt of ``job_id``; if that fails, so does the job.
 
-        Unless it is another leader's by now.
+        Unless the job is another leader's by now.
         """
 
         def failed(error: BaseException) -> None:
@@ -265,7 +265,7 @@ class ActionRunner:
 
     async def _begin_attempt(self, job_id: str) -> None:
         fetching = self._fetching.pop(job_id, None)
-        if fetching is not None:  # its last attempt went on under this leader
+        if fetching is not None:  # its last attempt continued under this leader
             await fetching
         attempt = await self._persistently(lambda: self._store.begin_attempt(job_id), "its attempt")
         self._jobs[job_id].attempt = attempt
@@ -308,7 +308,7 @@ class ActionRunner:
             await master.cancel()
 
     async def _end_attempt(self, job_id: str) -> None:
-        """The next attempt begins when nothing of the last one runs, however long that takes."""
+        """End an attempt; the next one begins when nothing of it runs any more, however long that takes."""
         await self._stop_master(job_id)
         await self._persistently(lambda: self._store.end_attempt(job_id), "the end of its attempt")
         self._machine.attempt_over(job_id)
@@ -325,7 +325,7 @@ class ActionRunner:
         self.run_actions()
 
     async def suspend_masters(self) -> None:
-        """Leave all running jobs to whoever leads next."""
+        """Leave all running jobs to the next leader."""
         masters = [job.master for job in self._jobs.values() if job.master is not None]
         await asyncio.gather(*(self._endpoint.service.stop(master) for master in masters))
 
@@ -356,9 +356,9 @@ class ActionRunner:
         await self.end(job_id, msgspec.structs.replace(record, detail=ended))
 
     async def end(self, job_id: str, record: JobRecord) -> None:
-        """The job is terminal for everybody as soon as its result is durable, and not before.
+        """End a job: it is terminal as soon as its result is durable, and not before.
 
-        With a result that is refused for good it has failed for this leader, and gives everything back.
+        If the store refuses the result for good, the job has failed for this leader, and gives everything back.
         """
         job = self._jobs[job_id]
         try:

@@ -1,4 +1,4 @@
-"""What the Dispatcher's state machine wants done: plain values, carried out by the Dispatcher in their order."""
+"""The actions that the Dispatcher's state machine decides: plain values, which the Dispatcher carries out in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluice.runtime.messages import JobState
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Make a submission durable; then ``accepted`` or ``dropped``."""
+    """Make a submission durable; the event ``accepted`` or ``dropped`` follows."""
 
     job_id: str
 
@@ -23,7 +23,7 @@ class Recover:
 
 @dataclass(frozen=True, slots=True)
 class BeginAttempt:
-    """Write down that another attempt begins; then ``attempt_begun``."""
+    """Record that another attempt begins; then ``attempt_begun``."""
 
     job_id: str
 
@@ -49,7 +49,7 @@ class CancelMaster:
 
 @dataclass(frozen=True, slots=True)
 class EndAttempt:
-    """Stop the JobMaster and what is left of its attempt, and write down that it is over; then ``attempt_over``."""
+    """Stop the JobMaster and the rest of its attempt, and record that it is over; then ``attempt_over``."""
 
     job_id: str
 
@@ -64,7 +64,7 @@ class StartDelay:
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """Write down the result of a job that has no JobMaster; then ``ended``. ``error`` says why it failed."""
+    """Record the result of a job that has no JobMaster; then ``ended``. ``error`` says why it failed."""
 
     job_id: str
     state: JobState
@@ -80,7 +80,7 @@ class RemoveMaster:
 
 @dataclass(frozen=True, slots=True)
 class CleanUp:
-    """Give back what a JobMaster gives back at its end, for a job that has none, and clean up; then ``cleaned``."""
+    """For a job without a JobMaster: give back what that would give back, and clean up; then ``cleaned``."""
 
     job_id: str
 

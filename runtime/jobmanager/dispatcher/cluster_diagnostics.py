@@ -21,8 +21,8 @@ class ClusterDiagnostics:
     """Reads metrics and logs of processes in the cluster that this JobManager leads.
 
     Attributes:
-        home: whose other processes serve their metrics on sockets.
-        process: what this process is called.
+        home: the home directory whose other processes serve their metrics on sockets.
+        process: the name of this process.
         peers: all open sessions.
     """
 
@@ -31,7 +31,7 @@ class ClusterDiagnostics:
     peers: Callable[[], Iterable[RemotePeer]]
 
     async def metrics(self) -> str:
-        """Metrics of this process, its home and all TaskManagers, except of those that do not answer in time."""
+        """Metrics of this process, its home and all TaskManagers that answer in time."""
         sockets = await asyncio.to_thread(lambda: sorted(self.home.metric_sockets.glob("*.sock")))
         limit = asyncio.Semaphore(TASKMANAGERS_AT_ONCE)
 
@@ -46,7 +46,7 @@ class ClusterDiagnostics:
             *(fetch(path) for path in sockets), *(ask(gateway) for gateway in self._taskmanagers().values())
         )
         own = render(self.process)
-        # Those of this home are there twice, over their socket and over RPC; this process may be, too.
+        # TaskManagers of this home come twice, over their socket and over RPC; this process may, too.
         texts = dict.fromkeys(_first_of_each([own, *(each for each in answers if each)]))
         return await asyncio.to_thread(merge, texts)
 

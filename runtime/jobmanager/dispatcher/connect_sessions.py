@@ -1,7 +1,7 @@
-"""Spark Connect sessions: one for each principal, started when it is first asked for, found again afterwards.
+"""Spark Connect sessions: one for each principal, started at its first request and reused afterwards.
 
 A session is a job whose program is ``runtime.spark.driver.connect_session``: a driver of its own with executors in
-slots of its own. Two principals never share one, because what a session's user runs, runs as that driver.
+slots of its own. Principals never share one, because the code of a session's user runs as that driver.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ConnectSessions:
 
     Args:
         dispatcher: accepts the jobs.
-        store: takes their program.
+        store: stores their program.
         config: size, number and life of sessions.
     """
 
@@ -60,17 +60,17 @@ class ConnectSessions:
         self._starting: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def ensure(self, owner: Principal, admission: Admission) -> ConnectSession:
-        """The session of ``owner``, started when there is none; raises ``TooManyJobs``."""
+        """The session of ``owner``; starts one when there is none. Raises ``TooManyJobs``."""
         return await self._start(owner, admission, (), lambda running: running)
 
     async def start(
         self, owner: Principal, admission: Admission, references: tuple[SecretReference, ...]
     ) -> ConnectSession:
-        """A session of ``owner`` that gets these secrets.
+        """Start a session of ``owner`` that gets these secrets.
 
         Raises:
-            ConnectSessionRuns: there is one, and what a process did not get when it started it never gets.
-            TooManyJobs: of others there are as many as there may be.
+            ConnectSessionRuns: there is one, and a running process gets no more secrets.
+            TooManyJobs: the limit of sessions is reached.
         """
 
         def refuse(running: str) -> str:
@@ -88,7 +88,7 @@ class ConnectSessions:
         found: Callable[[str], str],
     ) -> ConnectSession:
         lock = self._starting.setdefault(owner.name, asyncio.Lock())
-        async with lock:  # the same owner's next call finds what this one has started
+        async with lock:  # the same owner's next call finds the session that this one starts
             job_id = await self._find_or_submit(owner, admission, references, found)
         detail = await self._dispatcher.job(job_id)
         return await self._view(detail)
@@ -100,7 +100,7 @@ class ConnectSessions:
         references: tuple[SecretReference, ...],
         found: Callable[[str], str],
     ) -> str:
-        # Of two owners at once the later one sees the earlier one: as submitting, or among the jobs that it asks for
+        # Of two owners at once the later one sees the earlier one: as submitting, or in the list of jobs read
         # afterwards.
         submitting = frozenset(self._submitting)
         self._submitting.add(owner.name)
@@ -151,12 +151,12 @@ class ConnectSessions:
         )
 
     async def _address(self, detail: JobDetail) -> ConnectAddress:
-        """What its driver says; it proves nothing: whoever dials it wants the driver's certificate."""
+        """The address that its driver reports. It proves nothing: who connects checks the driver's certificate."""
         if detail.state is not JobState.RUNNING:
             return ConnectAddress(host="", port=0)
         try:
             return await self._dispatcher.connect_address(detail.id)
-        except SluiceError as error:  # its driver is busy or away; it is asked for again
+        except SluiceError as error:  # its driver is busy or away; a later call asks again
             _LOG.info("the session %s does not tell where it listens: %s", detail.id, error)
             return ConnectAddress(host="", port=0)
 

@@ -1,4 +1,4 @@
-"""Writes that must not be given up because a store is away, and what is said when one is refused for good."""
+"""Writes that are retried while a store is unavailable, and the record of a job whose result is refused for good."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _T = TypeVar("_T")
 
 FIRST_RETRY_SECONDS = 0.2
 LONGEST_RETRY_SECONDS = 5.0
-"""Between tries while a store is away."""
+"""Longest pause in seconds between retries while a store is unavailable."""
 CONFLICT_TRIES = 5
-"""How often a write is tried that others contend for."""
+"""How often a write is tried when others write the same entry."""
 
 
 async def persistently(
@@ -31,17 +31,17 @@ async def persistently(
     *,
     first_retry: float = FIRST_RETRY_SECONDS,
 ) -> _T:
-    """The result of ``work``, tried again for as long as a store is away and this process leads.
+    """The result of ``work``, retried as long as a store is unavailable and this process leads.
 
     Args:
         work: safe to repeat.
-        what: of a job is written, for the log.
+        what: the part of a job that is written, for the log.
         check: raises ``LeadershipLost``.
-        first_retry: seconds before the second try; each later pause is twice as long, up to a limit.
+        first_retry: seconds before the first retry; each later pause is twice as long, up to a limit.
 
     Raises:
-        LeadershipLost: this process does not lead (any more).
-        SluiceError: what ``work`` raised that does not pass with time.
+        LeadershipLost: this process does not lead.
+        SluiceError: what ``work`` raised, if a retry cannot help.
     """
     delay, conflicts = first_retry, 0
     while True:
@@ -60,7 +60,7 @@ async def persistently(
 
 
 def unwritten(record: JobRecord, error: Exception, now_ms: int) -> JobRecord:
-    """The record of a job whose result could not be written: it has failed, and says why."""
+    """The record of a job whose result could not be written: the job has failed, and the record says why."""
     detail = record.detail
     failure = Failure(
         error=f"it was {detail.state}, and that could not be written down, so the next leader runs it again: {error}",

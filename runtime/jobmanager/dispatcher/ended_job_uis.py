@@ -1,6 +1,6 @@
-"""Spark's UI of jobs that have ended: event logs from the history, shown by TaskManagers, which have a sandbox.
+"""Spark's UI of jobs that have ended: TaskManagers show it, in a sandbox, from event logs in the history.
 
-Each job has its TaskManager by its id, so that a new leader asks the same one, and nothing has to be remembered.
+A hash of the job's id chooses the TaskManager, so that a new leader asks the same one without stored state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.runtime.jobmanager.history import EventLog, JobArchive
 from sluice.runtime.messages import MAX_EVENT_LOG_CHUNK_BYTES, EndedUiState, EventLogPiece, UiPage, UiRequest
 
 WAIT_SECONDS = 8.0
-"""How long a page is waited for; after that whoever asks is told to ask again."""
+"""Seconds to wait for a page; after that the caller is told to ask again."""
 ASK_AGAIN_SECONDS = 0.25
 NOT_YET = UiPage(status=202)
 _LOG = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class EndedJobUis:
     """Asks TaskManagers for pages, and gives them the event logs that they need.
 
     Args:
-        monotonic: seconds of a clock that only goes forward.
+        monotonic: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class EndedJobUis:
 
         Raises:
             JobNotFound: the job is not in the history.
-            UiNotFound: its event log is not, or cannot be read.
+            UiNotFound: its event log is not there, or cannot be read.
             UiNotReady: no TaskManager can show it now.
         """
         log = await self._archive.event_log(job_id)
@@ -68,7 +68,7 @@ class EndedJobUis:
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 
     async def _load(self, job_id: str, host: str, log: EventLog) -> None:
-        """Give the TaskManager the event log, once for all who ask meanwhile."""
+        """Give the TaskManager the event log, once for all callers that wait for it."""
         task = self._loading.get(job_id)
         if task is None:
             task = self._loading[job_id] = asyncio.create_task(self._send(job_id, host, log))
@@ -97,7 +97,7 @@ class EndedJobUis:
 
 
 def host_of(job_id: str, hosts: Collection[str]) -> str:
-    """The TaskManager that shows a job's UI: the same one for as long as it is there (rendezvous hashing).
+    """The TaskManager that shows a job's UI: the same one while it is registered (rendezvous hashing).
 
     Raises:
         UiNotReady: there is none.

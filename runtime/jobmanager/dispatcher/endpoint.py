@@ -1,4 +1,4 @@
-"""The Dispatcher: accepts submissions, starts a JobMaster for each attempt of a job, remembers what became of them.
+"""The Dispatcher: accepts submissions, starts a JobMaster for each attempt of a job, and keeps the results.
 
 It translates between the world and its state machine (:mod:`sluice.runtime.jobmanager.dispatcher.state_machine`):
 calls become events, and the actions that these cause are carried out by an
@@ -60,27 +60,27 @@ from sluice.runtime.scheduling_config import SchedulingConfig
 _LOG = logging.getLogger(__name__)
 
 TRIM_SECONDS = 3600.0
-"""Between two looks for jobs of the history that are too old."""
+"""Seconds between two removals of jobs that are too old from the history."""
 
 
 class Dispatcher(RpcEndpoint):
     """The endpoint to which jobs are submitted. It exists while its process leads.
 
     Args:
-        store: where jobs are written down.
-        history: where the past of unfinished jobs is.
-        archive: where ended jobs are kept.
+        store: where jobs are stored.
+        history: the history of unfinished jobs.
+        archive: the history of ended jobs.
         blobs: whose job folders are removed when a job is over.
         resource_manager: for the logs of drivers and executors.
-        services: what JobMasters get; ``services.dispatcher`` must be a proxy of this endpoint.
-        finished_jobs_kept: how many ended jobs are remembered.
+        services: given to JobMasters; ``services.dispatcher`` must be a proxy of this endpoint.
+        finished_jobs_kept: how many ended jobs are kept.
         lease: of drivers, in seconds (see :mod:`sluice.runtime.jobmanager.dispatcher.orphaned_drivers`).
         limits: how many jobs run and wait.
         feed: told of every change of a job.
         blob_quota: bytes that the files of one owner's unfinished jobs may have together; 0: any number.
         allow_conf: Spark settings that the operator allows jobs in addition.
         scheduling: the queues that jobs may be submitted to.
-        restart: what happens to jobs that fail, where they do not say it themselves.
+        restart: the restart strategy of jobs that name none.
         chance: random numbers from -1 to 1, for delays before restarts.
     """
 
@@ -150,7 +150,7 @@ class Dispatcher(RpcEndpoint):
         )
 
     async def on_start(self) -> None:
-        """Read what there is; unfinished jobs of an earlier leader go on, or start again when nothing of them runs."""
+        """Read the store: unfinished jobs of an earlier leader continue, or start again when nothing of them runs."""
         await self._archive.load()
         recovered = await self._store.recover()
         histories = {each.job_id: await self._histories.get(each.job_id) for each in recovered.accepted}
@@ -175,7 +175,7 @@ class Dispatcher(RpcEndpoint):
             self.note_failure(error)
 
     async def _recover(self, jobs: Sequence[AcceptedJob], histories: Mapping[str, JobHistory]) -> None:
-        """Jobs fetch their files anew. Those whose drivers may run come first: they have their turn already."""
+        """Recover a job: it fetches its files again. Jobs whose drivers may run come first: they are past the queue."""
         running = {each.job_id for each in jobs if may_run(each, histories[each.job_id])}
         if running:  # before any TaskManager can register
             await self._resource_manager.expect(tuple(running))
@@ -202,7 +202,7 @@ class Dispatcher(RpcEndpoint):
             self._blobs.remove_job(job_id)
 
     async def on_stop(self) -> None:
-        """Leave all jobs to whoever leads next; their drivers go on for as long as their leases."""
+        """Leave all jobs to the next leader; their drivers run on until their leases end."""
         await self._runner.stop_launching()
         await self._runner.suspend_masters()
 
@@ -223,7 +223,7 @@ class Dispatcher(RpcEndpoint):
         return self.deferred(self._acceptance(job))
 
     async def _acceptance(self, job: RegisteredJob) -> None:
-        """Wait for the decision about a submission, which is made once even if the caller gives up waiting."""
+        """Wait for the decision about a submission; it is made once, even if the caller stops waiting."""
         if job.accepting is not None:
             await asyncio.shield(job.accepting)
 
@@ -248,7 +248,7 @@ class Dispatcher(RpcEndpoint):
         return self.deferred(self._cancel(job_id, job))
 
     async def _cancel(self, job_id: str, job: RegisteredJob) -> None:
-        """The wish is made durable first: a job that was cancelled is not started by the next leader."""
+        """Make the cancellation durable first, so that the next leader does not start the job."""
         if job.accepting is not None:
             await asyncio.wait([job.accepting])
             self._jobs[job_id]  # it may not have been accepted
@@ -309,7 +309,7 @@ class Dispatcher(RpcEndpoint):
         return self.deferred(self._queries.record(job_id))
 
     async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
-        """Begin a savepoint, with ``stop`` the job ends with it; answers its id."""
+        """Begin a savepoint; returns its id. With ``stop`` the job ends with it."""
         return self.deferred(self._queries.trigger_savepoint(job_id, stop=stop))
 
     async def savepoints(self) -> tuple[Savepoint, ...]:
@@ -321,7 +321,7 @@ class Dispatcher(RpcEndpoint):
         return self.deferred(self._queries.savepoint(savepoint_id))
 
     async def dispose_savepoint(self, savepoint_id: str) -> None:
-        """Remove a savepoint that no job is about to go on from."""
+        """Remove a savepoint, unless a job is about to start from it."""
         return self.deferred(self._queries.dispose_savepoint(savepoint_id))
 
     # --- for JobMasters -------------------------------------------------------------------------------------
@@ -334,13 +334,13 @@ class Dispatcher(RpcEndpoint):
             self._feed.changed(detail.id)
 
     async def job_ended(self, record: JobRecord) -> None:
-        """Take the result of a job; it is durable when this returns."""
-        self._jobs[record.detail.id]  # it must be known
+        """Record the result of a job; it is durable when this returns."""
+        self._jobs[record.detail.id]  # raises for an unknown job
         return self.deferred(self._runner.end(record.detail.id, record))
 
     async def driver_placed(self, job_id: str, taskmanager: str) -> None:
-        """Write down where the driver of a job is about to be launched."""
-        self._jobs[job_id]  # it must be known
+        """Record where the driver of a job is about to be launched."""
+        self._jobs[job_id]  # raises for an unknown job
         return self.deferred(self._runner.write_placement(job_id, taskmanager))
 
     async def attempt_failed(self, job_id: str) -> float | None:
@@ -349,17 +349,17 @@ class Dispatcher(RpcEndpoint):
         return None if delay is None else self.deferred(self._count_failure(job_id, delay))
 
     async def _count_failure(self, job_id: str, delay: float) -> float:
-        """What the strategy counts is durable before anything follows from it."""
+        """Count a failure; the count is durable before anything depends on it."""
         try:
             await persistently(lambda: self._keep_history(job_id), "its history", self._term.check)
         except LeadershipLost:
             raise
-        except SluiceError as error:  # this leader counts on, and the next one begins with what it finds
+        except SluiceError as error:  # this leader keeps counting, and the next one starts from what is stored
             self._history_not_kept(job_id, error)
         return delay
 
     async def job_history(self, job_id: str, history: JobHistory) -> None:
-        """Write down the past of a job that has not ended."""
+        """Store the history of a job that has not ended."""
         job = self._jobs.get(job_id)
         if job is None or job.record.detail.state.terminal:
             return
@@ -371,7 +371,7 @@ class Dispatcher(RpcEndpoint):
         await self._keeper.keep(job_id, msgspec.structs.replace(self._jobs[job_id].history, restarts=memory))
 
     def _history_not_kept(self, job_id: str, error: BaseException) -> None:
-        """It comes again with the next change."""
+        """Log that a history was not stored; the next change stores it again."""
         if isinstance(error, SluiceError):
             _LOG.warning("the history of job %s is not written down: %s", job_id, error)
         else:

@@ -1,6 +1,6 @@
-"""Puts ended jobs into the history, with their logs and Spark's event log.
+"""Adds ended jobs to the history, with their logs and Spark's event log.
 
-What cannot be kept is told, and holds nothing up.
+What cannot be kept is logged and delays nothing.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ LOST = Counter(
     registry=REGISTRY,
 )
 RETURN_SECONDS = 10.0
-"""How long the TaskManagers of a job of an earlier leader get to come to this one with their logs."""
+"""Seconds for TaskManagers to register at a new leader, so that it can read their logs."""
 RETRY_SECONDS = 0.5
 MAX_AT_ONCE = 8
-"""Jobs whose logs are collected at the same time: each holds some MiB of them in memory."""
+"""Most jobs whose logs are collected at a time: each needs some MiB of memory."""
 
 
 class JobArchiver:
-    """Between the jobs of the Dispatcher and the history.
+    """Adds jobs of the Dispatcher to the history.
 
     Args:
-        monotonic: seconds of a clock that only goes forward.
+        monotonic: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -53,10 +53,11 @@ class JobArchiver:
         self._turns = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def keep(self, job_id: str, *, recovered: bool = False) -> None:
-        """Put an ended job into the history, and remove from it what is superfluous; raises ``LeadershipLost``.
+        """Add an ended job to the history, and trim that; raises ``LeadershipLost``.
 
         Args:
-            recovered: whether it ended under an earlier leader: its TaskManagers may not have come to this one yet.
+            recovered: whether it ended under an earlier leader: its TaskManagers may not have registered at this one
+                yet.
         """
         job = self._jobs.get(job_id)
         if job is None:
@@ -74,7 +75,7 @@ class JobArchiver:
         await self.trim()
 
     async def trim(self) -> None:
-        """Remove what is too old or too much; tried again with the next job, or in an hour."""
+        """Remove jobs that are too old or too many; errors are retried with the next job, or in an hour."""
         try:
             await self._archive.trim()
         except LeadershipLost:
@@ -84,7 +85,7 @@ class JobArchiver:
 
 
 class _LogsOf:
-    """The logs of one job. Until the time ``until`` a TaskManager that is not there may still come."""
+    """The logs of one job. Until the time ``until`` a missing TaskManager may still register."""
 
     def __init__(self, detail: JobDetail, logs: JobLogs, until: float, monotonic: Callable[[], float]) -> None:
         self._detail = detail
@@ -93,11 +94,11 @@ class _LogsOf:
         self._monotonic = monotonic
 
     async def names(self) -> Sequence[str]:
-        """Of the latest driver, of executors, of earlier drivers."""
+        """The names of logs: of the latest driver, of executors, of earlier drivers."""
         return await self._logs.names(self._detail)
 
     async def read(self, name: str, offset: int, limit: int) -> LogChunk:
-        """A piece of one."""
+        """A piece of a log."""
         return await self._patiently(lambda: self._logs.read(self._detail, name, offset, limit))
 
     async def read_events(self, offset: int) -> EventLogChunk:

@@ -1,6 +1,7 @@
-"""Tells whoever watches that a job changed. Not what changed: watchers look at the job, and miss nothing by being slow.
+"""Tells watchers that a job changed.
 
-A watcher that is slow is told less often, never something out of date; it holds one id for each job that changed.
+It does not tell what changed: watchers read the job itself. A slow watcher is told less often, but never anything out
+of date. Its queue holds one id for each changed job.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ class FeedClosed(Exception):
 
 
 class Watch:
-    """One watcher's part of the feed: which jobs changed since it asked last."""
+    """One watcher of the feed: the jobs that changed since it asked last."""
 
     def __init__(self, job_id: str | None) -> None:
         self._job_id = job_id
@@ -24,7 +25,7 @@ class Watch:
         self._closed = False
 
     def note(self, job_id: str) -> None:
-        """``job_id`` changed."""
+        """Note that ``job_id`` changed."""
         if self._job_id in {None, job_id}:
             self._changed[job_id] = None
             self._wake.set()
@@ -38,7 +39,7 @@ class Watch:
         """The jobs that changed since the last call, the first one first; empty when none did within ``seconds``.
 
         Raises:
-            FeedClosed: nothing will change any more.
+            FeedClosed: the term is over.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -51,14 +52,14 @@ class Watch:
 
 
 class JobFeed:
-    """The changes of one term of a leader."""
+    """The feed of one term of a leader."""
 
     def __init__(self) -> None:
         self._watches: set[Watch] = set()
         self._closed = False
 
     def changed(self, job_id: str) -> None:
-        """A job came, changed, or went."""
+        """Tell watchers that a job was added, changed or removed."""
         for watch in self._watches:
             watch.note(job_id)
 
@@ -75,7 +76,7 @@ class JobFeed:
             self._watches.discard(watch)
 
     def close(self) -> None:
-        """The term is over: all watchers are told."""
+        """End the feed with the term, and tell all watchers."""
         self._closed = True
         for watch in self._watches:
             watch.close()

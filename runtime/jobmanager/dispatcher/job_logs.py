@@ -1,4 +1,4 @@
-"""The logs of a job where its drivers and executors wrote them: on TaskManagers."""
+"""Reads logs of jobs from the TaskManagers on which their drivers and executors wrote them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXECUTOR_LOG = re.compile(r"executor-([1-9][0-9]{0,8})\.(stdout|stderr)")
 
 
 class JobLogs:
-    """Asks the TaskManagers; ``resource_manager`` knows those that are there."""
+    """Reads logs through ``resource_manager``, which knows the TaskManagers."""
 
     def __init__(self, resource_manager: ResourceManagerInternalGateway) -> None:
         self._resource_manager = resource_manager
@@ -43,7 +43,7 @@ class JobLogs:
         attempt, name = (int(earlier[1]), earlier[2]) if earlier else (detail.attempt, source)
         if name in DRIVER_LOGS:
             taskmanager = _driver_on(detail, attempt)
-            if not taskmanager:  # it waits for a slot, or never had one: nothing was written yet
+            if not taskmanager:  # it waits for a slot, or never had one: there are no logs
                 return LogChunk(data="", offset=offset, next_offset=offset, end=True)
             wanted = DriverLogRequest(
                 taskmanager=taskmanager, job_id=detail.id, attempt=attempt, name=name, offset=offset, limit=limit
@@ -72,5 +72,5 @@ class JobLogs:
 
 
 def _driver_on(detail: JobDetail, attempt: int) -> str:
-    """The TaskManager on which the driver of an attempt ran; empty when it never had a slot, or nobody knows."""
+    """The TaskManager that ran the driver of an attempt; empty when it never had a slot, or when that is unknown."""
     return next((each.taskmanager for each in detail.attempts if each.number == attempt), "")

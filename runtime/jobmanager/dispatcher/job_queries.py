@@ -1,4 +1,4 @@
-"""What may be asked about jobs: answered by their JobMasters while they run, from their records otherwise."""
+"""Queries about jobs: their JobMasters answer while they run; else their records do."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class JobQueries:
     Args:
         pending_reason: why a job waits for its turn; empty when it does not.
         logs: reads logs of drivers and executors where they ran.
-        ended_uis: shows Spark's UI of those that are in the archive.
-        archive: has the jobs that are not known any more.
-        savepoints: those that exist; asked for when they are needed.
+        ended_uis: shows Spark's UI of archived jobs.
+        archive: has the jobs that the Dispatcher has forgotten.
+        savepoints: makes the list of savepoints when needed.
         clock: epoch seconds.
     """
 
@@ -133,7 +133,7 @@ class JobQueries:
                 raise lost from None
         if chunk.data or not job.terminal:
             return chunk
-        try:  # a TaskManager of the same name may be another one, which has nothing
+        try:  # a TaskManager of the same name may be a new one, without these logs
             return await self._archive.read_log(job_id, source, offset, limit)
         except (JobNotFound, LogNotFound):
             return chunk
@@ -193,7 +193,7 @@ class JobQueries:
         return none if master is None else await answer_or_record(master.connect_address(), lambda: none)
 
     async def record(self, job_id: str) -> JobRecord:
-        """All that is known of a job now, or was at its end."""
+        """Everything known about a job, now or at its end."""
         if job_id in self._jobs:
             job, master = self._running(job_id)
             record = job.record if master is None else await answer_or_record(master.record(), lambda: job.record)
@@ -235,13 +235,13 @@ class JobQueries:
         await asyncio.to_thread(self._savepoints().dispose, savepoint_id)
 
     def _running(self, job_id: str) -> tuple[RegisteredJob, JobMasterInternalGateway | None]:
-        """A job and its JobMaster, None when that does not run."""
+        """A job and its JobMaster, which is None when it does not run."""
         job = self._jobs[job_id]
         return job, None if job.terminal else job.master_gateway(self._endpoint.service)
 
 
 async def answer_or_record(question: Awaitable[_T], otherwise: Callable[[], _T]) -> _T:
-    """What the JobMaster answers to ``question``; ``otherwise`` when its attempt ended before it did."""
+    """The JobMaster's answer to ``question``; ``otherwise`` when the attempt ends before it answers."""
     try:
         return await question
     except (EndpointNotFound, EndpointStopped):

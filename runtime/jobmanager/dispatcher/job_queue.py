@@ -1,7 +1,7 @@
 """Which jobs may run and which wait for their turn: first come, first served, within limits for each user.
 
-A job that waits has no driver and holds no slots. One whose owner has as many jobs running as one user may is passed
-over until one of them has ended, so that it holds up nobody else's.
+A job that waits has no driver and holds no slots. A job whose owner has reached the limit of running jobs is skipped
+until one of these has ended, so it delays nobody else's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sluice.runtime.jobmanager.errors import TooManyJobs
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """How many jobs at a time; 0: any number.
+    """Limits on numbers of jobs; 0: no limit.
 
     Attributes:
         running: that run.
@@ -38,7 +38,7 @@ class JobQueue:
         self._waiting: dict[str, str] = {}
 
     def enter(self, job_id: str, owner: str) -> None:
-        """A new job wants to run; raises :class:`TooManyJobs` when it cannot even wait."""
+        """Add a new job; raises :class:`TooManyJobs` when not even the queue has room."""
         limits, waiting = self._limits, Counter(self._waiting.values())
         if self._obstacle(owner):
             if limits.queued and sum(waiting.values()) >= limits.queued:
@@ -50,12 +50,12 @@ class JobQueue:
         self.enter_again(job_id, owner)
 
     def enter_again(self, job_id: str, owner: str) -> None:
-        """A job that was accepted before wants to run."""
+        """Add a job that was accepted before."""
         self._waiting[job_id] = owner
         self._admit()
 
     def enter_running(self, job_id: str, owner: str) -> None:
-        """A job that may run already goes on, whatever the limits are now."""
+        """Add a job that runs already, whatever the limits are now."""
         self._running[job_id] = owner
 
     def may_run(self, job_id: str) -> bool:
@@ -63,7 +63,7 @@ class JobQueue:
         return job_id in self._running
 
     def leave(self, job_id: str) -> list[str]:
-        """The job has ended, or will never run; returns the jobs whose turn it is because of that."""
+        """Remove a job that has ended, or will never run; returns the jobs that may run now."""
         self._running.pop(job_id, None)
         self._waiting.pop(job_id, None)
         return self._admit()

@@ -1,4 +1,4 @@
-"""How a job is shown that no JobMaster speaks for: just accepted, interrupted, or ended under an earlier leader."""
+"""Views of jobs without a JobMaster: just accepted, interrupted, or ended under an earlier leader."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ RECOVERY_REASON = "its JobManager was lost; it starts again as soon as nothing o
 
 
 def accepted_detail(job_id: str, submission: JobSubmission, now_ms: int) -> JobDetail:
-    """A job that has just come in."""
+    """The view of a job that was just accepted."""
     detail = _detail(job_id, submission.name, submission.owner, JobState.INITIALIZING, now_ms, attempt=1)
     return _submitted(detail, submission)
 
 
 def interrupted_record(job: AcceptedJob, history: JobHistory) -> JobRecord:
-    """A job that an earlier leader did not bring to its end, with what that leader wrote down of it."""
+    """The record of a job that an earlier leader did not finish, with the history that it stored."""
     attempt = job.attempt.number if job.attempt is not None else 1
     reason = RECOVERY_REASON if job.attempt is not None else ""
     log = HistoryLog(history.attempts, history.exceptions)
@@ -44,21 +44,21 @@ def interrupted_record(job: AcceptedJob, history: JobHistory) -> JobRecord:
 
 
 def resumed_record(job: AcceptedJob, history: JobHistory) -> JobRecord:
-    """The same of a job whose driver may run: its attempt and executors are as that leader saw them last."""
+    """The record of such a job whose driver may run, with attempt and executors as the earlier leader last saw them."""
     record = interrupted_record(job, history)
     detail = msgspec.structs.replace(record.detail, attempts=history.attempts, executors=history.executors)
     return msgspec.structs.replace(record, detail=detail, exceptions=history.exceptions)
 
 
 def _gone(executor: ExecutorView) -> ExecutorView:
-    """No executor outlives the leader of its job."""
+    """Mark an executor as lost: none outlives the leader of its job."""
     if executor.state == ExecutorState.EXITED:
         return executor
     return msgspec.structs.replace(executor, state=ExecutorState.EXITED, exit_reason="its JobManager was lost")
 
 
 def ended_record(job: EndedJob) -> JobRecord:
-    """A job with a result; when its record is lost, what the pointer to it says."""
+    """The record of an ended job; if it is lost, what the pointer to it says."""
     if job.record is not None:
         return job.record
     each = job.summary

@@ -1,7 +1,7 @@
-"""Which drivers of an earlier leader may still run, and for how long. None is started again meanwhile.
+"""Which drivers of an earlier leader may still run, and for how long. Until then none of their jobs starts again.
 
-A driver that gets no word from a leading JobManager for its lease ends its processes, wherever it runs. Until then it
-may register at the new leader and go on (ADR 103).
+A driver whose lease no leading JobManager renews ends its processes, wherever it runs. Until then it may register at
+the new leader and continue (ADR 103).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from sluice.runtime.jobmanager.store import AcceptedJob, JobHistory
 
 
 def may_run(job: AcceptedJob, history: JobHistory) -> bool:
-    """Whether the driver of the latest attempt may run: it was about to be launched, and nobody has seen its end.
+    """Whether the driver of the latest attempt may run: it was about to be launched, and no end was recorded.
 
     Args:
-        job: as an earlier leader has written it down.
+        job: as an earlier leader stored it.
         history: of its attempts; an outcome in it was written after the end of the driver.
     """
     attempt = job.attempt
@@ -27,7 +27,7 @@ def seconds_until_gone(*, granted_at: float, lease: float, now: float) -> float:
     """Seconds until every driver that has not registered at this leader is surely gone.
 
     Args:
-        granted_at: when this leadership began: no driver got a new lease from an earlier one since.
+        granted_at: when this leadership began: since then no earlier leader has renewed a lease.
         lease: seconds of it.
         now: by the same monotonic clock.
     """

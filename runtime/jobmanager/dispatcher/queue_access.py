@@ -1,4 +1,4 @@
-"""Which queue a job is in, and with which priority: what its owner may use and nothing else."""
+"""Chooses the queue and priority of a job: only those that its owner may use."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sluice.runtime.scheduling_config import SchedulingConfig
 
 
 def assign_queue(submission: JobSubmission, config: SchedulingConfig) -> JobSubmission:
-    """The submission with its queue and priority settled; without queues there are neither.
+    """The submission with its queue and priority set; both stay empty without queues.
 
     Raises:
-        SubmissionRejected: the owner may use no such queue, or not with that priority. Whether there is a queue that
-            somebody else may use is not said.
+        SubmissionRejected: the owner may not use such a queue, or not with that priority. The message does not tell
+            whether others have such a queue.
     """
     wanted, priority = submission.queue or "", submission.priority or 0
     if not config.queues:

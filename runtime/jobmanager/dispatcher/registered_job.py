@@ -1,4 +1,4 @@
-"""What the Dispatcher knows of one job, besides what its state machine decides by."""
+"""What the Dispatcher keeps of each job besides the state of its state machine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sluice.runtime.rpc import Host
 
 @dataclass(slots=True)
 class RegisteredJob:
-    """``record`` is how the job is shown; ``accepting`` is what makes it durable, None once it is.
+    """``record`` is the view of the job; ``accepting`` is the task that makes it durable, None when that is done.
 
-    ``attempt`` is the latest one, as it is written down.
+    ``attempt`` is the latest one, as it is stored.
     """
 
     record: JobRecord

@@ -1,11 +1,11 @@
 """The lives of all jobs under one leader as a pure state machine: events in, actions out, no I/O.
 
 Each public method that changes something is an event: a call of REST or of a JobMaster, or the outcome of an action.
-What is to be done about it waits in :meth:`DispatcherStateMachine.take_actions`, in order. The Dispatcher
+The actions that it causes wait for :meth:`DispatcherStateMachine.take_actions`, in order. The Dispatcher
 (:mod:`sluice.runtime.jobmanager.dispatcher.endpoint`) carries it out.
 
 A job is accepted once it is durable, waits for its turn in the queue, and has one attempt after the other until its
-result is durable. What is left of it is then removed; its result stays until newer ones take its place.
+result is durable. Then everything but its result is removed; the result stays until newer ones replace it.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ class Phase(enum.Enum):
     """The phase of a job."""
 
     ACCEPTING = enum.auto()
-    """It is being made durable."""
+    """The job is being made durable."""
     RECOVERING = enum.auto()
-    """An earlier leader accepted it, and its files are elsewhere."""
+    """An earlier leader accepted it, and its files are being fetched."""
     QUEUED = enum.auto()
     """It waits for its turn."""
     BEGINNING = enum.auto()
-    """Its next attempt is being written down."""
+    """Its next attempt is being recorded."""
     STARTING = enum.auto()
     """Its JobMaster is being started."""
     RUNNING = enum.auto()
     """It has a JobMaster."""
     RESTARTING = enum.auto()
-    """What is left of its last attempt is being ended."""
+    """The rest of its last attempt is being ended."""
     DELAYED = enum.auto()
     """Its next attempt begins after a while."""
     CONCLUDING = enum.auto()
-    """It has no JobMaster, and its result is being written down."""
+    """It has no JobMaster, and its result is being stored."""
     ENDED = enum.auto()
-    """Its result is durable, and something else of it may be left."""
+    """Its result is durable, and the rest is being removed."""
     CLEAN = enum.auto()
     """Nothing is left of it but its result."""
 
@@ -67,11 +67,11 @@ _TERMINAL = frozenset({Phase.ENDED, Phase.CLEAN})
 
 @dataclass(slots=True)
 class Job:
-    """What is decided by.
+    """The state of one job.
 
     Attributes:
         files: sizes by digest.
-        cancelled: somebody wants its end, and that is durable.
+        cancelled: its cancellation is durable.
         delay: seconds before its next attempt.
     """
 
@@ -101,7 +101,7 @@ class DispatcherStateMachine:
         self._actions: list[Action] = []
 
     def take_actions(self) -> list[Action]:
-        """What is to be done because of the events since the last call."""
+        """The actions that events have caused since the last call."""
         actions, self._actions = self._actions, []
         return actions
 
@@ -109,15 +109,15 @@ class DispatcherStateMachine:
         """Why a job waits for its turn; empty when it does not."""
         return self._queue.reason(job_id)
 
-    # --- jobs come ------------------------------------------------------------------------------------------
+    # --- new jobs -------------------------------------------------------------------------------------------
 
     def submitted(self, job_id: str, owner: str, files: Mapping[str, int], restarts: RestartBackoff) -> None:
-        """A new job.
+        """Add a new job.
 
         Raises:
             SubmissionRejected: there is a job of that id.
-            QuotaExceeded: the files of its owner's unfinished jobs would be too large together.
-            TooManyJobs: it cannot even wait.
+            QuotaExceeded: together the files of its owner's unfinished jobs would be too large.
+            TooManyJobs: not even the queue has room.
         """
         self.check_unknown(job_id)
         self._check_quota(owner, files)
@@ -143,11 +143,11 @@ class DispatcherStateMachine:
             )
 
     def accepted(self, job_id: str) -> None:
-        """A new job is durable."""
+        """Note that a new job is durable."""
         self._await_turn(self.jobs[job_id])
 
     def dropped(self, job_id: str) -> None:
-        """A new job was not accepted."""
+        """Note that a new job was not accepted."""
         del self.jobs[job_id]
         self._leave_queue(job_id)
 
@@ -161,9 +161,9 @@ class DispatcherStateMachine:
         cancelled: bool,
         resumed: int = 0,
     ) -> None:
-        """An earlier leader accepted this job and did not bring it to its end.
+        """Add a job that an earlier leader accepted and did not finish.
 
-        ``resumed`` is its latest attempt when the driver of that may still run; else 0.
+        ``resumed`` is its latest attempt if that one's driver may still run; else 0.
         """
         self.jobs[job_id] = Job(job_id, owner, Phase.RECOVERING, files, restarts, cancelled)
         if resumed:
@@ -176,19 +176,19 @@ class DispatcherStateMachine:
         self._do(Recover(job_id))
 
     def recovered_result(self, job_id: str, owner: str, *, clean: bool) -> None:
-        """This job has ended under an earlier leader; unless it is ``clean``, something of it is left."""
+        """Add a job that ended under an earlier leader; unless it is ``clean``, the rest of it has to be removed."""
         self.jobs[job_id] = Job(job_id, owner, Phase.CLEAN if clean else Phase.ENDED)
         if not clean:
             self._do(CleanUp(job_id))
 
     def ready(self, job_id: str) -> None:
-        """The job's files are there."""
+        """Note that the job's files were fetched."""
         self._await_turn(self.jobs[job_id])
 
     # --- attempts -------------------------------------------------------------------------------------------
 
     def attempt_begun(self, job_id: str, attempt: int) -> None:
-        """The beginning of this attempt is durable."""
+        """Note that the start of this attempt is durable."""
         job = self.jobs[job_id]
         if job.cancelled:
             self._conclude(job, JobState.CANCELED)
@@ -197,7 +197,7 @@ class DispatcherStateMachine:
             self._do(StartMaster(job_id, attempt))
 
     def master_started(self, job_id: str) -> None:
-        """The JobMaster runs; it may have said more since."""
+        """Note that the JobMaster runs; its own events may have come before this one."""
         job = self.jobs[job_id]
         if job.phase is Phase.STARTING:
             job.phase = Phase.RUNNING
@@ -205,23 +205,26 @@ class DispatcherStateMachine:
                 self._do(CancelMaster(job_id))
 
     def failed_to_start(self, job_id: str, error: str) -> None:
-        """A job cannot be recovered, or its next attempt cannot be started."""
+        """Note that a job cannot be recovered, or that its next attempt cannot start."""
         self._conclude(self.jobs[job_id], JobState.FAILED, error)
 
     def attempt_failed(self, job_id: str, now: float) -> float | None:
-        """Seconds before the next attempt; None: there is none. ``now`` is in epoch seconds."""
+        """Decide about the next attempt: the seconds before it, or None when there is none.
+
+        ``now`` is in epoch seconds.
+        """
         job = self._job(job_id)
         return None if job.cancelled else job.restarts.failed(now)
 
     def restarting(self, job_id: str, delay: float) -> None:
-        """An attempt has given everything back; another one is to begin after ``delay`` seconds."""
+        """Note that an attempt has given everything back; the next one begins after ``delay`` seconds."""
         job = self._job(job_id)
         if job.phase in _UNDER_A_MASTER:
             job.phase, job.delay = Phase.RESTARTING, delay
             self._do(EndAttempt(job_id))
 
     def attempt_over(self, job_id: str) -> None:
-        """Nothing of the last attempt is left."""
+        """Note that nothing of the last attempt is left."""
         job = self.jobs[job_id]
         if job.cancelled:
             self._conclude(job, JobState.CANCELED)
@@ -230,7 +233,7 @@ class DispatcherStateMachine:
             self._do(StartDelay(job_id, job.delay))
 
     def delay_over(self, job_id: str) -> None:
-        """The next attempt may begin."""
+        """Let the next attempt begin."""
         job = self.jobs.get(job_id)
         if job is not None and job.phase is Phase.DELAYED:  # else it was cancelled meanwhile
             self._await_turn(job)
@@ -238,51 +241,51 @@ class DispatcherStateMachine:
     # --- the end --------------------------------------------------------------------------------------------
 
     def check_cancellable(self, job_id: str, state: JobState) -> None:
-        """Raise ``JobNotFound`` or ``JobAlreadyTerminal`` unless the job, which is in ``state``, can be cancelled."""
+        """Raise ``JobNotFound`` or ``JobAlreadyTerminal`` unless the job, now in ``state``, can be cancelled."""
         if self._job(job_id).phase in _TERMINAL:
             raise JobAlreadyTerminal(f"job {job_id} is {state}")
 
     def cancelled(self, job_id: str) -> bool:
-        """The cancellation is durable; answers whether the JobMaster must be told now."""
+        """Note that the cancellation is durable; returns whether the JobMaster must be told now."""
         job = self._job(job_id)
         job.cancelled = True
         if job.phase not in _UNDER_A_MASTER:
-            self._leave_queue(job_id)  # it waits for a turn that it does not want any more
+            self._leave_queue(job_id)  # it no longer needs its place in the queue
         if job.phase in {Phase.QUEUED, Phase.DELAYED}:
             self._conclude(job, JobState.CANCELED)
         return job.phase is Phase.RUNNING
 
     def ended(self, job_id: str) -> None:
-        """The result is durable, or is refused for good."""
+        """Note that the result is durable, or refused for good."""
         job = self._job(job_id)
         if job.phase in _TERMINAL:
-            return  # its JobMaster says it again when no answer came in time
+            return  # its JobMaster repeats this when no answer comes in time
         concluded, job.phase = job.phase is Phase.CONCLUDING, Phase.ENDED
         self._leave_queue(job_id)
         if concluded:
             self._do(CleanUp(job_id))
 
     def released(self, job_id: str) -> None:
-        """The JobMaster of a job that has ended has given everything back."""
+        """Note that the JobMaster of an ended job has given everything back."""
         if self._job(job_id).phase is Phase.ENDED:
             self._do(RemoveMaster(job_id))
 
     def cleaned(self, job_id: str) -> None:
-        """Nothing is left of a job but its result."""
+        """Note that only the result of a job is left."""
         job = self.jobs.get(job_id)
         if job is not None:
             job.phase = Phase.CLEAN
         self.trim()
 
     def trim(self) -> None:
-        """Forget the oldest results beyond those that are kept."""
+        """Forget the oldest results beyond the number that is kept."""
         clean = [job.id for job in self.jobs.values() if job.phase is Phase.CLEAN]
         for job_id in clean[: max(0, len(clean) - self._kept)]:
             del self.jobs[job_id]
             self._do(Forget(job_id))
 
     def make_room(self) -> str | None:
-        """Give up the oldest result for a new one; its job, None when there is none."""
+        """Forget the oldest result to make room for a new one; returns its job, None when there is none."""
         oldest = next((job.id for job in self.jobs.values() if job.phase is Phase.CLEAN), None)
         if oldest is not None:
             del self.jobs[oldest]

@@ -1,4 +1,4 @@
-"""What may be submitted: names, sizes, files and settings, checked before anything is done with them."""
+"""Checks of submissions: names, sizes, files and settings."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sluice.runtime.spark.jvm import MINIMUM_EXECUTOR_MEMORY_MB, check_job_conf,
 MAX_JOB_NAME_CHARACTERS = 200
 MAX_ARGUMENTS = 1000
 MAX_ARGUMENTS_CHARACTERS = 256 << 10
-"""Longest sum of a pipeline's arguments."""
+"""Most characters in all arguments of a pipeline together."""
 MAX_EXECUTORS = 1000
 MAX_EXECUTOR_CORES = 1024
 MAX_EXECUTOR_MEMORY_MB = 8 << 20
 
 
 def check_executor_size(cores: int, memory_mb: int) -> None:
-    """Raise :class:`SubmissionRejected` when no executor could have this size; 0 is the cluster's default."""
+    """Raise :class:`SubmissionRejected` when no executor can have this size; 0 is the cluster's default."""
     if not 0 <= cores <= MAX_EXECUTOR_CORES:
         raise SubmissionRejected(f"executors of {cores} cores", f"ask for 1 to {MAX_EXECUTOR_CORES}")
     if memory_mb and not MINIMUM_EXECUTOR_MEMORY_MB <= memory_mb <= MAX_EXECUTOR_MEMORY_MB:
@@ -68,7 +68,7 @@ def check_submission(submission: JobSubmission, allow_conf: Sequence[str] = ()) 
 
 
 def _python(submission: JobSubmission) -> str:
-    """The job's own Python, by our name or by Spark's; empty for the cluster's."""
+    """The job's own Python, from our setting or from Spark's; empty for the cluster's."""
     named = {submission.python, submission.spark_conf.get(SETTING, "")} - {""}
     if len(named) > 1:
         raise SubmissionRejected(f"two Pythons: {' and '.join(sorted(each[:80] for each in named))}", "name one")

@@ -1,4 +1,4 @@
-"""Submitting a job whose files are put into the blob store first, so that they stay exactly when it is accepted."""
+"""Submits a job and its files, so that the files stay in the blob store only if the job is accepted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def submit_with_blobs(
 ) -> None:
     """Submit what ``prepare`` makes, which puts the job's files into ``store``.
 
-    Nothing stays behind when the job is not accepted. While that is not known its files belong to the Dispatcher.
+    When the job is not accepted, its files are removed. While the outcome is unknown, they belong to the Dispatcher.
 
     Raises:
         OutcomeUnknown: no answer came; the job is accepted, or will never be.

@@ -1,4 +1,4 @@
-"""The ResourceManager: TaskManagers, slots, placement."""
+"""The ResourceManager: which TaskManagers there are, and which job gets which of their slots."""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
-"""Which slot of which TaskManager an allocation is, and how that record follows what TaskManagers report.
+"""The record of allocations: which slot of which TaskManager each one is.
 
-TaskManagers report all their slots with each heartbeat. Where report and record differ, the record is corrected, or the
-TaskManager is told to free what nobody knows.
+TaskManagers report all their slots with each heartbeat. Where the report differs, the record is corrected, or the
+TaskManager is told to free a slot whose allocation is unknown.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ class Allocations:
         return allocation_id in self._all
 
     def __iter__(self) -> Iterator[tuple[str, Slot]]:
-        """TaskManager and slot of each, the earliest first."""
+        """The TaskManager and slot of each allocation, the earliest first."""
         return iter(self._all.values())
 
     def get(self, allocation_id: str) -> tuple[str, Slot] | None:
-        """TaskManager and slot."""
+        """The TaskManager and slot of an allocation."""
         return self._all.get(allocation_id)
 
     def add(self, taskmanager: TaskManagerSlots, slot: Slot) -> None:
-        """A job holds a slot from now on."""
+        """Record that a job holds a slot."""
         taskmanager.slots[slot.index] = slot
         self._all[slot.allocation_id] = (taskmanager.name, slot)
         self._jobs.take(slot, taskmanager.name)
 
     def forget(self, slot: Slot) -> AllocationLost:
-        """The allocation is gone."""
+        """Remove an allocation."""
         name, _ = self._all.pop(slot.allocation_id, ("", slot))
         self._jobs.give_back(slot, name)
         return AllocationLost(slot.job_id, slot.allocation_id)
 
     def free(self, slot: Slot, *, doubted: bool = False) -> None:
-        """The slot is free."""
+        """Record that the slot is free."""
         self.forget(slot)
         slot.clear(doubted=doubted)
 
@@ -63,7 +63,7 @@ class Allocations:
             if status is None:
                 if index < taskmanager.defaults:
                     continue
-                status = SlotStatus(slot=index, state=_FREE)  # a carved slot that is not there any more
+                status = SlotStatus(slot=index, state=_FREE)  # a carved slot that no longer exists
             slot = taskmanager.slots.get(index) or Slot(index, status.profile or taskmanager.profile)
             actions += self._reconcile(taskmanager, slot, status)
         return actions
@@ -89,7 +89,7 @@ class Allocations:
 
     def _same_allocation(self, name: str, slot: Slot, status: SlotStatus) -> list[Release | AllocationLost]:
         slot.acknowledged = True
-        if slot.state is _RELEASING:  # told before, but the word may have been lost
+        if slot.state is _RELEASING:  # told before, but the message may have been lost
             return [] if status.state is _RELEASING else [Release(name, slot.allocation_id)]
         if status.state is _RELEASING:
             lost = self.forget(slot)
@@ -102,7 +102,7 @@ class Allocations:
     def _adopt_to_release(
         self, taskmanager: TaskManagerSlots, slot: Slot, status: SlotStatus
     ) -> list[Release | AllocationLost]:
-        """The TaskManager holds something that nobody here knows."""
+        """Release what the TaskManager holds and no job here knows."""
         slot.state, slot.allocation_id, slot.job_id = _RELEASING, status.allocation_id, status.job_id
         slot.acknowledged, slot.doubted = True, False
         slot.profile = status.profile or slot.profile

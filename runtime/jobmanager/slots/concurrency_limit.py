@@ -1,6 +1,6 @@
-"""A bound on what is under way: further work waits its turn.
+"""A limit on work in progress: further work waits its turn.
 
-Thousands of requests sent at once would all be answered at last, but the later ones after their time limits.
+Of thousands of requests sent at once, the later ones would be answered only after their timeouts.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ class ConcurrencyLimit:
         self._waiting: deque[Callable[[], bool]] = deque()
 
     def __len__(self) -> int:
-        """Pieces that wait."""
+        """The number of pieces that wait."""
         return len(self._waiting)
 
     def submit(self, start: Callable[[], bool]) -> None:
-        """Call ``start`` now or later; it returns whether there was anything to do. :meth:`done` tells its end."""
+        """Call ``start`` now or later; it returns whether it started anything.
+
+        Call :meth:`done` when that has ended.
+        """
         self._waiting.append(start)
         self._advance()
 
     def done(self) -> None:
-        """One piece that was started has ended."""
+        """Note that one started piece has ended, and start the next."""
         self._under_way -= 1
         self._advance()
 

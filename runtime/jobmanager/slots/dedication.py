@@ -1,8 +1,8 @@
-"""TaskManagers that serve one job only, so that what keeps a TaskManager in also keeps the job in. Decisions only.
+"""TaskManagers that serve one job only, so that the sandbox of a TaskManager also confines its job. Decisions only.
 
-A TaskManager belongs to the first job that gets a slot on it, of either kind, and to no other one ever after: it leaves
-when that job is over. One that connects anew is trusted to be unused only if it is known to be new; an earlier leader
-may have given it to a job that has ended since.
+A TaskManager belongs to the first job that gets a slot on it, of either kind, and never to another: it leaves when that
+job is over. A TaskManager that registers counts as unused only if this leader started it; an earlier leader may have
+given it to a job that has ended since.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 MAX_REMEMBERED = 50_000
-"""TaskManagers whose job is remembered; the earliest are forgotten first, long after they have gone."""
+"""Most TaskManagers whose job is remembered; the earliest are forgotten first, long after they have left."""
 
 _NOBODY_KNOWS = "?"
 
 
 class Dedication:
-    """Which TaskManager is which job's.
+    """Which job each TaskManager belongs to.
 
     Args:
-        is_new: whether a TaskManager of this name was started by this leader, and so for nobody yet.
+        is_new: whether this leader started the TaskManager of this name, so that no job has used it yet.
     """
 
     def __init__(self, is_new: Callable[[str], bool]) -> None:
@@ -27,7 +27,7 @@ class Dedication:
         self._jobs: dict[str, str] = {}
 
     def registered(self, name: str, holders: Iterable[str]) -> None:
-        """A TaskManager has connected, on which these jobs hold slots."""
+        """Note that a TaskManager has registered, on which these jobs hold slots."""
         if name in self._jobs:
             return
         holder = next(iter(sorted(holders)), "")
@@ -35,7 +35,7 @@ class Dedication:
             self._remember(name, holder or _NOBODY_KNOWS)
 
     def take(self, name: str, job_id: str) -> None:
-        """The job gets a slot there."""
+        """Note that the job gets a slot there."""
         if name not in self._jobs:
             self._remember(name, job_id)
 
@@ -44,15 +44,15 @@ class Dedication:
         return self._jobs.get(name, job_id) == job_id
 
     def belongs(self, name: str, job_id: str) -> bool:
-        """Whether it is the job's already."""
+        """Whether the TaskManager belongs to the job already."""
         return self._jobs.get(name) == job_id
 
     def unused(self, name: str) -> bool:
-        """Whether any job may have it."""
+        """Whether the TaskManager belongs to no job yet."""
         return name not in self._jobs
 
     def over(self, name: str, wanting: Callable[[str], bool]) -> bool:
-        """Whether it serves nobody any more: its job wants nothing, or is not known."""
+        """Whether the TaskManager is no longer needed: its job wants nothing, or is unknown."""
         job_id = self._jobs.get(name)
         return job_id is not None and not wanting(job_id)
 

@@ -15,7 +15,7 @@ from sluice.runtime.messages import NO_RESOURCES, SlotProfile
 from sluice.runtime.scheduling_config import MAX_PRIORITY, OTHERS_NAME, QueueConfig, SchedulingConfig
 
 OTHERS = QueueConfig(name=OTHERS_NAME)
-"""Jobs whose queue is not configured (any more)."""
+"""The queue of jobs whose own queue is not, or no longer, configured."""
 _ROUNDING = 1e-9
 
 
@@ -24,7 +24,7 @@ class JobClaim:
     """What one job holds and lacks, in the order of arrival.
 
     Attributes:
-        lacking: slots by size, those that it gets first in front.
+        lacking: slots by size, in the order in which it gets them.
         held: slots by size.
     """
 
@@ -68,11 +68,11 @@ class _Queue:
     waiting: dict[str, list[_Job]] = field(default_factory=dict)
     """By user; the job whose turn it is stands last."""
     positions: dict[str, int] | None = None
-    """Of waiting jobs, once somebody has asked."""
+    """Positions of waiting jobs, computed on the first request."""
 
 
 class FairShares:
-    """One round of decisions: :meth:`next` says whose turn it is, the caller what became of that.
+    """One round of decisions: :meth:`next` says whose turn it is, and the caller reports whether that job got its slot.
 
     Args:
         config: the queues.
@@ -124,7 +124,7 @@ class FairShares:
     # --- turns ----------------------------------------------------------------------------------------------
 
     def next(self) -> Ask | None:
-        """The slot to look for next; None when nobody lacks any that limits allow."""
+        """The slot to look for next; None when no job lacks a slot that the limits allow."""
         while True:
             job = min(
                 (job for queue in self._queues.values() for job in self._heads(queue)), key=self._turn, default=None
@@ -166,7 +166,7 @@ class FairShares:
         return next(job for job in heads if job.claim.job_id == ask.job_id)
 
     def _skip(self, job: _Job) -> None:
-        """The job does not get (more) slots of the size that it asks for, and asks for the next one."""
+        """Give the job no more slots of the size that it asks for: it asks for the next size."""
         queue = self._queue_of[job.claim.job_id]
         del job.lacking[0]
         if not job.lacking:
@@ -198,14 +198,14 @@ class FairShares:
         return self._queue_of[job_id].config.name, self._jobs[job_id].claim.owner
 
     def entitled(self, ask: Ask) -> bool:
-        """Whether this slot is part of what the job's queue is guaranteed; the first one is if it is guaranteed any."""
+        """Whether this slot is within the guarantee of the job's queue; the first one is if there is a guarantee."""
         queue = self._queue_of[ask.job_id]
         if self.share_of(queue.used) >= queue.config.guaranteed - _ROUNDING:
             return False
         return not queue.slots or self.share_of(queue.used.plus(ask.profile)) <= queue.config.guaranteed + _ROUNDING
 
     def below_guarantee(self, queue: str) -> bool:
-        """Whether a job of a queue waits for a slot that is part of what the queue is guaranteed, and may have it."""
+        """Whether a job waits for a slot that its queue is guaranteed, and that limits allow."""
         return any(
             self.entitled(Ask(job.claim.job_id, profile)) and not self.obstacle(job.claim, profile)
             for jobs in self._queues[queue].waiting.values()
@@ -218,34 +218,34 @@ class FairShares:
         return self._queue_of[job_id] is self._queue_of[other]
 
     def priority(self, job_id: str) -> int:
-        """The priority of a job as far as its queue allows it."""
+        """The priority of a job, at most the highest that its queue allows."""
         return self._jobs[job_id].priority
 
     def spare(self, job_id: str, profile: SlotProfile) -> bool:
-        """Whether the job's queue keeps what it is guaranteed without such a slot."""
+        """Whether the job's queue still has its guarantee after losing such a slot."""
         queue = self._queue_of[job_id]
         return self.share_of(queue.used.less(profile)) >= queue.config.guaranteed - _ROUNDING
 
     def cost(self, job_id: str) -> tuple[bool, float, int, int, int]:
-        """By which jobs lose slots: the least first.
+        """The sort key for jobs that lose slots: the least first.
 
-        Last of all are jobs that would be left without any. Else those of the queue with the largest share for its
-        weight come first; in it the lowest priority, then the user who holds most, then the latest job.
+        Jobs that would be left without a slot come last. Else the queue with the largest share for its weight comes
+        first; in it the lowest priority, then the user who holds most, then the latest job.
         """
         job, queue = self._jobs[job_id], self._queue_of[job_id]
         relative = self.share_of(queue.used) / queue.config.weight
         return (job.slots <= 1, -relative, job.priority, -queue.by_user[job.claim.owner], -job.arrival)
 
     def taken(self, job_id: str, profile: SlotProfile) -> None:
-        """The job loses a slot."""
+        """Note that the job loses a slot."""
         job = self._jobs[job_id]
         self._count(self._queue_of[job_id], job.claim, profile, -1)
         job.slots -= 1
 
-    # --- what there is --------------------------------------------------------------------------------------
+    # --- state of queues -------------------------------------------------------------------------------------
 
     def share_of(self, used: SlotProfile) -> float:
-        """The larger of the parts of all cores and of all memory."""
+        """These slots' part of all cores or of all memory, whichever is larger."""
         return max(used.cores / max(1, self._capacity.cores), used.memory_mb / max(1, self._capacity.memory_mb))
 
     def queue_of(self, job_id: str) -> QueueConfig:
@@ -259,11 +259,11 @@ class FairShares:
 
     @property
     def queues(self) -> tuple[QueueConfig, ...]:
-        """All queues, with that of jobs whose queue is not configured if there are any."""
+        """All queues, and one more if there are jobs whose queue is not configured."""
         return tuple(each.config for each in self._queues.values())
 
     def position(self, job_id: str) -> int:
-        """Which of the waiting jobs of its queue that may have a slot it is, the first is 1; 0: it is none of them."""
+        """The position, from 1, of a job among those of its queue that wait and may have a slot; 0: none."""
         queue = self._queue_of[job_id]
         if queue.positions is None:
             waiting = [
@@ -277,7 +277,7 @@ class FairShares:
         return queue.positions.get(job_id, 0)
 
     def obstacle(self, claim: JobClaim, profile: SlotProfile) -> str:
-        """Which limit keeps the job from another slot of that size; empty: none."""
+        """The limit that keeps the job from another slot of that size; empty when there is none."""
         queue = self._queue_of[claim.job_id]
         config, owner = queue.config, claim.owner
         if 0 < self._max_per_user <= self._by_user[owner]:
@@ -295,9 +295,9 @@ class FairShares:
         return ""
 
     def demand(self) -> list[tuple[str, SlotProfile, int]]:
-        """What each job lacks and may have in a cluster that is large enough: how many slots of which size.
+        """The slots by size that each job lacks and may have if the cluster is large enough.
 
-        Everything counts as granted afterwards.
+        Afterwards they count as granted.
         """
         demand = []
         for queue in self._queues.values():
@@ -309,7 +309,7 @@ class FairShares:
         return demand
 
     def _room(self, queue: _Queue, claim: JobClaim) -> Iterable[float]:
-        """What each limit on numbers of slots leaves a job."""
+        """How many more slots each limit leaves a job."""
         config = queue.config
         limits = [
             (self._max_per_user, self._by_user[claim.owner]),

@@ -1,6 +1,6 @@
-"""Which TaskManagers have something free, by how much it is.
+"""TaskManagers with free capacity, grouped by its size.
 
-Looking for a slot takes time by how many different sizes are free, not by how many TaskManagers there are.
+The time to find a slot grows with the number of different free sizes, not with the number of TaskManagers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class FreeCapacity:
         return bool(self._by_size)
 
     def changed(self, taskmanager: TaskManagerSlots) -> None:
-        """What a TaskManager has free may have changed."""
+        """Update the free capacity of a TaskManager."""
         free = taskmanager.tidy()
         self.remove(taskmanager.name)
         if free.cores and free.memory_mb and not taskmanager.draining:
@@ -30,7 +30,7 @@ class FreeCapacity:
             self._size_of[taskmanager.name] = free
 
     def remove(self, name: str) -> None:
-        """A TaskManager is gone, or has nothing free."""
+        """Remove a TaskManager: it is gone, or has nothing free."""
         free = self._size_of.pop(name, NO_RESOURCES)
         with_capacity = self._by_size.get(free, {})
         with_capacity.pop(name, None)
@@ -53,5 +53,5 @@ class FreeCapacity:
             yield from self._by_size[free].values()
 
     def sizes(self) -> dict[str, SlotProfile]:
-        """What each of them has free."""
+        """The free capacity of each TaskManager."""
         return dict(self._size_of)

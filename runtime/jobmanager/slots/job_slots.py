@@ -29,7 +29,7 @@ class JobSlots:
     def __init__(self, max_slots_per_user: int = 0) -> None:
         self.max_slots_per_user = max_slots_per_user
         self._known: dict[str, SlotRequirement] = {}
-        """The latest requirement of each job, those that want nothing included: whose slots they are."""
+        """The latest requirement of each job, also of those that want nothing: it says who owns their slots."""
         self._wanting: dict[str, SlotRequirement] = {}
         self._held: dict[str, Holdings] = {}
 
@@ -54,7 +54,7 @@ class JobSlots:
         return self._wanting.get(job_id)
 
     def end(self, job_id: str) -> None:
-        """The job is over: it wants nothing. What it holds is its own until it is given back."""
+        """End a job: it wants nothing. It keeps what it holds until it gives that back."""
         self._wanting.pop(job_id, None)
         self._known.pop(job_id, None)
 
@@ -69,11 +69,11 @@ class JobSlots:
         return len(self.held(job_id).allocations)
 
     def take(self, slot: Slot, taskmanager: str) -> None:
-        """The slot is its job's."""
+        """Count the slot as its job's."""
         self._held.setdefault(slot.job_id, Holdings()).add(slot, taskmanager)
 
     def give_back(self, slot: Slot, taskmanager: str) -> None:
-        """The slot does not count as its job's any more."""
+        """Count the slot as its job's no longer."""
         self.held(slot.job_id).discard(slot, taskmanager)
 
     def drop(self, job_id: str) -> None:
@@ -89,7 +89,7 @@ class JobSlots:
             return []
         held = self.held(job_id).by_profile
         lacking = [(each.profile, each.count - held[each.profile]) for each in requirement.wanted]
-        # No TaskManager carves a slot of nothing, whoever asks for one.
+        # A slot without cores or memory cannot be made, whoever asks for one.
         lacking = [(size, count) for size, count in lacking if count > 0 and min(size.cores, size.memory_mb) > 0]
         return sorted(lacking, key=lambda each: (each[0].memory_mb, each[0].cores), reverse=True)
 
@@ -116,7 +116,7 @@ class JobSlots:
         return [self.claim(job_id, coming, lacks=wanting is None or job_id in wanting) for job_id in jobs]
 
     def claim(self, job_id: str, coming: Coming, *, lacks: bool = True) -> JobClaim:
-        """That of one job."""
+        """The claim of one job."""
         requirement, on_the_way = self._known[job_id], coming.get(job_id, Counter())
         return JobClaim(
             job_id,
@@ -129,7 +129,7 @@ class JobSlots:
         )
 
     def unmet(self) -> list[tuple[str, SlotProfile, int]]:
-        """What jobs lack and may have: which job how many slots of which size."""
+        """The slots by size that each job lacks and may have."""
         allowed, unmet = self.allowances(), []
         for requirement in self:
             for profile, missing in self.missing(requirement.job_id):

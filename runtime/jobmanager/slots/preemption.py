@@ -1,8 +1,8 @@
-"""Which executors are taken from their jobs, and for whom (ADR 132). Decisions only; no I/O, no clock.
+"""Preemption: which executors lose their slots, and for which job (ADR 132). Decisions only; no I/O, no clock.
 
 Slots are taken for two reasons: a queue waits below what it is guaranteed, or a job waits while jobs of lower priority
-in its own queue hold slots. A queue never loses what it is guaranteed to another one, and nobody loses a slot to a job
-of the same priority in its queue: so a slot is never taken back and forth.
+in its own queue hold slots. A queue never loses its guarantee to another one, and no job loses a slot to one of the
+same priority in its queue: so no slot goes back and forth.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from sluice.runtime.jobmanager.slots.fair_shares import Ask, FairShares
 from sluice.runtime.messages import SlotProfile
 
 MAX_SLOTS_PER_ROUND = 64
-"""Slots that are made for others in a round of decisions."""
+"""Most slots that one round makes for waiting jobs."""
 MAX_VAIN_SEARCHES_PER_USER = 4
-"""Sizes of slots, or priorities, for which a round looks in vain for victims for one user in one queue. So nobody keeps
-others from their turn by asking for what cannot be had."""
+"""Most sizes or priorities for which a round searches in vain for victims, for each user and queue.
+
+So nobody keeps others from their turn by asking for slots that cannot be had.
+"""
 MAX_VICTIMS_PER_SLOT = 64
-"""Slots that are taken to make room for one."""
+"""Most slots that are taken to make room for one."""
 BELOW_GUARANTEE = "another queue waits below what it is guaranteed"
 HIGHER_PRIORITY = "a job of higher priority in its queue waits"
 
@@ -44,7 +46,7 @@ class Preemption:
     wanted: SlotProfile
     victims: tuple[HeldSlot, ...]
     reason: str
-    """What the victims are told. It names neither queue nor job: they may belong to somebody else."""
+    """The reason that the victims get. It names neither queue nor job: these may belong to somebody else."""
 
 
 def choose_victims(
@@ -53,13 +55,13 @@ def choose_victims(
     held: Sequence[HeldSlot],
     avoids: Callable[[str, str], bool] = lambda _job, _taskmanager: False,
 ) -> list[Preemption]:
-    """Whose slots are taken for whom, in the order of turns; ``shares`` counts as if that was done already.
+    """Choose which slots are taken and for which job, in the order of turns; ``shares`` counts them as taken already.
 
     Args:
-        shares: after what is free was given.
+        shares: after all free slots were given.
         free: what each TaskManager in service has left.
         held: the slots there that jobs use, the earliest first.
-        avoids: whether a job cannot have slots of a TaskManager now.
+        avoids: whether a job must get no slot of a TaskManager now.
     """
     round_ = _Round(shares, dict(free), held, avoids)
     found: list[Preemption] = []
@@ -93,14 +95,14 @@ class _Round:
         self._free = free
         self._avoids = avoids
         self._by_job: dict[str, list[HeldSlot]] = {}
-        for each in reversed(held):  # the latest first: least is lost with it
+        for each in reversed(held):  # the latest first: it has done the least work
             self._by_job.setdefault(each.job_id, []).append(each)
 
     def preemption_for(self, ask: Ask) -> Preemption | None:
-        """The slots to take for this one, noted as taken; None when there are none."""
+        """The slots to take for this request, counted as taken; None when there are none."""
         shares = self._shares
         if any(room.fits(ask.profile) and not self._avoids(ask.job_id, name) for name, room in self._free.items()):
-            return None  # it is about to get that
+            return None  # it is about to get that slot
         entitled, priority = shares.entitled(ask), shares.priority(ask.job_id)
 
         def loses(job_id: str) -> bool:
@@ -121,7 +123,7 @@ class _Round:
         return Preemption(taskmanager, ask.job_id, ask.profile, tuple(victims), reason)
 
     def _one_victim(self, ask: Ask, losers: Iterable[str]) -> list[HeldSlot]:
-        """The one slot that makes room, of the job that is to lose one first."""
+        """The one slot that makes room, from the job that is first to lose one."""
         for job_id in losers:
             for each in self._by_job[job_id]:
                 room = self._free.get(each.taskmanager)
@@ -157,7 +159,7 @@ class _Round:
                 break
         if not have.fits(ask.profile):
             return []
-        for each in list(chosen):  # those without which there is room, too
+        for each in list(chosen):  # leave out those that are not needed
             without = have.less(each.profile)
             if without.fits(ask.profile):
                 chosen.remove(each)
@@ -165,7 +167,7 @@ class _Round:
         return chosen
 
     def _spare(self, ask: Ask, victim: HeldSlot, *others: HeldSlot) -> bool:
-        """Whether the victim's queue keeps what it is guaranteed; in its own queue that does not matter."""
+        """Whether the victim's queue keeps its guarantee; within one queue that does not matter."""
         shares = self._shares
         if shares.same_queue(victim.job_id, ask.job_id):
             return True

@@ -1,11 +1,11 @@
 """How many TaskManagers there should be, when they are started on demand. Decisions only.
 
-Level-triggered like everything about slots: :meth:`Provision.decide` says how many should be in service, and whoever
-starts processes compares that with those it has started. TaskManagers in which nothing has been held for a while are
-drained, and so leave by themselves; nobody is stopped who could have been given a slot a moment ago.
+Level-triggered like everything about slots: :meth:`Provision.decide` says how many should be in service, and the
+resource provider compares that with the processes it has started. TaskManagers that have been idle for a while are
+drained and leave by themselves; none is stopped, because it could have got a job a moment ago.
 
-Where each TaskManager serves one job only, what one job lacks is compared with its own TaskManagers, and those of a job
-that is over leave soon.
+Where each TaskManager serves one job only, the slots that a job lacks are compared with its own TaskManagers, and those
+of a job that is over leave soon.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from sluice.runtime.messages import NO_RESOURCES, SlotProfile
 from sluice.runtime.placement import missing_taskmanagers
 
 RELEASED_SECONDS = 2.0
-"""How long the TaskManager of a job that is over stays: nobody else may have it."""
+"""Seconds that the TaskManager of a job that is over stays: no other job may use it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionLimits:
-    """What may be started.
+    """The limits of what may be started.
 
     Attributes:
         least, most: how many TaskManagers there are at any time.
-        idle_timeout: seconds for which one holds nothing before it goes.
-        size, drivers: what each of them has for executors, and for drivers.
+        idle_timeout: seconds for which a TaskManager is idle before it is drained.
+        size, drivers: what each one has for executors, and for drivers.
     """
 
     least: int
@@ -40,7 +40,7 @@ class ProvisionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What jobs lack of one kind of slots, the TaskManagers by what they have of it, and what a new one has."""
+    """For one kind of slots: what jobs lack, what each TaskManager has, and what a new one would have."""
 
     taskmanagers: Sequence[TaskManagerSlots]
     unmet: Iterable[tuple[SlotProfile, int]]
@@ -49,11 +49,11 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class DedicatedDemands:
-    """Where each TaskManager serves one job only.
+    """The demand of each job, where each TaskManager serves one job only.
 
     Attributes:
-        by_job: for each job what it lacks of each kind of slots, with its own TaskManagers.
-        unused: the number of TaskManagers in service that are no job's yet.
+        by_job: for each job the slots that it lacks of each kind, with its own TaskManagers.
+        unused: the number of TaskManagers in service that belong to no job yet.
         over: the TaskManagers of jobs that are over.
     """
 
@@ -64,9 +64,9 @@ class DedicatedDemands:
 
 @dataclass(frozen=True, slots=True)
 class Provided:
-    """``wanted`` TaskManagers should be in service, those that drain not counted; ``drain`` are to go.
+    """``wanted`` TaskManagers should be in service, not counting draining ones; ``drain`` should leave.
 
-    ``full``: jobs would need more than there may be.
+    ``full``: jobs need more than the limit allows.
     """
 
     wanted: int
@@ -82,7 +82,7 @@ class Provision:
     _idle_since: dict[str, float] = field(default_factory=dict)
 
     def decide(self, demands: Sequence[Demand], now: float, dedicated: DedicatedDemands | None = None) -> Provided:
-        """Compare what jobs lack with what there is, for each kind of slots."""
+        """Decide how many TaskManagers should be in service, and which should leave."""
         limits = self.limits
         serving = [each.name for each in demands[0].taskmanagers if not each.draining]
         if dedicated is None:

@@ -1,4 +1,4 @@
-"""What is shown of queues: what their jobs hold and lack, and what each of them waits for. Decisions only."""
+"""Views of the queues: what their jobs hold and lack, and what each job waits for. Decisions only."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sluice.runtime.scheduling_config import QueueConfig
 def queue_views(
     slots: SlotManager, preempted: Mapping[str, int], epoch_ms: Callable[[float], int]
 ) -> tuple[QueueView, ...]:
-    """All queues, in the order of the configuration; without any, nothing.
+    """The views of all queues, in the order of the configuration; empty without queues.
 
     Args:
         slots: for executors.
         preempted: how many slots were taken from the jobs of each queue.
-        epoch_ms: turns a time of :meth:`SlotManager.preempt` into one for people.
+        epoch_ms: converts a time of :meth:`SlotManager.preempt` to epoch milliseconds.
     """
     shares = slots.shares()
     jobs: dict[str, list[QueueJobView]] = {each.name: [] for each in shares.queues}

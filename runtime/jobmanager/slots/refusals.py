@@ -1,18 +1,18 @@
-"""Which TaskManagers have refused which jobs slots, and for how long those ask them for none."""
+"""Which TaskManagers refused slots to which jobs, and how long those jobs ask them for none."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 MAX_REPORTS = 64
-"""A job that a TaskManager refuses again and again asks it each time after twice as many reports, at most so many."""
+"""After each refusal in a row, a job waits for twice as many reports of the TaskManager, up to this many."""
 
 
 @dataclass(slots=True)
 class Refusal:
-    """One TaskManager has refused one job: the job gets no slot there for a while, and others do.
+    """The refusals of one job by one TaskManager: the job asks it for no slot for a while; others do.
 
-    ``refusals`` in a row, each of which counts once between two reports; ``reports`` to wait for yet.
+    ``refusals``: how many in a row, at most one between two reports; ``reports``: how many to wait for.
     """
 
     refusals: int = 0
@@ -39,7 +39,7 @@ class Refusals:
         return sum(len(jobs) for jobs in self._by_taskmanager.values())
 
     def avoids(self, job_id: str, taskmanager: str) -> bool:
-        """Whether the job is to ask this TaskManager for nothing now."""
+        """Whether the job must not ask this TaskManager for slots now."""
         refusal = self._by_taskmanager.get(taskmanager, {}).get(job_id)
         return refusal is not None and refusal.reports > 0
 

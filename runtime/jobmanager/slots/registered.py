@@ -1,4 +1,4 @@
-"""The TaskManagers that are registered: their gateways, and what is known of each besides its slots."""
+"""The registered TaskManagers: their gateways, and what is known of each besides its slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Registered:
     gateway: TaskExecutorGateway
     last_heartbeat: int
     draining: bool | None = None
-    """Whether it is to be drained; None: nobody said anything since it registered, so what it says itself counts."""
+    """Whether it should drain; None: nobody has decided since it registered, so its own report counts."""
     leaving: bool = False
     """It has been told to leave."""
     isolation: IsolationLevel = IsolationLevel.NONE
@@ -30,7 +30,7 @@ class Registered:
     warm: WarmJvms | None = None
 
     def view(self, slots: TaskManagerSlots, drivers: TaskManagerSlots) -> TaskManagerView:
-        """What is shown of it; ``slots`` are those for executors."""
+        """The view of it for users; ``slots`` are those for executors."""
         return TaskManagerView(
             id=slots.name,
             identity=str(self.peer.identity),
@@ -64,22 +64,22 @@ class RegisteredTaskManagers(dict[str, Registered]):
     """All of them, by name."""
 
     def named(self, name: str) -> Registered:
-        """The one of this name; raises ``TaskManagerNotFound``."""
+        """The TaskManager of this name; raises ``TaskManagerNotFound``."""
         if (found := self.get(name)) is None:
             raise TaskManagerNotFound(f"no TaskManager {name[:64]!r} is registered", "see the list of TaskManagers")
         return found
 
     def with_logs(self, name: str) -> TaskExecutorGateway:
-        """Where the logs of this one are read; raises ``LogNotFound``."""
+        """The gateway that reads the logs of this TaskManager; raises ``LogNotFound``."""
         if (found := self.get(name)) is None:
             raise LogNotFound(f"TaskManager {name} is not there any more, and its logs with it")
         return found.gateway
 
     def with_ended_uis(self, name: str) -> EndedUiGateway:
-        """What shows Spark's UI of jobs that have ended; raises ``TaskManagerNotFound``."""
+        """The gateway that shows Spark's UI of ended jobs; raises ``TaskManagerNotFound``."""
         return self.named(name).peer.gateway(EndedUiGateway, ENDED_UI)
 
     def ended_ui_hosts(self) -> tuple[str, ...]:
-        """Those with a sandbox; drained ones only while there is no other."""
+        """The TaskManagers with a sandbox; draining ones only while there is no other."""
         able = {name: each for name, each in self.items() if each.isolation is IsolationLevel.SANDBOX}
         return tuple(name for name, each in able.items() if not each.draining) or tuple(able)

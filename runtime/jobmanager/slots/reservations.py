@@ -1,4 +1,4 @@
-"""Slots that were taken from jobs and are on their way to others: until when, and what is kept for whom.
+"""Reservations: slots that were taken from jobs, and are kept for the jobs that they were taken for.
 
 Decisions only; the time is passed in.
 """
@@ -13,21 +13,21 @@ from sluice.runtime.jobmanager.slots.preemption import Preemption
 from sluice.runtime.messages import NO_RESOURCES, SlotProfile
 
 KILL_SECONDS = 30.0
-"""How long after the grace a JobMaster may take to end what is in a slot; then the slot is freed without it."""
+"""Seconds after the grace for a JobMaster to empty a slot; then the slot is freed without it."""
 KEEP_SECONDS = 30.0
-"""How long after that the slot is kept for the job for which it was taken."""
+"""Seconds after that for which the slot is kept for the job that it was taken for."""
 
 MAX_RESERVATIONS = 256
-"""Slots that are on their way to other jobs at a time, about: no more are taken until there are fewer."""
+"""About how many slots may be on their way to other jobs; no more are taken while there are so many."""
 
 
 @dataclass(slots=True)
 class Reservation:
-    """One slot that a job gets when those that were taken for it are free."""
+    """One slot that a job gets when the slots taken for it are free."""
 
     preemption: Preemption
     deadline: float
-    """When its victims have had their grace."""
+    """When the grace of its victims ends."""
 
     @property
     def forced_at(self) -> float:
@@ -36,12 +36,12 @@ class Reservation:
 
     @property
     def ends_at(self) -> float:
-        """When nothing is kept any more."""
+        """When the reservation expires."""
         return self.forced_at + KEEP_SECONDS
 
 
 class Reservations:
-    """All of them, in the order in which they were made.
+    """All reservations, in the order in which they were made.
 
     Args:
         held: whether an allocation is not free yet.
@@ -63,11 +63,11 @@ class Reservations:
         self._all.append(Reservation(preemption, deadline))
 
     def remove(self, reservation: Reservation) -> None:
-        """It is fulfilled, or nobody wants it any more."""
+        """Remove one that is fulfilled, or no longer wanted."""
         self._all.remove(reservation)
 
     def taskmanager_lost(self, name: str) -> None:
-        """What was kept there is gone."""
+        """Drop the reservations on a TaskManager that is lost."""
         self._all = [each for each in self._all if each.preemption.taskmanager != name]
 
     def expire(self, now: float) -> None:
@@ -75,17 +75,17 @@ class Reservations:
         self._all = [each for each in self._all if now < each.ends_at]
 
     def overdue(self, now: float) -> list[str]:
-        """Allocations that are held although their time is over."""
+        """Allocations that are still held after their deadline."""
         late = (victim for each in self._all if now >= each.forced_at for victim in each.preemption.victims)
         return [victim.allocation_id for victim in late if self._held(victim.allocation_id)]
 
     @property
     def full(self) -> bool:
-        """Whether nothing more is to be taken now."""
+        """Whether no more slots may be taken now."""
         return len(self._all) >= MAX_RESERVATIONS
 
     def victims(self, job_id: str) -> set[str]:
-        """What was taken from a job and is held still."""
+        """The slots that were taken from a job, and that it still holds."""
         taken = (victim for each in self._all for victim in each.preemption.victims if victim.job_id == job_id)
         return {victim.allocation_id for victim in taken if self._held(victim.allocation_id)}
 
@@ -97,11 +97,11 @@ class Reservations:
         return coming
 
     def deadline(self, job_id: str) -> float | None:
-        """When the first of them is free at the latest; None when there is none."""
+        """When the first of them will be free at the latest; None when there is none."""
         return min((each.deadline for each in self._all if each.preemption.beneficiary == job_id), default=None)
 
     def kept(self, taskmanager: str, job_id: str) -> SlotProfile:
-        """What a TaskManager has free, or will have, for jobs other than this one: nobody else gets it."""
+        """The capacity of a TaskManager, free now or soon, that is kept for jobs other than this one."""
         kept = NO_RESOURCES
         for each in self._all:
             if each.preemption.taskmanager == taskmanager and each.preemption.beneficiary != job_id:
@@ -109,7 +109,7 @@ class Reservations:
         return kept
 
     def free_part(self, reservation: Reservation) -> SlotProfile:
-        """The part of the slot that is not held by its victims any more."""
+        """The part of the slot that its victims no longer hold."""
         part = reservation.preemption.wanted
         for victim in reservation.preemption.victims:
             if self._held(victim.allocation_id):
@@ -119,10 +119,10 @@ class Reservations:
     # --- who waits, since when ------------------------------------------------------------------------------
 
     def waited(self, jobs: Iterable[str], now: float, seconds: float) -> set[str]:
-        """Of the jobs for which slots could be taken now, those for which that was so for as long as this."""
+        """Those of ``jobs``, for which slots could be taken now, of which that has been so for at least ``seconds``."""
         self._since = {job_id: self._since.get(job_id, now) for job_id in jobs}
         return {job_id for job_id, since in self._since.items() if now - since >= seconds}
 
     def due_at(self, job_id: str) -> float | None:
-        """Since when slots could be taken for a job; None: they cannot."""
+        """The time since which slots could be taken for a job; None: they cannot."""
         return self._since.get(job_id)

@@ -1,7 +1,7 @@
 """The ResourceManager: TaskManagers register here, JobMasters get slots here.
 
-It carries out what ``SlotManager`` decides. A TaskManager is lost when its
-stream closes (at once) or when it has not been heard of for the heartbeat timeout.
+It carries out what ``SlotManager`` decides. A TaskManager is lost when its stream closes, or when it sends no heartbeat
+within the heartbeat timeout.
 """
 
 from __future__ import annotations
@@ -69,24 +69,24 @@ _LOG = logging.getLogger(__name__)
 MAX_TASKMANAGERS = 10_000
 TOKEN_BYTES = 16
 PROVIDE_SECONDS = 0.5
-"""How often it is looked at how many TaskManagers there should be."""
+"""Seconds between two decisions on how many TaskManagers there should be."""
 PREEMPT_SECONDS = 1.0
-"""How often it is decided whether executors are taken from jobs for others."""
+"""Seconds between two decisions on preemption."""
 MAX_NOTE_CHARACTERS = 600
 MAX_REQUESTS_AT_ONCE = 512
-"""Requests to TaskManagers, for slots or to free them, that are under way at a time."""
+"""Most requests to reserve or free slots that wait for TaskManagers at a time."""
 
 
 class ResourceManager(FencedRpcEndpoint):
-    """The endpoint with which TaskManagers register, and of which JobMasters require slots.
+    """The endpoint where TaskManagers register and JobMasters require slots.
 
     Args:
         heartbeat_interval: seconds between a TaskManager's heartbeats.
-        heartbeat_timeout: seconds after which a silent one is lost.
+        heartbeat_timeout: seconds of silence after which a TaskManager is lost.
         blob_address: of the blob server, told to TaskManagers.
-        placement: on which TaskManagers slots are.
+        placement: how TaskManagers for slots are chosen.
         max_slots_per_user: 0: any number.
-        provision: how many TaskManagers are started on demand; None: nobody starts any.
+        provision: how many TaskManagers are started on demand; None: none are.
         scheduling: the queues that share the slots for executors.
         dedication: which TaskManager serves which job only; None: each serves many.
     """
@@ -114,7 +114,7 @@ class ResourceManager(FencedRpcEndpoint):
         self._clock = clock
         self._scheduling = scheduling or SchedulingConfig()
         self._preempted: Counter[str] = Counter()
-        """Slots that were taken from the jobs of each queue."""
+        """The number of slots taken from the jobs of each queue."""
         self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(heartbeat_timeout)
         self._slots = SlotPools(
             lambda: secrets.token_hex(16),
@@ -133,7 +133,7 @@ class ResourceManager(FencedRpcEndpoint):
         """Jobs for which TaskManagers may have held slots since an earlier leader."""
 
     async def on_start(self) -> None:
-        """Start to watch heartbeats, and what is lacking."""
+        """Start to watch heartbeats and unmet requirements."""
         self._watch()
         self._provide()
         self._preempt()
@@ -166,7 +166,7 @@ class ResourceManager(FencedRpcEndpoint):
         self._tell_lost(name, self._slots.register(registration, self._expected))
         if registration.report is not None:
             for action in self._slots.report(name, registration.report):
-                if isinstance(action, Release):  # of a job that has ended, or starts again
+                if isinstance(action, Release):  # the allocation of a job that has ended, or starts again
                     self._release(action)
         self._monitor.beat(name)
         if earlier is None or earlier.peer is not peer:
@@ -183,7 +183,7 @@ class ResourceManager(FencedRpcEndpoint):
         )
 
     async def heartbeat(self, report: SlotReport) -> None:
-        """I am alive, and this is the state of my slots."""
+        """Note that the TaskManager is alive, and the state of its slots."""
         name = self.caller.identity.name
         registered = self._registered.get(name)
         if registered is None or registered.peer is not self.caller.peer:
@@ -202,7 +202,7 @@ class ResourceManager(FencedRpcEndpoint):
         self._decide()
 
     async def drain_taskmanager(self, name: str, draining: bool) -> None:
-        """Give no more slots of a TaskManager and have it leave when none is held, or take that back."""
+        """Drain a TaskManager: no job gets its slots, and it leaves when none is held. Or undo that."""
         registered = self._registered.named(name)
         if registered.leaving and not draining:
             raise TaskManagerLeaves(f"TaskManager {name} is empty and leaves", "start it again when it has ended")
@@ -231,7 +231,7 @@ class ResourceManager(FencedRpcEndpoint):
         self._let_go(name)
 
     def _let_go(self, name: str, *, again: bool = False) -> None:
-        """A TaskManager that is drained leaves; told again with the next heartbeat, should the word be lost."""
+        """Tell a drained TaskManager to leave; repeated with the next heartbeat, in case the message is lost."""
         registered = self._registered.get(name)
         if registered is None or not self._slots.drained(name) or (registered.leaving and not again):
             return
@@ -245,7 +245,7 @@ class ResourceManager(FencedRpcEndpoint):
             self._lose(name, "its connection closed")
 
     def _watch(self) -> None:
-        """Look at all of them: an error with one, or a word that was lost, costs no other its being noticed."""
+        """Check all TaskManagers, each on its own: an error with one does not stop the check of others."""
         self.call_later(min(self._interval, self._timeout / 4), self._watch)
         silent = set(self._monitor.expired())
         for name, registered in list(self._registered.items()):
@@ -255,12 +255,12 @@ class ResourceManager(FencedRpcEndpoint):
                     self._lose(name, f"nothing was heard of it for {self._timeout:g} s")
                 elif registered.peer.closed:
                     self._lose(name, "its connection closed")
-            except Exception as error:  # noqa: BLE001  # see above; it is tried again the next time
+            except Exception as error:  # noqa: BLE001  # see above; the next round retries it
                 self.note_failure(error)
 
     def _lose(self, name: str, reason: str) -> None:
         _LOG.warning("lost TaskManager %s: %s", name, reason)
-        lost = self._slots.lost(name)  # should that fail, it is found with its connection closed the next time
+        lost = self._slots.lost(name)  # if that fails, the next round finds its connection closed
         del self._registered[name]
         self._monitor.forget(name)
         self._tell_lost(name, lost)
@@ -284,7 +284,7 @@ class ResourceManager(FencedRpcEndpoint):
         )
 
     def _untold(self, requirement: SlotRequirement, error: BaseException) -> None:
-        """A JobMaster that is no longer there wants no slots: without this they would be offered to it for ever."""
+        """Release the slots of a JobMaster that is gone: else they would be offered to it for ever."""
         self._log_failure("telling a JobMaster")(error)
         gone = isinstance(error, EndpointNotFound | EndpointStopped | FencingTokenMismatch)
         if gone and self._jobs.get(requirement.job_id) is requirement:
@@ -301,7 +301,7 @@ class ResourceManager(FencedRpcEndpoint):
         )
 
     async def provide(self, note: str) -> ProvisionView:
-        """What whoever starts TaskManagers is to compare with those it has; ``note`` is what keeps it from more."""
+        """How many TaskManagers the resource provider should have; ``note`` says what keeps it from starting more."""
         self._provider_note = note[:MAX_NOTE_CHARACTERS]
         draining = frozenset(each.name for each in self._slots.taskmanagers if each.draining)
         return ProvisionView(wanted=self._provided.wanted, registered=frozenset(self._registered), draining=draining)
@@ -322,7 +322,7 @@ class ResourceManager(FencedRpcEndpoint):
                 registered.draining = True
                 self._drain(name, registered, draining=True)
 
-    # --- executors taken for others -------------------------------------------------------------------------
+    # --- preemption -----------------------------------------------------------------------------------------
 
     def _preempt(self) -> None:
         if not self._scheduling.preempts:
@@ -330,7 +330,7 @@ class ResourceManager(FencedRpcEndpoint):
         self.call_later(PREEMPT_SECONDS, self._preempt)
         try:
             preemptions, overdue = self._slots.preempt(time.monotonic())
-        except Exception as error:  # noqa: BLE001  # tried again the next time; slots are given meanwhile
+        except Exception as error:  # noqa: BLE001  # the next round retries it; slots are given meanwhile
             self.note_failure(error)
             return
         for each in preemptions:
@@ -359,15 +359,15 @@ class ResourceManager(FencedRpcEndpoint):
     # --- JobMasters ---------------------------------------------------------------------------------------
 
     async def expect(self, job_ids: tuple[str, ...]) -> None:
-        """TaskManagers keep what they have held for these jobs."""
+        """Let TaskManagers that register keep the slots that they hold for these jobs."""
         self._expected.update(job_ids)
 
     async def settled(self, job_id: str) -> None:
-        """No more such slots are expected for this job."""
+        """Expect no more such slots for this job."""
         self._expected.discard(job_id)
 
     async def require_slots(self, requirement: SlotRequirement) -> str:
-        """State a total; answers why it is not met, empty when it is."""
+        """State how many slots a job wants in total; returns why it does not have them, empty when it does."""
         self._jobs[requirement.job_id] = requirement
         self._slots.require(requirement)
         self._decide()
@@ -378,18 +378,18 @@ class ResourceManager(FencedRpcEndpoint):
         return f"{reason}; {note}" if reason and note else reason
 
     async def too_large(self, size: SlotProfile) -> str:
-        """Why no TaskManager could ever have a slot of this size; empty when one could, or none is there yet."""
+        """Why no TaskManager can ever have a slot of this size; empty when one can, or when none has registered yet."""
         if self._provision is not None and self._provision.limits.size.fits(size):
             return ""
         return self._slots.too_large(size)
 
     async def release_slot(self, allocation_id: str) -> None:
-        """An allocation is not needed any more."""
+        """Free an allocation that is no longer needed."""
         for release in self._slots.release(allocation_id):
             self._release(release)
 
     async def release_job(self, job_id: str) -> None:
-        """The job is over: it wants nothing and gives everything back."""
+        """Take back everything that a job holds: it is over."""
         self._drop_job(job_id)
 
     def _drop_job(self, job_id: str) -> None:
@@ -433,7 +433,7 @@ class ResourceManager(FencedRpcEndpoint):
             self._decide()
 
         def failed(error: BaseException) -> None:
-            # The next heartbeat shows the slot still taken and it is tried again.
+            # The next heartbeat shows the slot still taken, and that retries it.
             self._requests.done()
             self._log_failure(f"freeing a slot of {release.taskmanager}")(error)
 
@@ -459,7 +459,7 @@ class ResourceManager(FencedRpcEndpoint):
         return self._slots.queues(self._preempted, lambda at: int((now + at - monotonic) * 1000))
 
     async def box_of(self, taskmanager: str) -> Box:
-        """What a TaskManager keeps the processes of jobs in; raises ``TaskManagerNotFound``."""
+        """The sandbox in which a TaskManager runs processes of jobs; raises ``TaskManagerNotFound``."""
         registered = self._registered.named(taskmanager)
         return Box(isolation=registered.isolation, egress=registered.egress)
 
@@ -483,7 +483,7 @@ class ResourceManager(FencedRpcEndpoint):
         )
 
     async def driver_logs(self, taskmanager: str, job_id: str, attempt: int) -> tuple[str, ...]:
-        """The names of the logs of an attempt's driver; all of them if its TaskManager is gone: reading one says so."""
+        """The logs of an attempt's driver; if its TaskManager is gone, all possible names (reading them fails)."""
         registered = self._registered.get(taskmanager)
         return DRIVER_LOGS if registered is None else self.deferred(registered.gateway.driver_logs(job_id, attempt))
 

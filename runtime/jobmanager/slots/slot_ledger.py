@@ -1,4 +1,4 @@
-"""The ResourceManager's record of slots, and what ``SlotManager`` is told and tells."""
+"""The ResourceManager's record of slots, and the actions that ``SlotManager`` decides."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Slot:
     """One slot as the ResourceManager sees it.
 
     ``acknowledged``: the TaskManager has confirmed the reservation. ``doubted``: it refused one; this number is not
-    used again until it reports the slot as free. A doubted slot is nobody's, and takes nothing from the others.
+    used again until it reports the slot as free. A doubted slot belongs to no job, and uses no capacity.
     """
 
     index: int
@@ -65,7 +65,7 @@ class Slot:
 
 @dataclass(slots=True)
 class TaskManagerSlots:
-    """A registered TaskManager: its default slots, of one profile, and those carved out of what it has in all.
+    """A registered TaskManager: its default slots, of one profile, and those carved out of its total capacity.
 
     The numbers of default slots are below ``defaults``; a carved slot is recorded as long as it is not usable.
     """
@@ -77,15 +77,15 @@ class TaskManagerSlots:
     defaults: int
     slots: dict[int, Slot]
     free_total: SlotProfile
-    """What no slot has, whichever slots are made of it."""
+    """The capacity that no slot uses."""
     draining: bool = False
-    """No slot of it is given to anybody."""
+    """No job gets a slot of it."""
 
     @classmethod
     def empty(
         cls, name: str, host: str, defaults: int, profile: SlotProfile, total: SlotProfile | None
     ) -> TaskManagerSlots:
-        """One that holds nothing; ``total`` is by default what the default slots have together."""
+        """A TaskManager without held slots; ``total`` is by default the sum of the default slots."""
         whole = total or profile.multiplied(defaults)
         return cls(name, host, profile, whole, defaults, {i: Slot(i, profile) for i in range(defaults)}, whole)
 
@@ -113,7 +113,7 @@ class TaskManagerSlots:
         return None if number is None else Slot(number, profile)
 
     def tidy(self) -> SlotProfile:
-        """Drop carved slots that are free again; returns :attr:`free_total`, counted anew."""
+        """Drop carved slots that are free again; returns the recomputed :attr:`free_total`."""
         used = NO_RESOURCES
         for index, slot in list(self.slots.items()):
             if slot.state is not SlotState.FREE:
@@ -126,20 +126,20 @@ class TaskManagerSlots:
 
 @dataclass(slots=True)
 class Holdings:
-    """What a job holds: its allocations, how many of them each TaskManager has, and of which size they are."""
+    """What a job holds: its allocations, counted by TaskManager and by size."""
 
     allocations: set[str] = field(default_factory=set)
     spread: Counter[str] = field(default_factory=Counter)
     by_profile: Counter[SlotProfile] = field(default_factory=Counter)
 
     def add(self, slot: Slot, taskmanager: str) -> None:
-        """The slot is the job's."""
+        """Count the slot as the job's."""
         self.allocations.add(slot.allocation_id)
         self.spread[taskmanager] += 1
         self.by_profile[slot.profile] += 1
 
     def discard(self, slot: Slot, taskmanager: str) -> None:
-        """The slot is not the job's (any more)."""
+        """Count the slot as the job's no longer."""
         if slot.allocation_id in self.allocations:
             self.allocations.remove(slot.allocation_id)
             _one_less(self.spread, taskmanager)
@@ -147,7 +147,7 @@ class Holdings:
 
 
 def _one_less(counter: Counter[_K], key: _K) -> None:
-    """What is none any more goes; ``-=`` would look at all of them."""
+    """Subtract one and drop zeros; ``-=`` of a Counter would scan all keys."""
     counter[key] -= 1
     if not counter[key]:
         del counter[key]

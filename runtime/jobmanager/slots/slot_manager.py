@@ -7,8 +7,8 @@ until it has them.
 
 First come, first served: an earlier job gets what it lacks before a later one gets anything. When nothing free is large
 enough for it, one TaskManager that could hold its slot is kept for it, so that small requests of later jobs cannot eat
-every piece that becomes free; the others serve those jobs meanwhile. Where queues are configured, whose turn it is says
-:mod:`sluice.runtime.jobmanager.slots.fair_shares` instead, slot by slot.
+every piece that becomes free; the others serve those jobs meanwhile. Where queues are configured,
+:mod:`sluice.runtime.jobmanager.slots.fair_shares` decides instead, slot by slot.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _ALLOCATED, _ACTIVE, _RELEASING = SlotState.ALLOCATED, SlotState.ACTIVE, SlotSta
 class SlotManager:
     """All TaskManagers, their slots, and what jobs require.
 
-    Whatever happens with each heartbeat, or for each slot, takes time that does not depend on how many TaskManagers
-    or slots there are: those with room are known by how much it is, and so is what each job holds where.
+    The work for each heartbeat or slot does not grow with the number of TaskManagers or slots: TaskManagers are indexed
+    by free capacity, and each job's slots by TaskManager.
 
     Args:
         new_allocation_id: makes one that was never used.
-        placement: how TaskManagers with room are chosen among.
+        placement: how to choose among TaskManagers with room.
         max_slots_per_user: how many slots the jobs of one user may hold together; 0: any number.
-        movable: whether what runs on a TaskManager that is drained moves to others; else it is waited for.
+        movable: whether executors on a draining TaskManager move to others; else it waits for them to end.
         scheduling: the queues that share the slots.
         dedication: which TaskManager serves which job only; None: each serves many.
     """
@@ -89,7 +89,7 @@ class SlotManager:
     def register(
         self, name: str, host: str, slots: int, profile: SlotProfile, total: SlotProfile | None = None
     ) -> list[AllocationLost]:
-        """A TaskManager is there with all slots free; what an earlier one of that name held is lost."""
+        """Add a TaskManager with all slots free; what an earlier one of that name held is lost."""
         lost = self.lost(name)
         taskmanager = TaskManagerSlots.empty(name, host, slots, profile, total)
         self._taskmanagers[name] = taskmanager
@@ -98,7 +98,7 @@ class SlotManager:
         return lost
 
     def admit(self, name: str, held: Iterable[SlotStatus]) -> None:
-        """A TaskManager that has just registered has held these slots since an earlier leader, and keeps them."""
+        """Let a TaskManager that has just registered keep slots that it got from an earlier leader."""
         taskmanager = self._taskmanagers[name]
         for status in held:
             if status.state not in {_ALLOCATED, _ACTIVE} or not 0 <= status.slot < MAX_SLOTS_PER_TASKMANAGER:
@@ -112,14 +112,14 @@ class SlotManager:
         self._note_capacity(name)
 
     def lost(self, name: str) -> list[AllocationLost]:
-        """A TaskManager is gone, with everything in its slots."""
+        """Remove a TaskManager, with everything in its slots."""
         taskmanager = self._taskmanagers.pop(name, None)
         if taskmanager is None:
             return []
         self._refusals.taskmanager_lost(name)
         self._reservations.taskmanager_lost(name)
         self._sizes[taskmanager.total] -= 1
-        self._sizes += Counter()  # without those of which there are none
+        self._sizes += Counter()  # drops zeros
         self._capacity.remove(name)
         gone = [slot for slot in taskmanager.slots.values() if slot.allocation_id in self._allocations]
         return [self._allocations.forget(slot) for slot in gone]
@@ -135,7 +135,7 @@ class SlotManager:
         return actions
 
     def drain(self, name: str, *, draining: bool = True) -> dict[str, tuple[str, ...]]:
-        """No slot of this TaskManager is given any more, or again; returns what is held there, by job.
+        """Stop, or resume, giving slots of this TaskManager; returns what is held there, by job.
 
         What is held there does not count as held any more, so that the jobs get others before these are given back.
         """
@@ -202,7 +202,7 @@ class SlotManager:
         return reserved + self._fulfil_reservations(anywhere=True)
 
     def _fulfil_reservations(self, *, anywhere: bool) -> list[Reserve]:
-        """Give jobs the slots that were taken for them: where these are free now, or anywhere if nobody else had it."""
+        """Give jobs the slots that were taken for them: in their place if that is free by now, or anywhere free."""
         reserved: list[Reserve] = []
         for each in self._reservations:
             job_id, wanted = each.preemption.beneficiary, each.preemption.wanted
@@ -218,9 +218,9 @@ class SlotManager:
         return reserved
 
     def preempt(self, now: float) -> tuple[list[Preemption], list[Release]]:
-        """Take slots from jobs for others, and free those whose time is over; ``now`` rises, in seconds.
+        """Take slots from jobs for others, and free overdue ones; ``now`` is a monotonic time in seconds.
 
-        What is taken does not count as held any more, as on a TaskManager that is drained.
+        Taken slots no longer count as held, as on a TaskManager that drains.
         """
         self._reservations.expire(now)
         overdue = [release for each in self._reservations.overdue(now) for release in self.release(each)]
@@ -256,22 +256,22 @@ class SlotManager:
         ]
 
     def shares(self, wanting: Collection[str] | None = None) -> FairShares:
-        """What jobs hold and lack, for a round of turns; with ``wanting`` only these lack anything."""
+        """The fair shares of jobs for a round of turns; with ``wanting`` only these lack anything."""
         sizes = (each.total for each in self._open())
         capacity = functools.reduce(SlotProfile.plus, sizes, NO_RESOURCES)
         return FairShares(self._scheduling, capacity, self.claims(wanting), self._max_slots_per_user)
 
     def claims(self, wanting: Collection[str] | None = None) -> list[JobClaim]:
-        """What each job holds and lacks, as :meth:`JobSlots.claims` says."""
+        """The claims of jobs: see :meth:`JobSlots.claims`."""
         return self._jobs.claims(self._reservations.by_job(), wanting)
 
     def _allocate(
         self, requirement: SlotRequirement, profile: SlotProfile, missing: int, only: str = ""
     ) -> list[Reserve]:
-        """Reserve up to ``missing`` slots of one size; ``only``: on this TaskManager."""
+        """Reserve up to ``missing`` slots of one size; ``only``: the TaskManager to use."""
         held = self._jobs.held(requirement.job_id).spread
         known: dict[tuple[int, SlotProfile], tuple[float, float]] = {}
-        """Most TaskManagers are alike: those with as much free, of which the job holds as many slots, rank the same."""
+        """Most TaskManagers rank the same: those with equal free capacity on which the job holds equally many slots."""
 
         def ranked(each: TaskManagerSlots) -> tuple[bool, float, float, str]:
             alike = (held[each.name], each.free_total)
@@ -303,13 +303,13 @@ class SlotManager:
         return reserved
 
     def _room(self, taskmanager: TaskManagerSlots, job_id: str) -> SlotProfile:
-        """What a TaskManager has free for this job."""
+        """The free capacity of a TaskManager for this job."""
         if not self._reservations:
             return taskmanager.free_total
         return taskmanager.free_total.less(self._reservations.kept(taskmanager.name, job_id))
 
     def _keep_for(self, job_id: str, profile: SlotProfile) -> None:
-        """Reserve for a job that fits nowhere the TaskManager that comes nearest, so that later jobs leave it alone."""
+        """Keep, for a job that fits nowhere, the TaskManager that comes nearest, so that later jobs leave it alone."""
         if job_id in self._kept.values():
             return  # for a larger slot; however many sizes a driver wants, the others go on
         if not any(size.fits(profile) for size in self._sizes):
@@ -343,7 +343,7 @@ class SlotManager:
         )
 
     def awaits(self, allocation_id: str) -> bool:
-        """Whether an allocation is still to be reserved at its TaskManager."""
+        """Whether an allocation still has to be reserved at its TaskManager."""
         found = self._allocations.get(allocation_id)
         return found is not None and found[1].state is _ALLOCATED and not found[1].acknowledged
 
@@ -358,7 +358,7 @@ class SlotManager:
         """The TaskManager did not reserve the slot, or did not answer.
 
         The slot's number is left alone until it reports, and the job asks it for nothing until then, or longer when it
-        has refused the job before. What it has counts as free for other jobs, which it may not refuse.
+        has refused the job before. Its capacity counts as free for other jobs: it may accept those.
         """
         found = self._allocations.get(allocation_id)
         if found is not None:
@@ -367,7 +367,7 @@ class SlotManager:
             self._free(name, slot, doubted=True)
 
     def release(self, allocation_id: str) -> list[Release]:
-        """The job gives an allocation back; nothing to do when it is gone already."""
+        """Take an allocation back from its job; does nothing when it is gone already."""
         found = self._allocations.get(allocation_id)
         if found is None or found[1].state is _RELEASING:
             return []
@@ -383,7 +383,7 @@ class SlotManager:
             self._free(*found)
 
     def release_job(self, job_id: str) -> list[Release]:
-        """The job is over: it wants nothing, and everything it holds goes back."""
+        """End a job: it wants nothing, and everything that it holds goes back."""
         self._jobs.end(job_id)
         self._refusals.job_ended(job_id)
         held = self._jobs.held(job_id).allocations
@@ -402,11 +402,11 @@ class SlotManager:
     # --- what is there ----------------------------------------------------------------------------------
 
     def unmet(self) -> Missing:
-        """What jobs lack and may have: how many slots of which size."""
+        """The slots by size that jobs lack and may have."""
         return [(profile, count) for _, profile, count in self.unmet_by_job()]
 
     def unmet_by_job(self) -> list[tuple[str, SlotProfile, int]]:
-        """The same, with the job."""
+        """The slots by size that each job lacks and may have."""
         return self.shares().demand() if self._scheduling.queues else self._jobs.unmet()
 
     @property
@@ -420,7 +420,7 @@ class SlotManager:
         return self._jobs
 
     def reasons(self, shares: FairShares | None = None) -> WaitingReasons:
-        """Why jobs wait; ``shares``: as of now, if somebody has them already."""
+        """Why jobs wait; ``shares``: the current ones, if the caller has computed them already."""
         return WaitingReasons(
             self._jobs,
             self._taskmanagers.values(),
@@ -448,7 +448,7 @@ class SlotManager:
         self._note_capacity(name)
 
     def _note_capacity(self, name: str) -> None:
-        """What a TaskManager has free may have changed."""
+        """Update the index of free capacity for a TaskManager."""
         taskmanager = self._taskmanagers.get(name)
         if taskmanager is not None:
             self._capacity.changed(taskmanager)

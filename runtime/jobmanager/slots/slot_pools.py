@@ -19,11 +19,13 @@ from sluice.runtime.scheduling_config import SchedulingConfig
 
 
 class SlotPools:
-    """One :class:`SlotManager` for each kind of slot; every TaskManager is in both. An allocation is in one of them.
+    """One :class:`SlotManager` for each kind of slot; every TaskManager is in both.
+
+    An allocation is in exactly one of the two.
 
     Args:
         new_allocation_id: makes one that was never used.
-        placement: how TaskManagers with room are chosen among.
+        placement: how to choose among TaskManagers with room.
         max_slots_per_user: how many slots for executors the jobs of one user may hold together; 0: any number.
         scheduling: the queues that share the slots for executors.
         dedication: which TaskManager serves which job only; None: each serves many.
@@ -60,9 +62,9 @@ class SlotPools:
         return self._executors.taskmanagers
 
     def register(self, it: TaskManagerRegistration, expected: Container[str] = ()) -> list[AllocationLost]:
-        """A TaskManager is there; what an earlier one of that name held is lost.
+        """Add a TaskManager; what an earlier one of that name held is lost.
 
-        What it has held since an earlier leader for one of the ``expected`` jobs it keeps; the rest is to be free.
+        It keeps the slots that it got from an earlier leader for one of the ``expected`` jobs; the others are freed.
         """
         lost = [
             *self._executors.register(it.name, it.host, it.slots, it.profile, it.total),
@@ -79,7 +81,7 @@ class SlotPools:
         return lost
 
     def lost(self, name: str) -> list[AllocationLost]:
-        """A TaskManager is gone, with everything in its slots."""
+        """Remove a TaskManager, with everything in its slots."""
         return [lost for pool in self._both for lost in pool.lost(name)]
 
     def report(self, name: str, report: SlotReport) -> list[Release | AllocationLost]:
@@ -88,7 +90,7 @@ class SlotPools:
         return [*self._executors.report(name, report), *self._drivers.report(name, drivers)]
 
     def drain(self, name: str, *, draining: bool) -> dict[str, tuple[str, ...]]:
-        """No slot of this TaskManager is given any more, or again; returns what is to move elsewhere, by job."""
+        """Stop, or resume, giving slots of this TaskManager; returns the slots that have to move, by job."""
         self._drivers.drain(name, draining=draining)
         return self._executors.drain(name, draining=draining)
 
@@ -105,15 +107,15 @@ class SlotPools:
         return [reserve for pool in self._both for reserve in pool.decide()]
 
     def preempt(self, now: float) -> tuple[list[Preemption], list[Release]]:
-        """Take slots for executors from jobs for others, and free those whose time is over."""
+        """Take slots for executors from jobs for others, and free overdue ones."""
         return self._executors.preempt(now)
 
     def queues(self, preempted: Mapping[str, int], epoch_ms: Callable[[float], int]) -> tuple[QueueView, ...]:
-        """What is shown of the queues."""
+        """The views of the queues."""
         return queue_views(self._executors, preempted, epoch_ms) if self._scheduling.queues else ()
 
     def awaits(self, allocation_id: str) -> bool:
-        """Whether an allocation is still to be reserved at its TaskManager."""
+        """Whether an allocation still has to be reserved at its TaskManager."""
         return any(pool.awaits(allocation_id) for pool in self._both)
 
     def acknowledged(self, allocation_id: str) -> None:
@@ -127,7 +129,7 @@ class SlotPools:
             pool.refused(allocation_id)
 
     def release(self, allocation_id: str) -> list[Release]:
-        """The job gives an allocation back."""
+        """Take an allocation back from its job."""
         return [release for pool in self._both for release in pool.release(allocation_id)]
 
     def freed(self, allocation_id: str) -> None:
@@ -136,7 +138,7 @@ class SlotPools:
             pool.freed(allocation_id)
 
     def release_job(self, job_id: str) -> list[Release]:
-        """The job is over: it wants nothing, and everything it holds goes back."""
+        """End a job: it wants nothing, and everything that it holds goes back."""
         return [release for pool in self._both for release in pool.release_job(job_id)]
 
     def pending_reason(self, requirement: SlotRequirement) -> str:
@@ -147,18 +149,18 @@ class SlotPools:
         return why and f"no slot for its driver: {why}"
 
     def too_large(self, profile: SlotProfile) -> str:
-        """Why no TaskManager could have such a slot for an executor; empty when one could, or there is none."""
+        """Why no TaskManager can have such a slot for an executor; empty when one can, or none has registered."""
         return self._executors.reasons().too_large(profile)
 
     def demands(self, limits: ProvisionLimits) -> Sequence[Demand]:
-        """What jobs lack, and what there is, of each kind."""
+        """What jobs lack and TaskManagers have, for each kind of slots."""
         return (
             Demand(self._executors.taskmanagers, self._executors.unmet(), limits.size),
             Demand(self._drivers.taskmanagers, self._drivers.unmet(), limits.drivers),
         )
 
     def dedicated_demands(self, limits: ProvisionLimits, wanting: Callable[[str], bool]) -> DedicatedDemands | None:
-        """The same for each job, where each TaskManager serves one; ``wanting``: whether a job is not over."""
+        """The demands of each job, where each TaskManager serves one job; ``wanting``: whether a job is not over."""
         dedication = self._dedication
         if dedication is None:
             return None

@@ -19,18 +19,18 @@ _SHOWN_NAMES = 3
 
 @dataclass(frozen=True, slots=True)
 class WaitingReasons:
-    """What the last decision knew.
+    """What the last decision was based on.
 
     Attributes:
         jobs: what they require, hold and lack.
         taskmanagers: all that are registered.
         sizes: all sizes of TaskManagers.
-        capacity: what is free where.
-        kept: TaskManagers that are kept for a job that came first, and that job.
+        capacity: the free capacity of TaskManagers.
+        kept: TaskManagers that are kept, with the job that they are kept for.
         refusals: which TaskManagers have refused which job.
         reservations: slots that are being taken from other jobs.
         scheduling: the queues, and when slots are taken.
-        shares: gives those of the queues now; not called when there are none.
+        shares: computes the current shares; not called without queues.
     """
 
     jobs: JobSlots
@@ -65,7 +65,7 @@ class WaitingReasons:
         return limit or self._drained(sizes) or self._not_now(job_id, sizes, shares)
 
     def too_large(self, profile: SlotProfile) -> str:
-        """Why no TaskManager that is registered could have such a slot; empty when one could, or there is none."""
+        """Why no registered TaskManager can have such a slot; empty when one can, or none has registered."""
         if not self.taskmanagers or any(size.fits(profile) for size in self.sizes):
             return ""
         largest = max(self.sizes, key=lambda size: (size.memory_mb, size.cores))
