@@ -119,7 +119,7 @@ def settle(worker: WorkerProcess) -> None:
 
 def _threads(pid: int) -> list[tuple[str, ...]]:
     """State of each thread, and how often it gave way and was sent away."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
             lines = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
