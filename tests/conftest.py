@@ -6,6 +6,7 @@ them idle, so they come first. Files that share a cluster go to one process, whi
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import tempfile
@@ -21,9 +22,9 @@ settings.load_profile("ci")
 
 TESTS = Path(__file__).parent
 INTEGRATION = TESTS / "integration"
-LONG = (INTEGRATION / "cluster", INTEGRATION / "spark", INTEGRATION / "runtime", INTEGRATION / "pki")
-SMALL = (TESTS / "unit", INTEGRATION)
-"""Folders whose tests write little enough for memory."""
+LONG = (*(INTEGRATION / name for name in ("cluster", "spark", "runtime", "pki", "shuffle", "audit")), INTEGRATION)
+SMALL = (TESTS / "unit", TESTS / "compat", INTEGRATION)
+"""Folders whose tests write little enough for memory: all those of `make test` (``testpaths``)."""
 ONE_CLUSTER = "tests/integration/cluster/"
 MEMORY = Path("/dev/shm")  # noqa: S108  a directory of the run's own is made in it
 NEEDED_BYTES = 6 << 30
@@ -42,17 +43,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     return _Spreading(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def _rank(item: pytest.Item) -> int:
-    return next((rank for rank, folder in enumerate(LONG) if item.path.is_relative_to(folder)), len(LONG))
+@functools.cache
+def _rank(path: Path) -> int:
+    return next((rank for rank, folder in enumerate(LONG) if path.is_relative_to(folder)), len(LONG))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long folders first, otherwise as collected; an integration test with a fixture ``cluster`` is marked so."""
+    """Long folders first and units last; an integration test with a fixture ``cluster`` is marked so."""
     for item in items:
-        if item.path.is_relative_to(INTEGRATION) and "cluster" in getattr(item, "fixturenames", ()):
+        if "cluster" in getattr(item, "fixturenames", ()) and item.path.is_relative_to(INTEGRATION):
             item.add_marker(pytest.mark.cluster)
-    items.sort(key=_rank)
+    items.sort(key=lambda item: _rank(item.path))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -49,7 +49,7 @@ def test_a_fault_gives_its_finding(
 
 @pytest.mark.parametrize("check", ["TLS-07", "TLS-08"])
 def test_a_server_that_compresses_and_renegotiates_as_of_old_is_found(check: str) -> None:
-    patience = replace(OPTIONS, timeout=2.0)  # the server does not finish a handshake
+    patience = replace(OPTIONS, timeout=1.0)  # the server does not finish a handshake
     with serving(compressing) as address:
         assert found(audited(listener_at(address, Kind.SERVER, None), checks=only(check), options=patience)) == {check}
 

@@ -324,8 +324,8 @@ def running_gateway(edge_authority: EdgeAuthority, background: BackgroundLoop) -
         port=0,
         max_request_bytes=64 << 20,
         authorization_timeout=5.0,
-        header_timeout=5.0,
-        idle_timeout=10.0,
+        header_timeout=2.5,
+        idle_timeout=5.0,
         address_requests_per_second=1e6,
         principal_requests_per_second=1e6,
     )

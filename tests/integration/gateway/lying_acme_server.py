@@ -91,6 +91,7 @@ def lying(directory: Path) -> Iterator[LyingServer]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # heads and bodies are written apart: no body waits for an acknowledgement
 
         def _handle(self) -> None:
             payload: Any = None

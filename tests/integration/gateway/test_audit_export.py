@@ -45,7 +45,7 @@ from tests.command import sluice
 from tests.outside import OutsideAuthority
 from tests.waiting import until
 
-SOON = 3.0
+SOON = 1.0
 """Seconds after which a receiver that hangs is given up."""
 
 

@@ -14,6 +14,7 @@ from sluice.core.errors import CertificateRejected, PkiError
 from sluice.core.kubernetes_api import KubernetesApi
 from sluice.pki.attestation.config import PodAttestationConfig, PodIdentity
 from sluice.pki.attestation.kubernetes import REVIEWS_AT_A_TIME, PodAttestor
+from sluice.pki.ca import attesting
 from sluice.pki.ca.address import CaAddress
 from sluice.pki.ca.config import CaConfig
 from sluice.pki.ca.process import online_ca
@@ -239,8 +240,9 @@ async def test_an_authority_without_attestors_says_so(pki: TestPki, tmp_path: Pa
 
 
 async def test_the_trust_anchors_get_into_their_config_map_and_stay_there(
-    pki: TestPki, api: ReviewingApiServer
+    pki: TestPki, api: ReviewingApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(attesting, "PUBLISH_SECONDS", 0.05)
     config = PodAttestationConfig(api=api.url, account=str(api.account), trust_config_map="trust")
     api.config_map = {"kind": "ConfigMap", "metadata": {"name": "trust", "resourceVersion": "7"}, "data": {"x": "y"}}
 

@@ -285,7 +285,7 @@ async def test_who_does_not_finish_the_handshake_is_ended(start_worker: StartWor
 async def test_who_does_not_greet_in_time_is_ended(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
-    worker = await start_worker(handshake_seconds=3.0)
+    worker = await start_worker(handshake_seconds=1.0)
 
     def wait() -> bool:
         with RawPeer(identities["executor"], worker.address.port) as peer:

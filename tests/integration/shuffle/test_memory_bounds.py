@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -94,35 +95,43 @@ def drain(peer: RawPeer) -> None:
 
 
 @contextlib.contextmanager
-def hungry(peer: RawPeer, direction: str, frames: Frames) -> Iterator[int]:
+def hungry(peer: RawPeer, direction: str, frames: bytes) -> Iterator[int]:
     """Send all ``frames``; how many bytes they had. The connection stays until the end of the block."""
     peer.hello(direction)
     answers = threading.Thread(target=drain, args=(peer,))
     answers.start()
-    sent = 0
     try:
-        batch = bytearray()
-        for frame in frames:
-            batch += frame
-            if len(batch) > 1 << 20:
-                peer.socket.sendall(batch)
-                sent += len(batch)
-                batch.clear()
-        # Answered when the worker is through with all of it.
-        peer.socket.sendall(batch)
-        yield sent + len(batch)
+        for start in range(0, len(frames), 1 << 20):
+            peer.socket.sendall(frames[start : start + (1 << 20)])
+        yield len(frames)
     finally:
         peer.socket.shutdown(2)
         answers.join(60)
 
 
 def settle(worker: WorkerProcess) -> None:
-    """Wait until the worker has nothing left to read."""
-    before, ticks = -1, 0
-    while ticks != before:
-        before = ticks
-        threading.Event().wait(0.3)
-        ticks = sum(int(each) for each in Path(f"/proc/{worker.process.pid}/stat").read_text().split()[13:15])
+    """Wait until the worker has nothing left to read: each of its threads sleeps, and none has run meanwhile."""
+    before: list[tuple[str, ...]] = []
+    while (now := _threads(worker.process.pid)) != before or any(state != "S" for state, *_ in now):
+        before = now
+        threading.Event().wait(0.1)
+
+
+def _threads(pid: int) -> list[tuple[str, ...]]:
+    """State of each thread, and how often it gave way and was sent away."""
+    found: list[tuple[str, ...]] = []
+    for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            lines = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+            switches = (lines["voluntary_ctxt_switches"], lines["nonvoluntary_ctxt_switches"])
+            found.append((lines["State"].split()[0], task.name, *switches))
+    return found
+
+
+@functools.cache
+def all_of(frames: Callable[[bytes], Frames]) -> bytes:
+    """They take longer to make than to send."""
+    return b"".join(frames(KEY))
 
 
 def executor(pki: TestPki, job_id: str) -> TlsIdentity:
@@ -136,7 +145,7 @@ def attack(
     before = worker.memory_bytes
     with (
         RawPeer(executor(pki, JOBS[frames.__name__]), worker.port) as peer,
-        hungry(peer, direction, frames(KEY)) as sent,
+        hungry(peer, direction, all_of(frames)) as sent,
     ):
         settle(worker)
         return sent, worker.memory_bytes - before

@@ -13,7 +13,7 @@ import pytest
 
 from sluice.runtime.node import ChildProcess
 from sluice.runtime.sandbox import Guard, IsolationConfig, IsolationLevel, Limits, Sandbox, Subject
-from sluice.runtime.sandbox.bounds import ControlGroups
+from sluice.runtime.sandbox.bounds import ControlGroups, guard
 from tests.integration.runtime.sandbox.conftest import JOB, Boxes
 
 SUBJECT = Subject("the job")
@@ -58,6 +58,13 @@ CASES = (
     ),
     pytest.param(HIDES + "\n" + "import time; time.sleep(600)", "too much disk: the directories of", id="unlinked"),
 )
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured counts here, not how often."""
+    monkeypatch.setattr(guard, "ROUND_SECONDS", 0.1)
+    monkeypatch.setattr(guard, "DISK_ROUND_SECONDS", 0.2)
 
 
 async def _start(boxes: Boxes, program: str, groups: ControlGroups | None) -> ChildProcess:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.sandbox import Limits
-from sluice.runtime.sandbox.bounds import ControlGroups, Guard, Subject
+from sluice.runtime.sandbox.bounds import ControlGroups, Guard, Subject, guard
 
 SUBJECT = Subject("the driver", "driver_memory_mb in [spark]")
 DEADLINE = 60.0
@@ -90,6 +90,13 @@ class Started:
                 start_new_session=True,
                 preexec_fn=self.guard.enter,  # noqa: PLW1509  # nothing but a write, as in ChildProcess
             )
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured counts here, not how often."""
+    monkeypatch.setattr(guard, "ROUND_SECONDS", 0.1)
+    monkeypatch.setattr(guard, "DISK_ROUND_SECONDS", 0.2)
 
 
 @pytest.fixture

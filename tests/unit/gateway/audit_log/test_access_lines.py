@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from sluice.core.files.append_log import ChainState
 from sluice.gateway.audit_log.access_lines import (
@@ -102,6 +102,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from(list(LINE)), JSON))
 def test_whatever_a_line_says_its_record_fits(fields: dict[str, Any]) -> None:
     """A line that could not be recorded would hold up all that come after it."""
