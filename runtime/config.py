@@ -86,6 +86,10 @@ class SparkConfig(_Section, frozen=True):
     conf: dict[str, str] = {}
     make_class_archive: bool = True
     """Whether ``sluice up`` makes the archive of classes with which Spark's JVMs start faster, in the background."""
+    vector_api: bool = False
+    """Whether Spark's JVMs have the Vector API (``jdk.incubator.vector``) with Java 25 and newer as well, with which
+    MLlib computes faster. They start some seconds slower then, because they cannot use an AOT cache. Java 17 and 21
+    always have it."""
 
     @property
     def driver_profile(self) -> SlotProfile:

@@ -99,7 +99,7 @@ async def taskmanager(
     profile = settings.profile
     forbid_core_dumps()  # it holds secrets of jobs
     total = settings.total
-    spark = launcher or SparkExecutorLauncher()
+    spark = launcher or SparkExecutorLauncher(vector_api=config.spark.vector_api)
     await asyncio.to_thread(spark.prepare)
     mode = egress_mode(config.egress, config.isolation.level)
     own = mode is not EgressMode.OFF

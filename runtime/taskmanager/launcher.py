@@ -50,15 +50,20 @@ class WaitingLauncher(Protocol):
 
 
 class SparkExecutorLauncher:
-    """Spark's own executors, with our security provider."""
+    """Spark's own executors, with our security provider.
 
-    def __init__(self) -> None:
+    Args:
+        vector_api: let JVMs have the Vector API also where they start slower with it.
+    """
+
+    def __init__(self, *, vector_api: bool = False) -> None:
+        self._vector_api = vector_api
         self._spark: SparkRuntime | None = None
         self._class_search: threading.Thread | None = None
 
     def prepare(self) -> None:
         """Find Java and Spark, and build the plugin if it is not there; raises what is missing."""
-        self._spark = find_spark_runtime()
+        self._spark = find_spark_runtime(vector_api=self._vector_api)
 
     def command(self, launch: ExecutorLaunch, place: JvmPlace) -> Command:
         """The command of one executor; raises ``ForbiddenSparkConf``."""
@@ -66,7 +71,7 @@ class SparkExecutorLauncher:
 
     def spark(self) -> SparkRuntime:
         """What all JVMs here are started from."""
-        spark = self._spark = self._spark or find_spark_runtime()
+        spark = self._spark = self._spark or find_spark_runtime(vector_api=self._vector_api)
         self._find_classes_in_background(spark)
         return spark
 
@@ -81,6 +86,7 @@ class SparkExecutorLauncher:
         """Use an archive that was made since the start, from the next executor on: checking it takes long."""
         if (
             spark.class_archive is None
+            and spark.may_use_archive
             and self._class_search is None
             and has_class_archive(spark.java, spark.distribution)
         ):

@@ -236,6 +236,7 @@ class DriverAgent:
                 listening = all_of.create_task(self._process.gateway())
                 all_of.create_task(self._serve_workload(assignment, place))
                 if not own:
+                    all_of.create_task(self._process.prepare_python())
                     all_of.create_task(program.fetch(assignment, self._fetch, self._process.own))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None

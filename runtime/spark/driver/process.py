@@ -31,7 +31,8 @@ from sluice.runtime.masking import Masker
 from sluice.runtime.messages import GivenSecret
 from sluice.runtime.node import ChildProcess, Exit, JobIdentity, masker_of, open_log, own_checkpoints, secret_files
 from sluice.runtime.sandbox import Box, IsolationLevel, Limits, Sandbox, SandboxRefused, Subject, View
-from sluice.runtime.spark.driver.pipeline import Pipeline, python_command
+from sluice.runtime.spark.driver.imported_python import imported_python_argv, run_pipeline
+from sluice.runtime.spark.driver.pipeline import Pipeline, python_command, python_environment
 from sluice.runtime.spark.driver.places import DriverPlaces
 from sluice.runtime.spark.driver.spec import DriverSpec
 from sluice.runtime.spark.driver.waiting import JVM, PIPELINE, WaitingDriver
@@ -266,26 +267,48 @@ class DriverProcess:
             complaints.seek(max(0, complaints.seek(0, os.SEEK_END) - MAX_COMPLAINT_BYTES))
             return ended, complaints.read(MAX_COMPLAINT_BYTES).decode(errors="replace")
 
+    async def prepare_python(self) -> None:
+        """Start a Python that imports what pipelines import, while the JVM starts; :meth:`start_python` uses it."""
+        if self._waiting is None:
+            environment = python_environment(self._spark, self._places)
+            self._python = await self._start_python(
+                imported_python_argv(), environment, self._places.work, stdin=asyncio.subprocess.PIPE
+            )
+
     async def start_python(self, pipeline: Pipeline, gateway: Gateway) -> None:
         """Start the user's program; its output goes to ``driver.stdout`` and ``driver.stderr``.
 
         Raises:
+            DriverFailed: the Python that was prepared has ended.
             WaitedInVain: the Python that has waited cannot run it.
         """
         command = python_command(pipeline, gateway, self._spec, self._spark, self._places)
+        more, place = self._workload_environment, pipeline.script.parent
         if self._waiting is not None:
-            place = pipeline.script.parent
             with _in_vain("the driver's Python"):
-                self._python = await self._waiting.become_python(command, self._workload_environment, place)
-            return
+                self._python = await self._waiting.become_python(command, more, place)
+        elif self._python is None:
+            self._python = await self._start_python(command.argv, {**command.env, **more}, place)
+        else:
+            try:
+                await run_pipeline(self._python, command, more, place)
+            except (OSError, TimeoutError) as error:
+                raise DriverFailed(
+                    "the driver's Python ended before it ran the pipeline", "see driver.stderr"
+                ) from error
+
+    async def _start_python(
+        self, argv: Sequence[str], env: Mapping[str, str], directory: Path, *, stdin: int = asyncio.subprocess.DEVNULL
+    ) -> ChildProcess:
         box = await asyncio.to_thread(self._python_box)
         with self._log("driver.stdout") as out, self._log("driver.stderr") as err:
             # The directories are the JVM's too, whose guard measures them.
             guard = self._sandbox.guard(box.limits, PIPELINE, logs=(out, err))
-            self._python = await ChildProcess.start(
-                command.argv,
-                env={**command.env, **self._workload_environment},
-                cwd=pipeline.script.parent,
+            return await ChildProcess.start(
+                argv,
+                env=env,
+                cwd=directory,
+                stdin=stdin,
                 stdout=out.fileno(),
                 stderr=err.fileno(),
                 box=box,

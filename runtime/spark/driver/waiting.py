@@ -7,7 +7,6 @@ The agent that has started them waits with them, for one line on its standard in
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
@@ -18,6 +17,7 @@ from sluice.core import end_tasks, is_regular_file, read_secret, write_secret
 from sluice.runtime.job_network import AttachmentClient, ReceivedAttachment
 from sluice.runtime.node import ChildProcess, open_log
 from sluice.runtime.sandbox import IsolationConfig, Sandbox, Subject, Trial, View
+from sluice.runtime.spark.driver.imported_python import imported_python_argv, run_pipeline, send_line
 from sluice.runtime.spark.driver.pipeline import python_environment
 from sluice.runtime.spark.driver.places import DriverPlaces
 from sluice.runtime.spark.driver.spec import MAX_SPEC_BYTES, as_path
@@ -38,13 +38,11 @@ from sluice.runtime.workload import WorkloadPlace
 PIPELINE = Subject("the pipeline's Python process", "driver_python_memory_mb in [isolation]")
 JVM = Subject("the driver's JVM", "memory_overhead_mb or python_worker_memory_mb in [isolation]", owner="the driver")
 
-WAITING_PYTHON = Path(__file__).with_name("waiting_python.py")
 PYTHON_READY = "python-ready"
 AGENT_READY = "agent-ready"
 """The file that says that all three wait; the agent removes it when it has heard which driver it is."""
 WAITING_LOGS = ("driver.stdout", "driver.stderr", "driver.jvm.log")
 POLL_SECONDS = 0.1
-ADMISSION_SECONDS = 10.0
 
 
 class WaitingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,12 +84,6 @@ class WaitingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             return msgspec.json.decode(read_secret(path, MAX_SPEC_BYTES), type=cls, dec_hook=as_path)
         except msgspec.DecodeError as error:
             raise DriverFailed(f"{path} says nothing about a driver that waits: {error}") from error
-
-
-class _PythonJob(msgspec.Struct, frozen=True):
-    environment: Mapping[str, str]
-    directory: str
-    argv: tuple[str, ...]
 
 
 class WaitingDriver:
@@ -136,12 +128,7 @@ class WaitingDriver:
         with self._log("driver.jvm.log") as log:
             self.jvm = await self._start(command.argv, command.env, "jvm", (log, log))
         with self._log("driver.stdout") as out, self._log("driver.stderr") as err:
-            argv = (
-                sys.executable,
-                "-c",
-                WAITING_PYTHON.read_text(encoding="utf-8"),
-                str(places.scratch / PYTHON_READY),
-            )
+            argv = imported_python_argv(places.scratch / PYTHON_READY)
             self.python = await self._start(argv, python_environment(self.spark, places), "python", (out, err))
         for process, ready in ((self.jvm, READY), (self.python, PYTHON_READY)):
             while not is_regular_file(places.scratch, ready):
@@ -218,17 +205,14 @@ class WaitingDriver:
         """
         if self.jvm is None or self._command is None or not can_become(self._command, command):
             raise SparkError("the JVM that has waited was started in another way")
-        await _send(self.jvm, job_line(command, more))
+        await send_line(self.jvm, job_line(command, more))
         return self.jvm
 
     async def become_python(self, command: Command, more: Mapping[str, str], directory: Path) -> ChildProcess:
         """Tell Python what to run, and where; raises as :meth:`become_jvm`."""
         if self.python is None:
             raise SparkError("no Python has waited")
-        job = _PythonJob({**command.env, **more}, str(directory), command.argv[1:])
-        await _send(self.python, msgspec.json.encode(job) + b"\n")
-        if self.python.stdin is not None:
-            self.python.stdin.close()
+        await run_pipeline(self.python, command, more, directory)
         return self.python
 
     def mount(self, job_id: str, checkpoints: tuple[Path, ...]) -> None:
@@ -246,11 +230,3 @@ class WaitingDriver:
         for process in (self.jvm, self.python):
             if process is not None:
                 await process.stop(0)
-
-
-async def _send(process: ChildProcess, line: bytes) -> None:
-    if process.stdin is None or not process.running:
-        raise BrokenPipeError("it has ended")
-    process.stdin.write(line)
-    async with asyncio.timeout(ADMISSION_SECONDS):
-        await process.stdin.drain()

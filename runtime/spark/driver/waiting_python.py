@@ -1,8 +1,8 @@
 """The program of a driver's Python that waits: it imports what pipelines import, and becomes the one of one line.
 
-It runs as ``python -c`` in a box, with the path of the file that says that it waits. The line is a JSON object:
-``environment``, ``directory``, ``argv`` (:mod:`sluice.runtime.spark.driver.waiting`). The end of the input instead
-means that nobody needs it. After the line nothing of this program is left that a pipeline could see.
+It runs as ``python -c`` in a box. Its argument, if any, is the path of the file that says that it waits. The line is a
+JSON object: ``environment``, ``directory``, ``argv`` (:mod:`sluice.runtime.spark.driver.imported_python`). The end
+of the input instead means that nobody needs it. After the line nothing of this program is left for a pipeline to see.
 
 A job that brings its own version of a module that is imported already gets a new Python in this process.
 """
@@ -27,8 +27,9 @@ def _become() -> None:
 
     del pyspark, py4j
     imported = {name.partition(".")[0] for name in sys.modules} - {"__main__"}
-    with open(sys.argv[1], "x", encoding="ascii"):  # noqa: PTH123 - pathlib is the pipeline's to import
-        pass
+    for path in sys.argv[1:]:
+        with open(path, "x", encoding="ascii"):  # noqa: PTH123 - pathlib is the pipeline's to import
+            pass
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
         os._exit(0)

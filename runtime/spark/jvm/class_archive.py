@@ -18,9 +18,10 @@ from pathlib import Path
 from sluice.runtime.spark.code_cache import cache_directory, checksum_file, is_usable
 from sluice.runtime.spark.errors import JavaNotFound
 from sluice.runtime.spark.java import INSTALLED, Java, SparkDistribution, find_java, find_preferred_java
-from sluice.runtime.spark.jvm.options import MODULE_OPTIONS
+from sluice.runtime.spark.jvm.options import MODULE_OPTIONS, VECTOR_MODULE_OPTION
+from sluice.runtime.spark.plugin_build import plugin_sources, source_digest
 
-FORMAT = 3
+FORMAT = 4
 """Of what is trained and how: another number makes other archives."""
 AOT_JAVA = 25
 """The first with AOT caches that have profiles of methods, and that a JVM with a Java agent can use."""
@@ -44,13 +45,20 @@ def has_aot_caches(java: Java) -> bool:
     return java.major >= AOT_JAVA
 
 
+def module_options(java: Java) -> tuple[str, ...]:
+    """What JVMs that use an archive are started with: where it would be an AOT cache, without the Vector API."""
+    return MODULE_OPTIONS if has_aot_caches(java) else (*MODULE_OPTIONS, VECTOR_MODULE_OPTION)
+
+
 def archive_file(java: Java, spark: SparkDistribution, *, cache: Path | None = None) -> Path:
     """The path of the archive for this JVM and these jars; it need not exist.
 
-    A JVM compares its own build, and names, sizes and times of the jars; so does this.
+    A JVM compares its own build, and names, sizes and times of the jars; so does this. The plugin decides which classes
+    are rewritten when they are loaded, and so which an archive must not have.
     """
     digest = hashlib.sha256(f"{FORMAT}\0{java.build}\0{spark.version}\0".encode())
-    digest.update("\0".join(MODULE_OPTIONS).encode() + b"\0")
+    digest.update("\0".join(module_options(java)).encode() + b"\0")
+    digest.update(source_digest(plugin_sources(), spark.version).encode() + b"\0")
     for jar in spark.jars:
         info = jar.stat()
         digest.update(f"{jar}\0{info.st_size}\0{int(info.st_mtime)}\0".encode())

@@ -20,7 +20,7 @@ import enum
 import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sluice.core import write_secret
@@ -28,7 +28,13 @@ from sluice.runtime.messages import ExecutorLaunch
 from sluice.runtime.sandbox import java_paths
 from sluice.runtime.spark.errors import ForbiddenSparkConf
 from sluice.runtime.spark.java import Java, SparkDistribution, find_spark
-from sluice.runtime.spark.jvm.class_archive import archive_options, find_class_archive, find_spark_java
+from sluice.runtime.spark.jvm.class_archive import (
+    archive_options,
+    find_class_archive,
+    find_spark_java,
+    has_aot_caches,
+    module_options,
+)
 from sluice.runtime.spark.jvm.conf import (
     NO_NATIVE_TRANSPORT,
     driver_port_conf,
@@ -37,7 +43,7 @@ from sluice.runtime.spark.jvm.conf import (
     ui_conf,
 )
 from sluice.runtime.spark.jvm.job_conf import rendered
-from sluice.runtime.spark.jvm.options import MODULE_OPTIONS, SCALA_BINARY_VERSION, argument_file
+from sluice.runtime.spark.jvm.options import MODULE_OPTIONS, SCALA_BINARY_VERSION, VECTOR_MODULE_OPTION, argument_file
 from sluice.runtime.spark.jvm.place import JvmPlace
 from sluice.runtime.spark.plugin_build import ensure_plugin
 
@@ -91,13 +97,29 @@ def engine_for(system: str, machine: str, libc: str, jars: Iterable[Path]) -> Tl
 
 @dataclass(frozen=True, slots=True)
 class SparkRuntime:
-    """What every Spark JVM is started from; ``class_archive`` is None where there is none (yet)."""
+    """What every Spark JVM is started from.
+
+    Attributes:
+        class_archive: None where there is none (yet).
+        vector_api: whether JVMs have the Vector API also where they can have no AOT cache then.
+    """
 
     java: Java
     distribution: SparkDistribution
     plugin: Path
     engine: TlsEngine
     class_archive: Path | None = None
+    vector_api: bool = False
+
+    @property
+    def may_use_archive(self) -> bool:
+        """Whether JVMs could use an archive of classes."""
+        return not (self.vector_api and has_aot_caches(self.java))
+
+    @property
+    def module_options(self) -> tuple[str, ...]:
+        """The options of each JVM that say which modules it has, and what is open of them."""
+        return module_options(self.java) if self.may_use_archive else (*MODULE_OPTIONS, VECTOR_MODULE_OPTION)
 
     @property
     def read_only(self) -> tuple[Path, ...]:
@@ -107,14 +129,28 @@ class SparkRuntime:
 
 
 def find_spark_runtime(
-    *, java: Java | None = None, spark: SparkDistribution | None = None, archive: bool = True
+    *,
+    java: Java | None = None,
+    spark: SparkDistribution | None = None,
+    archive: bool = True,
+    vector_api: bool = False,
 ) -> SparkRuntime:
-    """Java, the installed Spark and the plugin (compiled if needed); raises what is missing."""
+    """Java, the installed Spark and the plugin (compiled if needed); raises what is missing.
+
+    Args:
+        java: default: the one that Spark's JVMs are to have here.
+        spark: default: the installed one.
+        archive: use an archive of classes, if there is one.
+        vector_api: see :class:`SparkRuntime`.
+    """
     distribution = spark or find_spark()
     java = java or find_spark_java(distribution)
     engine = engine_for(platform.system(), platform.machine(), platform.libc_ver()[0], distribution.jars)
     plugin = ensure_plugin(java=java, spark=distribution)
-    return SparkRuntime(java, distribution, plugin, engine, find_class_archive(java, distribution) if archive else None)
+    runtime = SparkRuntime(java, distribution, plugin, engine, vector_api=vector_api)
+    if not archive or not runtime.may_use_archive:
+        return runtime
+    return replace(runtime, class_archive=find_class_archive(java, distribution))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +298,8 @@ def history_ui_command(
     """
     archive = archive_options(spark.class_archive, work_dir / CLASSES_LOG) if spark.class_archive is not None else []
     options = (
-        *MODULE_OPTIONS,
+        *spark.module_options,
+        "--add-modules=java.instrument",  # an archive of classes fits only JVMs with the same modules; an agent adds it
         f"-Xmx{memory_mb}m",
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:+DisableAttachMechanism",
@@ -282,7 +319,7 @@ def history_ui_command(
 def jvm_options(spark: SparkRuntime, place: JvmPlace, memory_mb: int) -> tuple[str, ...]:
     """What a JVM of Spark is started with, whatever it becomes; nothing of it is secret."""
     return (
-        *MODULE_OPTIONS,
+        *spark.module_options,
         f"-Xmx{memory_mb}m",
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:+DisableAttachMechanism",
@@ -311,7 +348,7 @@ def jvm_environment(spark: SparkRuntime, work_dir: Path, temp_dir: Path, host: s
 
 
 def _check_java_options(options: Iterable[str]) -> None:
-    """Refuse any JVM option of the driver's but the ones Spark adds by itself (which are ours already)."""
+    """Refuse any JVM option of the driver's but the ones Spark adds by itself: an executor has those that it needs."""
     for option in options:
-        if option not in MODULE_OPTIONS:
+        if option not in {*MODULE_OPTIONS, VECTOR_MODULE_OPTION}:
             raise ForbiddenSparkConf(f"the driver wants executors with the JVM option {option[:200]!r}")

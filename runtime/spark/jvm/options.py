@@ -15,9 +15,13 @@ _OPENED = (
     )),
     "java.security.jgss/sun.security.krb5",
 )  # fmt: skip
+VECTOR_MODULE_OPTION = "--add-modules=jdk.incubator.vector"
+"""Spark's as well: MLlib's linear algebra uses the module where it is there.
+
+A JVM with an incubating module can use neither linked classes nor profiles of methods of an AOT cache (JEP 483).
+"""
 MODULE_OPTIONS: tuple[str, ...] = (
     "-XX:+IgnoreUnrecognizedVMOptions",
-    "--add-modules=jdk.incubator.vector",
     *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
     "-Djava.net.preferIPv6Addresses=false",
     "-Dio.netty.tryReflectionSetAccessible=true",

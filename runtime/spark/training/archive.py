@@ -19,7 +19,6 @@ from sluice.runtime.spark.java import Java, SparkDistribution, find_preferred_ja
 from sluice.runtime.spark.jvm import (
     AOT_SUFFIX,
     CDS_SUFFIX,
-    MODULE_OPTIONS,
     PREFIX,
     SparkRuntime,
     archive_file,
@@ -157,7 +156,7 @@ def _rehearse(
 
 def _dump(runtime: SparkRuntime, work: Path, options: Sequence[str], made: Path) -> None:
     argfile = work / "dump.args"
-    fixed = [*MODULE_OPTIONS, f"-Xmx{MEMORY_MB}m", "-XX:+UseSerialGC"]
+    fixed = [*runtime.module_options, f"-Xmx{MEMORY_MB}m", "-XX:+UseSerialGC"]
     argfile.write_bytes(argument_file([*fixed, *options, "-cp", runtime.distribution.class_path]))
     told = _run(
         [str(runtime.java.executable), f"@{argfile}"], work, DUMP_TIMEOUT_SECONDS, "the JVM did not archive its classes"

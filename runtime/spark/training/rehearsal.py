@@ -121,12 +121,12 @@ class Rehearsal:
 
     async def _play(self) -> None:
         driver, gateway = await self._start_driver()
-        executor = asyncio.create_task(self._execute())
         try:
-            await self._run_python(gateway, str(self._work))
-            await executor
-        finally:
-            executor.cancel()
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._execute())
+                both.create_task(self._run_python(gateway, str(self._work)))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
         if self._order.both_in_driver:
             listed = self._work / "executor.names"
             text = await asyncio.to_thread(self._order.executor_classes.read_text)

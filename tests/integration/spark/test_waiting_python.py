@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from sluice.runtime.spark.driver.waiting import WAITING_PYTHON
+from sluice.runtime.spark.driver.imported_python import imported_python_argv
 
 DEADLINE_SECONDS = 120
 PIPELINE = """\
@@ -42,7 +41,7 @@ def run(app: Path, line: bytes | None = None, path: str = "") -> subprocess.Comp
     job = {"environment": {**environment, "OF": "the job", "PYTHONPATH": path}, "directory": str(app)}
     job["argv"] = [str(app / "pipeline.py"), "--rows", "7"]
     told = json.dumps(job).encode() + b"\n" if line is None else line
-    argv = [sys.executable, "-c", WAITING_PYTHON.read_text(encoding="utf-8"), str(app.parent / "ready")]
+    argv = imported_python_argv(app.parent / "ready")
     return subprocess.run(argv, input=told, env=environment, capture_output=True, timeout=DEADLINE_SECONDS, check=False)
 
 

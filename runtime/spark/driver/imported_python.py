@@ -1,0 +1,52 @@
+"""A driver's Python that has imported what pipelines import, and waits to be told which pipeline it runs.
+
+Either it waits for a job (:mod:`sluice.runtime.spark.driver.waiting`), or it imports while the JVM of its job starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from sluice.runtime.node import ChildProcess
+from sluice.runtime.spark.jvm import Command
+
+ADMISSION_SECONDS = 10.0
+_PROGRAM = Path(__file__).with_name("waiting_python.py")
+
+
+class _Job(msgspec.Struct, frozen=True):
+    environment: Mapping[str, str]
+    directory: str
+    argv: tuple[str, ...]
+
+
+def imported_python_argv(*ready: Path) -> tuple[str, ...]:
+    """The command that starts it; it makes the files ``ready`` when it waits. Its standard input must be a pipe."""
+    return (sys.executable, "-c", _PROGRAM.read_text(encoding="utf-8"), *map(str, ready))
+
+
+async def run_pipeline(process: ChildProcess, command: Command, more: Mapping[str, str], directory: Path) -> None:
+    """Let it run ``command`` in ``directory``; that is then its whole environment, with ``more``.
+
+    Raises:
+        OSError: it has ended.
+        TimeoutError: it does not read.
+    """
+    job = _Job({**command.env, **more}, str(directory), command.argv[1:])
+    await send_line(process, msgspec.json.encode(job) + b"\n")
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+async def send_line(process: ChildProcess, line: bytes) -> None:
+    """Write ``line`` to the standard input of a process; raises as :func:`run_pipeline`."""
+    if process.stdin is None or not process.running:
+        raise BrokenPipeError("it has ended")
+    process.stdin.write(line)
+    async with asyncio.timeout(ADMISSION_SECONDS):
+        await process.stdin.drain()
