@@ -3,8 +3,8 @@
 An archive fits one JVM and one class path, byte for byte, so its name has both in it. A JVM that finds that it does not
 fit after all goes on without, and says so in its log. :mod:`sluice.runtime.spark.training` makes it.
 
-Java 25 and newer get an AOT cache (JEP 483, 514, 515): classes, and profiles of methods. Older ones get an archive of
-class data sharing (JEP 310): classes alone.
+Java 25 and newer get an AOT cache (JEP 483, 514): classes, loaded and linked. Older ones get an archive of class data
+sharing (JEP 310), whose classes each JVM loads and links itself.
 
 An archive is code, and kept and checked as such (see :mod:`sluice.runtime.spark.code_cache`).
 """
@@ -24,11 +24,11 @@ from sluice.runtime.spark.plugin_build import plugin_sources, source_digest
 FORMAT = 4
 """Of what is trained and how: another number makes other archives."""
 AOT_JAVA = 25
-"""The first with AOT caches that have profiles of methods, and that a JVM with a Java agent can use."""
+"""The first with AOT caches that a JVM with opened packages and a Java agent can use."""
 PREFIX = "classes-"
 AOT_SUFFIX = ".aot"
 CDS_SUFFIX = ".jsa"
-TIER4_FACTOR = 5
+TIER4_FACTOR = 20
 _TIER4_THRESHOLDS = {
     "Tier4InvocationThreshold": 5_000,
     "Tier4MinInvocationThreshold": 600,
@@ -37,7 +37,9 @@ _TIER4_THRESHOLDS = {
 }
 """The JVM's own: after how many calls and rounds of loops C2 compiles a method."""
 LATER_C2 = tuple(f"-XX:{name}={TIER4_FACTOR * calls}" for name, calls in _TIER4_THRESHOLDS.items())
-"""C2 compiles what is used five times as much as usual, and no more of what a short job runs a few thousand times."""
+"""C2 compiles what is used twenty times as much as usual, and not what a short job runs a few thousand times."""
+WITHOUT_PROFILES = "-XX:-AOTReplayTraining"
+"""With profiles from an AOT cache, C2 would compile at once what it has compiled in the rehearsal."""
 
 
 def has_aot_caches(java: Java) -> bool:
@@ -105,7 +107,7 @@ def find_spark_java(
 def archive_options(archive: Path, log: Path) -> list[str]:
     """The options of a JVM that uses an archive of classes when it fits; ``log`` will say whether it did.
 
-    With an AOT cache also :data:`LATER_C2`: methods whose profiles it has need not be profiled meanwhile.
+    A JVM that starts faster with an AOT cache also compiles less with C2 (:data:`LATER_C2`, :data:`WITHOUT_PROFILES`).
     """
     is_aot = archive.suffix == AOT_SUFFIX
     use = (
@@ -118,5 +120,6 @@ def archive_options(archive: Path, log: Path) -> list[str]:
         # where it was made for: elsewhere each JVM would have to change, and so to hold, every page of it
         "-XX:+UnlockDiagnosticVMOptions",
         "-XX:ArchiveRelocationMode=0",
+        *([WITHOUT_PROFILES] if is_aot else []),
         f'-Xlog:{"aot" if is_aot else "cds"}=info:file="{log}":uptime,level,tags:filecount=0',
     ]
