@@ -21,7 +21,7 @@ from sluice.runtime.receipts.document import Predicate
 from sluice.runtime.receipts.verification import verify_receipt
 from sluice.runtime.rpc.errors import MethodNotFound
 from sluice.runtime.spark.driver.spec import DriverSpec
-from sluice.runtime.taskmanager import executor as executor_process
+from sluice.runtime.taskmanager.processes import executor as executor_process
 from sluice.runtime.taskmanager.task_executor import TaskExecutor
 from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN

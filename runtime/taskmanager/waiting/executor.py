@@ -13,8 +13,8 @@ from sluice.runtime.sandbox import SandboxRefused, Subject, View
 from sluice.runtime.spark import SparkError
 from sluice.runtime.spark.jvm import READY, Command, JvmPlace, can_become, job_line
 from sluice.runtime.taskmanager.errors import ExecutorNotStarted
-from sluice.runtime.taskmanager.waiting_place import WaitingPlace
-from sluice.runtime.taskmanager.waiting_process import ADMISSION_SECONDS, POLL_SECONDS, WaitingProcess, send_line
+from sluice.runtime.taskmanager.waiting.place import WaitingPlace
+from sluice.runtime.taskmanager.waiting.process import ADMISSION_SECONDS, POLL_SECONDS, WaitingProcess, send_line
 
 END_SECONDS = 1.0
 STREAMS = ("stdout", "stderr")
@@ -23,7 +23,7 @@ ADMISSION_POLL_SECONDS = 0.02
 
 
 class WaitingExecutor(WaitingProcess):
-    """See the module's documentation. It sees nothing but its own empty directories, and has no network."""
+    """A JVM that waits to become an executor. It sees nothing but its own empty directories, and has no network."""
 
     called = "a JVM"
     command: Command | None = None
@@ -97,7 +97,7 @@ class WaitingExecutor(WaitingProcess):
         return child
 
     def _open(self, child: ChildProcess, place: WaitingPlace, launch: ExecutorLaunch) -> None:
-        """Show it what is the job's and not only this process's."""
+        """Mount the directories that the job's processes share."""
         sandbox = self._room.sandbox
         found = own_checkpoints(launch.checkpoints, sandbox, launch.job_id)
         for each in found:

@@ -13,8 +13,8 @@ from sluice.core.egress_evidence import EgressVerdict
 from sluice.runtime.egress import EgressJournal, journal as journal_module
 from sluice.runtime.job_network import WouldRefuse
 from sluice.runtime.sandbox.network import Connect, Connection, HostAddress, Refusal, Traffic
-from sluice.runtime.taskmanager.journal_rows import JournalRows
-from sluice.runtime.taskmanager.network_owner import NetworkOwner
+from sluice.runtime.taskmanager.networks.journal_rows import JournalRows
+from sluice.runtime.taskmanager.networks.network_owner import NetworkOwner
 
 PLACE = ipaddress.IPv4Address("127.0.0.1")
 

@@ -14,10 +14,10 @@ from sluice.runtime.messages import DriverCsr
 from sluice.runtime.node import ChildProcess, Exit, LeaderPlace
 from sluice.runtime.sandbox import IsolationConfig
 from sluice.runtime.spark.driver import EXIT_WAITED_IN_VAIN
-from sluice.runtime.taskmanager.driver import DriverHome, HostedDriver
 from sluice.runtime.taskmanager.errors import DriverNotStarted
-from sluice.runtime.taskmanager.waiting_driver import WaitingDriverAgent
-from sluice.runtime.taskmanager.waiting_place import WaitingPlace
+from sluice.runtime.taskmanager.processes.driver import DriverHome, HostedDriver
+from sluice.runtime.taskmanager.waiting.driver import WaitingDriverAgent
+from sluice.runtime.taskmanager.waiting.place import WaitingPlace
 from tests.unit.runtime.taskmanager.launches import LAUNCH, ending
 from tests.waiting import until
 

@@ -1,4 +1,4 @@
-"""The executors of one TaskManager: launched in slots, watched, ended; their logs and what they recorded."""
+"""The executors of one TaskManager: launches them in slots, watches and ends them; reads their logs and evidence."""
 
 from __future__ import annotations
 
@@ -36,25 +36,23 @@ from sluice.runtime.rpc import RpcEndpoint
 from sluice.runtime.sandbox import Sandbox, SandboxRefused
 from sluice.runtime.spark.jvm import EXECUTOR_LISTENS
 from sluice.runtime.taskmanager.errors import AllocationUnknown, ExecutorNotStarted, SlotNotAvailable
-from sluice.runtime.taskmanager.executor import ExecutorProcess, Join, executor_directory
 from sluice.runtime.taskmanager.launcher import ExecutorLauncher
-from sluice.runtime.taskmanager.network_owner import NetworkOwner
-from sluice.runtime.taskmanager.networks import Networks
+from sluice.runtime.taskmanager.networks import NetworkOwner, Networks
+from sluice.runtime.taskmanager.processes.executor import ExecutorProcess, Join, executor_directory
 from sluice.runtime.taskmanager.shape import TaskManagerShape
 from sluice.runtime.taskmanager.slot_table import TaskSlot
-from sluice.runtime.taskmanager.waiting_executor import STREAMS
-from sluice.runtime.taskmanager.warm_processes import WarmProcesses
+from sluice.runtime.taskmanager.waiting import STREAMS, WarmProcesses
 from sluice.runtime.workload import TokenUnavailable
 
 _LOG = logging.getLogger(__name__)
 
 KEPT_EXCESSES = 20
-"""Latest executors of one job of which is remembered which bound they exceeded."""
+"""For so many of a job's latest executors it is remembered which bound they exceeded."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """What runs here of one job, by executor number; the evidence of what has ended, and what had to be ended."""
+    """One job's executors here by number, the evidence of ended ones, and the bounds that some exceeded."""
 
     executors: dict[int, ExecutorProcess] = field(default_factory=dict)
     evidence: Evidence = field(default_factory=Evidence)
@@ -247,7 +245,7 @@ class Executors:
             await self._clear_away(each)
 
     def forget_all(self) -> None:
-        """Know nothing of any job any more."""
+        """Forget all jobs."""
         self._jobs.clear()
 
     def release_job(self, job_id: str) -> None:
@@ -258,7 +256,7 @@ class Executors:
 
     @property
     def jobs(self) -> frozenset[str]:
-        """Those of which executors run here, or have run."""
+        """The jobs of which executors run here, or have run."""
         return frozenset(self._jobs)
 
     def starting_in(self, request: SlotRequest) -> bool:
@@ -287,18 +285,18 @@ class Executors:
         return next(inside, None)
 
     def connections(self, job_id: str) -> Callable[[], Evidence]:
-        """What reads, in a thread, which mutual TLS connections the job's executors here have recorded."""
+        """A function for a thread: it reads the mutual TLS connections that the job's executors here recorded."""
         job = self._jobs.get(job_id, _Job())
         ended, running = job.evidence, tuple(job.executors.values())
         return lambda: merge(ended, *(each.connections() for each in running))
 
     def excesses(self, job_id: str) -> tuple[ExecutorExcess, ...]:
-        """Which of the job's executors here have exceeded a bound, as is found out now, the latest ones."""
+        """Find out which of the job's latest executors here have exceeded a bound."""
         job = self._jobs.get(job_id, _Job())
         return (*job.excesses, *(each for executor in job.executors.values() for each in _excess(executor)))
 
     async def read_log(self, job_id: str, executor_id: int, stream: str, offset: int, limit: int) -> LogChunk:
-        """A piece of an executor's ``stdout`` or ``stderr``; raises ``AllocationUnknown`` for one that none has."""
+        """A piece of an executor's ``stdout`` or ``stderr``; raises ``AllocationUnknown`` for an unknown executor."""
         if stream not in STREAMS or executor_id < 0:
             raise AllocationUnknown(f"an executor has no log {stream[:40]!r}")
         path = executor_directory(self._home.jobs, check_job_id(job_id), executor_id) / stream

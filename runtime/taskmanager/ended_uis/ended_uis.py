@@ -21,7 +21,7 @@ from sluice.runtime.gateways import ENDED_UI, EndedUiGateway
 from sluice.runtime.messages import EndedUiAnswer, EndedUiState, EventLogPiece, UiPage, UiRequest
 from sluice.runtime.node import kill_below
 from sluice.runtime.rpc import RpcEndpoint
-from sluice.runtime.taskmanager.ended_ui import UiPlaces
+from sluice.runtime.taskmanager.ended_uis.ended_ui import UiPlaces
 from sluice.runtime.taskmanager.errors import EndedUiRefused
 
 MAX_UIS = 2
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Ui(Protocol):
-    """One UI; :class:`~sluice.runtime.taskmanager.ended_ui.EndedUi`."""
+    """One UI; :class:`~sluice.runtime.taskmanager.ended_uis.ended_ui.EndedUi`."""
 
     places: UiPlaces
     why: str

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from sluice.runtime.egress import EgressJournal
 from sluice.runtime.job_network import EgressRules, JobNetwork, WaitingNetwork
 from sluice.runtime.sandbox import Sandbox
-from sluice.runtime.taskmanager.journal_rows import JournalRows
-from sluice.runtime.taskmanager.network_owner import NetworkOwner
+from sluice.runtime.taskmanager.networks.journal_rows import JournalRows
+from sluice.runtime.taskmanager.networks.network_owner import NetworkOwner
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import pytest
 
 from sluice.runtime.messages import MAX_EVENT_LOG_CHUNK_BYTES, EventLogChunk
 from sluice.runtime.spark.driver.event_log import CUT, EVENT_LOG
-from sluice.runtime.taskmanager.driver import clean_driver_directory, read_event_log
 from sluice.runtime.taskmanager.kept_logs import KEPT_EVENT_LOGS, trim_logs
+from sluice.runtime.taskmanager.processes.driver import clean_driver_directory, read_event_log
 
 NONE = EventLogChunk(data=b"", end=True)
 

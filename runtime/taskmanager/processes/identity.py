@@ -1,4 +1,4 @@
-"""The identity of a driver or an executor: the key is made here and never leaves this machine, its JobMaster signs."""
+"""The identity of a driver or an executor: its key is made here and never leaves this machine; its JobMaster signs."""
 
 from __future__ import annotations
 

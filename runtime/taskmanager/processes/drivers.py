@@ -1,4 +1,4 @@
-"""The drivers of one TaskManager: launched in slots of their own, watched, ended; their logs."""
+"""The drivers of one TaskManager: launches them in slots of their own, watches and ends them; reads their logs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from sluice.runtime.messages import (
 from sluice.runtime.node import ChildProcess, kill_below, merge, read_log
 from sluice.runtime.rpc import MailboxFull, RpcEndpoint, RpcTimeout
 from sluice.runtime.spark.jvm import DRIVER_LISTENS
-from sluice.runtime.taskmanager.driver import (
+from sluice.runtime.taskmanager.errors import AllocationUnknown, DriverNotStarted, SlotNotAvailable
+from sluice.runtime.taskmanager.networks import NetworkOwner, Networks
+from sluice.runtime.taskmanager.processes.driver import (
     LOG_FILES,
     DriverHome,
     HostedDriver,
@@ -37,11 +39,8 @@ from sluice.runtime.taskmanager.driver import (
     driver_logs,
     read_event_log,
 )
-from sluice.runtime.taskmanager.errors import AllocationUnknown, DriverNotStarted, SlotNotAvailable
-from sluice.runtime.taskmanager.network_owner import NetworkOwner
-from sluice.runtime.taskmanager.networks import Networks
 from sluice.runtime.taskmanager.slot_table import TaskSlot
-from sluice.runtime.taskmanager.warm_processes import WarmProcesses
+from sluice.runtime.taskmanager.waiting import WarmProcesses
 from sluice.runtime.warm import WarmKind
 
 _LOG = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ _LOG = logging.getLogger(__name__)
 KILL_GRACE_SECONDS = 3.0
 """How long a driver whose slot is taken away gets between SIGTERM and SIGKILL."""
 RETRY_SECONDS = 0.5
-"""Before a busy JobMaster is told again that its driver has ended."""
+"""Pause before a busy JobMaster is told again that its driver has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +172,7 @@ class Drivers:
             self._forget(driver)
 
     async def _ended(self, driver: HostedDriver, child: ChildProcess) -> str:
-        """Wait for its end, which is not that of what has waited in vain: then it starts as without a pool."""
+        """Wait for the driver's end. If its warm agent could not be used, start it without one and wait again."""
         ended = await child.wait()
         await child.stop(0)  # whatever it has left in its session
         if not driver.waited_in_vain(ended):
@@ -242,7 +241,7 @@ class Drivers:
         await asyncio.gather(*(self._stop(each, KILL_GRACE_SECONDS) for each in inside))
 
     async def stop_all(self) -> None:
-        """End all drivers, and know nothing of them any more."""
+        """End all drivers, and forget them."""
         await asyncio.gather(*(self._stop(each, KILL_GRACE_SECONDS) for each in self._drivers.values()))
         self._evidence.clear()
 
@@ -256,7 +255,7 @@ class Drivers:
 
     @property
     def jobs(self) -> frozenset[str]:
-        """Those of which a driver runs here, or of which something is known that somebody may ask for."""
+        """The jobs whose driver runs here, or whose evidence or logs somebody may still ask for."""
         return frozenset(self._drivers) | frozenset(self._evidence)
 
     def connections(self, job_id: str) -> Evidence:
@@ -271,7 +270,7 @@ class Drivers:
         return await asyncio.to_thread(driver_logs, driver_directory(self._home.jobs, check_job_id(job_id), attempt))
 
     async def read_log(self, job_id: str, attempt: int, name: str, offset: int, limit: int) -> LogChunk:
-        """A piece of a driver's log; raises ``AllocationUnknown`` for one that no driver has."""
+        """A piece of a driver's log; raises ``AllocationUnknown`` if no driver has that log."""
         file = LOG_FILES.get(name)
         if file is None or attempt < 1:
             raise AllocationUnknown(f"a driver has no log {name[:40]!r}")

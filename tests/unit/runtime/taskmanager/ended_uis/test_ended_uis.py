@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.messages import EndedUiAnswer, EndedUiState, EventLogPiece, UiPage, UiRequest
-from sluice.runtime.taskmanager import ended_uis
-from sluice.runtime.taskmanager.ended_ui import UiPlaces
-from sluice.runtime.taskmanager.ended_uis import IDLE_SECONDS, STALLED_SECONDS, EndedUis
+from sluice.runtime.taskmanager.ended_uis import ended_uis
+from sluice.runtime.taskmanager.ended_uis.ended_ui import UiPlaces
+from sluice.runtime.taskmanager.ended_uis.ended_uis import IDLE_SECONDS, STALLED_SECONDS, EndedUis
 from sluice.runtime.taskmanager.errors import EndedUiRefused
 
 ONE, TWO, THREE = "1" * 32, "2" * 32, "3" * 32

@@ -1,4 +1,4 @@
-"""What waits on a TaskManager to become a process of a job."""
+"""A process that waits on a TaskManager to become a process of a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.spark.jvm import SparkRuntime
 from sluice.runtime.taskmanager.launcher import WaitingLauncher
 from sluice.runtime.taskmanager.networks import Networks
-from sluice.runtime.taskmanager.waiting_place import WaitingPlace
+from sluice.runtime.taskmanager.waiting.place import WaitingPlace
 from sluice.runtime.warm import WarmKind, WarmSize
 
 _LOG = logging.getLogger(__name__)
@@ -35,13 +35,13 @@ class WaitingRoom:
     """What all processes that wait on a TaskManager have in common."""
 
     parent: Path
-    """The directory of their directories."""
+    """The directory in which each has its own."""
     sandbox: Sandbox
     networks: Networks
     used: Callable[[WarmKind], None]
-    """Hears that one which has waited has become its job's."""
+    """Called when a process that has waited has become its job's."""
     in_vain: Callable[[WarmKind, str], None]
-    """Hears why one could not."""
+    """Called with the reason when one could not."""
     in_background: bool
     """Whether they get only the processor time that nobody else wants, until they are taken."""
 
@@ -67,7 +67,7 @@ class WaitingProcess(ABC):
     """
 
     called: ClassVar[str]
-    """What it is, with its article."""
+    """What kind of process it is, with its article."""
 
     def __init__(self, size: WarmSize, room: WaitingRoom, launcher: WaitingLauncher) -> None:
         self.size = size
@@ -101,10 +101,10 @@ class WaitingProcess(ABC):
 
     @abstractmethod
     async def _dismiss(self, child: ChildProcess) -> None:
-        """End it: nobody needs it."""
+        """End the process, because nobody needs it."""
 
     async def _give_up(self, child: ChildProcess, error: Exception) -> None:
-        """It could not become what it was told to be."""
+        """Report that the process could not become what it was told to be, and end it."""
         why = str(error) or type(error).__name__
         _LOG.warning("%s that waited could not be used, another one is started: %s", self.called, why)
         self._room.in_vain(self.size.kind, why)

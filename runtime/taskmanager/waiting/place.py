@@ -1,4 +1,4 @@
-"""The directories of a process that waits for a job: empty, and those of the job's process later."""
+"""The directories of a process that waits for a job: empty at first, later used by the job's process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class WaitingPlace:
 
     @property
     def reports(self) -> Path:
-        """What it connected to and trusts."""
+        """The evidence of its connections and of whom it trusts."""
         return self.directory / "reports"
 
     @property
@@ -58,7 +58,7 @@ class WaitingPlace:
 
     @property
     def checkpoints(self) -> Path:
-        """What it sees where all jobs have their checkpoints: nothing, and later the place of its job's."""
+        """The mount point for checkpoints: empty at first, later with those of its job."""
         return self.directory / "checkpoints"
 
     def hand_over(self, names: tuple[str, ...], directory: Path) -> None:
@@ -67,7 +67,7 @@ class WaitingPlace:
             (self.directory / name).rename(directory / name)
 
     def remove(self) -> None:
-        """After the end of the process; whatever it has started ends now. Raises ``OrphansRemain``."""
+        """Clean up after the end of the process, and end whatever it has started; raises ``OrphansRemain``."""
         kill_below(self.directory)
         for path in (self.temp, self.workload):
             remove_temp_dir(path)
@@ -75,7 +75,7 @@ class WaitingPlace:
 
 
 def remove_left_places(parent: Path) -> None:
-    """End what waits below ``parent`` for an earlier process, and remove it; raises ``OrphansRemain``."""
+    """End and remove what an earlier TaskManager left waiting below ``parent``; raises ``OrphansRemain``."""
     kill_below(parent)
     for path in parent.iterdir():
         remove_untrusted(parent, path.name)

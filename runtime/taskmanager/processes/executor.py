@@ -36,9 +36,8 @@ from sluice.runtime.spark import read_evidence
 from sluice.runtime.spark.jvm import Command, JvmPlace, make_temp_dir, remove_temp_dir
 from sluice.runtime.taskmanager.errors import ExecutorNotStarted
 from sluice.runtime.taskmanager.launcher import ExecutorLauncher
-from sluice.runtime.taskmanager.process_identity import make_identity
-from sluice.runtime.taskmanager.waiting_executor import EXECUTOR, STREAMS, WaitingExecutor
-from sluice.runtime.taskmanager.waiting_process import vacate
+from sluice.runtime.taskmanager.processes.identity import make_identity
+from sluice.runtime.taskmanager.waiting import EXECUTOR, STREAMS, WaitingExecutor, vacate
 from sluice.runtime.workload import AskKeys, AskToken, WorkloadPlace, WorkloadServer, no_keys, no_token
 
 KILL_GRACE_SECONDS = 3.0
@@ -101,7 +100,7 @@ class ExecutorProcess:
         self._waiting = waiting
         place = self._place = None if waiting is None else waiting.place
         self._box_id = self.launch.job_id if place is None else place.id
-        """Whose uid it has: its job's, or that of the box."""
+        """Whose uid the process has: the job's, or that of the box in which it has waited."""
         self._work = self.directory / "work" if place is None else place.work
         self._reports = self.directory / "reports" if place is None else place.reports
         shown = None if place is None else place.identity
@@ -112,12 +111,12 @@ class ExecutorProcess:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Those that were assigned to it; none where it listens where it wants."""
+        """The ports assigned to it; none if it chooses its own."""
         return () if self._network is None else self._network.ports.ports
 
     @property
     def waiting_network(self) -> WaitingNetwork | None:
-        """That of the box that has waited for it."""
+        """The network of the box that has waited for it."""
         return None if self._waiting is None else self._waiting.network
 
     @property
@@ -188,7 +187,7 @@ class ExecutorProcess:
             )
 
     def _prepare(self, command: Command, temp: Path) -> Box:
-        """Put everything where the process finds it, and say what it sees."""
+        """Write all files that the process needs, and return its view."""
         job_id = self.launch.job_id
         self._of_job.refresh()
         command.write_files()
@@ -229,7 +228,7 @@ class ExecutorProcess:
             self._network = await self._join(self)
 
     async def end_workload(self) -> None:
-        """From now on nobody gets a token for this executor, and nothing waits for it."""
+        """Stop serving tokens for this executor, and end the process that waits for it."""
         if self._workload is not None:
             await self._workload.close()
         if self._waiting is not None and self._child is None:
@@ -283,7 +282,7 @@ class ExecutorProcess:
         return read_evidence(self._reports)
 
     def excess(self) -> str:
-        """Which bound it has exceeded by now; empty: none."""
+        """The bound that it has exceeded so far; empty: none."""
         return self._child.excess_so_far() if self._child is not None else ""
 
     def exit_report(self, ended: Exit) -> ExecutorExit:
@@ -305,12 +304,12 @@ class ExecutorProcess:
         )
 
     def clean_up(self) -> None:
-        """After the end: only the logs stay, shortened; key, secrets, shuffle files and network go."""
+        """Clean up after the end: keep the shortened logs; remove key, secrets, shuffle files and network."""
         self._leave()
         clean_executor_directory(self.directory)
 
     def _leave(self) -> None:
-        """Nothing of it runs any more where it lives."""
+        """Make sure that nothing of it runs any more in its directories."""
         vacate(self._place, self._network or self.waiting_network)
         if self._place is None:
             for path in (self._temp, None if self._workload is None else self._workload.place.directory):

@@ -1,4 +1,4 @@
-"""Which drivers and executors may be processes that have waited, and the pool of these."""
+"""The pool of warm processes, and which drivers and executors may use them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from sluice.runtime.node import can_return, checkpoint_directory
 from sluice.runtime.sandbox import Sandbox
 from sluice.runtime.taskmanager.launcher import WaitingLauncher
 from sluice.runtime.taskmanager.networks import Networks
-from sluice.runtime.taskmanager.waiting_driver import WaitingDriverAgent
-from sluice.runtime.taskmanager.waiting_executor import WaitingExecutor
-from sluice.runtime.taskmanager.waiting_place import DIRECTORY, remove_left_places
-from sluice.runtime.taskmanager.waiting_process import WaitingRoom
+from sluice.runtime.taskmanager.waiting.driver import WaitingDriverAgent
+from sluice.runtime.taskmanager.waiting.executor import WaitingExecutor
+from sluice.runtime.taskmanager.waiting.place import DIRECTORY, remove_left_places
+from sluice.runtime.taskmanager.waiting.process import WaitingRoom
 from sluice.runtime.warm import MAX_AUTOMATIC, Machine, Sizing, WarmConfig, WarmKind, WarmPool, WarmSize
 
 _LOG = logging.getLogger(__name__)
 
 
 def objection(sandbox: Sandbox, networks: Networks | None) -> str:
-    """Why no process can wait here for a job; empty: it can."""
+    """The reason why no process can wait here for a job; empty: processes can."""
     if networks is None:
         return "jobs have no networks of their own"
     if not sandbox.can_mount_later:
@@ -31,7 +31,7 @@ def objection(sandbox: Sandbox, networks: Networks | None) -> str:
 
 
 class WarmProcesses:
-    """See the module's documentation.
+    """Chooses processes from the pool.
 
     Args:
         config: how many.
@@ -78,15 +78,15 @@ class WarmProcesses:
         return taken if isinstance(taken, WaitingDriverAgent) else None
 
     def used(self, kind: WarmKind) -> None:
-        """What has waited has become what its job wanted."""
+        """Count a warm process that has become what its job wanted."""
         self.pool.used(kind)
 
     def in_vain(self, kind: WarmKind, why: str) -> None:
-        """What has waited could not be used when its job had come."""
+        """Count a warm process that could not be used when its job came."""
         self.pool.in_vain(kind, why)
 
     def figures(self) -> WarmJvms:
-        """For whoever looks at the TaskManager."""
+        """The numbers of the pool, for reports about the TaskManager."""
         figures = self.pool.figures
         waiting = self.pool.waiting()
         return WarmJvms(waiting=waiting.total(), hits=figures.hits.total(), misses=figures.misses.total())

@@ -41,9 +41,8 @@ from sluice.runtime.spark import read_evidence
 from sluice.runtime.spark.driver import BEGIN, CUT, EVENT_LOG, EXIT_WAITED_IN_VAIN, DriverSpec
 from sluice.runtime.spark.jvm import SparkRuntime
 from sluice.runtime.taskmanager.errors import DriverNotStarted
-from sluice.runtime.taskmanager.process_identity import make_identity
-from sluice.runtime.taskmanager.waiting_driver import PASSED_ENVIRONMENT, WaitingDriverAgent
-from sluice.runtime.taskmanager.waiting_process import vacate
+from sluice.runtime.taskmanager.processes.identity import make_identity
+from sluice.runtime.taskmanager.waiting import PASSED_ENVIRONMENT, WaitingDriverAgent, vacate
 
 LOG_FILES = dict(
     zip(DRIVER_LOGS, ("driver.stdout", "driver.stderr", "driver.jvm.log", "driver.agent.log"), strict=True)
@@ -119,7 +118,7 @@ class HostedDriver:
     ) -> None:
         self.launch = launch
         self.ended = asyncio.Event()
-        """Set when nothing of it runs any more, or it was not started."""
+        """Set when nothing of the driver runs any more, or it was not started."""
         self._home = home
         self._token = token
         self._sign = sign
@@ -141,17 +140,17 @@ class HostedDriver:
 
     @property
     def waiting_network(self) -> WaitingNetwork | None:
-        """That of the boxes that have waited for it."""
+        """The network of the boxes that have waited for it."""
         return None if self._waiting is None else self._waiting.network
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """Its processes work below these."""
+        """The directories below which its processes work."""
         return (self.directory, *(() if self._place is None else (self._place.directory,)))
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Those that were assigned to it; none where it listens where it wants."""
+        """The ports assigned to it; none if it chooses its own."""
         return () if self._network is None else self._network.ports.ports
 
     @property
@@ -174,7 +173,7 @@ class HostedDriver:
 
     @property
     def has_waited(self) -> bool:
-        """Whether it lives in what has waited for it."""
+        """Whether it runs in an agent that has waited for it."""
         return self._waiting is not None
 
     def waited_in_vain(self, ended: Exit) -> bool:
@@ -253,7 +252,7 @@ class HostedDriver:
         return agent, ours, inherited
 
     async def _begin(self, agent: ChildProcess) -> None:
-        """Say that the spec is there; an agent that has ended hears nothing, which is seen by its end."""
+        """Tell the agent that the spec is there; an agent that has ended shows by its end that it did not hear."""
         self._check_wanted()
         if agent.stdin is None:
             raise DriverNotStarted(f"the driver of job {self.launch.job_id} cannot be told what it is")
@@ -336,12 +335,12 @@ class HostedDriver:
         return read_evidence(self._reports)
 
     def clean_up(self) -> None:
-        """After the end: only the logs stay, shortened; key, token, network and the job's files go."""
+        """Clean up after the end: keep the shortened logs; remove key, token, network and the job's files."""
         self._leave()
         clean_driver_directory(self.directory)
 
     def _leave(self) -> None:
-        """Nothing of it runs any more where it lives."""
+        """Make sure that nothing of it runs any more in its directories."""
         vacate(self._place, self._network or self.waiting_network)
 
 

@@ -1,4 +1,4 @@
-"""What the network of a driver or an executor tells, in the journal of its TaskManager."""
+"""Writes the connections of a driver or an executor into the journal of its TaskManager."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Protocol
 from sluice.runtime.egress import BoxId, Destination, EgressJournal, OpenConnection, TooManyDestinations
 from sluice.runtime.job_network import WouldRefuse
 from sluice.runtime.sandbox.network import Connection, Refusal, Traffic
-from sluice.runtime.taskmanager.network_owner import NetworkOwner
+from sluice.runtime.taskmanager.networks.network_owner import NetworkOwner
 
 _LOG = logging.getLogger(__name__)
 
@@ -21,10 +21,10 @@ _ENDING = ThreadPoolExecutor(4, thread_name_prefix="end-egress")
 
 
 class Ending(Protocol):
-    """A network, as far as connections are ended in it."""
+    """The part of a network that ends connections."""
 
     def end(self, wanted: Callable[[Connection], bool], reason: str) -> int:
-        """End open connections at once, and wait until they are; how many they were."""
+        """End all open connections and wait for it; return their number."""
         ...
 
 
@@ -42,11 +42,11 @@ class JournalRows:
         self._network: Ending | None = None
 
     def attach(self, network: Ending) -> None:
-        """The network whose rows these are; before its first connection."""
+        """Set the network whose rows these are, before its first connection."""
         self._network = network
 
     def opened(self, connection: Connection) -> None:
-        """Write it down; one that there is no room for is ended."""
+        """Write the connection down; end it if the journal is full."""
         number, note = connection.id, connection.to.note
         try:
             written = self._journal.opened(
@@ -65,12 +65,12 @@ class JournalRows:
             self._open[number] = written
 
     def moved(self, connection: Connection, traffic: Traffic) -> None:
-        """Remember how much it was."""
+        """Remember how many bytes the connection has carried."""
         with self._lock:
             self._traffic[connection.id] = traffic
 
     def closed(self, connection: Connection, traffic: Traffic, seconds: float, reason: str) -> None:  # noqa: ARG002
-        """Write down the end of it; how long it was the journal knows."""
+        """Write down the end of the connection; the journal knows its beginning."""
         with self._lock:
             self._traffic[connection.id] = traffic
             written = self._open.pop(connection.id, None)
@@ -81,14 +81,14 @@ class JournalRows:
             self._ending.pop(connection.id, None)
 
     def refused(self, refusal: Refusal) -> None:
-        """Write it down."""
+        """Write the refusal down."""
         to = Destination(
             refusal.name, "" if refusal.name else str(refusal.address), max(0, refusal.port), refusal.protocol
         )
         self._journal.refused(self._box, to, refusal.reason, count=max(1, refusal.count))
 
     def stuck(self, connection: Connection) -> None:
-        """The process must not go on with it."""
+        """End the owner of the network: it hides this connection."""
         self._owner.end(f"it hides a connection to {connection.connect.name or connection.connect.address}")
 
     def _measured(self, number: int) -> tuple[int, int]:
@@ -97,7 +97,7 @@ class JournalRows:
         return traffic.sent, traffic.received
 
     def _end(self, number: int, reason: str) -> None:
-        """Have it ended in a thread, together with all others that are to be ended by then."""
+        """End a connection in a thread, together with all others that are due by then."""
         with self._lock:
             first = not self._ending
             self._ending[number] = reason

@@ -13,8 +13,8 @@ from sluice.runtime.job_network import AttachmentServer, attachment_sockets
 from sluice.runtime.node import ChildProcess, open_log
 from sluice.runtime.spark.driver import AGENT_READY, WAITING_LOGS, WaitingSpec
 from sluice.runtime.taskmanager.errors import DriverNotStarted
-from sluice.runtime.taskmanager.waiting_place import WaitingPlace
-from sluice.runtime.taskmanager.waiting_process import ADMISSION_SECONDS, POLL_SECONDS, WaitingProcess, send_line
+from sluice.runtime.taskmanager.waiting.place import WaitingPlace
+from sluice.runtime.taskmanager.waiting.process import ADMISSION_SECONDS, POLL_SECONDS, WaitingProcess, send_line
 
 AGENT_LOG = "driver.agent.log"
 LOGS = (*WAITING_LOGS, AGENT_LOG)
@@ -30,7 +30,7 @@ WAITING_AGENT = (sys.executable, "-P", "-m", "sluice.runtime.spark.driver.main",
 
 
 class WaitingDriverAgent(WaitingProcess):
-    """See the module's documentation."""
+    """A driver agent that waits with a JVM and a Python."""
 
     called = "a driver agent"
 
@@ -104,7 +104,7 @@ class WaitingDriverAgent(WaitingProcess):
                 await asyncio.sleep(CONFIRM_POLL_SECONDS)
 
     async def _dismiss(self, child: ChildProcess) -> None:
-        """Say that nobody needs it, so that it ends JVM and Python itself."""
+        """Tell the agent that nobody needs it; it ends JVM and Python itself."""
         with contextlib.suppress(OSError, TimeoutError):
             if self._background:
                 await child.to_foreground()

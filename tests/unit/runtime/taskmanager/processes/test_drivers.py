@@ -19,12 +19,12 @@ from sluice.runtime.node import ChildProcess, LeaderPlace
 from sluice.runtime.rpc import RpcEndpoint
 from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
 from sluice.runtime.spark.driver import EXIT_WAITED_IN_VAIN
-from sluice.runtime.taskmanager.driver import DriverHome
-from sluice.runtime.taskmanager.drivers import Drivers
+from sluice.runtime.taskmanager.processes.driver import DriverHome
+from sluice.runtime.taskmanager.processes.drivers import Drivers
 from sluice.runtime.taskmanager.slot_table import TaskSlot
-from sluice.runtime.taskmanager.waiting_driver import WaitingDriverAgent
-from sluice.runtime.taskmanager.waiting_place import WaitingPlace
-from sluice.runtime.taskmanager.warm_processes import WarmProcesses
+from sluice.runtime.taskmanager.waiting.driver import WaitingDriverAgent
+from sluice.runtime.taskmanager.waiting.place import WaitingPlace
+from sluice.runtime.taskmanager.waiting.warm_processes import WarmProcesses
 from sluice.runtime.warm import WarmConfig, WarmKind
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.unit.runtime.taskmanager.launches import LAUNCH, ending
