@@ -1,4 +1,4 @@
-"""Carries out what the state machine of an attempt decides, and reports the outcomes to it as events."""
+"""Carries out the actions of an attempt's state machine, and reports their outcomes to it as events."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from sluice.core import SluiceError, Span, end_tasks, in_time
 from sluice.runtime.checkpoint import CheckpointLost, Savepoint, SavepointNotFound
 from sluice.runtime.gateways import DriverGateway, TaskExecutorGateway
 from sluice.runtime.ha import LeadershipLost
-from sluice.runtime.jobmanager.attempt import actions
 from sluice.runtime.jobmanager.attempt.checkpoint_recorder import CheckpointRecorder
-from sluice.runtime.jobmanager.attempt.job_secrets import JobSecrets
-from sluice.runtime.jobmanager.attempt.services import JobServices
+from sluice.runtime.jobmanager.attempt.decisions import AttemptStateMachine, actions
+from sluice.runtime.jobmanager.attempt.services import JobSecrets, JobServices
 from sluice.runtime.jobmanager.attempt.shuffle_relay import ShuffleRelay
-from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.gateways import SlotRequirement
 from sluice.runtime.jobmanager.secrets import SecretError, SecretRefused
 from sluice.runtime.jobmanager.views import JobRecord, TaskManagerView
@@ -53,9 +51,9 @@ _T = TypeVar("_T")
 
 AUTH_SECRET_BYTES = 32
 COLLECT_TIMEOUT_SECONDS = 5.0
-"""How long TaskManagers are waited for when the evidence of an ended job is collected, and when it is released."""
+"""How long to wait for TaskManagers that give evidence of an ended job, or that release it."""
 RETRY_SECONDS = 1.0
-"""Before a busy Dispatcher or ResourceManager is told something again."""
+"""Pause before a busy Dispatcher or ResourceManager is told something again."""
 
 
 class Event(Protocol):
@@ -85,9 +83,9 @@ class ActionRunner:
         self.job_id = endpoint.job_id
         self.spark_auth_secret = secrets.token_hex(AUTH_SECRET_BYTES)
         self.taskmanagers: dict[str, TaskExecutorGateway] = {}
-        """Those that have offered slots, by name."""
+        """The TaskManagers that have offered slots, by name."""
         self.span = Span()
-        """Of the attempt."""
+        """The span of the attempt."""
         self._endpoint = endpoint
         self._services = services
         self._submission = machine.submission
@@ -114,7 +112,7 @@ class ActionRunner:
         return None if self._agent_peer is None or self._agent_peer.closed else self._agent
 
     def agent_registered(self, peer: RemotePeer, agent: DriverGateway) -> None:
-        """The driver's agent is there, for the first time or again."""
+        """Remember the driver's agent, which has registered for the first time or again."""
         self._agent_peer, self._agent = peer, agent
 
     def driver_process_ended(self, how: str) -> None:
@@ -122,7 +120,7 @@ class ActionRunner:
         self._driver.process_ended(how)
 
     async def close(self) -> None:
-        """Write down what is left. A driver that still runs is the next leader's, or ends with its lease (ADR 103)."""
+        """Write down what is left. The next leader takes a running driver over, or it ends with its lease (ADR 103)."""
         self._shuffle.close()
         await self._recorder.flush()
 
@@ -212,7 +210,7 @@ class ActionRunner:
                 self._hand_off(settled, failed=self.log("saying that it is settled"))
 
     def _adopt(self, slot: SlotOffer, running: RunningDriver | None) -> None:
-        """Go on with a driver that runs there."""
+        """Take over the driver that runs in this slot."""
         _LOG.info("job %s: its driver on %s goes on under this leader", self.job_id, slot.taskmanager)
         if running is not None:
             self.spark_auth_secret = running.spark_auth_secret
@@ -405,7 +403,7 @@ class ActionRunner:
         self._hand_off(self._recorder.take_savepoint(action.request.id, description), then=taken, failed=failed)
 
     def _records_lost(self, error: BaseException) -> None:
-        """What the attempt leaves behind could not be gathered; it is over all the same."""
+        """The records of the attempt could not be collected; it ends without them."""
         _LOG.error("job %s: its last records are lost: %s", self.job_id, type(error).__name__, exc_info=error)
         self._event(self._machine.conclusion.records_lost)
 
@@ -422,7 +420,7 @@ class ActionRunner:
         await self._repeated(lambda: self._services.dispatcher.job_restarting(record, delay))
 
     async def _end_job(self, record: JobRecord) -> None:
-        """Slots do not wait until the result is durable, which takes as long as the storage is away."""
+        """Give slots back without waiting until the result is durable: the storage may be away for long."""
         telling = asyncio.ensure_future(self._repeated(lambda: self._services.dispatcher.job_ended(record)))
         try:
             await self._give_back()
@@ -433,7 +431,7 @@ class ActionRunner:
         await self._repeated(lambda: self._services.dispatcher.job_released(self.job_id))
 
     async def _give_back(self) -> None:
-        """Slots go back when the driver's process has ended; one that takes too long is ended with its slot."""
+        """Give slots back when the driver's process has ended; if it takes too long, it ends with its slot."""
         if self._driver.running and (seconds := self._machine.driver_ends_within):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -445,7 +443,7 @@ class ActionRunner:
             _LOG.warning("job %s: its slots could not be given back: %s", self.job_id, error)
 
     async def _repeated(self, tell: Callable[[], Awaitable[_T]]) -> _T:
-        """What is answered; told again while the one who is told is busy, for as long as this process leads."""
+        """Call ``tell`` until the other side is not busy, as long as this process leads; return the answer."""
         while True:
             try:
                 return await tell()

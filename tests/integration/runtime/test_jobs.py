@@ -16,7 +16,7 @@ from sluice.gateway.config import AUTH_NAME
 from sluice.pki.attestations.dsse import canonical
 from sluice.pki.identities.directory import read_certificates
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.runtime.jobmanager.attempt import state_machine
+from sluice.runtime.jobmanager.attempt.decisions import state_machine
 from sluice.runtime.receipts.document import Predicate
 from sluice.runtime.receipts.verification import verify_receipt
 from sluice.runtime.rpc.errors import MethodNotFound

@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sluice.core.errors import PeerRefused, SluiceError
 from sluice.runtime.ha import NotReconciled
-from sluice.runtime.jobmanager.attempt import actions
+from sluice.runtime.jobmanager.attempt.decisions import actions
+from sluice.runtime.jobmanager.attempt.decisions.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.attempt.settings import LEASE_MARGIN_SECONDS, AttemptSettings, Resumption
-from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.dispatcher.job_records import interrupted_record, resumed_record
 from sluice.runtime.jobmanager.dispatcher.orphaned_drivers import may_run
 from sluice.runtime.jobmanager.store.job_history import JobHistory

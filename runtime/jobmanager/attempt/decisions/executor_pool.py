@@ -1,4 +1,4 @@
-"""Which executors a job has and should have. Decisions only; no I/O.
+"""Decides which executors a job has and should have. No I/O.
 
 Level-triggered: the driver states totals, and :meth:`ExecutorPool.decide` compares them with what runs. An executor
 that ends is replaced because a total is no longer met, not because Spark asks for it (without dynamic allocation it
@@ -55,7 +55,7 @@ MAX_TARGETS = 100
 
 
 class ExecutorState(enum.StrEnum):
-    """LAUNCHING until the process runs, STOPPING once somebody wants it gone."""
+    """LAUNCHING until the process runs, STOPPING once it was told to end."""
 
     LAUNCHING = "LAUNCHING"
     RUNNING = "RUNNING"
@@ -74,7 +74,7 @@ class Executor:
     state: ExecutorState = ExecutorState.LAUNCHING
     exit_reason: str = ""
     failed: bool = False
-    """It ended by itself and not in order, or its host was lost."""
+    """Whether it ended by itself with an error, or its host was lost."""
     leaving: str = ""
     """Why it was told to end; empty: nobody told it, or the job itself did."""
     gives_way: bool = False
@@ -82,7 +82,7 @@ class Executor:
 
     @property
     def active(self) -> bool:
-        """Counts towards its total."""
+        """Whether it counts towards its total."""
         return self.state in {ExecutorState.LAUNCHING, ExecutorState.RUNNING}
 
 
@@ -177,7 +177,7 @@ class ExecutorPool:
 
     @property
     def budget_exhausted(self) -> bool:
-        """Too many executors have ended by themselves."""
+        """Whether too many executors have ended by themselves."""
         return self.failures > self.failure_budget.all or self.own_failures > self.failure_budget.own
 
     @property
@@ -223,12 +223,12 @@ class ExecutorPool:
         return self._registration
 
     def set_targets(self, targets: ExecutorTargets) -> None:
-        """What the driver wants; an older version than the last is ignored."""
+        """Take the driver's targets; ignore an older version than the last."""
         if self._targets is None or targets.version > self._targets.version:
             self._targets = msgspec.structs.replace(targets, targets=targets.targets[:MAX_TARGETS])
 
     def offer(self, slot: SlotOffer) -> bool:
-        """A slot is offered; False when it is not wanted (any more)."""
+        """Take an offered slot; False if it is not wanted (any more)."""
         if self._closed:
             return False
         if slot.allocation_id in self._slots:
@@ -239,7 +239,7 @@ class ExecutorPool:
         return True
 
     def adopt(self, slot: SlotOffer, now: float) -> bool:
-        """A TaskManager has held this slot since an earlier leader; False when it is to be freed."""
+        """Take a slot that a TaskManager has held since an earlier leader; False if it must be freed."""
         if self._closed:
             return False
         running = slot.executor
@@ -303,19 +303,19 @@ class ExecutorPool:
         return f"{error} (executor {last.executor_id}: {last.reason})"
 
     def stop(self, executor_ids: Iterable[int]) -> list[Executor]:
-        """These are to end; returns those that have to be told."""
+        """Mark these executors as stopping; return those that must be told."""
         stopping = [each for i in executor_ids if (each := self._executors.get(i)) is not None and each.active]
         for executor in stopping:
             executor.state = ExecutorState.STOPPING
         return stopping
 
     def drain(self, allocation_ids: Iterable[str]) -> list[Executor]:
-        """These slots are to be given back; returns the executors that have to be ended in order."""
+        """Mark these slots to be given back; return the executors in them that must end first."""
         self._leaving |= {each for each in allocation_ids if each in self._slots}
         return self.stop(each.id for each in self.executors if each.slot.allocation_id in self._leaving)
 
     def slots_lost(self, allocation_ids: Iterable[str]) -> list[Executor]:
-        """Slots are gone; returns the executors that went with them, still to be reported as exited."""
+        """Forget lost slots; return the executors in them, which must still be reported as exited."""
         gone = {each for each in allocation_ids if self._slots.pop(each, None) is not None}
         self._leaving -= gone
         return [
@@ -325,7 +325,7 @@ class ExecutorPool:
         ]
 
     def close(self) -> tuple[str, ...]:
-        """The attempt is over: nothing is wanted; returns the allocations held."""
+        """End the attempt: want nothing more, and return the allocations held."""
         self._closed = True
         held = tuple(self._slots)
         self._slots.clear()
@@ -349,7 +349,7 @@ class ExecutorPool:
         return Decision(tuple(launch), release, wanted, min(later, default=None))
 
     def _idle_until(self, now: float) -> float | None:
-        """Until when slots are held for a SparkContext that is not there; None when there is no such time."""
+        """How long to hold slots while there is no SparkContext; None without such a limit."""
         if self._registration is not None or not self._slots:
             self._idle_since = None
             return None
@@ -382,7 +382,7 @@ class ExecutorPool:
         return [slot for slot in self._slots.values() if slot.allocation_id not in busy]
 
     def _surplus(self) -> tuple[str, ...]:
-        """Idle slots that are to be given back, and those beyond what is wanted of their size."""
+        """Take away the idle slots that must be given back, or of whose size too many are held."""
         excess = self._held() - self._wanted()
         released = []
         for slot in self._idle():

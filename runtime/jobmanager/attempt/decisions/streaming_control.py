@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sluice.runtime.checkpoint import Savepoint
-from sluice.runtime.jobmanager.attempt.actions import (
+from sluice.runtime.jobmanager.attempt.decisions.actions import (
     Outbox,
     RecordCheckpoint,
     StartTimer,
@@ -13,8 +13,8 @@ from sluice.runtime.jobmanager.attempt.actions import (
     TakeSavepoint,
     Timer,
 )
-from sluice.runtime.jobmanager.attempt.driver_status import DriverStatus
-from sluice.runtime.jobmanager.attempt.job_status import JobStatus
+from sluice.runtime.jobmanager.attempt.decisions.driver_status import DriverStatus
+from sluice.runtime.jobmanager.attempt.decisions.job_status import JobStatus
 from sluice.runtime.messages import JobState, StreamingState
 
 STOP_STREAMING_SECONDS = 30.0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sluice.runtime.jobmanager.attempt.actions import AskForRestart, CollectRecords, EndJob, HandOver, Outbox
-from sluice.runtime.jobmanager.attempt.driver_status import CONCLUDING, DriverStatus, Phase
-from sluice.runtime.jobmanager.attempt.executor_control import ExecutorControl
-from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorPool
-from sluice.runtime.jobmanager.attempt.history_log import LOST
-from sluice.runtime.jobmanager.attempt.job_status import JobStatus
-from sluice.runtime.jobmanager.attempt.streaming_control import StreamingControl
+from sluice.runtime.jobmanager.attempt.decisions.actions import AskForRestart, CollectRecords, EndJob, HandOver, Outbox
+from sluice.runtime.jobmanager.attempt.decisions.driver_status import CONCLUDING, DriverStatus, Phase
+from sluice.runtime.jobmanager.attempt.decisions.executor_control import ExecutorControl
+from sluice.runtime.jobmanager.attempt.decisions.executor_pool import ExecutorPool
+from sluice.runtime.jobmanager.attempt.decisions.history_log import LOST
+from sluice.runtime.jobmanager.attempt.decisions.job_status import JobStatus
+from sluice.runtime.jobmanager.attempt.decisions.streaming_control import StreamingControl
 from sluice.runtime.jobmanager.job_state import Verdict, judge_attempt
 from sluice.runtime.jobmanager.views import Failure
 from sluice.runtime.messages import DriverExit, Evidence, ExecutorExcess, JobState

@@ -1,4 +1,4 @@
-"""An attempt that has begun under an earlier leader: its driver is waited for, and gone on with (ADR 103). No I/O."""
+"""Takes over an attempt that began under an earlier leader, once its driver is back (ADR 103). No I/O."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sluice.core import PeerRefused
 from sluice.runtime.checkpoint import Checkpoint
 from sluice.runtime.ha import NotReconciled
-from sluice.runtime.jobmanager.attempt.actions import (
+from sluice.runtime.jobmanager.attempt.decisions.actions import (
     AdoptDriver,
     HandOver,
     LookForDriver,
@@ -16,11 +16,11 @@ from sluice.runtime.jobmanager.attempt.actions import (
     StartTimer,
     Timer,
 )
-from sluice.runtime.jobmanager.attempt.driver_placement import DriverPlacement
-from sluice.runtime.jobmanager.attempt.driver_status import DriverStatus, Phase
-from sluice.runtime.jobmanager.attempt.executor_control import ExecutorControl
-from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorPool
-from sluice.runtime.jobmanager.attempt.job_status import JobStatus
+from sluice.runtime.jobmanager.attempt.decisions.driver_placement import DriverPlacement
+from sluice.runtime.jobmanager.attempt.decisions.driver_status import DriverStatus, Phase
+from sluice.runtime.jobmanager.attempt.decisions.executor_control import ExecutorControl
+from sluice.runtime.jobmanager.attempt.decisions.executor_pool import ExecutorPool
+from sluice.runtime.jobmanager.attempt.decisions.job_status import JobStatus
 from sluice.runtime.jobmanager.attempt.settings import LEASE_MARGIN_SECONDS, Resumption
 from sluice.runtime.jobmanager.job_state import ENDING
 from sluice.runtime.messages import JobState, RunningDriver, SlotOffer

@@ -16,7 +16,7 @@ from sluice.core import PeerRefused
 from sluice.pki.x509 import certified_identity
 from sluice.runtime.checkpoint import Checkpoint
 from sluice.runtime.ha import NotReconciled
-from sluice.runtime.jobmanager.attempt.actions import (
+from sluice.runtime.jobmanager.attempt.decisions.actions import (
     Action,
     EndDriver,
     Outbox,
@@ -27,16 +27,16 @@ from sluice.runtime.jobmanager.attempt.actions import (
     StopDriver,
     Timer,
 )
-from sluice.runtime.jobmanager.attempt.conclusion import Conclusion
-from sluice.runtime.jobmanager.attempt.driver_placement import DriverPlacement
-from sluice.runtime.jobmanager.attempt.driver_status import BEFORE_DRIVER, WITH_DRIVER, DriverStatus, Phase
-from sluice.runtime.jobmanager.attempt.executor_control import ExecutorControl
-from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorPool, FailureBudget
-from sluice.runtime.jobmanager.attempt.history_log import HistoryLog
-from sluice.runtime.jobmanager.attempt.job_status import JobStatus
-from sluice.runtime.jobmanager.attempt.reconciliation import Reconciliation
+from sluice.runtime.jobmanager.attempt.decisions.conclusion import Conclusion
+from sluice.runtime.jobmanager.attempt.decisions.driver_placement import DriverPlacement
+from sluice.runtime.jobmanager.attempt.decisions.driver_status import BEFORE_DRIVER, WITH_DRIVER, DriverStatus, Phase
+from sluice.runtime.jobmanager.attempt.decisions.executor_control import ExecutorControl
+from sluice.runtime.jobmanager.attempt.decisions.executor_pool import ExecutorPool, FailureBudget
+from sluice.runtime.jobmanager.attempt.decisions.history_log import HistoryLog
+from sluice.runtime.jobmanager.attempt.decisions.job_status import JobStatus
+from sluice.runtime.jobmanager.attempt.decisions.reconciliation import Reconciliation
+from sluice.runtime.jobmanager.attempt.decisions.streaming_control import StreamingControl
 from sluice.runtime.jobmanager.attempt.settings import LEASE_MARGIN_SECONDS, AttemptSettings, Resumption
-from sluice.runtime.jobmanager.attempt.streaming_control import StreamingControl
 from sluice.runtime.jobmanager.errors import DriverUnknown, JobAlreadyTerminal
 from sluice.runtime.jobmanager.gateways import Box
 from sluice.runtime.jobmanager.job_state import ENDING

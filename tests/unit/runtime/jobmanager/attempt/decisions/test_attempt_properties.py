@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sluice.core.errors import PeerRefused, SluiceError
 from sluice.runtime.checkpoint.savepoints import Savepoint
-from sluice.runtime.jobmanager.attempt import actions
+from sluice.runtime.jobmanager.attempt.decisions import actions
+from sluice.runtime.jobmanager.attempt.decisions.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.attempt.settings import AttemptSettings
-from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.errors import ExecutorUnknown
 from sluice.runtime.jobmanager.job_state import ENDING
 from sluice.runtime.jobmanager.views import JobRecord, SavepointState

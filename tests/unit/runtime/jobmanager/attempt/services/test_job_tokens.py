@@ -10,7 +10,7 @@ from sluice.core.errors import AssertionRefused
 from sluice.pki.ca.protocol import TokenKeysAnswer
 from sluice.pki.jwt.token_query import TokenQuery, TokenVerdict
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.runtime.jobmanager.attempt.job_tokens import KEYS_SECONDS, TOKENS_PER_JOB, JobTokens
+from sluice.runtime.jobmanager.attempt.services.job_tokens import KEYS_SECONDS, TOKENS_PER_JOB, JobTokens
 from sluice.runtime.jobmanager.errors import TokenRefused
 from sluice.runtime.messages import BlobRef, JobSubmission
 

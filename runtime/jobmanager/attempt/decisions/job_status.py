@@ -9,10 +9,10 @@ from functools import cache
 import msgspec
 
 from sluice.runtime.checkpoint import CheckpointLedger
-from sluice.runtime.jobmanager.attempt.actions import KeepHistory, Outbox, StartTimer, Timer
-from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorPool, ExecutorState
-from sluice.runtime.jobmanager.attempt.history_log import MAX_EXECUTORS_KEPT, HistoryLog
-from sluice.runtime.jobmanager.attempt.savepoint_requests import SavepointRequests
+from sluice.runtime.jobmanager.attempt.decisions.actions import KeepHistory, Outbox, StartTimer, Timer
+from sluice.runtime.jobmanager.attempt.decisions.executor_pool import ExecutorPool, ExecutorState
+from sluice.runtime.jobmanager.attempt.decisions.history_log import MAX_EXECUTORS_KEPT, HistoryLog
+from sluice.runtime.jobmanager.attempt.decisions.savepoint_requests import SavepointRequests
 from sluice.runtime.jobmanager.job_state import ENDING, JobLifecycle
 from sluice.runtime.jobmanager.store import JobHistory
 from sluice.runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from sluice.runtime.gateways import JobMasterGateway
-from sluice.runtime.jobmanager.attempt.executor_pool import (
+from sluice.runtime.jobmanager.attempt.decisions.executor_pool import (
     FAILURES_COUNT_SECONDS,
     MAX_EXECUTORS_WANTED,
     MAX_TARGETS,

@@ -13,7 +13,7 @@ from sluice.runtime.messages import DriverLaunch, JobSubmission, SlotOffer, Slot
 
 @dataclass(frozen=True, slots=True)
 class RemoteDrivers:
-    """A :class:`~sluice.runtime.jobmanager.attempt.driver.DriverLauncher`: sizes in MiB, times in seconds."""
+    """A :class:`~sluice.runtime.jobmanager.attempt.services.driver.DriverLauncher`: sizes in MiB, times in seconds."""
 
     executor_cores: int
     executor_memory_mb: int
@@ -44,7 +44,7 @@ class RemoteDrivers:
 
 
 class RemoteDriver:
-    """A :class:`~sluice.runtime.jobmanager.attempt.driver.Driver` on a TaskManager."""
+    """A :class:`~sluice.runtime.jobmanager.attempt.services.driver.Driver` on a TaskManager."""
 
     def __init__(self, launcher: RemoteDrivers, job_id: str, attempt: int, submission: JobSubmission) -> None:
         self._launcher = launcher

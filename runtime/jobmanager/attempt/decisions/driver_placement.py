@@ -1,11 +1,11 @@
-"""Where the driver of an attempt is: the slot that it has got, and whether that was lost. Decisions only; no I/O."""
+"""The slot of an attempt's driver, and whether it was lost. Decisions only; no I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from sluice.runtime.jobmanager.attempt.actions import Outbox, RequireDriverSlot, StartTimer, Timer
-from sluice.runtime.jobmanager.attempt.job_status import JobStatus
+from sluice.runtime.jobmanager.attempt.decisions.actions import Outbox, RequireDriverSlot, StartTimer, Timer
+from sluice.runtime.jobmanager.attempt.decisions.job_status import JobStatus
 from sluice.runtime.jobmanager.errors import DriverUnknown
 from sluice.runtime.messages import SlotOffer
 

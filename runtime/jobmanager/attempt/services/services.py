@@ -1,4 +1,4 @@
-"""What every JobMaster of a process uses."""
+"""The services that all JobMasters of a process use."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from sluice.pki.tls import ConnectionLog
 from sluice.runtime.checkpoint import CheckpointPlaces
-from sluice.runtime.jobmanager.attempt.driver import DriverLauncher
-from sluice.runtime.jobmanager.attempt.job_identities import JobIdentities
-from sluice.runtime.jobmanager.attempt.job_secrets import Record
-from sluice.runtime.jobmanager.attempt.job_tokens import JobTokens
+from sluice.runtime.jobmanager.attempt.services.driver import DriverLauncher
+from sluice.runtime.jobmanager.attempt.services.job_identities import JobIdentities
+from sluice.runtime.jobmanager.attempt.services.job_secrets import Record
+from sluice.runtime.jobmanager.attempt.services.job_tokens import JobTokens
 from sluice.runtime.jobmanager.attempt.settings import AttemptSettings
 from sluice.runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
 from sluice.runtime.jobmanager.secrets import SecretStore

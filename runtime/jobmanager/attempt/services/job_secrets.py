@@ -1,4 +1,4 @@
-"""The secrets of one attempt: chosen when it begins, given to its driver and executors, each time on record.
+"""The secrets of one attempt: chosen when it begins, given to its driver and executors, and recorded each time.
 
 Whoever is asked checks the grant again, so that what was revoked goes to no further process. Values go to TaskManagers
 that keep jobs in sandboxes, and nowhere else; each use is in the audit log before the value leaves this process.

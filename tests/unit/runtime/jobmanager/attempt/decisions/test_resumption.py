@@ -11,10 +11,10 @@ import pytest
 from sluice.core.errors import PeerRefused
 from sluice.runtime.checkpoint.ledger import Checkpoint, QueryCheckpoint
 from sluice.runtime.ha import NotReconciled
-from sluice.runtime.jobmanager.attempt import actions
-from sluice.runtime.jobmanager.attempt.actions import Timer
+from sluice.runtime.jobmanager.attempt.decisions import actions
+from sluice.runtime.jobmanager.attempt.decisions.actions import Timer
+from sluice.runtime.jobmanager.attempt.decisions.state_machine import UNRECORDED_EXECUTORS, AttemptStateMachine
 from sluice.runtime.jobmanager.attempt.settings import LEASE_MARGIN_SECONDS, AttemptSettings, Resumption
-from sluice.runtime.jobmanager.attempt.state_machine import UNRECORDED_EXECUTORS, AttemptStateMachine
 from sluice.runtime.jobmanager.dispatcher.job_records import resumed_record
 from sluice.runtime.jobmanager.store.job_history import JobHistory
 from sluice.runtime.jobmanager.store.job_store import AcceptedJob, Attempt

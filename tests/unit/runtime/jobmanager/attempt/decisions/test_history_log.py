@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cryptography import x509
 
-from sluice.runtime.jobmanager.attempt.history_log import (
+from sluice.runtime.jobmanager.attempt.decisions.history_log import (
     MAX_ATTEMPTS_KEPT,
     MAX_PROCESSES_KEPT,
     MAX_SERIALS_KEPT,

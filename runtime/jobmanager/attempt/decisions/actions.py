@@ -1,4 +1,4 @@
-"""What the state machine of an attempt wants done: plain values, carried out by the JobMaster in their order."""
+"""The actions that an attempt's state machine wants: plain values, which the JobMaster carries out in order."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 from sluice.runtime.checkpoint.errors import NotStreaming, SavepointFailed
 from sluice.runtime.checkpoint.ledger import Checkpoint, CheckpointsView
 from sluice.runtime.checkpoint.savepoints import Savepoint
-from sluice.runtime.jobmanager.attempt.savepoint_requests import MAX_REQUESTS, SavepointRequests
+from sluice.runtime.jobmanager.attempt.decisions.savepoint_requests import MAX_REQUESTS, SavepointRequests
 from sluice.runtime.jobmanager.views import SavepointState
 from sluice.runtime.messages import JobState, StreamingQuery
 

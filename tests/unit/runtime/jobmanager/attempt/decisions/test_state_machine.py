@@ -12,18 +12,18 @@ import pytest
 from sluice.core.errors import PeerRefused
 from sluice.runtime.checkpoint.ledger import Checkpoint, QueryCheckpoint
 from sluice.runtime.checkpoint.savepoints import Savepoint
-from sluice.runtime.jobmanager.attempt import actions
-from sluice.runtime.jobmanager.attempt.actions import Timer
-from sluice.runtime.jobmanager.attempt.driver_placement import DRIVER_REQUIREMENT_REPEAT_SECONDS
-from sluice.runtime.jobmanager.attempt.history_log import LOST
-from sluice.runtime.jobmanager.attempt.settings import LEASE_MARGIN_SECONDS, AttemptSettings
-from sluice.runtime.jobmanager.attempt.state_machine import (
+from sluice.runtime.jobmanager.attempt.decisions import actions
+from sluice.runtime.jobmanager.attempt.decisions.actions import Timer
+from sluice.runtime.jobmanager.attempt.decisions.driver_placement import DRIVER_REQUIREMENT_REPEAT_SECONDS
+from sluice.runtime.jobmanager.attempt.decisions.history_log import LOST
+from sluice.runtime.jobmanager.attempt.decisions.state_machine import (
     CANCEL_MARGIN_SECONDS,
     DRIVER_EXIT_GRACE_SECONDS,
     KILL_GRACE_SECONDS,
     AttemptStateMachine,
 )
-from sluice.runtime.jobmanager.attempt.streaming_control import STOP_STREAMING_SECONDS
+from sluice.runtime.jobmanager.attempt.decisions.streaming_control import STOP_STREAMING_SECONDS
+from sluice.runtime.jobmanager.attempt.settings import LEASE_MARGIN_SECONDS, AttemptSettings
 from sluice.runtime.jobmanager.errors import DriverUnknown, ExecutorUnknown, JobAlreadyTerminal
 from sluice.runtime.jobmanager.views import AttemptView, SavepointState
 from sluice.runtime.messages import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from sluice.runtime.jobmanager.attempt.actions import (
+from sluice.runtime.jobmanager.attempt.decisions.actions import (
     DecommissionExecutors,
     JobSettled,
     KillExecutor,
@@ -17,8 +17,8 @@ from sluice.runtime.jobmanager.attempt.actions import (
     StartTimer,
     Timer,
 )
-from sluice.runtime.jobmanager.attempt.executor_pool import Executor, ExecutorPool, ExecutorState
-from sluice.runtime.jobmanager.attempt.job_status import JobStatus
+from sluice.runtime.jobmanager.attempt.decisions.executor_pool import Executor, ExecutorPool, ExecutorState
+from sluice.runtime.jobmanager.attempt.decisions.job_status import JobStatus
 from sluice.runtime.jobmanager.errors import ExecutorUnknown
 from sluice.runtime.jobmanager.job_state import ENDING
 from sluice.runtime.messages import ExecutorExit, ExecutorTargets, SlotCount, SlotOffer, SparkRegistration

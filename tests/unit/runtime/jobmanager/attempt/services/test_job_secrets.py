@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.core import SluiceError
-from sluice.runtime.jobmanager.attempt.job_secrets import JobSecrets
+from sluice.runtime.jobmanager.attempt.services.job_secrets import JobSecrets
 from sluice.runtime.jobmanager.secrets import Grant, GranteeKind, SecretRefused, SecretUseless
 from sluice.runtime.messages import BlobRef, JobSubmission, SecretReference
 from sluice.runtime.sandbox import IsolationLevel
