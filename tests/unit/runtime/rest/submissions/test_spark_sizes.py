@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.runtime.rest.spark_sizes import mebibytes
+from sluice.runtime.rest.submissions.spark_sizes import mebibytes
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from sluice.core import EGRESS_PATH, MAX_EGRESS_ANSWER_BYTES, AssertionRefused, EgressAnswer, EgressQuestion
-from sluice.runtime.rest.auth_service import AuthService
+from sluice.runtime.rest.auth_service.client import AuthService
 
 ANSWER_SECONDS = 3.0
 """A gateway that is slower is asked again."""

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from sluice.core import SluiceError
 from sluice.runtime.blob import BlobStore, check_file_name
 from sluice.runtime.messages import BlobRef
+from sluice.runtime.rest.protocol import ArtifactRefused
 
 CHUNK_BYTES = 1 << 20
 MAX_URL_CHARACTERS = 1000
@@ -26,12 +26,8 @@ _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+]*)://(?P<rest>[A-Za-z0-9._~/@=+-]*)
 _LOCAL = "file"
 
 
-class ArtifactRefused(SluiceError):
-    """A file that a request names is in no allowed store, or cannot be had."""
-
-
 class ArtifactStores:
-    """The stores of a configuration; their URLs end with ``/``, one that does not is taken as if it did."""
+    """The stores of a configuration; a URL without ``/`` at its end gets one."""
 
     def __init__(self, stores: Sequence[str]) -> None:
         self._stores = tuple(store if store.endswith("/") else f"{store}/" for store in stores)

@@ -8,8 +8,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from sluice.runtime.rest.problems import BadRequest
-from sluice.runtime.rest.route import Query
+from sluice.runtime.rest.protocol.problems import BadRequest
+from sluice.runtime.rest.protocol.route import Query
 
 MAX_PAGE = 1000
 

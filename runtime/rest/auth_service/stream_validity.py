@@ -6,11 +6,11 @@ import msgspec
 
 from sluice.core import AssertionRefused
 from sluice.pki.assertions import MAX_CHECKED, CheckHolders, Holders
-from sluice.runtime.rest.auth_service import AuthService
+from sluice.runtime.rest.auth_service.client import AuthService
 
 STANDING_PATH = "/auth/standing"
 ANSWER_SECONDS = 0.6
-"""Together with how often it is asked less than a second: a revocation counts within that."""
+"""This and the interval of the checks are below a second, so that a revocation takes effect within that."""
 MAX_ANSWER_BYTES = MAX_CHECKED * 8
 
 

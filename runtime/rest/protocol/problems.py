@@ -37,7 +37,6 @@ from sluice.runtime.jobmanager import (
 from sluice.runtime.jobmanager.secrets import InvalidSecret, SecretKeyMissing, SecretRefused, SecretsFull, SecretUnknown
 from sluice.runtime.node import LogUnreadable
 from sluice.runtime.receipts import ReceiptNotRecorded, ReceiptUnavailable
-from sluice.runtime.rest.artifacts import ArtifactRefused
 from sluice.runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
 from sluice.runtime.shuffle.control_plane import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
 from sluice.runtime.spark import ForbiddenSparkConf, PackageRefused
@@ -50,6 +49,10 @@ CONTENT_TYPE = "application/problem+json"
 
 class BadRequest(SluiceError):
     """The request is not what the operation takes."""
+
+
+class ArtifactRefused(SluiceError):
+    """A file that a request names is in no allowed store, or cannot be had."""
 
 
 class NotYours(SluiceError):

@@ -7,7 +7,7 @@ import msgspec
 from sluice.core import AssertionRefused
 from sluice.pki.attestations import MAX_PROOF_BYTES, AuditProof, ProofOrder
 from sluice.runtime.receipts import Prove
-from sluice.runtime.rest.auth_service import AuthService
+from sluice.runtime.rest.auth_service.client import AuthService
 
 RECEIPTS_PATH = "/auth/receipts"
 ANSWER_SECONDS = 10.0

@@ -14,7 +14,7 @@ from sluice.runtime.ha.errors import (
     PointersFull,
     StorageUnavailable,
 )
-from sluice.runtime.rest.problems import problems
+from sluice.runtime.rest.protocol.problems import problems
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ async def test_only_faults_are_errors_in_the_log(
     async def fail(_: web.Request) -> web.StreamResponse:
         raise error
 
-    with caplog.at_level(logging.INFO, "sluice.runtime.rest.problems"):
+    with caplog.at_level(logging.INFO, "sluice.runtime.rest.protocol.problems"):
         answer = await problems(make_mocked_request("GET", "/v1/jobs"), fail)
     assert answer.status == status
     (record,) = caplog.records

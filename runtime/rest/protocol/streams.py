@@ -22,20 +22,20 @@ from sluice.core import SluiceError
 from sluice.pki.assertions import OpenStreams, StreamEnded
 from sluice.runtime.ha import LeadershipLost
 from sluice.runtime.jobmanager.dispatcher import FeedClosed
-from sluice.runtime.rest.problems import NotAsserted, TooManyStreams, problem_of
-from sluice.runtime.rest.route import EVENT_STREAM, Call
+from sluice.runtime.rest.protocol.problems import NotAsserted, TooManyStreams, problem_of
+from sluice.runtime.rest.protocol.route import EVENT_STREAM, Call
 
 MAX_STREAMS = 500
-"""Open at the same time in one JobManager."""
+"""Most streams that may be open at a time in one JobManager."""
 MAX_STREAMS_OF_ONE = 20
-"""Of one principal."""
+"""Most streams of one principal."""
 STREAM_SECONDS = 900.0
 """A stream ends after this; the client comes back and is authenticated again."""
 KEEP_ALIVE_SECONDS = 5.0
-"""A stream that has nothing to say says so, below the idle time-outs of whatever is in between."""
+"""An idle stream sends a comment this often, below the idle time-outs of proxies on the way."""
 STALL_SECONDS = 30.0
 RETRY_MILLIS = 1000
-"""When a client comes back after a stream has ended."""
+"""How long a client waits after the end of a stream before it comes back."""
 
 
 class EventStream:
@@ -59,7 +59,7 @@ class EventStream:
         await self._write(head.encode() + data + b"\n\n")
 
     async def breathe(self) -> None:
-        """Say that there is nothing to say, when nothing was said for a while."""
+        """Send a comment if nothing was sent for a while."""
         if self._clock() - self._said >= KEEP_ALIVE_SECONDS:
             await self._write(b":\n\n")
 
@@ -87,7 +87,7 @@ class Streams:
     open: OpenStreams
     clock: Callable[[], float] = field(default=time.monotonic)
     _places: Counter[str] = field(default_factory=Counter)
-    """How many each principal has, from the moment at which one is asked for until it has ended."""
+    """The number of streams of each principal, from the request for one until its end."""
 
     async def serve(self, call: Call[Any], produce: Produce) -> web.StreamResponse:
         """Answer ``call`` with the events that ``produce`` sends, until it returns.
@@ -108,7 +108,7 @@ class Streams:
             raise
 
     def _take_place(self, principal: str) -> None:
-        """Looked at and taken in one step: a burst would be through before the first of them is open."""
+        """Check the limits and take a place in one step, before any stream of a burst is open."""
         if self._places.total() >= MAX_STREAMS or self._places[principal] >= MAX_STREAMS_OF_ONE:
             raise TooManyStreams(
                 "too many streams are open", f"at most {MAX_STREAMS_OF_ONE} of one principal: close others first"
@@ -143,7 +143,7 @@ class Streams:
         return response
 
     async def _produce(self, stream: EventStream, produce: Produce) -> None:
-        """What goes wrong on the way is said in the stream: its status was sent long ago."""
+        """Report an error inside the stream, because the status was sent long ago."""
         await stream.begin()
         try:
             await produce(stream)

@@ -1,7 +1,7 @@
 """The caller of REST, from the gateway's signed assertion and from nothing else.
 
 The keys come from the file that an auth service of this home writes, or from the auth service of another machine over
-mutual TLS (:mod:`sluice.runtime.rest.assertion_keys`).
+mutual TLS (:mod:`sluice.runtime.rest.auth_service.assertion_keys`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from sluice.core import AssertionRefused
 from sluice.pki.assertions import HEADER, PASS_AUDIENCE, REST_AUDIENCE, Assertion, AssertionVerifier, KeySet
-from sluice.runtime.rest.problems import NotAsserted
+from sluice.runtime.rest.protocol.problems import NotAsserted
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ AUDIENCES = frozenset({REST_AUDIENCE, PASS_AUDIENCE})
 ASSERTED = web.RequestKey("asserted", Assertion)
 """Key of a request's caller, once :func:`for_operation` has verified that the operation was granted."""
 _VERIFIED = web.RequestKey("verified", Assertion)
-"""What a good assertion says, whatever the request is."""
+"""Key of the verified assertion of a request, whatever the operation."""
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 """Methods that change nothing (RFC 9110 section 9.2.1): the only ones for which a pass does."""
 

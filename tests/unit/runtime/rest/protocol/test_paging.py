@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from sluice.runtime.rest.paging import PageQuery, Position, paginate
-from sluice.runtime.rest.problems import BadRequest
+from sluice.runtime.rest.protocol.paging import PageQuery, Position, paginate
+from sluice.runtime.rest.protocol.problems import BadRequest
 
 positions = st.sets(st.tuples(st.integers(0, 5), st.text("abc", max_size=2)), max_size=30)
 

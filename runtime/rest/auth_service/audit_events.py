@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from sluice.runtime.jobmanager.attempt import Record
-from sluice.runtime.rest.auth_service import AuthService
+from sluice.runtime.rest.auth_service.client import AuthService
 
 EVENTS_PATH = "/auth/events"
 ANSWER_SECONDS = 10.0
@@ -15,7 +15,7 @@ MAX_ANSWER_BYTES = 1 << 10
 
 
 def record_at(auth: AuthService) -> Record:
-    """Has ``auth`` write them; raises :class:`~sluice.core.errors.AssertionRefused` unless it says that it has."""
+    """A function by which ``auth`` records events; raises ``AssertionRefused`` unless it confirms them."""
 
     async def record(kind: str, principal: str, detail: Mapping[str, str]) -> None:
         body = msgspec.json.encode({"kind": kind, "principal": principal, "detail": detail})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sluice.core import SluiceError, make_private_directory, write_public
 from sluice.pki.assertions import MAX_JWKS_BYTES, decode_jwks
-from sluice.runtime.rest.auth_service import AuthService
+from sluice.runtime.rest.auth_service.client import AuthService
 
 _LOG = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ JWKS_PATH = "/auth/assertion-jwks.json"
 FETCH_SECONDS = 20.0
 """How often another machine's auth service is asked."""
 FIRST_FETCH_SECONDS = 1.0
-"""How often until it has answered for the first time."""
+"""How often it is asked until it has answered for the first time."""
 ANSWER_SECONDS = 10.0
 
 

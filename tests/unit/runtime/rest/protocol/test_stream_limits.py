@@ -20,11 +20,11 @@ from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSession
 from sluice.runtime.jobmanager.errors import TooManyJobs
 from sluice.runtime.jobmanager.gateways import DispatcherGateway
 from sluice.runtime.messages import Admission, JobKind, JobState, JobSubmission
-from sluice.runtime.rest import streams
-from sluice.runtime.rest.assertion import ASSERTED
-from sluice.runtime.rest.problems import TooManyStreams
-from sluice.runtime.rest.route import Call, NoQuery
-from sluice.runtime.rest.streams import EventStream, Streams
+from sluice.runtime.rest.protocol import streams
+from sluice.runtime.rest.protocol.assertion import ASSERTED
+from sluice.runtime.rest.protocol.problems import TooManyStreams
+from sluice.runtime.rest.protocol.route import Call, NoQuery
+from sluice.runtime.rest.protocol.streams import EventStream, Streams
 from tests.waiting import until
 
 

@@ -35,13 +35,13 @@ from sluice.pki.assertions.tokens import (
     decode_jwks,
     query_digest,
 )
-from sluice.runtime.rest.assertion import (
+from sluice.runtime.rest.protocol.assertion import (
     AUDIENCES,
     asserted,
     for_operation,
     require_assertion,
 )
-from sluice.runtime.rest.problems import problems
+from sluice.runtime.rest.protocol.problems import problems
 from sluice.runtime.rest_server.routes import HEALTH_PATH
 from sluice.runtime.rest_server.server import RestServer
 from tests.assertions import AssertingGateway

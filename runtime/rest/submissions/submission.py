@@ -18,7 +18,7 @@ from sluice.pki.assertions import Principal
 from sluice.runtime.blob import BlobStore, check_file_name
 from sluice.runtime.jobmanager.secrets import check_secret_references
 from sluice.runtime.messages import Archive, BlobRef, JobSubmission, SecretReference, TokenFiles
-from sluice.runtime.rest.problems import BadRequest
+from sluice.runtime.rest.protocol import BadRequest
 from sluice.runtime.restart_config import RestartWish
 from sluice.runtime.scheduling_config import MAX_PRIORITY
 from sluice.runtime.spark import MAX_PYTHON_CHARACTERS

@@ -22,7 +22,7 @@ from aiohttp import web
 
 from sluice.core import SluiceError
 from sluice.pki.assertions import Assertion
-from sluice.runtime.rest.assertion import asserted
+from sluice.runtime.rest.protocol.assertion import asserted
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
@@ -64,7 +64,7 @@ class Call(Generic[QueryT]):
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[DocumentT]):
-    """An answer whose status is another one than its route's usual, or that has headers."""
+    """An answer with headers, or with another status than the usual one of its route."""
 
     document: DocumentT
     status: int = 0
@@ -121,12 +121,12 @@ class Route:
 
     @property
     def summary(self) -> str:
-        """What it does, in one line."""
+        """What the operation does, in one line."""
         return (inspect.getdoc(self.handler) or "").partition("\n")[0]
 
     @property
     def details(self) -> str:
-        """What else there is to know."""
+        """The rest of the handler's docstring."""
         return (inspect.getdoc(self.handler) or "").partition("\n")[2].strip()
 
     @cached_property
@@ -161,7 +161,7 @@ class Route:
         return self.media == EVENT_STREAM
 
     def published(self) -> dict[str, Any]:
-        """What the gateway has to know."""
+        """The facts about the route that the gateway needs."""
         return {
             "method": self.method,
             "path": self.path,

@@ -6,7 +6,7 @@ import msgspec
 
 from sluice.core import AssertionRefused
 from sluice.pki.jwt import AskForToken, TokenQuery, TokenVerdict
-from sluice.runtime.rest.auth_service import AuthService
+from sluice.runtime.rest.auth_service.client import AuthService
 
 JOB_TOKENS_PATH = "/auth/job-tokens"
 ANSWER_SECONDS = 5.0
@@ -14,7 +14,7 @@ MAX_ANSWER_BYTES = 16 << 10
 
 
 def ask_at(auth: AuthService) -> AskForToken:
-    """Has ``auth`` decide. No answer is no permission."""
+    """A function by which ``auth`` decides. Without an answer the job gets no token."""
 
     async def ask(query: TokenQuery) -> TokenVerdict:
         answer = await auth.request(
