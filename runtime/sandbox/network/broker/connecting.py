@@ -1,4 +1,4 @@
-"""Answering the calls of one box: ``connect`` and ``listen``.
+"""Answers the calls of one box: ``connect`` and ``listen``.
 
 The answer is always given here. Either the call is made on the program's own socket, which belongs to the box's
 namespace, or the program gets a socket of the machine's in its place, or the call fails. A socket of the machine that
@@ -19,9 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 
-from sluice.runtime.sandbox.network import kernel
-from sluice.runtime.sandbox.network.addresses import family_of, for_family, parse
-from sluice.runtime.sandbox.network.calls import Call, cookie_of
+from sluice.runtime.sandbox.network.broker.refused_calls import REASON, RefusedCall
+from sluice.runtime.sandbox.network.broker.tracker import Tracker
 from sluice.runtime.sandbox.network.events import (
     Address,
     Connect,
@@ -34,25 +33,35 @@ from sluice.runtime.sandbox.network.events import (
     Rules,
 )
 from sluice.runtime.sandbox.network.names import Names
-from sluice.runtime.sandbox.network.options import copy_options, send_timeout
 from sluice.runtime.sandbox.network.refusals import Refusals
-from sluice.runtime.sandbox.network.refused_calls import REASON, RefusedCall
-from sluice.runtime.sandbox.network.tracker import Tracker
-from sluice.runtime.sandbox.network.unix_sockets import NOT_THERE, acting_as, connect_unix, foreign_name
+from sluice.runtime.sandbox.network.sockets import (
+    NOT_THERE,
+    Call,
+    acting_as,
+    connect_unix,
+    cookie_of,
+    copy_options,
+    family_of,
+    for_family,
+    foreign_name,
+    kernel,
+    parse,
+    send_timeout,
+)
 
 _LOG = logging.getLogger(__name__)
 
 DECISION_SECONDS = 10.0
-"""How long a decision may take; then it is a refusal."""
+"""How long a decision may take; after that the call is refused."""
 CONNECT_SECONDS = 130.0
-"""How long a program waits that has set no limit of its own; as long as the kernel tries."""
+"""How long a program without a limit of its own waits; the kernel tries as long."""
 PREAMBLE_SECONDS = 5.0
 """How long the one who gets the preamble may take to accept the connection."""
 MAX_PREAMBLE_BYTES = 4096
 MAX_CONNECTIONS = 4096
-"""Out of one network at a time."""
+"""Most connections out of one network at a time."""
 MAX_LISTENERS = 256
-"""Remembered of one network; an older one cannot listen a second time."""
+"""Most listeners remembered of one network; an older one cannot listen a second time."""
 NOT_ITS_OWN = "not_its_own_socket"
 """The reason for which a socket of the machine's network is not connected, and does not listen."""
 _UNIX_RETRY_SECONDS = 0.01
@@ -105,7 +114,7 @@ class CallHandler:
         return self._refused(call, "other", "no_such_family", errno.EAFNOSUPPORT)
 
     def refuse(self, call: RefusedCall) -> int:
-        """Tell of a call that is always refused; the error's number."""
+        """Report a call that is always refused; return the error's number."""
         address, name = "" if call.address is None else str(call.address), call.what
         if call.address is not None:
             name = self._context.names.name_of(call.address) or ""

@@ -1,4 +1,4 @@
-"""What the kernel tells anybody about a TCP socket of this network namespace (sock_diag(7))."""
+"""Asks the kernel about TCP sockets of this network namespace (sock_diag(7)), which needs no rights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ENDED_BY_PEER = frozenset({8, 9, 11})
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Which socket is meant."""
+    """The key by which the kernel finds a socket."""
 
     family: int
     local: tuple[bytes, int]
@@ -50,7 +50,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class SocketState:
-    """What is known of a socket."""
+    """The state of a socket."""
 
     state: int
     held: bool
@@ -65,18 +65,18 @@ class SocketState:
 
 
 class SocketTable:
-    """Asks the kernel; of one thread."""
+    """Asks the kernel about sockets; for use in one thread."""
 
     def __init__(self) -> None:
         self._kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG)
         self._kernel.settimeout(1.0)
 
     def close(self) -> None:
-        """Give up the socket."""
+        """Close the socket to the kernel."""
         self._kernel.close()
 
     def find(self, key: Key) -> SocketState | None:
-        """The socket; None: there is none any more."""
+        """The state of the socket; None: it is gone."""
         query = (
             _QUERY.pack(key.family, socket.IPPROTO_TCP, 1 << (_INFO - 1), 0, _ALL_STATES)
             + _IDENTITY.pack(key.local[1], key.remote[1], key.local[0], key.remote[0])

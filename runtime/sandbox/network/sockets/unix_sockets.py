@@ -1,4 +1,4 @@
-"""Connecting a Unix socket of a box, as the job: with its root directory, its working directory and its user."""
+"""Connects a Unix socket of a box as the job: with its root directory, its working directory and its user."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from sluice.runtime.sandbox.network import kernel
-from sluice.runtime.sandbox.network.calls import Call
+from sluice.runtime.sandbox.network.sockets import kernel
+from sluice.runtime.sandbox.network.sockets.calls import Call
 
 _OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
@@ -22,7 +22,7 @@ SET_IDS = {"x86_64": (119, 117, 116), "aarch64": (149, 147, 159)}
 """``setresgid``, ``setresuid``, ``setgroups``: called directly they are of this thread alone."""
 _KEEP = -1
 NOT_THERE = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP})
-"""What connecting to a socket of somebody else fails with."""
+"""The error of connecting to somebody else's socket."""
 _OWN = ("/tmp/", "/proc/", "/dev/shm/")  # noqa: S108 - the box's own
 _OF_LIBC = frozenset({"/var/run/nscd/socket", "/run/nscd/socket"})
 """Which every program looks for that asks for a user or a host."""

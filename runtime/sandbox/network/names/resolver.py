@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any
 
 from sluice.runtime.sandbox.network.events import Address, Refusal, Rules
-from sluice.runtime.sandbox.network.names import Names, normal
+from sluice.runtime.sandbox.network.names.names import Names, normal
 from sluice.runtime.sandbox.network.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -24,29 +24,29 @@ _LOG = logging.getLogger(__name__)
 
 TTL_SECONDS = 60
 MAX_QUESTION_BYTES = 1232
-"""Of one message; a question is much shorter."""
+"""Longest message; a question is much shorter."""
 MAX_QUESTIONS_AT_ONCE = 16
 PAUSE_SECONDS = 0.02
 """After so many over UDP, and after each over TCP, so that a job that floods it costs little."""
 MAX_WAITING = 64
-"""Questions over UDP that wait for the policy's word; further ones wait in the kernel."""
+"""Questions over UDP that wait for a decision; further ones wait in the kernel."""
 DECISION_SECONDS = 4.0
-"""How long the policy's word may take: less than a program waits."""
+"""How long a decision may take: less than a program waits."""
 WHY = "the policy of the cluster allows this job no port of it"
 """For programs that ask for more than an answer's code (RFC 8914)."""
 MAX_STREAMS = 16
 """Connections to the resolver at a time."""
 STREAM_SECONDS = 10.0
-"""How long one may be silent."""
+"""How long a connection may be silent."""
 _LENGTH = struct.Struct("!H")
 
 
 class _NotDecided(Exception):
-    """Nobody says now whether a name exists for the job."""
+    """It cannot be decided now whether a name exists for the job."""
 
 
 class Resolver:
-    """Of one network; used in the broker's thread."""
+    """The resolver of one network; used in the broker's thread."""
 
     def __init__(self, rules: Rules, names: Names, refusals: Refusals) -> None:
         self._rules = rules
@@ -59,14 +59,14 @@ class Resolver:
         self._waiting: set[asyncio.Task[None]] = set()
 
     async def start(self, questions: socket.socket, streams: socket.socket) -> None:
-        """Answer what comes over these sockets, of which it takes duplicates."""
+        """Answer questions over these sockets, of which it makes duplicates."""
         self._questions = questions.dup()
         self._questions.setblocking(False)
         self._resume()
         self._server = await asyncio.start_server(self._stream, sock=streams.dup())
 
     async def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         if self._pausing is not None:
             self._pausing.cancel()
         if self._questions is not None:

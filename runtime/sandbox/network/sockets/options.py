@@ -1,4 +1,4 @@
-"""What a program has set on its socket, for the socket that it gets instead."""
+"""Copies the options of a program's socket to the socket that it gets instead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NUMBERS = (
 
 
 def copy_options(of: socket.socket, to: socket.socket) -> None:
-    """Set on ``to`` what ``of`` has set; what cannot be set there is left out."""
+    """Copy the options of ``of`` to ``to``, without those that cannot be set there."""
     for level, option in _NUMBERS:
         with contextlib.suppress(OSError):
             value = of.getsockopt(level, option)

@@ -11,9 +11,9 @@ import dns.rcode
 import pytest
 
 from sluice.runtime.sandbox.network import Answer, Refusal, Rules
-from sluice.runtime.sandbox.network.names import Names
+from sluice.runtime.sandbox.network.names.names import Names
+from sluice.runtime.sandbox.network.names.resolver import MAX_QUESTION_BYTES, WHY, Resolver
 from sluice.runtime.sandbox.network.refusals import Refusals
-from sluice.runtime.sandbox.network.resolver import MAX_QUESTION_BYTES, WHY, Resolver
 
 KNOWN: dict[str, Answer] = {
     "api.example.com": True,

@@ -8,8 +8,8 @@ import socket
 import struct
 from pathlib import Path
 
-from sluice.runtime.sandbox.network import kernel
-from sluice.runtime.sandbox.network.addresses import MAX_SOCKADDR_BYTES
+from sluice.runtime.sandbox.network.sockets import kernel
+from sluice.runtime.sandbox.network.sockets.addresses import MAX_SOCKADDR_BYTES
 
 _U64 = struct.Struct("=Q")
 MAX_NAME_CHARACTERS = 15
@@ -23,7 +23,7 @@ class Call:
     """
 
     def __init__(self, listener: int, notification: kernel.Notification) -> None:
-        """Take hold of the socket.
+        """Get a duplicate of the socket.
 
         Raises:
             OSError: what the call fails with: EBADF, ENOTSOCK; ESRCH: nobody waits for it any more.
@@ -51,10 +51,10 @@ class Call:
             self.close()
             raise OSError(errno.ESRCH, "nobody waits for this call")
         self.cookie = cookie_of(self.socket)
-        """What tells the socket from all others."""
+        """The cookie of the socket, by which it differs from all others."""
 
     def close(self) -> None:
-        """Let go of thread and socket."""
+        """Close thread and socket."""
         self.socket.close()
         os.close(self._pidfd)
 
@@ -124,6 +124,6 @@ def namespace_of(of: socket.socket) -> int:
 
 
 def cookie_of(of: socket.socket) -> int:
-    """What tells a socket from all others of this machine."""
+    """The cookie of a socket, by which it differs from all others of this machine."""
     cookie: int = _U64.unpack(of.getsockopt(socket.SOL_SOCKET, kernel.SO_COOKIE, _U64.size))[0]
     return cookie

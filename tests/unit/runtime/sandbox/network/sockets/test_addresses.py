@@ -9,7 +9,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from sluice.runtime.sandbox.network.addresses import for_family, parse
+from sluice.runtime.sandbox.network.sockets.addresses import for_family, parse
 
 
 def _inet(address: str, port: int) -> bytes:

@@ -16,10 +16,9 @@ import time
 from collections.abc import Coroutine
 from typing import TypeVar
 
-from sluice.runtime.sandbox.network import kernel
-from sluice.runtime.sandbox.network.calls import Call
-from sluice.runtime.sandbox.network.connecting import CallHandler
-from sluice.runtime.sandbox.network.refused_calls import refused_call
+from sluice.runtime.sandbox.network.broker.connecting import CallHandler
+from sluice.runtime.sandbox.network.broker.refused_calls import refused_call
+from sluice.runtime.sandbox.network.sockets import Call, kernel
 from sluice.runtime.sandbox.seccomp import architecture_of
 
 _LOG = logging.getLogger(__name__)
@@ -28,7 +27,7 @@ T = TypeVar("T")
 MAX_WAITING = 512
 """Calls of one box that are being answered; further ones wait in the kernel."""
 MAX_CALLS_A_SECOND = 1000
-"""Of one box; further ones wait for the next second."""
+"""Calls of one box that are answered within a second; further ones wait for the next second."""
 HAND_OVER_SECONDS = 60.0
 """How long a box may take until it gives the right to answer its calls."""
 
@@ -48,13 +47,13 @@ class Broker:
         self.loop.run_forever()
 
     def run(self, coroutine: Coroutine[None, None, T], *, timeout: float = 30.0) -> T:
-        """Run it there, and wait for its result; not for use in that thread."""
+        """Run a coroutine in the broker's thread and wait for its result; call this from other threads only."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout)
 
 
 @functools.cache
 def broker() -> Broker:
-    """The broker of this process; it starts when it is first wanted."""
+    """The broker of this process; the first call starts it."""
     return Broker()
 
 
@@ -74,7 +73,7 @@ class BoxCalls:
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing to answer any more."""
+        """Whether the box makes no calls any more."""
         return self._closed
 
     def begin(self, channel: socket.socket) -> None:
@@ -84,7 +83,7 @@ class BoxCalls:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, channel: socket.socket) -> None:
-        """Take the right to answer from ``channel``, and answer from then on; closes the channel."""
+        """Receive the right to answer over ``channel``, close the channel, and answer calls from then on."""
         loop = asyncio.get_running_loop()
         with channel:
             channel.setblocking(False)
@@ -108,7 +107,7 @@ class BoxCalls:
                 channel.send(b".")
 
     def close(self) -> None:
-        """Answer no more: all calls fail from now on."""
+        """Stop answering: all calls fail from now on."""
         self._closed = True
         self._pause()
         for task in self._tasks:

@@ -9,12 +9,12 @@ from typing import cast
 
 import pytest
 
-from sluice.runtime.sandbox.network.calls import Call, cookie_of
-from sluice.runtime.sandbox.network.connecting import CallHandler, NetworkContext
+from sluice.runtime.sandbox.network.broker.connecting import CallHandler, NetworkContext
+from sluice.runtime.sandbox.network.broker.tracker import Tracker
 from sluice.runtime.sandbox.network.events import Connect, Decision, Inside, Rules
-from sluice.runtime.sandbox.network.names import Names
+from sluice.runtime.sandbox.network.names.names import Names
 from sluice.runtime.sandbox.network.refusals import Refusals
-from sluice.runtime.sandbox.network.tracker import Tracker
+from sluice.runtime.sandbox.network.sockets.calls import Call, cookie_of
 
 NAMESPACE = 7
 

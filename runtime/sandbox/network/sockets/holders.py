@@ -1,4 +1,4 @@
-"""Finding who holds a socket."""
+"""Finds the processes that hold a socket."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from sluice.runtime.sandbox.network import kernel
+from sluice.runtime.sandbox.network.sockets import kernel
 
 
 def take(namespace: int | None, inodes: set[int], *, thorough: bool = False) -> Iterator[int]:

@@ -6,8 +6,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from sluice.runtime.sandbox.network import names as names_module
-from sluice.runtime.sandbox.network.names import Names, normal
+from sluice.runtime.sandbox.network.names import names as names_module
+from sluice.runtime.sandbox.network.names.names import Names, normal
 
 
 def test_a_name_has_one_address_of_each_kind_for_ever() -> None:

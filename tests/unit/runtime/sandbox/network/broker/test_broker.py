@@ -6,8 +6,8 @@ import os
 import signal
 from typing import cast
 
-from sluice.runtime.sandbox.network.broker import BoxCalls, broker
-from sluice.runtime.sandbox.network.connecting import CallHandler
+from sluice.runtime.sandbox.network.broker.broker import BoxCalls, broker
+from sluice.runtime.sandbox.network.broker.connecting import CallHandler
 
 
 async def test_a_call_that_is_gone_again_does_not_end_the_box() -> None:

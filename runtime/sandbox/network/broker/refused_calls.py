@@ -1,4 +1,4 @@
-"""Calls that are always refused, and told of: sockets of other kinds, namespaces, io_uring, data in the first packet.
+"""Calls that are always refused and reported: sockets of other kinds, namespaces, io_uring, data in the first packet.
 
 The filter of a box hands them to the broker for the row alone. None is ever let through, whatever it says here.
 """
@@ -12,9 +12,8 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sluice.runtime.sandbox.network import kernel
-from sluice.runtime.sandbox.network.addresses import MAX_SOCKADDR_BYTES, family_of, parse
 from sluice.runtime.sandbox.network.events import Address
+from sluice.runtime.sandbox.network.sockets import MAX_SOCKADDR_BYTES, family_of, kernel, parse
 from sluice.runtime.sandbox.syscalls import Architecture
 
 REASON = "call_refused"
@@ -28,7 +27,7 @@ _PROTOCOLS = {262: "mptcp"}
 
 @dataclass(frozen=True, slots=True)
 class RefusedCall:
-    """What became of one: what it fails with, and what its row says."""
+    """The outcome of a refused call: its error, and the text of its row."""
 
     error: int
     protocol: str

@@ -1,4 +1,4 @@
-"""What went over TCP connections that have ended: the kernel tells it once, when it destroys a socket (sock_diag(7)).
+"""The bytes of ended TCP connections: the kernel reports them once, when it destroys a socket (sock_diag(7)).
 
 Looking at open ones now and then misses what was short. The kernel tells of every socket of the machine's network, so
 it is listened to only while a job has connections.
@@ -11,7 +11,13 @@ import errno
 import socket
 import struct
 
-from sluice.runtime.sandbox.network.sock_diag import COOKIE_OFFSET, HEADER, MESSAGE_BYTES, NETLINK_SOCK_DIAG, tcp_info
+from sluice.runtime.sandbox.network.sockets.sock_diag import (
+    COOKIE_OFFSET,
+    HEADER,
+    MESSAGE_BYTES,
+    NETLINK_SOCK_DIAG,
+    tcp_info,
+)
 
 SOL_NETLINK, ADD_MEMBERSHIP, DROP_MEMBERSHIP = 270, 1, 2
 GROUPS = (1, 2)
@@ -26,7 +32,7 @@ _ACKNOWLEDGED_OFFSET, _SENT_OFFSET = 120, 200
 
 
 class LastCounters:
-    """Of the sockets that are watched; of one thread. A kernel that does not tell leaves it empty."""
+    """The last counters of watched sockets, for use in one thread; empty if the kernel does not report them."""
 
     def __init__(self) -> None:
         self._watched: set[int] = set()
@@ -37,21 +43,21 @@ class LastCounters:
         self._kernel.bind((0, 0))
 
     def close(self) -> None:
-        """Give up the socket."""
+        """Close the socket to the kernel."""
         self._kernel.close()
 
     def fileno(self) -> int:
-        """Readable when the kernel has told something."""
+        """A descriptor that is readable when the kernel has reported something."""
         return self._kernel.fileno()
 
     def watch(self, cookie: int) -> None:
-        """Listen for the end of this socket."""
+        """Watch for the end of this socket."""
         if not self._watched:
             self._join(ADD_MEMBERSHIP)
         self._watched.add(cookie)
 
     def forget(self, cookie: int) -> None:
-        """It does not matter any more."""
+        """Watch for the end of this socket no more."""
         self._told.pop(cookie, None)
         if cookie in self._watched:
             self._watched.remove(cookie)
@@ -60,12 +66,12 @@ class LastCounters:
                 self.read()
 
     def of(self, cookie: int) -> tuple[int, int] | None:
-        """Bytes sent and received over a socket that is no more; None: it still is, or nobody has told."""
+        """Bytes sent and received over an ended socket; None: the kernel has not reported its end."""
         self.read()
         return self._told.get(cookie)
 
     def read(self) -> None:
-        """Take what the kernel has told."""
+        """Read the reports of the kernel."""
         for _ in range(MAX_AT_ONCE):
             try:
                 message = self._kernel.recv(MAX_MESSAGE_BYTES)

@@ -1,4 +1,4 @@
-"""Host names and the addresses that stand for them in one network, and nowhere else."""
+"""Host names, and the addresses that stand for them in one network alone."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from sluice.runtime.sandbox.network.events import Address
 
 V4 = IPv4Network("198.18.0.0/15")
-"""For measuring networks (RFC 2544): nobody's address."""
+"""Addresses for measuring networks (RFC 2544): no host has one."""
 V6 = IPv6Network("100::/64")
 """Addresses that are discarded (RFC 6666)."""
 MAX_NAMES = 8192
-"""Of one network; more do not exist for it. None is given up: an address never changes its name."""
+"""Most names of one network; further ones do not exist for it. None is removed: an address keeps its name."""
 _FIRST = 1 << 8
 _NAME = re.compile(r"(?!.{254})(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 
 
 class Names:
-    """Of one network."""
+    """The names of one network."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -44,7 +44,7 @@ class Names:
 
     @staticmethod
     def is_reserved(address: Address) -> bool:
-        """Whether ``address`` can stand for a name: then it is no address of anybody's."""
+        """Whether ``address`` can stand for a name: then no host has it."""
         return address in (V4 if isinstance(address, IPv4Address) else V6)
 
 

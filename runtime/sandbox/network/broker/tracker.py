@@ -1,4 +1,4 @@
-"""The connections that programs have been given: what goes over them, when they end, and ending them.
+"""Tracks the connections that programs have been given: counts their bytes, notices their end, and ends them.
 
 Nobody but the job holds a descriptor of such a connection. One kept here would keep it open after the program closed
 it. So the kernel is asked about it, and to end it, it is taken from the job once more.
@@ -16,21 +16,25 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sluice.runtime.sandbox.network.calls import cookie_of
 from sluice.runtime.sandbox.network.events import Connection, Rows, Traffic
-from sluice.runtime.sandbox.network.holders import take
-from sluice.runtime.sandbox.network.kernel import connect
-from sluice.runtime.sandbox.network.last_counters import LastCounters, final_counters
-from sluice.runtime.sandbox.network.sock_diag import Key, SocketTable
+from sluice.runtime.sandbox.network.sockets import (
+    Key,
+    LastCounters,
+    SocketTable,
+    connect,
+    cookie_of,
+    final_counters,
+    take,
+)
 
 _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
 """How often the kernel is asked about open connections."""
 MAX_LOOKS = 1000
-"""Connections that it is asked about at once."""
+"""Connections about which the kernel is asked at once."""
 END_SECONDS = 0.5
-"""How long ending one is tried; on a slow machine at least until every process has been looked at once."""
+"""How long to try to end a connection; on a slow machine at least until each process was searched once."""
 _RETRY_SECONDS = 0.02
 _INFO_BYTES = 256
 _UNSPECIFIED = struct.pack("=H14x", socket.AF_UNSPEC)
@@ -38,7 +42,7 @@ _UNSPECIFIED = struct.pack("=H14x", socket.AF_UNSPEC)
 
 @dataclass(slots=True)
 class Tracked:
-    """One of them."""
+    """A connection that is tracked."""
 
     connection: Connection
     key: Key
@@ -50,7 +54,7 @@ class Tracked:
 
 
 class Tracker:
-    """Of one network; used in the broker's thread."""
+    """The connections of one network; used in the broker's thread."""
 
     def __init__(self, rows: Rows, table: SocketTable, last: LastCounters, namespace: int) -> None:
         """``namespace``: the inode of the network namespace whose processes hold the connections."""
@@ -78,7 +82,7 @@ class Tracker:
         self.follow(Tracked(connection, key, _inode(given), time.monotonic()))
 
     def follow(self, tracked: Tracked) -> None:
-        """Follow it."""
+        """Report the beginning of a connection, and look at it from now on."""
         self._open[tracked.connection.id] = tracked
         if tracked.connection.to.recorded:
             self._rows.opened(tracked.connection)
@@ -86,7 +90,7 @@ class Tracker:
             self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
 
     async def end(self, wanted: Callable[[Connection], bool], reason: str) -> int:
-        """End the connections that are ``wanted``, at once; how many they were."""
+        """End the connections that are ``wanted``, at once; return their number."""
         ending = [each for each in self._open.values() if wanted(each.connection)]
         for each in ending:
             each.reason = reason
@@ -164,7 +168,7 @@ class Tracker:
 
 
 def _traffic(connection: Connection, counters: tuple[int, int] | None) -> Traffic | None:
-    """Without the preamble, which is not the program's."""
+    """The traffic without the preamble, which the program did not send."""
     if counters is None:
         return None
     sent, received = counters
