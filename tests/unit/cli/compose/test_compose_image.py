@@ -14,7 +14,7 @@ import pytest
 from sluice.cli.compose.image_context import INSTRUCTIONS, image_files, pack_wheel
 from sluice.cli.errors import CommandError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 FILES = {
     "core/__init__.py": b"",
     "core/settings.toml": b"[a]\n",

@@ -16,7 +16,7 @@ from sluice.cli.config import load
 from sluice.cli.errors import UsageError
 from sluice.runtime.sandbox import IsolationLevel
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def services(text: str) -> dict[str, Any]:

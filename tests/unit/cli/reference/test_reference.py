@@ -17,7 +17,7 @@ from sluice.cli.reference.metrics import metrics_in, metrics_reference
 from sluice.cli.reference.rest import rest_reference
 from sluice.runtime.rest_server.routes import ROUTES
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def test_the_reference_pages_are_current(tmp_path: Path) -> None:
