@@ -34,7 +34,7 @@ from sluice.pki.x509.keys import generate_key
 from sluice.pki.x509.profiles import AuthorityKind, Purpose, purposes_of
 from sluice.pki.x509.verification import was_issued_by
 from tests.hostile import TRUST_DOMAIN, TestPki, assert_refused
-from tests.integration.pki.test_ca_server import call, off_loop
+from tests.integration.pki.ca.test_ca_server import call, off_loop
 from tests.issued import issued_online
 
 GATEWAY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy")

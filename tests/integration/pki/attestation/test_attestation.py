@@ -25,7 +25,12 @@ from sluice.pki.identities.directory import read_identity
 from sluice.pki.ledger.file import ledger_path, read_ledger
 from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.hostile import TRUST_DOMAIN, TestPki
-from tests.integration.pki.reviewing_api_server import ACCOUNT_TOKEN, AUDIENCE, ReviewingApiServer, pod_token
+from tests.integration.pki.attestation.reviewing_api_server import (
+    ACCOUNT_TOKEN,
+    AUDIENCE,
+    ReviewingApiServer,
+    pod_token,
+)
 from tests.waiting import until
 
 T = TypeVar("T")

@@ -34,7 +34,7 @@ from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.tls.listener import MutualTlsListener
 from tests.hostile import TRUST_DOMAIN, TestPki, assert_refused
-from tests.integration.pki.reviewing_api_server import ReviewingApiServer
+from tests.integration.pki.attestation.reviewing_api_server import ReviewingApiServer
 from tests.waiting import until
 
 COMMAND = (sys.executable, "-m", "sluice.cli.main")

@@ -25,7 +25,7 @@ from sluice.gateway.acme.store import AcmeStore
 from sluice.gateway.acme.worker import renew
 from sluice.gateway.config import AcmeConfig
 from sluice.gateway.errors import AcmeError
-from tests.integration.gateway.lying_acme_server import NAME, TOKEN, Answer, LyingServer, lying, problem
+from tests.integration.gateway.certificates.lying_acme_server import NAME, TOKEN, Answer, LyingServer, lying, problem
 from tests.public_authority import DAY, PublicAuthority
 
 RUBBISH = [

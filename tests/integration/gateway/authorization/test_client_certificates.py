@@ -15,8 +15,7 @@ from sluice.pki.assertions.principal import CertificateId
 from sluice.pki.config import PkiConfig
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
-
-from .conftest import TRUST_DOMAIN, EdgeAuthority, Gateway, Reply, eventually
+from tests.integration.gateway.conftest import TRUST_DOMAIN, EdgeAuthority, Gateway, Reply, eventually
 
 POLICY = b'version = 1\n[roles.viewer]\nallow = ["jobs.list"]\n[users]\nada = ["viewer"]\n'
 

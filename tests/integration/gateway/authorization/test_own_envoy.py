@@ -17,9 +17,9 @@ from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.principal import AccessRole
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.spiffe_id import Role, SpiffeId
+from tests.integration.gateway.authorization.own_envoy import HOST, OwnEnvoy
 from tests.integration.gateway.conftest import TRUST_DOMAIN, BackgroundLoop, EdgeAuthority, eventually
 from tests.integration.gateway.network import AUTH, Generation, install, publish_lists
-from tests.integration.gateway.own_envoy import HOST, OwnEnvoy
 from tests.outside import OutsideAuthority
 
 ACCESS_LOG = """\

@@ -32,7 +32,7 @@ from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.issued import issued_online
 from tests.waiting import until
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 NAME = "cluster.example.org"
 ANYWHERE = {"PYTHONPATH": str(ROOT), "SLUICE__GATEWAY__PORT": "0"}
 

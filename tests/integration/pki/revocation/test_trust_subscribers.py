@@ -23,7 +23,7 @@ from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.trust.reports import TrustReport
 from tests.hostile import TRUST_DOMAIN, TestPki
-from tests.integration.pki.test_ca_server import call, off_loop
+from tests.integration.pki.ca.test_ca_server import call, off_loop
 from tests.waiting import until
 
 WORKER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")

@@ -32,7 +32,7 @@ from tests.integration.gateway.conftest import (
 )
 from tests.integration.gateway.network import LOOPBACK, Generation, NetworkGateway, Rest, install
 
-GUIDE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "use-your-own-envoy.md"
+GUIDE = Path(__file__).resolve().parents[4] / "docs" / "howto" / "use-your-own-envoy.md"
 EDGE = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "edge-1")
 HOST = "sluice.example.com"
 

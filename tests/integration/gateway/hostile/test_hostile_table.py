@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sluice.gateway.credentials.signing_keys import PassKeys
 from sluice.gateway.principal import AccessRole
+from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
 from tests.integration.gateway.conftest import DEADLINE_SECONDS, Gateway, Recorded, Reply
-from tests.integration.gateway.test_passes_at_the_door import pass_of
 
 LEAKS = (b"envoy", b"rbac", b"jwt", b"jwks", b"upstream", b"python", b"aiohttp", b"traceback", b"sock")
 """Words that would tell what is behind the door."""

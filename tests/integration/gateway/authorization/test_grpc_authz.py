@@ -39,8 +39,8 @@ from sluice.pki.identities.directory import write_identity
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from tests.assertions import asserted_by
+from tests.integration.gateway.authorization.grpc_client import Told, ask, bare_context, channel, question, told
 from tests.integration.gateway.conftest import ROUTES, TRUST_DOMAIN, BackgroundLoop, EdgeAuthority, eventually
-from tests.integration.gateway.grpc_client import Told, ask, bare_context, channel, question, told
 from tests.integration.gateway.network import AUTH, Generation, install
 from tests.outside import OutsideAuthority
 

@@ -29,7 +29,7 @@ from tests.command import sluice
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.waiting import until
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture

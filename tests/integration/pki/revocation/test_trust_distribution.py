@@ -126,7 +126,7 @@ async def test_a_rotation_reaches_a_machine_that_nobody_brings_anything_to(
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "sluice.cli.main", "pki", "rotate", verb, "internal", "--wait", "60"),
             *("--home", str(pki.home.root)),
-            cwd=Path(__file__).parents[3],
+            cwd=Path(__file__).parents[4],
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
