@@ -363,7 +363,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     async def connections(self) -> Evidence:
         """Mutual TLS connections of the job's driver and executors."""
-        return self.deferred(self._runner.collect_connections())
+        return self.deferred(self._runner.end.collect_connections())
 
     async def connect_address(self) -> ConnectAddress:
         """The address of this session's Spark Connect server; port 0: it does not listen yet."""
