@@ -250,12 +250,12 @@ class ExecutorControl:
         if executor is not None and executor.failed and self._status.state not in ENDING:
             self._status.note(f"executor {executor.id} ended: {exit_report.reason}", executor=executor.id)
         self._outbox.add(ReportExecutorExit(exit_report))
-        if self._pool.budget_exhausted:
-            count = self._pool.failures
+        if self._pool.failures.exhausted:
+            count = self._pool.failures.count
             ended = (
                 f"{count} executors ended by themselves within an hour" if count > 1 else "an executor ended by itself"
             )
-            self._fail(f"{ended}, the last one: {self._pool.last_failure}")
+            self._fail(f"{ended}, the last one: {self._pool.failures.last}")
 
     def reconcile(self) -> None:
         """Level-triggered: whatever happened, compare what is wanted with what runs, and act on the difference."""

@@ -8,12 +8,13 @@ does not). Failures count against a budget, so that executors that cannot start 
 from __future__ import annotations
 
 import enum
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
 
+from sluice.runtime.jobmanager.attempt.decisions.executor_failures import ExecutorFailures
 from sluice.runtime.messages import (
     GIVE_WAY_SECONDS,
     ExecutorExcess,
@@ -34,18 +35,6 @@ RELAUNCH_PAUSE_SECONDS = 1.0
 
 MAX_EXITED_KEPT = 100
 """How many ended executors of a job are remembered for display."""
-
-FAILURES_COUNT_SECONDS = 3600.0
-"""How long the failure of an executor counts: a job that runs for weeks loses some."""
-
-LEAST_FAILURES = 8
-"""Least number of executors that may end by themselves, where neither job nor configuration sets it."""
-
-LEAST_OWN_FAILURES = 3
-"""The same for failures that are the job's own fault, such as too little memory: replacements would fail too."""
-
-MAX_FAILURE_BUDGET = 10_000
-"""Upper bound of the number that a job's own configuration may set."""
 
 MAX_EXECUTORS_WANTED = 10_000
 """Most executors of all sizes together that are requested for one driver."""
@@ -87,42 +76,6 @@ class Executor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
-    """When an executor ended by itself, and whether that was the job's own fault."""
-
-    at: float
-    own: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FailureBudget:
-    """How many executors may end by themselves within an hour, and how many of them by the job's own fault."""
-
-    all: int
-    own: int
-
-    @classmethod
-    def of(cls, configured: int, executors: int, spark_conf: Mapping[str, str]) -> FailureBudget:
-        """The budget of a job, computed as Spark does (``spark.executor.maxNumFailures``).
-
-        Args:
-            configured: the number for every job; 0: twice the number of its executors.
-            spark_conf: Spark settings of the job, which may set the number.
-        """
-        said = _count(spark_conf.get("spark.executor.maxNumFailures", ""))
-        if said:
-            return cls(said, said)
-        if spark_conf.get("spark.dynamicAllocation.enabled", "").lower() == "true":
-            executors = max(executors, _count(spark_conf.get("spark.dynamicAllocation.maxExecutors", "")))
-        most = configured or max(2 * executors, LEAST_FAILURES)
-        return cls(most, min(most, max(2 * executors, LEAST_OWN_FAILURES)))
-
-
-def _count(text: str) -> int:
-    return min(int(text), MAX_FAILURE_BUDGET) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
     """What to do now.
 
@@ -146,8 +99,7 @@ class ExecutorPool:
     Attributes:
         initial: how many slots to ask for before the driver has said what it wants.
         slot_profile: how large those must be.
-        failure_budget: how many executors may end by themselves.
-        failures: how many did, of those that count still; ``own_failures`` are the job's own fault.
+        failures: the executors that ended by themselves, and how many may.
         next_id: number of the first executor.
         idle_timeout: seconds for which slots are held while no SparkContext is there to use them; then they go back
             until there is one.
@@ -155,11 +107,9 @@ class ExecutorPool:
 
     initial: int
     slot_profile: SlotProfile
-    failure_budget: FailureBudget
+    failures: ExecutorFailures
     next_id: int = 1
     idle_timeout: float = float("inf")
-    last_failure: str = ""
-    _failed: deque[_Failed] = field(default_factory=deque)
     _executors: dict[int, Executor] = field(default_factory=dict)
     _slots: dict[str, SlotOffer] = field(default_factory=dict)
     _leaving: set[str] = field(default_factory=set)
@@ -174,21 +124,6 @@ class ExecutorPool:
     def executors(self) -> tuple[Executor, ...]:
         """All executors, ended ones included, by number."""
         return tuple(self._executors.values())
-
-    @property
-    def budget_exhausted(self) -> bool:
-        """Whether too many executors have ended by themselves."""
-        return self.failures > self.failure_budget.all or self.own_failures > self.failure_budget.own
-
-    @property
-    def failures(self) -> int:
-        """The number of executors that ended by themselves lately."""
-        return len(self._failed)
-
-    @property
-    def own_failures(self) -> int:
-        """The number of those for which the job is to blame."""
-        return sum(each.own for each in self._failed)
 
     def get(self, executor_id: int) -> Executor | None:
         """The executor with this number."""
@@ -278,17 +213,11 @@ class ExecutorPool:
         executor.failed = unwanted and (exit_report.host_lost or exit_report.exit_code != 0)
         if unwanted and not exit_report.host_lost:
             if exit_report.exit_code != 0:
-                self._note_failure(exit_report, now)
+                self.failures.note(exit_report, now)
             if 0 <= exit_report.exit_code <= SIGNAL_EXIT_BASE:
                 self._pause_until = now + RELAUNCH_PAUSE_SECONDS
         self._forget_oldest()
         return True
-
-    def _note_failure(self, exit_report: ExecutorExit, now: float) -> None:
-        self.last_failure = exit_report.reason
-        self._failed.append(_Failed(now, exit_report.by_application))
-        while now - self._failed[0].at > FAILURES_COUNT_SECONDS:
-            self._failed.popleft()
 
     def explained(self, error: str, excesses: Iterable[ExecutorExcess]) -> str:
         """``error`` with the last excess of these executors, if it does not say it: Spark only sees that a task ended.
@@ -340,7 +269,7 @@ class ExecutorPool:
         paused = now < self._pause_until
         idle_until = self._idle_until(now)
         launch: list[Executor] = []
-        if self._registration is not None and not paused and not self.budget_exhausted:
+        if self._registration is not None and not paused and not self.failures.exhausted:
             for target in self._all_targets():
                 launch += self._launch(target, now)
         release = self._surplus()

@@ -31,7 +31,8 @@ from sluice.runtime.jobmanager.attempt.decisions.conclusion import Conclusion
 from sluice.runtime.jobmanager.attempt.decisions.driver_placement import DriverPlacement
 from sluice.runtime.jobmanager.attempt.decisions.driver_status import BEFORE_DRIVER, WITH_DRIVER, DriverStatus, Phase
 from sluice.runtime.jobmanager.attempt.decisions.executor_control import ExecutorControl
-from sluice.runtime.jobmanager.attempt.decisions.executor_pool import ExecutorPool, FailureBudget
+from sluice.runtime.jobmanager.attempt.decisions.executor_failures import ExecutorFailures, FailureBudget
+from sluice.runtime.jobmanager.attempt.decisions.executor_pool import ExecutorPool
 from sluice.runtime.jobmanager.attempt.decisions.history_log import HistoryLog
 from sluice.runtime.jobmanager.attempt.decisions.job_status import JobStatus
 from sluice.runtime.jobmanager.attempt.decisions.reconciliation import Reconciliation
@@ -92,7 +93,7 @@ class AttemptStateMachine:
         pool = ExecutorPool(
             initial=submission.executors,
             slot_profile=executor_size,
-            failure_budget=FailureBudget.of(settings.failure_budget, submission.executors, spark_conf),
+            failures=ExecutorFailures(FailureBudget.of(settings.failure_budget, submission.executors, spark_conf)),
             next_id=HistoryLog.of(before).next_executor + (UNRECORDED_EXECUTORS if resumption is not None else 0),
             idle_timeout=settings.slot_idle_timeout,
         )

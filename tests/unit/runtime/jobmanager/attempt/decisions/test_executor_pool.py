@@ -6,15 +6,18 @@ import msgspec
 import pytest
 
 from sluice.runtime.gateways import JobMasterGateway
-from sluice.runtime.jobmanager.attempt.decisions.executor_pool import (
+from sluice.runtime.jobmanager.attempt.decisions.executor_failures import (
     FAILURES_COUNT_SECONDS,
+    ExecutorFailures,
+    FailureBudget,
+)
+from sluice.runtime.jobmanager.attempt.decisions.executor_pool import (
     MAX_EXECUTORS_WANTED,
     MAX_TARGETS,
     RELAUNCH_PAUSE_SECONDS,
     Decision,
     ExecutorPool,
     ExecutorState,
-    FailureBudget,
 )
 from sluice.runtime.messages import (
     GIVE_WAY_SECONDS,
@@ -37,7 +40,7 @@ NOW = 1000.0
 
 def pool(initial: int = 2, budget: int = 3) -> ExecutorPool:
     """A pool of a job that was submitted with ``initial`` executors."""
-    return ExecutorPool(initial=initial, slot_profile=SLOT, failure_budget=FailureBudget(budget, budget))
+    return ExecutorPool(initial=initial, slot_profile=SLOT, failures=ExecutorFailures(FailureBudget(budget, budget)))
 
 
 def offer(number: int, taskmanager: str = "tm-1", profile: SlotProfile = SLOT) -> SlotOffer:
@@ -137,7 +140,7 @@ def test_an_end_is_counted_once_however_often_it_is_told() -> None:
     assert both.exited(ended(1), NOW)
     assert not both.exited(ended(1), NOW)
     assert not both.exited(ended(99), NOW)
-    assert both.failures == 1
+    assert both.failures.count == 1
 
 
 def test_an_executor_that_ended_by_itself_is_replaced_after_a_pause() -> None:
@@ -148,74 +151,46 @@ def test_an_executor_that_ended_by_itself_is_replaced_after_a_pause() -> None:
     assert paused.launch == ()
     assert paused.retry_at == NOW + RELAUNCH_PAUSE_SECONDS
     assert len(both.decide(NOW + RELAUNCH_PAUSE_SECONDS).launch) == 1
-    assert both.failures == 0
+    assert both.failures.count == 0
 
 
 def test_executors_that_keep_failing_exhaust_the_budget_and_are_not_launched_any_more() -> None:
     failing = running(1)
-    failing.failure_budget = FailureBudget(2, 2)
+    failing.failures.budget = FailureBudget(2, 2)
     now = NOW
     for executor_id in (1, 2, 3):
         failing.exited(ended(executor_id, 1), now)
         now += RELAUNCH_PAUSE_SECONDS
         failing.decide(now)
-    assert failing.budget_exhausted
-    assert failing.last_failure == "exit code 1"
+    assert failing.failures.exhausted
+    assert failing.failures.last == "exit code 1"
     assert all(each.state is ExecutorState.EXITED for each in failing.executors)
 
 
 def test_failures_by_the_jobs_own_fault_have_a_smaller_budget() -> None:
     failing = running(1)
-    failing.failure_budget = FailureBudget(8, 1)
+    failing.failures.budget = FailureBudget(8, 1)
     for executor_id in (1, 2):
         report = msgspec.structs.replace(ended(executor_id, 3), by_application=True, reason="out of memory")
         failing.exited(report, NOW)
-        assert failing.budget_exhausted == (executor_id == 2)
+        assert failing.failures.exhausted == (executor_id == 2)
         failing.decide(NOW + RELAUNCH_PAUSE_SECONDS)
-    assert failing.last_failure == "out of memory"
+    assert failing.failures.last == "out of memory"
 
 
 def test_a_failure_of_long_ago_does_not_count() -> None:
     failing = running(1)
-    failing.failure_budget = FailureBudget(1, 1)
+    failing.failures.budget = FailureBudget(1, 1)
     now = NOW
     for executor_id in (1, 2, 3):
         failing.exited(ended(executor_id, 1), now)
         now += FAILURES_COUNT_SECONDS + 1
-        assert not failing.budget_exhausted
+        assert not failing.failures.exhausted
         assert failing.decide(now).launch
     failing.exited(ended(4, 1), now)
     failing.decide(now + RELAUNCH_PAUSE_SECONDS)
     failing.exited(ended(5, 1), now + RELAUNCH_PAUSE_SECONDS)
-    assert failing.budget_exhausted
-
-
-@pytest.mark.parametrize(
-    ("configured", "executors", "conf", "budget"),
-    [
-        (0, 1, {}, FailureBudget(8, 3)),
-        (0, 2, {}, FailureBudget(8, 4)),
-        (0, 100, {}, FailureBudget(200, 200)),
-        (2, 100, {}, FailureBudget(2, 2)),
-        (20, 2, {}, FailureBudget(20, 4)),
-        (0, 2, {"spark.executor.maxNumFailures": "7"}, FailureBudget(7, 7)),
-        (3, 2, {"spark.executor.maxNumFailures": "7"}, FailureBudget(7, 7)),
-        (0, 2, {"spark.executor.maxNumFailures": "-1"}, FailureBudget(8, 4)),
-        (0, 2, {"spark.executor.maxNumFailures": "9" * 9}, FailureBudget(10_000, 10_000)),
-        (0, 2, {"spark.executor.maxNumFailures": "9" * 5000}, FailureBudget(8, 4)),
-        (
-            0,
-            1,
-            {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "30"},
-            FailureBudget(60, 60),
-        ),
-        (0, 1, {"spark.dynamicAllocation.maxExecutors": "30"}, FailureBudget(8, 3)),
-    ],
-)
-def test_how_many_failures_a_job_may_have(
-    configured: int, executors: int, conf: dict[str, str], budget: FailureBudget
-) -> None:
-    assert FailureBudget.of(configured, executors, conf) == budget
+    assert failing.failures.exhausted
 
 
 def test_a_lost_host_and_an_executor_that_was_told_to_end_are_no_failures() -> None:
@@ -225,7 +200,7 @@ def test_a_lost_host_and_an_executor_that_was_told_to_end_are_no_failures() -> N
     both.exited(ended(1, -1, host_lost=True), NOW)
     assert [each.id for each in both.stop([2])] == [2]
     both.exited(ended(2, 143), NOW)
-    assert both.failures == 0
+    assert both.failures.count == 0
 
 
 def test_a_lost_slot_is_asked_for_again() -> None:
@@ -368,7 +343,7 @@ def test_executors_on_a_drained_taskmanager_are_replaced_elsewhere_and_their_slo
     assert replacement.slot.taskmanager == "tm-2"
     both.exited(ended(1, 0), NOW)
     assert both.decide(NOW).release == ("alloc-0",)
-    assert both.failures == 0
+    assert both.failures.count == 0
     assert both.decide(NOW).retry_at is None, "it ended because it was told to"
 
 
