@@ -66,11 +66,11 @@ from sluice.runtime.messages import (
     UiPage,
     UiRequest,
 )
-from sluice.runtime.rest.artifacts import ArtifactStores
 from sluice.runtime.rest.audit_summary import AuditSummary, Examined
+from sluice.runtime.rest.auth_service.stream_validity import check_nothing
 from sluice.runtime.rest.cluster import Cluster, ClusterFacts, Term
-from sluice.runtime.rest.stream_validity import check_nothing
-from sluice.runtime.rest.streams import Streams
+from sluice.runtime.rest.protocol.streams import Streams
+from sluice.runtime.rest.submissions.artifacts import ArtifactStores
 from sluice.runtime.rest.trust_facts import Anchor, TrustFacts
 from sluice.runtime.sandbox import IsolationLevel
 from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink

@@ -85,7 +85,7 @@ class SavepointRequest(Message, frozen=True):
 
 
 class ExecutorView(Message, frozen=True):
-    """One executor of a job; ``state`` as in :class:`sluice.runtime.jobmanager.attempt.executor_pool.ExecutorState`."""
+    """One executor of a job; ``state`` as in :class:`sluice.runtime.jobmanager.attempt.ExecutorState`."""
 
     id: int
     taskmanager: str

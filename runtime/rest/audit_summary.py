@@ -50,7 +50,7 @@ def summary_file(home: Home) -> Path:
 
 
 def read_summary(home: Home) -> AuditSummary | None:
-    """The last one; None when there is none that can be read, for nothing depends on it."""
+    """The last summary; None if there is none, or it cannot be read: nothing depends on it."""
     try:
         return msgspec.json.decode(read_bounded(summary_file(home), MAX_SUMMARY_BYTES), type=AuditSummary)
     except (StoreError, msgspec.MsgspecError, UnicodeDecodeError):

@@ -11,8 +11,8 @@ from sluice.runtime.jobmanager import DispatcherGateway, EgressInternalGateway, 
 from sluice.runtime.jobmanager.dispatcher import ClusterDiagnostics, ConnectSessions, JobFeed
 from sluice.runtime.jobmanager.secrets import SecretStore
 from sluice.runtime.receipts import ReceiptIssuer
-from sluice.runtime.rest.artifacts import ArtifactStores
-from sluice.runtime.rest.streams import Streams
+from sluice.runtime.rest.protocol import Streams
+from sluice.runtime.rest.submissions import ArtifactStores
 from sluice.runtime.rest.trust_facts import TrustFacts, unknown_trust
 from sluice.runtime.shuffle.control_plane import ShuffleManagerLink
 

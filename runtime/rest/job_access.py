@@ -6,10 +6,8 @@ import re
 from typing import Any
 
 from sluice.runtime.jobmanager import JobNotFound, JobSummary
-from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.problems import NotYours
-from sluice.runtime.rest.route import Call
+from sluice.runtime.rest.protocol import Call, NotYours, may_act_on
 
 JOB_ERRORS = (NotYours, JobNotFound)
 """What a route about one job raises."""

@@ -11,9 +11,21 @@ from typing import Any, get_args
 import msgspec
 
 from sluice.core import SluiceError
-from sluice.runtime.rest.problems import CONTENT_TYPE, EVERYWHERE, TYPE_PREFIX, Problem, status_of
+from sluice.runtime.rest.protocol import (
+    BINARY,
+    CONTENT_TYPE,
+    EVERYWHERE,
+    FORM,
+    JSON,
+    TYPE_PREFIX,
+    Annotation,
+    Form,
+    Problem,
+    Query,
+    Route,
+    status_of,
+)
 from sluice.runtime.rest.resources import UI_SEGMENTS
-from sluice.runtime.rest.route import BINARY, FORM, JSON, Annotation, Form, Query, Route
 
 REFERENCE = "#/components/schemas/{name}"
 PARAMETERS: Mapping[str, str] = {
@@ -27,7 +39,7 @@ PARAMETERS: Mapping[str, str] = {
     **dict.fromkeys(UI_SEGMENTS, "a part of the path in Spark's UI"),
     "worker": "name of a ShuffleWorker",
 }
-"""What the segments of paths with names are."""
+"""The meaning of each named segment of a path."""
 MAX_SEGMENT_CHARACTERS = 128
 
 _FILES = (bytes, list[bytes])
@@ -153,7 +165,7 @@ def _answers(route: Route, schemas: _Schemas) -> dict[str, Any]:
 
 
 def _problems(route: Route, schemas: _Schemas) -> dict[str, Any]:
-    """What can go wrong: for each status, the types of problems."""
+    """The types of problems that the route may answer, by status."""
     by_status: dict[int, list[type[SluiceError]]] = {}
     for error in (*route.errors, *EVERYWHERE):
         by_status.setdefault(status_of(error), []).append(error)

@@ -1,4 +1,4 @@
-"""From a request to a handler's arguments, and from its result to a response, validated against the route."""
+"""Makes a handler's arguments from a request, and a response from its result, both validated against the route."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from prometheus_client import Histogram
 
 from sluice.core import REGISTRY, TRACEPARENT_HEADER, TRACING, BodyTooLarge, checked, read_body as bounded_body
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.problems import BadRequest
-from sluice.runtime.rest.route import JSON, Annotation, Call, Query, Reply, Route
+from sluice.runtime.rest.protocol import JSON, Annotation, BadRequest, Call, Query, Reply, Route
 
 MAX_BODY_BYTES = 1 << 20
 """Largest body in JSON."""
 BODY_SECONDS = 30.0
-"""A body in JSON that is not there by then is given up."""
+"""How long a body in JSON may take."""
 
 REQUESTS = Histogram(
     "sluice_rest_request_seconds", "How long requests took, by operation.", ["operation"], registry=REGISTRY
@@ -30,7 +29,7 @@ _QueryT = TypeVar("_QueryT", bound=Query)
 
 
 def handler_of(route: Route, cluster: Cluster) -> RestHandler:
-    """What answers requests on ``route`` for ``cluster``."""
+    """The function that answers requests on ``route`` for ``cluster``."""
     query_type, body_type = route.query, route.body
 
     async def handle(request: web.Request) -> web.StreamResponse:

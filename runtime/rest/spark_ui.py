@@ -1,4 +1,4 @@
-"""Making pages of the Spark UI safe to show. Pure functions.
+"""Makes pages of the Spark UI safe to show. Pure functions.
 
 A job's code runs in the JVM that makes the pages, so they are whatever the job's owner likes, and they are shown under
 the gateway's own name to people with other rights. Therefore:
@@ -32,7 +32,7 @@ WAITING_PAGE = (
 )
 """Shown until Spark's UI of a job that has ended is there."""
 _KILL = re.compile("kill|threadDump|heapHistogram", re.IGNORECASE)
-"""They change something, or look into processes; switched off in the driver, and refused here."""
+"""Pages that change something, or look into processes; switched off in the driver, and refused here."""
 
 
 def base_of(job_id: str) -> str:

@@ -21,7 +21,7 @@ from sluice.pki import Channel, client_policy
 from sluice.pki.assertions import KeySet
 from sluice.pki.tls import ConnectionLog, MutualTlsListener, TlsIdentity
 from sluice.runtime.rest import RestHandler, Route, for_operation, require_assertion
-from sluice.runtime.rest.problems import problems
+from sluice.runtime.rest.protocol.problems import problems
 from sluice.runtime.rest_server.routes import HEALTH, HEALTH_PATH, PUBLISHED
 
 SOCKET_MODE = 0o600

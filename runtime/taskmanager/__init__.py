@@ -1,4 +1,4 @@
-"""Task executor, slots and executor processes."""
+"""A TaskManager: offers slots, and runs drivers and executors of jobs in them."""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
 """How a TaskManager registers at the JobManager that leads.
 
-It keeps what runs in its slots while it looks for the leader. When it registers it says what it holds: the leader keeps
-what is of jobs that go on, and has the rest freed (ADR 103). What is kept the TaskManager offers again to the
+While it looks for the leader, its drivers and executors run on. It names them when it registers: the leader keeps
+those of jobs that go on, and has the other slots freed (ADR 103). The TaskManager offers the kept ones again to the
 JobMasters. A JobManager that stays away for the heartbeat timeout may have been replaced by one that restarts the jobs
 elsewhere: drivers and executors are ended then (fencing).
 """

@@ -36,18 +36,23 @@ from sluice.runtime.rpc import (
     RpcTimeout,
 )
 from sluice.runtime.sandbox import Sandbox
-from sluice.runtime.taskmanager.driver import AGENT, DriverHome, clean_driver_directory
-from sluice.runtime.taskmanager.drivers import Drivers
 from sluice.runtime.taskmanager.errors import AllocationUnknown, SlotNotAvailable
-from sluice.runtime.taskmanager.executor import clean_executor_directory
-from sluice.runtime.taskmanager.executors import ExecutorHome, Executors
 from sluice.runtime.taskmanager.kept_logs import trim_logs
 from sluice.runtime.taskmanager.launcher import ExecutorLauncher
 from sluice.runtime.taskmanager.networks import Networks
+from sluice.runtime.taskmanager.processes import (
+    AGENT,
+    DriverHome,
+    Drivers,
+    ExecutorHome,
+    Executors,
+    clean_driver_directory,
+    clean_executor_directory,
+)
 from sluice.runtime.taskmanager.shape import TaskManagerShape
 from sluice.runtime.taskmanager.slot_table import SlotTable
 from sluice.runtime.taskmanager.slot_tables import SlotTables
-from sluice.runtime.taskmanager.warm_processes import WarmProcesses
+from sluice.runtime.taskmanager.waiting import WarmProcesses
 
 _LOG = logging.getLogger(__name__)
 

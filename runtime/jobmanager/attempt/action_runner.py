@@ -1,33 +1,29 @@
-"""Carries out what the state machine of an attempt decides, and reports the outcomes to it as events."""
+"""Carries out the actions of an attempt's state machine, and reports their outcomes to it as events."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import msgspec
 
-from sluice.core import SluiceError, Span, end_tasks, in_time
+from sluice.core import SluiceError, Span
 from sluice.runtime.checkpoint import CheckpointLost, Savepoint, SavepointNotFound
 from sluice.runtime.gateways import DriverGateway, TaskExecutorGateway
 from sluice.runtime.ha import LeadershipLost
-from sluice.runtime.jobmanager.attempt import actions
+from sluice.runtime.jobmanager.attempt.attempt_end import AttemptEnd
 from sluice.runtime.jobmanager.attempt.checkpoint_recorder import CheckpointRecorder
-from sluice.runtime.jobmanager.attempt.job_secrets import JobSecrets
-from sluice.runtime.jobmanager.attempt.services import JobServices
+from sluice.runtime.jobmanager.attempt.decisions import AttemptStateMachine, actions
+from sluice.runtime.jobmanager.attempt.services import JobSecrets, JobServices
 from sluice.runtime.jobmanager.attempt.shuffle_relay import ShuffleRelay
-from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.gateways import SlotRequirement
 from sluice.runtime.jobmanager.secrets import SecretError, SecretRefused
 from sluice.runtime.jobmanager.views import JobRecord, TaskManagerView
 from sluice.runtime.messages import (
-    Evidence,
-    ExecutorExcess,
     ExecutorLaunch,
     GivenSecret,
     JobState,
@@ -36,26 +32,18 @@ from sluice.runtime.messages import (
     SlotKind,
     SlotOffer,
 )
-from sluice.runtime.node import from_log, merge
 from sluice.runtime.rpc import (
     EndpointNotFound,
     EndpointStopped,
-    MailboxFull,
     PeerUnreachable,
     PermanentlyFencedRpcEndpoint,
     RemotePeer,
     RpcError,
-    RpcTimeout,
 )
 
 _LOG = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 AUTH_SECRET_BYTES = 32
-COLLECT_TIMEOUT_SECONDS = 5.0
-"""How long TaskManagers are waited for when the evidence of an ended job is collected, and when it is released."""
-RETRY_SECONDS = 1.0
-"""Before a busy Dispatcher or ResourceManager is told something again."""
 
 
 class Event(Protocol):
@@ -85,9 +73,9 @@ class ActionRunner:
         self.job_id = endpoint.job_id
         self.spark_auth_secret = secrets.token_hex(AUTH_SECRET_BYTES)
         self.taskmanagers: dict[str, TaskExecutorGateway] = {}
-        """Those that have offered slots, by name."""
+        """The TaskManagers that have offered slots, by name."""
         self.span = Span()
-        """Of the attempt."""
+        """The span of the attempt."""
         self._endpoint = endpoint
         self._services = services
         self._submission = machine.submission
@@ -107,6 +95,14 @@ class ActionRunner:
         self._agent: DriverGateway | None = None
         self._agent_peer: RemotePeer | None = None
         self._recorder = CheckpointRecorder(endpoint.job_id, services.checkpoints, services.places)
+        self.end = AttemptEnd(
+            endpoint.job_id,
+            services,
+            taskmanagers=self.taskmanagers,
+            driver=self._driver,
+            driver_ends_within=lambda: machine.driver_ends_within,
+            shuffle=shuffle,
+        )
 
     @property
     def agent(self) -> DriverGateway | None:
@@ -114,7 +110,7 @@ class ActionRunner:
         return None if self._agent_peer is None or self._agent_peer.closed else self._agent
 
     def agent_registered(self, peer: RemotePeer, agent: DriverGateway) -> None:
-        """The driver's agent is there, for the first time or again."""
+        """Remember the driver's agent, which has registered for the first time or again."""
         self._agent_peer, self._agent = peer, agent
 
     def driver_process_ended(self, how: str) -> None:
@@ -122,21 +118,9 @@ class ActionRunner:
         self._driver.process_ended(how)
 
     async def close(self) -> None:
-        """Write down what is left. A driver that still runs is the next leader's, or ends with its lease (ADR 103)."""
+        """Write down what is left. The next leader takes a running driver over, or it ends with its lease (ADR 103)."""
         self._shuffle.close()
         await self._recorder.flush()
-
-    async def collect_connections(self) -> Evidence:
-        """Mutual TLS connections of the job's driver and executors, of those who answer in time."""
-        answers = await self._ask_taskmanagers(lambda gateway: gateway.connections(self.job_id))
-        return merge(from_log(self._services.connections, self.job_id), *answers)
-
-    async def _collect_records(self) -> tuple[Evidence, tuple[ExecutorExcess, ...], Evidence]:
-        """What the TaskManagers know of the attempt, of those who answer in time; the last is what we saw ourselves."""
-        asked = self._ask_taskmanagers(lambda gateway: gateway.excesses(self.job_id))
-        evidence, answers = await asyncio.gather(self.collect_connections(), asked)
-        seen = from_log(self._services.connections, self.job_id)
-        return evidence, tuple(each for answer in answers for each in answer), seen
 
     def log(self, what: str) -> Callable[[BaseException], None]:
         """A handler for calls whose failure changes nothing: it logs the failure, and reports errors of our own."""
@@ -198,7 +182,7 @@ class ActionRunner:
     async def _start_driver(self, slot: SlotOffer, taskmanager: TaskExecutorGateway) -> None:
         """Start the driver once its place is durable: the next leader looks for it there, and starts no other one."""
         await self.secrets.check(slot.taskmanager)
-        await self._repeated(lambda: self._services.dispatcher.driver_placed(self.job_id, slot.taskmanager))
+        await self.end.repeated(lambda: self._services.dispatcher.driver_placed(self.job_id, slot.taskmanager))
         await self._driver.start(slot, taskmanager, self.span.traceparent)
 
     def _reconcile(self, action: actions.AdoptDriver | actions.LookForDriver | actions.JobSettled) -> None:
@@ -212,7 +196,7 @@ class ActionRunner:
                 self._hand_off(settled, failed=self.log("saying that it is settled"))
 
     def _adopt(self, slot: SlotOffer, running: RunningDriver | None) -> None:
-        """Go on with a driver that runs there."""
+        """Take over the driver that runs in this slot."""
         _LOG.info("job %s: its driver on %s goes on under this leader", self.job_id, slot.taskmanager)
         if running is not None:
             self.spark_auth_secret = running.spark_auth_secret
@@ -358,24 +342,24 @@ class ActionRunner:
                 )
             case actions.CollectRecords():
                 self._hand_off(
-                    self._collect_records(),
+                    self.end.collect_records(),
                     then=lambda records: self._event(self._machine.conclusion.records_collected, *records),
                     failed=self._records_lost,
                 )
             case actions.AskForRestart():
                 self._hand_off(
-                    self._repeated(lambda: self._services.dispatcher.attempt_failed(self.job_id)),
+                    self.end.repeated(lambda: self._services.dispatcher.attempt_failed(self.job_id)),
                     then=lambda delay: self._event(self._machine.conclusion.restart_decided, delay),
                     failed=self._restart_undecided,
                 )
             case actions.HandOver(record, delay):
                 _LOG.warning("job %s: %s", self.job_id, record.detail.pending_reason)
                 self._end_span(record)
-                self._hand_off(self._hand_over(record, delay))
+                self._hand_off(self.end.hand_over(record, delay))
             case actions.EndJob(record):
                 _LOG.info("job %s is %s", self.job_id, record.detail.state)
                 self._end_span(record)
-                self._hand_off(self._end_job(record))
+                self._hand_off(self.end.end_job(record))
 
     def _take_savepoint(self, action: actions.TakeSavepoint) -> None:
         description = Savepoint(
@@ -405,7 +389,7 @@ class ActionRunner:
         self._hand_off(self._recorder.take_savepoint(action.request.id, description), then=taken, failed=failed)
 
     def _records_lost(self, error: BaseException) -> None:
-        """What the attempt leaves behind could not be gathered; it is over all the same."""
+        """The records of the attempt could not be collected; it ends without them."""
         _LOG.error("job %s: its last records are lost: %s", self.job_id, type(error).__name__, exc_info=error)
         self._event(self._machine.conclusion.records_lost)
 
@@ -416,47 +400,6 @@ class ActionRunner:
             return
         _LOG.error("job %s: it was not decided whether it is restarted: %s", self.job_id, error)
         self._event(self._machine.conclusion.restart_decided, None)
-
-    async def _hand_over(self, record: JobRecord, delay: float) -> None:
-        await self._give_back()
-        await self._repeated(lambda: self._services.dispatcher.job_restarting(record, delay))
-
-    async def _end_job(self, record: JobRecord) -> None:
-        """Slots do not wait until the result is durable, which takes as long as the storage is away."""
-        telling = asyncio.ensure_future(self._repeated(lambda: self._services.dispatcher.job_ended(record)))
-        try:
-            await self._give_back()
-            await telling
-        finally:
-            await end_tasks(telling)
-        await self._shuffle.release()
-        await self._repeated(lambda: self._services.dispatcher.job_released(self.job_id))
-
-    async def _give_back(self) -> None:
-        """Slots go back when the driver's process has ended; one that takes too long is ended with its slot."""
-        if self._driver.running and (seconds := self._machine.driver_ends_within):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._driver.ended()
-        await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
-        try:
-            await self._repeated(lambda: self._services.resource_manager.release_job(self.job_id))
-        except SluiceError as error:
-            _LOG.warning("job %s: its slots could not be given back: %s", self.job_id, error)
-
-    async def _repeated(self, tell: Callable[[], Awaitable[_T]]) -> _T:
-        """What is answered; told again while the one who is told is busy, for as long as this process leads."""
-        while True:
-            try:
-                return await tell()
-            except (MailboxFull, RpcTimeout) as error:
-                _LOG.warning("job %s: telling it again: %s", self.job_id, error)
-            await asyncio.sleep(RETRY_SECONDS)
-            self._services.check_leadership()
-
-    async def _ask_taskmanagers(self, ask: Callable[[TaskExecutorGateway], Coroutine[Any, Any, _T]]) -> list[_T]:
-        """The answers of all TaskManagers of this job that give one in time."""
-        return await in_time(COLLECT_TIMEOUT_SECONDS, *(ask(gateway) for gateway in self.taskmanagers.values()))
 
     def _end_span(self, record: JobRecord) -> None:
         failed = record.detail.failure is not None and record.detail.state in {JobState.FAILED, JobState.RESTARTING}

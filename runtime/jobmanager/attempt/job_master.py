@@ -1,9 +1,9 @@
 """The JobMaster: the endpoint of one attempt of a job.
 
-It translates between the world and the attempt's state machine
-(:class:`~sluice.runtime.jobmanager.attempt.state_machine.AttemptStateMachine`): calls, timers and the ends of processes
-become events, and the actions that these cause are carried out. It decides nothing itself. Its fencing token lives as
-long as the attempt, so that nothing of an earlier attempt reaches a later one (ADR 39).
+It translates between the world and the attempt's state machine (:mod:`sluice.runtime.jobmanager.attempt.decisions`):
+calls, timers and the ends of processes become events, and the actions that these cause are carried out. It decides
+nothing itself. Its fencing token lives as long as the attempt, so that nothing of an earlier attempt reaches a later
+one (ADR 39).
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from sluice.core import TRACING, PeerRefused, SluiceError
 from sluice.pki.issuing import SignedChain
 from sluice.runtime.gateways import DRIVER, TASK_EXECUTOR, DriverGateway, TaskExecutorGateway, jobmaster_endpoint
 from sluice.runtime.jobmanager.attempt.action_runner import ActionRunner
-from sluice.runtime.jobmanager.attempt.job_tokens import JobTokens
+from sluice.runtime.jobmanager.attempt.decisions import AttemptStateMachine
 from sluice.runtime.jobmanager.attempt.listeners import JobListeners
-from sluice.runtime.jobmanager.attempt.services import JobServices
+from sluice.runtime.jobmanager.attempt.services import JobServices, JobTokens
 from sluice.runtime.jobmanager.attempt.settings import Resumption
 from sluice.runtime.jobmanager.attempt.shuffle_relay import ShuffleRelay
-from sluice.runtime.jobmanager.attempt.state_machine import AttemptStateMachine
 from sluice.runtime.jobmanager.errors import TokenRefused, UiNotFound
 from sluice.runtime.jobmanager.gateways import Box, ConnectAddress, JobMasterInternalGateway
 from sluice.runtime.jobmanager.secrets import SecretError
@@ -364,7 +363,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     async def connections(self) -> Evidence:
         """Mutual TLS connections of the job's driver and executors."""
-        return self.deferred(self._runner.collect_connections())
+        return self.deferred(self._runner.end.collect_connections())
 
     async def connect_address(self) -> ConnectAddress:
         """The address of this session's Spark Connect server; port 0: it does not listen yet."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from sluice.core import ANY_PORT
-from sluice.runtime.jobmanager.attempt.executor_pool import Executor, ExecutorState
+from sluice.runtime.jobmanager.attempt.decisions import Executor, ExecutorState
 from sluice.runtime.messages import MAX_LISTENER_HOSTS, SlotOffer
 
 

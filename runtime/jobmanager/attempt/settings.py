@@ -1,4 +1,4 @@
-"""What attempts go by: times, limits, and what is known of one that has begun under an earlier leader."""
+"""Settings of attempts: times, limits, and what is known of an attempt that began under an earlier leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shuffles of one job: what its driver calls them, and what they are called on the data plane.
+"""The shuffles of one job: maps the driver's ids to those on the data plane.
 
 Spark counts shuffles and map attempts from 0 in every SparkContext, and so does every driver attempt. On the data
 plane a shuffle therefore has a number that no other of the job ever has: what a forgotten executor of an earlier

@@ -24,14 +24,10 @@ from sluice.runtime.jobmanager import (
 from sluice.runtime.jobmanager.dispatcher import submit_with_blobs
 from sluice.runtime.messages import Archive, JobKind, JobState, JobSubmission
 from sluice.runtime.node import MAX_CHUNK_BYTES, LogUnreadable
-from sluice.runtime.rest.admission import admission_of, new_salt
-from sluice.runtime.rest.artifacts import ArtifactRefused
-from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import JOB_ERRORS, visible_jobs
-from sluice.runtime.rest.problems import BadRequest, NotYours
-from sluice.runtime.rest.route import Call, NoQuery, Query, Route
-from sluice.runtime.rest.spark_sizes import mebibytes
+from sluice.runtime.rest.protocol import ArtifactRefused, BadRequest, Call, NoQuery, NotYours, Query, Route, may_act_on
+from sluice.runtime.rest.submissions import admission_of, mebibytes, new_salt
 from sluice.runtime.spark import ForbiddenSparkConf
 from sluice.runtime.spark.jvm import directory_name
 

@@ -6,10 +6,8 @@ import hashlib
 
 from sluice.runtime.jobmanager import JobBlob
 from sluice.runtime.messages import Message
-from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.paging import PageQuery, Position, paginate
-from sluice.runtime.rest.route import Call, Route
+from sluice.runtime.rest.protocol import Call, PageQuery, Position, Route, may_act_on, paginate
 
 
 class BlobList(Message, frozen=True):

@@ -8,9 +8,9 @@ from sluice.runtime.jobmanager import ConnectSessionRuns, SubmissionRejected, To
 from sluice.runtime.jobmanager.dispatcher import SESSION_NAME, ConnectSession
 from sluice.runtime.jobmanager.secrets import InvalidSecret, SecretRefused, Subject, check_secret_references
 from sluice.runtime.messages import SecretReference
-from sluice.runtime.rest.admission import admission_of
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.route import Call, NoQuery, Reply, Route
+from sluice.runtime.rest.protocol import Call, NoQuery, Reply, Route
+from sluice.runtime.rest.submissions import admission_of
 
 
 class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,14 +12,21 @@ from sluice.runtime.jobmanager import JobDetail, JobNotFound, LogNotFound
 from sluice.runtime.jobmanager.dispatcher import Watch
 from sluice.runtime.messages import Message
 from sluice.runtime.node import LogUnreadable
-from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible, visible_jobs
-from sluice.runtime.rest.problems import BadRequest, TooManyStreams
+from sluice.runtime.rest.protocol import (
+    EVENT_STREAM,
+    BadRequest,
+    Call,
+    EventStream,
+    NoQuery,
+    Query,
+    Route,
+    TooManyStreams,
+    may_act_on,
+)
 from sluice.runtime.rest.resources.logs import MAX_OFFSET, LogPiece
 from sluice.runtime.rest.resources.overview import overview_of
-from sluice.runtime.rest.route import EVENT_STREAM, Call, NoQuery, Query, Route
-from sluice.runtime.rest.streams import EventStream
 
 LOOK_SECONDS = 0.5
 """How often a log is looked at for more, and the cluster for what nobody tells of."""

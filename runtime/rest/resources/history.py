@@ -6,11 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.paging import cursor_at, position_of
+from sluice.runtime.rest.protocol import Call, Query, Route, cursor_at, may_act_on, position_of
 from sluice.runtime.rest.resources.jobs import JobList
-from sluice.runtime.rest.route import Call, Query, Route
 
 MAX_HISTORY_PAGE = 100
 """Jobs in one answer: each is read from the HA storage."""

@@ -25,15 +25,24 @@ from sluice.runtime.jobmanager import (
 from sluice.runtime.jobmanager.dispatcher import FeedClosed, submit_with_blobs
 from sluice.runtime.jobmanager.secrets import InvalidSecret, SecretRefused, Subject
 from sluice.runtime.messages import JobSubmission, Message
-from sluice.runtime.rest.admission import admission_of, new_salt
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import JOB_ERRORS, require_owner, require_visible, visible_jobs
-from sluice.runtime.rest.paging import PageQuery, paginate
-from sluice.runtime.rest.problems import BadRequest, NotYours
+from sluice.runtime.rest.protocol import (
+    BadRequest,
+    Call,
+    Form,
+    NoQuery,
+    Nothing,
+    NotYours,
+    PageQuery,
+    Query,
+    Reply,
+    Route,
+    paginate,
+)
 from sluice.runtime.rest.resources.events import version_of
 from sluice.runtime.rest.resources.overview import Connections
-from sluice.runtime.rest.route import Call, Form, NoQuery, Nothing, Query, Reply, Route
-from sluice.runtime.rest.submission import SubmitRequest, receive_submission
+from sluice.runtime.rest.submissions import SubmitRequest, admission_of, new_salt, receive_submission
 from sluice.runtime.spark import ForbiddenSparkConf, PackageRefused
 
 MAX_WAIT_SECONDS = 25

@@ -10,7 +10,7 @@ import msgspec
 
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.route import Call, NoQuery, Route
+from sluice.runtime.rest.protocol import Call, NoQuery, Route
 
 HIDDEN = "(hidden)"
 

@@ -11,7 +11,7 @@ from sluice.runtime.messages import LogChunk, Message
 from sluice.runtime.node import MAX_CHUNK_BYTES, LogUnreadable
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible
-from sluice.runtime.rest.route import Call, Query, Route
+from sluice.runtime.rest.protocol import Call, Query, Route
 
 DEFAULT_LOG_BYTES = 64 << 10
 MAX_OFFSET = 1 << 60

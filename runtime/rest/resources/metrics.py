@@ -11,8 +11,8 @@ from aiohttp import web
 from sluice.core import CONTENT_TYPE, PROCESS, Sample, SluiceError, exposition, families, merge
 from sluice.runtime.jobmanager import QueueView
 from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.protocol import PLAIN_TEXT, Call, NoQuery, Route
 from sluice.runtime.rest.resources.overview import overview_of
-from sluice.runtime.rest.route import PLAIN_TEXT, Call, NoQuery, Route
 from sluice.runtime.shuffle.control_plane import shuffle_metrics
 
 SHUFFLE_SECONDS = 3.0

@@ -12,7 +12,7 @@ from sluice.runtime.messages import ConnectionEvidence, Evidence, JobState, Mess
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import visible_job_ids
 from sluice.runtime.rest.job_visibility import visible_connections
-from sluice.runtime.rest.route import Call, NoQuery, Route
+from sluice.runtime.rest.protocol import Call, NoQuery, Route
 
 MAX_EGRESS_SHOWN = 1000
 """Connections to the outside in one answer: the latest ones."""

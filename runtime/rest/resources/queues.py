@@ -8,11 +8,10 @@ import msgspec
 
 from sluice.runtime.jobmanager import QueueNotFound, QueueView
 from sluice.runtime.messages import Message
-from sluice.runtime.rest.assertion import asserted
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import visible_job_ids
 from sluice.runtime.rest.job_visibility import visible_queues
-from sluice.runtime.rest.route import Call, NoQuery, Route
+from sluice.runtime.rest.protocol import Call, NoQuery, Route, asserted
 
 MAX_JOBS_SHOWN = 500
 """Jobs of one queue in an answer, waiting ones first; the numbers are of all."""

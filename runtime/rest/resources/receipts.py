@@ -7,8 +7,7 @@ from sluice.runtime.messages import Message
 from sluice.runtime.receipts import ReceiptNotRecorded, ReceiptUnavailable
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible
-from sluice.runtime.rest.problems import NotYours
-from sluice.runtime.rest.route import Call, NoQuery, Route
+from sluice.runtime.rest.protocol import Call, NoQuery, NotYours, Route
 
 
 class ReceiptOrder(Message, frozen=True):

@@ -7,7 +7,7 @@ from sluice.runtime.jobmanager import ExceptionEntry
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible
-from sluice.runtime.rest.route import Call, NoQuery, Route
+from sluice.runtime.rest.protocol import Call, NoQuery, Route
 
 
 class ExceptionList(Message, frozen=True):

@@ -5,11 +5,9 @@ from __future__ import annotations
 from sluice.runtime.checkpoint import NotStreaming, Savepoint, SavepointFailed, SavepointNotFound
 from sluice.runtime.jobmanager import SavepointRequest
 from sluice.runtime.messages import Message
-from sluice.runtime.rest.assertion import may_act_on
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import JOB_ERRORS, require_owner, require_visible
-from sluice.runtime.rest.problems import NotYours
-from sluice.runtime.rest.route import Call, NoQuery, Nothing, Route
+from sluice.runtime.rest.protocol import Call, NoQuery, Nothing, NotYours, Route, may_act_on
 
 
 class SavepointOrder(Message, frozen=True):

@@ -21,8 +21,7 @@ from sluice.runtime.jobmanager.secrets import (
 )
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.problems import BadRequest
-from sluice.runtime.rest.route import BINARY, Call, NoQuery, Nothing, Query, Route
+from sluice.runtime.rest.protocol import BINARY, BadRequest, Call, NoQuery, Nothing, Query, Route
 
 _Grantee = Annotated[str, msgspec.Meta(max_length=256)]
 

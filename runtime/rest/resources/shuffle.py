@@ -9,7 +9,7 @@ import msgspec
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible, visible_jobs
-from sluice.runtime.rest.route import Call, NoQuery, Nothing, Reply, Route
+from sluice.runtime.rest.protocol import Call, NoQuery, Nothing, Reply, Route
 from sluice.runtime.shuffle.control_plane import (
     NoShuffleService,
     ShuffleJobView,

@@ -8,8 +8,7 @@ from sluice.runtime.jobmanager import JobDetail
 from sluice.runtime.messages import JobProgress, Message, StageReport, StageState, StageTable
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible
-from sluice.runtime.rest.paging import PageQuery, paginate
-from sluice.runtime.rest.route import Call, NoQuery, Route
+from sluice.runtime.rest.protocol import Call, NoQuery, PageQuery, Route, paginate
 
 
 class StageList(Message, frozen=True):

@@ -14,9 +14,8 @@ from sluice.runtime.node import MAX_CHUNK_BYTES
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import visible_job_ids
 from sluice.runtime.rest.job_visibility import visible_taskmanagers
-from sluice.runtime.rest.paging import PageQuery, paginate
+from sluice.runtime.rest.protocol import PLAIN_TEXT, Call, NoQuery, Nothing, PageQuery, Query, Route, paginate
 from sluice.runtime.rest.resources.logs import DEFAULT_LOG_BYTES, MAX_OFFSET
-from sluice.runtime.rest.route import PLAIN_TEXT, Call, NoQuery, Nothing, Query, Route
 
 
 class TaskManagerList(Message, frozen=True):

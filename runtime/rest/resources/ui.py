@@ -13,7 +13,7 @@ from sluice.runtime.jobmanager import SparkUiView, UiNotFound, UiNotReady
 from sluice.runtime.messages import UiPage, UiRequest
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.job_access import JOB_ERRORS, require_visible
-from sluice.runtime.rest.route import Call, NoQuery, Query, Route
+from sluice.runtime.rest.protocol import Call, NoQuery, Query, Route
 from sluice.runtime.rest.spark_ui import (
     API,
     HTML,

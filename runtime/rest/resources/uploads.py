@@ -20,9 +20,8 @@ from sluice.runtime.blob import (
 from sluice.runtime.jobmanager import QuotaExceeded
 from sluice.runtime.messages import Message
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.problems import BadRequest
-from sluice.runtime.rest.route import BINARY, Call, NoQuery, Nothing, Query, Route
-from sluice.runtime.rest.submission import CHUNK_BYTES, STALL_SECONDS
+from sluice.runtime.rest.protocol import BINARY, BadRequest, Call, NoQuery, Nothing, Query, Route
+from sluice.runtime.rest.submissions import CHUNK_BYTES, STALL_SECONDS
 
 OPERATION = "jobs.submit"
 """Who may submit may upload."""

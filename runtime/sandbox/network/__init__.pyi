@@ -1,4 +1,4 @@
-from .connecting import DECISION_SECONDS as DECISION_SECONDS
+from .broker import DECISION_SECONDS as DECISION_SECONDS
 from .events import (
     Address as Address,
     Answer as Answer,

@@ -1,4 +1,4 @@
-"""What the network of a box asks, and what it tells."""
+"""The questions that the network of a box asks, and the events that it reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Connect:
     box: str
     """Which box, in the words of who made it: ``driver``, ``python``, ``executor``."""
     process: str
-    """The program's own name for itself, at most 15 characters; whatever it likes."""
+    """The name that the program gives itself, at most 15 characters; not to be trusted."""
     pid: int
     address: Address
     """IPv4 addresses in IPv6 are IPv4 here; the unspecified address is the loopback one."""
@@ -39,11 +39,11 @@ class HostAddress:
     address: Address
     port: int
     preamble: bytes = b""
-    """What is sent before the program gets the connection, at most :data:`MAX_PREAMBLE_BYTES`."""
+    """Bytes sent before the program gets the connection, at most :data:`MAX_PREAMBLE_BYTES`."""
     recorded: bool = True
-    """Whether :class:`Rows` hears of it."""
+    """Whether :class:`Rows` is told of the connection."""
     note: object = None
-    """Whatever who decides wants to know again later."""
+    """A note of :class:`Rules` for its own later use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +84,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Something tried to leave the box and did not; ``count`` times since the last row of it."""
+    """An attempt to leave the box that was refused, ``count`` times since the last row of it."""
 
     box: str
-    """Empty: some box of this network."""
+    """The box; empty: any box of this network."""
     protocol: str
     """``tcp``, ``udp``, ``icmp``, ``dns``, ``ip-<number>``, ``unix``, ``listen``; of calls that are always refused:
     ``raw``, ``packet``, ``netlink``, ``vsock`` and other families, ``fast-open``, ``io_uring``, ``call``.
@@ -102,18 +102,18 @@ class Refusal:
 
 @dataclass(slots=True)
 class Gate:
-    """Closed: no program in the network connects or listens, whoever it wants to reach."""
+    """While it is closed, no program in the network may connect or listen."""
 
     open: bool = True
     refused: int = 0
-    """Calls that failed because it was closed."""
+    """The number of calls that failed because it was closed."""
 
 
 class Rules(Protocol):
-    """Who decides. Called in the broker's thread."""
+    """Decides about connections and names; called in the broker's thread."""
 
     async def decide(self, connect: Connect) -> Decision:
-        """What becomes of ``connect``; waits at most :data:`sluice.runtime.sandbox.network.DECISION_SECONDS`."""
+        """Decide about ``connect``, within :data:`sluice.runtime.sandbox.network.DECISION_SECONDS`."""
 
     async def resolve(self, name: str) -> Answer:
         """What the box's resolver answers for ``name`` (lower case, no dot at the end)."""
@@ -125,19 +125,19 @@ class Rules(Protocol):
 
 
 class Rows(Protocol):
-    """Who hears what has happened. Called in the broker's thread; must not wait, and must bound what it keeps."""
+    """Takes reports of what has happened, in the broker's thread. Must not wait, and must bound what it keeps."""
 
     def opened(self, connection: Connection) -> None:
         """A program has got a connection."""
 
     def moved(self, connection: Connection, traffic: Traffic) -> None:
-        """So much has gone over it until now."""
+        """The connection has carried so much until now."""
 
     def closed(self, connection: Connection, traffic: Traffic, seconds: float, reason: str) -> None:
-        """It has ended; ``reason`` is empty if its ends ended it."""
+        """The connection has ended; ``reason`` is empty if one of its ends closed it."""
 
     def refused(self, refusal: Refusal) -> None:
-        """Something did not get out."""
+        """An attempt to leave the box was refused."""
 
     def stuck(self, connection: Connection) -> None:
-        """It could not be ended, because the job hides its descriptor: end the job's boxes."""
+        """The connection cannot be ended, because the job hides its descriptor: end the job's boxes."""

@@ -41,7 +41,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Make it, hand it over, end."""
+    """Make the namespace, and hand it over."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     try:
         fds = _make(sys.argv[2] == "user")

@@ -1,4 +1,4 @@
-"""Making a network namespace, and holding it."""
+"""Makes and holds a network namespace."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.runtime.sandbox.errors import SandboxUnavailable
-from sluice.runtime.sandbox.network.calls import namespace_of
 from sluice.runtime.sandbox.network.remedies import network_remedy
+from sluice.runtime.sandbox.network.sockets import namespace_of
 
 MAKER = Path(__file__).with_name("maker.py")
 MAKE_SECONDS = 30.0
@@ -23,15 +23,15 @@ class Namespace:
     """A network namespace. It exists as long as a process is in it, or somebody has these descriptors."""
 
     descriptors: tuple[int, ...]
-    """Of the namespaces that a process enters, in this order."""
+    """Descriptors of the namespaces that a process enters, in this order."""
     inode: int
     cookie: int
     questions: socket.socket
-    """The resolver's, for UDP."""
+    """The resolver's socket for UDP."""
     streams: socket.socket
-    """The resolver's, for TCP."""
+    """The resolver's socket for TCP."""
     packets: socket.socket
-    """Sees every packet."""
+    """The packet monitor's socket, which sees every packet."""
 
     @classmethod
     def make(cls, *, own_user: bool) -> Namespace:
@@ -74,7 +74,7 @@ class Namespace:
         return cls((*user, network), os.fstat(network).st_ino, cookie, *opened)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close all descriptors."""
         for each in (self.questions, self.streams, self.packets):
             each.close()
         for fd in self.descriptors:

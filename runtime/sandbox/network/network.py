@@ -8,18 +8,14 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sluice.runtime.sandbox.network.broker import BoxCalls, Broker, broker
-from sluice.runtime.sandbox.network.connecting import CallHandler, NetworkContext
+from sluice.runtime.sandbox.network.broker import BoxCalls, Broker, CallHandler, NetworkContext, Tracker
+from sluice.runtime.sandbox.network.broker.broker import broker
 from sluice.runtime.sandbox.network.events import Connection, Gate, Rows, Rules
-from sluice.runtime.sandbox.network.files import network_files
-from sluice.runtime.sandbox.network.last_counters import LastCounters
-from sluice.runtime.sandbox.network.names import Names
+from sluice.runtime.sandbox.network.names import Names, Resolver, network_files
 from sluice.runtime.sandbox.network.namespace import Namespace
 from sluice.runtime.sandbox.network.packet_monitor import PacketMonitor
 from sluice.runtime.sandbox.network.refusals import Refusals
-from sluice.runtime.sandbox.network.resolver import Resolver
-from sluice.runtime.sandbox.network.sock_diag import SocketTable
-from sluice.runtime.sandbox.network.tracker import Tracker
+from sluice.runtime.sandbox.network.sockets import LastCounters, SocketTable
 from sluice.runtime.sandbox.seccomp import network_filter
 
 
@@ -97,11 +93,11 @@ class Network:
         return Attachment(self, box)
 
     def end(self, wanted: Callable[[Connection], bool], reason: str) -> int:
-        """End open connections at once; how many they were. ``reason`` is in their rows."""
+        """End open connections at once, with ``reason`` in their rows; return their number."""
         return self._broker.run(self._tracker.end(wanted, reason))
 
     def close(self) -> None:
-        """Give up the network. Its boxes should have ended; what is left in them cannot connect any more."""
+        """Close the network. Its boxes should have ended; programs left in them cannot connect any more."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""Seeing what programs in a box send to addresses outside, other than over TCP connections.
+"""Reports what programs in a box send to addresses outside, other than over TCP connections.
 
 Nothing of it leaves: every address is the namespace's own. The kernel shows each packet on its loopback device to the
 packet monitor, which tells what it was; a filter in the kernel leaves out TCP and what stays within.
@@ -19,7 +19,7 @@ from sluice.runtime.sandbox.network.refusals import Refusals
 
 MAX_PACKETS_AT_ONCE = 64
 PAUSE_SECONDS = 0.05
-"""After so many, so that a job that floods it costs little."""
+"""Packets read in a row; then others get their turn, so that a job that floods it costs little."""
 BUFFER_BYTES = 1 << 20
 """What the kernel keeps for it; when a job sends faster, packets are not told of, and still go nowhere."""
 PACKETS_OF_ALL_PROTOCOLS = 3
@@ -58,7 +58,7 @@ FILTER = (
 
 
 class PacketMonitor:
-    """Of one network; used in the broker's thread."""
+    """The packet monitor of one network; used in the broker's thread."""
 
     def __init__(self, packets: socket.socket, names: Names, refusals: Refusals) -> None:
         self._packets = packets
@@ -67,7 +67,7 @@ class PacketMonitor:
         self._pausing: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Tell from now on."""
+        """Begin to report packets."""
         program = b"".join(struct.pack("=HBBI", *each) for each in FILTER)
         code = ctypes.create_string_buffer(program, len(program))
         descriptor = struct.pack("@HxxxxxxP", len(FILTER), ctypes.addressof(code))
@@ -77,7 +77,7 @@ class PacketMonitor:
         self._resume()
 
     def close(self) -> None:
-        """Tell no more, after what has been seen already."""
+        """Report the packets seen so far, then stop."""
         self._read()
         if self._pausing is not None:
             self._pausing.cancel()

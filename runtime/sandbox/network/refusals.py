@@ -1,4 +1,4 @@
-"""Rows of what was refused: the first of a kind at once, then how often it was, ever less often.
+"""Rows of refusals: the first of a kind at once, later ones counted in rows that come ever less often.
 
 A job that tries one thing for hours makes a row a minute, and one that always tries something new a few a second.
 """
@@ -14,11 +14,11 @@ from sluice.runtime.sandbox.network.events import Refusal, Rows
 
 LOOK_SECONDS = 0.25
 FIRST_PAUSE_SECONDS = 1.0
-"""After the first row of a kind: what is equal then is one row with a count."""
+"""Pause after the first row of a kind; refusals of this kind in it become one row with a count."""
 LONGEST_PAUSE_SECONDS = 60.0
-"""The pause doubles up to this while more comes; without more, the next one is a first again."""
+"""The pause doubles up to this while more refusals come; after a pause without any, the next one is a first again."""
 MAX_KINDS = 256
-"""Different rows at once; what is beyond is one row of each protocol."""
+"""Kinds that get rows of their own at once; all others share one row for each protocol."""
 NEW_KINDS_A_SECOND = 4.0
 """So many more different rows, when those are used up."""
 MAX_PROTOCOLS = 32
@@ -34,7 +34,7 @@ class _Kind:
 
 
 class Refusals:
-    """Of one network; used in the broker's thread."""
+    """The refusals of one network; used in the broker's thread."""
 
     def __init__(self, rows: Rows, *, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock``: seconds that never go back."""
@@ -47,7 +47,7 @@ class Refusals:
         self._looking: asyncio.TimerHandle | None = None
 
     def add(self, refusal: Refusal) -> None:
-        """Tell of it, or count it."""
+        """Write a row of the refusal, or count it."""
         key = replace(refusal, count=1)
         known = self._kinds.get(key)
         if known is None and not self._may_be_told():
@@ -62,7 +62,7 @@ class Refusals:
         self._look_later()
 
     def look(self) -> None:
-        """Tell of the counts whose pause is over."""
+        """Write rows of the counts whose pause is over."""
         now = self._clock()
         for key, kind in list(self._kinds.items()):
             if now < kind.until:
@@ -76,7 +76,7 @@ class Refusals:
             kind.until, kind.count = now + kind.pause, 0
 
     def flush(self) -> None:
-        """Tell of all, and of nothing more."""
+        """Write rows of all counts; later refusals are ignored."""
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None

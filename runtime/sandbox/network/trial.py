@@ -1,4 +1,4 @@
-"""Finding out whether this machine can give boxes networks of their own, by doing it."""
+"""Tries whether this machine can give boxes networks of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pathlib import Path
 from sluice.runtime.sandbox.attachment import NetworkAttachment
 from sluice.runtime.sandbox.box import Box, Launch
 from sluice.runtime.sandbox.errors import SandboxUnavailable
-from sluice.runtime.sandbox.network import kernel
 from sluice.runtime.sandbox.network.events import (
     Address,
     Answer,
@@ -28,6 +27,7 @@ from sluice.runtime.sandbox.network.events import (
 )
 from sluice.runtime.sandbox.network.network import Network
 from sluice.runtime.sandbox.network.remedies import network_remedy
+from sluice.runtime.sandbox.network.sockets import kernel
 
 TRIAL_SECONDS = 30.0
 MAX_COMPLAINT_CHARACTERS = 400

@@ -14,8 +14,8 @@ import pytest
 from sluice.core.home import Home
 from sluice.gateway.config import GatewayConfig
 from sluice.pki.spiffe_id import Role, SpiffeId
+from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
 from tests.integration.gateway.conftest import TRUST_DOMAIN, BackgroundLoop, EdgeAuthority, Gateway
-from tests.integration.gateway.test_passes_at_the_door import pass_of
 from tests.outside import OutsideAuthority
 
 ORIGIN = "https://dashboard.example.org"

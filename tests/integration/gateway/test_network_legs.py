@@ -29,12 +29,12 @@ from sluice.pki.channels import MAY_CONNECT, Channel, server_policy
 from sluice.pki.jwt.token_query import TokenQuery
 from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.rest.assertion_keys import JWKS_PATH, fetch_forever
-from sluice.runtime.rest.audit_events import record_at
-from sluice.runtime.rest.auth_service import AuthService
-from sluice.runtime.rest.job_tokens import ask_at
-from sluice.runtime.rest.receipt_proof import prove_at
-from sluice.runtime.rest.stream_validity import check_at
+from sluice.runtime.rest.auth_service.assertion_keys import JWKS_PATH, fetch_forever
+from sluice.runtime.rest.auth_service.audit_events import record_at
+from sluice.runtime.rest.auth_service.client import AuthService
+from sluice.runtime.rest.auth_service.job_tokens import ask_at
+from sluice.runtime.rest.auth_service.receipt_proof import prove_at
+from sluice.runtime.rest.auth_service.stream_validity import check_at
 from tests.integration.gateway.conftest import (
     DEADLINE_SECONDS,
     TRUST_DOMAIN,

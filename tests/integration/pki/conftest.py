@@ -66,7 +66,7 @@ async def start_server(pki: TestPki) -> AsyncIterator[StartServer]:
     async def start(
         *, channel: Channel = Channel.RPC, job_id: str = "", alpn: tuple[str, ...] = (), handshake_timeout: float = 10.0
     ) -> Server:
-        protocol = type("EchoOfThisTest", (Echo,), {})
+        protocol = type("EchoOfThisTest", (Echo,), {"admitted": 0, "connections": ()})  # Echo itself may have counted
         identity = pki.process(Role.JOBMANAGER)
         connections = ConnectionLog()
         listener = MutualTlsListener(

@@ -60,7 +60,7 @@ from sluice.pki.x509.keys import key_to_pem
 from sluice.pki.x509.profiles import AuthorityKind
 from sluice.pki.x509.verification import was_issued_by
 from tests.hostile import HOSTILE_SERVERS, TRUST_DOMAIN, Hostile, TestPki, assert_refused
-from tests.integration.pki.test_ca_server import call, off_loop
+from tests.integration.pki.ca.test_ca_server import call, off_loop
 from tests.outside import OutsideAuthority
 from tests.waiting import until
 

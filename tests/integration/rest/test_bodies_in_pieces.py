@@ -31,9 +31,9 @@ from sluice.pki.assertions.tokens import Assertion
 from sluice.pki.channels import Channel, client_policy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.listener import MutualTlsListener
-from sluice.runtime.rest.assertion_keys import fetch
-from sluice.runtime.rest.auth_service import AuthService
-from sluice.runtime.rest.stream_validity import check_at
+from sluice.runtime.rest.auth_service.assertion_keys import fetch
+from sluice.runtime.rest.auth_service.client import AuthService
+from sluice.runtime.rest.auth_service.stream_validity import check_at
 from tests.hostile import TestPki
 
 PIECE_BYTES = 7

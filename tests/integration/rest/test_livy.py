@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from sluice.runtime.blob.store import BlobStore
-from sluice.runtime.rest.artifacts import ArtifactRefused, ArtifactStores
+from sluice.runtime.rest.protocol.problems import ArtifactRefused
+from sluice.runtime.rest.submissions.artifacts import ArtifactStores
 from tests.integration.runtime.conftest import Cluster, eventually
 
 

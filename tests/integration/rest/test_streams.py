@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from sluice.runtime.rest import streams
+from sluice.runtime.rest.protocol import streams
 from tests.assertions import AssertingGateway
 from tests.integration.rest.events import listening
 from tests.integration.runtime.conftest import Cluster, eventually

@@ -19,8 +19,8 @@ from sluice.runtime.gateways import (
     ResourceManagerGateway,
     jobmaster_endpoint,
 )
-from sluice.runtime.jobmanager.attempt import executor_control
-from sluice.runtime.jobmanager.attempt.executor_control import ExecutorControl
+from sluice.runtime.jobmanager.attempt.decisions import executor_control
+from sluice.runtime.jobmanager.attempt.decisions.executor_control import ExecutorControl
 from sluice.runtime.jobmanager.errors import ExecutorUnknown, NotRegistered
 from sluice.runtime.messages import (
     CsrToSign,

@@ -21,7 +21,7 @@ from sluice.pki.channels import Channel, PeerPolicy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.tls.listener import MutualTlsListener
-from sluice.runtime.rest import assertion, route
+from sluice.runtime.rest.protocol import assertion, route
 from sluice.runtime.rest_server import server
 from tests.system.audit import edges, listeners
 

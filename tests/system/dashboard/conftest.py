@@ -23,9 +23,9 @@ from sluice.gateway.service import route_file
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
 from sluice.pki.assertions.open_streams import CheckHolders, OpenStreams
 from sluice.pki.spiffe_id import Role
+from sluice.runtime.rest.auth_service.stream_validity import check_nothing
+from sluice.runtime.rest.protocol.streams import Streams
 from sluice.runtime.rest.serving import handler_of
-from sluice.runtime.rest.stream_validity import check_nothing
-from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest_server.routes import published_routes
 from sluice.runtime.rest_server.server import RestServer, make_application
 from tests.free_ports import free_port

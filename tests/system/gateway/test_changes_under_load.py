@@ -13,8 +13,8 @@ from sluice.core.files import write_secret
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.credentials.signing_keys import PassKeys
 from sluice.pki.assertions.principal import Jti, TokenId
+from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
 from tests.integration.gateway.conftest import Gateway
-from tests.integration.gateway.test_passes_at_the_door import pass_of
 
 REQUESTS = 10_000
 """At least as many must be answered while everything changes."""

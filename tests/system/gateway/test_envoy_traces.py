@@ -17,8 +17,8 @@ from sluice.core.home import Home
 from sluice.core.tracing import TRACING, TracingConfig
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.principal import AccessRole
+from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, Gateway, foreign_authority, short_home
-from tests.integration.gateway.test_passes_at_the_door import pass_of
 from tests.otlp import Collector, serving, stopped
 
 __all__ = ["foreign_authority", "short_home"]

@@ -22,8 +22,8 @@ from sluice.gateway.principal import AccessRole
 from sluice.pki.assertions.principal import Jti
 from sluice.pki.authorities import to_pem
 from tests.free_ports import free_port
+from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
 from tests.integration.gateway.conftest import DEADLINE_SECONDS, BackgroundLoop, EdgeAuthority, Gateway
-from tests.integration.gateway.test_passes_at_the_door import pass_of
 from tests.public_authority import DAY, PublicAuthority
 from tests.system.gateway.http3_client import Http3, http3
 

@@ -21,8 +21,8 @@ from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.envoy_config.limits import BURST_SECONDS
 from sluice.gateway.principal import AccessRole
 from tests.free_ports import free_port
+from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, eventually
-from tests.integration.gateway.test_passes_at_the_door import pass_of
 from tests.system.gateway.replicated import Load, ReplicatedGateway
 
 KILLS = 20

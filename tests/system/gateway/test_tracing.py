@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from sluice.gateway.principal import AccessRole
+from tests.integration.gateway.authorization.test_passes_at_the_door import pass_of
 from tests.integration.gateway.conftest import Gateway
-from tests.integration.gateway.test_passes_at_the_door import pass_of
 from tests.otlp import collecting, stopped
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -14,7 +14,7 @@ import pytest
 from sluice.runtime.messages import UiPage, UiRequest
 from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
 from sluice.runtime.spark.jvm.command import SparkRuntime, find_spark_runtime
-from sluice.runtime.taskmanager.ended_ui import EndedUi, UiPlaces
+from sluice.runtime.taskmanager.ended_uis.ended_ui import EndedUi, UiPlaces
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

@@ -12,8 +12,7 @@ from sluice.gateway.audit_log.chain import AuditRecord
 from sluice.gateway.audit_log.log import audit_file
 from sluice.gateway.audit_log.verification import read_records
 from sluice.gateway.principal import AccessRole
-from tests.integration.gateway.conftest import DEADLINE_SECONDS, Gateway, eventually
-from tests.integration.gateway.test_door import (
+from tests.integration.gateway.authorization.test_door import (
     test_expired_token_is_401_and_says_so,
     test_good_token_reaches_rest_as_its_principal,
     test_missing_permission_is_403,
@@ -27,7 +26,8 @@ from tests.integration.gateway.test_door import (
     test_the_secret_does_not_reach_rest,
     test_token_in_the_query_is_no_credential,
 )
-from tests.integration.gateway.test_hostile_requests import (
+from tests.integration.gateway.conftest import DEADLINE_SECONDS, Gateway, eventually
+from tests.integration.gateway.hostile.test_hostile_requests import (
     test_body_of_undeclared_length_is_refused,
     test_body_that_declares_too_much_is_refused_before_it_is_sent,
     test_client_address_cannot_be_spoofed,

@@ -15,7 +15,7 @@ import org.apache.spark.util.kvstore.InMemoryStore
 
 /** Spark's UI of a job that has ended, made of its event log by Spark's own history code: `HistoryUi LOG`.
   *
-  * A program of its own, in a box without a network (`runtime/taskmanager/ended_ui.py`): the log is what a job's code wanted
+  * A program of its own, in a box without a network (`runtime/taskmanager/ended_uis/ended_ui.py`): the log is what a job's code wanted
   * it to be. It answers over the unix socket of [[SluiceUi]], which is there as soon as the log has been read. It ends with
   * its standard input.
   */

@@ -27,7 +27,7 @@ from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.x509.profiles import AuthorityKind
 from sluice.runtime.messages import CsrToSign, ExecutorLaunch
 from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
-from sluice.runtime.taskmanager.executor import ExecutorProcess
+from sluice.runtime.taskmanager.processes.executor import ExecutorProcess
 
 INTERNAL, EDGE, ROOT = AuthorityKind.INTERNAL, AuthorityKind.EDGE, AuthorityKind.ROOT
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)

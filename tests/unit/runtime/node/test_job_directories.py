@@ -19,9 +19,9 @@ from sluice.runtime.node.log_files import (
     shorten_log,
 )
 from sluice.runtime.sandbox import IsolationConfig, IsolationLevel, Sandbox
-from sluice.runtime.taskmanager.driver import LOG_FILES, clean_driver_directory
-from sluice.runtime.taskmanager.executor import ExecutorProcess, clean_executor_directory
-from sluice.runtime.taskmanager.waiting_executor import STREAMS
+from sluice.runtime.taskmanager.processes.driver import LOG_FILES, clean_driver_directory
+from sluice.runtime.taskmanager.processes.executor import ExecutorProcess, clean_executor_directory
+from sluice.runtime.taskmanager.waiting.executor import STREAMS
 
 TEXT = "PRIVATE KEY of the JobManager"
 

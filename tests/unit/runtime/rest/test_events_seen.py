@@ -13,13 +13,13 @@ from sluice.pki.assertions.principal import Credential, Principal
 from sluice.pki.assertions.tokens import Assertion
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
 from sluice.runtime.jobmanager.errors import JobNotFound
-from sluice.runtime.rest.assertion import ASSERTED
 from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.protocol.assertion import ASSERTED
+from sluice.runtime.rest.protocol.route import Call, NoQuery
+from sluice.runtime.rest.protocol.streams import EventStream, Produce
 from sluice.runtime.rest.resources import events
 from sluice.runtime.rest.resources.events import EventsQuery, stream_cluster
 from sluice.runtime.rest.resources.savepoints import list_savepoints
-from sluice.runtime.rest.route import Call, NoQuery
-from sluice.runtime.rest.streams import EventStream, Produce
 
 ADAS, EVES, LATE = "a" * 32, "e" * 32, "c" * 32
 

@@ -22,9 +22,9 @@ from sluice.runtime.jobmanager.views import JobDetail, JobRecord
 from sluice.runtime.messages import Admission, JobState
 from sluice.runtime.receipts.issuing import ReceiptIssuer
 from sluice.runtime.receipts.verification import verify_receipt
-from sluice.runtime.rest.admission import admission_of, new_salt
 from sluice.runtime.rest.cluster import Cluster
 from sluice.runtime.rest.serving import handler_of
+from sluice.runtime.rest.submissions.admission import admission_of, new_salt
 from sluice.runtime.rest_server.server import RestServer, make_application
 from tests.assertions import AssertingGateway
 from tests.receipts import JOB, OUTSIDE, RECORD, ReceiptWorld

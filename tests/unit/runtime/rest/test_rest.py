@@ -73,11 +73,11 @@ from sluice.runtime.messages import (
     UiPage,
     UiRequest,
 )
-from sluice.runtime.rest.artifacts import ArtifactStores
+from sluice.runtime.rest.auth_service.stream_validity import check_nothing
 from sluice.runtime.rest.cluster import Cluster, ClusterFacts, Term
+from sluice.runtime.rest.protocol.streams import Streams
 from sluice.runtime.rest.serving import handler_of
-from sluice.runtime.rest.stream_validity import check_nothing
-from sluice.runtime.rest.streams import Streams
+from sluice.runtime.rest.submissions.artifacts import ArtifactStores
 from sluice.runtime.rest_server.routes import ROUTES, published_routes
 from sluice.runtime.rest_server.server import RestServer, make_application
 from tests.assertions import AssertingGateway, operation_of

@@ -15,10 +15,10 @@ from sluice.runtime.config import RuntimeConfig
 from sluice.runtime.jobmanager.errors import QueueNotFound
 from sluice.runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
 from sluice.runtime.jobmanager.views import QueueJobView, QueueView
-from sluice.runtime.rest.assertion import ASSERTED
 from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.protocol.assertion import ASSERTED
+from sluice.runtime.rest.protocol.route import Call, NoQuery
 from sluice.runtime.rest.resources.queues import MAX_JOBS_SHOWN, get_queue, list_queues
-from sluice.runtime.rest.route import Call, NoQuery
 from sluice.runtime.scheduling_config import QueueConfig, SchedulingConfig
 
 QUEUES = SchedulingConfig(

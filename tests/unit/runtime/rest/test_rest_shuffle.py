@@ -12,16 +12,16 @@ from sluice.pki.assertions.principal import Credential, Principal
 from sluice.pki.assertions.tokens import Assertion
 from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.jobmanager.gateways import DispatcherGateway
-from sluice.runtime.rest.assertion import ASSERTED
 from sluice.runtime.rest.cluster import Cluster
-from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.protocol.assertion import ASSERTED
+from sluice.runtime.rest.protocol.problems import NotYours
+from sluice.runtime.rest.protocol.route import Call, NoQuery
 from sluice.runtime.rest.resources.shuffle import (
     drain_shuffle_worker,
     get_job_shuffle,
     get_shuffle,
     resume_shuffle_worker,
 )
-from sluice.runtime.rest.route import Call, NoQuery
 from sluice.runtime.shuffle.control_plane.errors import ShuffleNotEnabled, WorkerUnknown
 from sluice.runtime.shuffle.control_plane.manager_link import ShuffleManagerLink
 from sluice.runtime.shuffle.control_plane.messages import (

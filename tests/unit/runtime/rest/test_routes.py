@@ -10,8 +10,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from sluice.runtime.rest.openapi import PARAMETERS, describe
-from sluice.runtime.rest.problems import EVERYWHERE, STATUS, TYPE_PREFIX
-from sluice.runtime.rest.route import Query, Route
+from sluice.runtime.rest.protocol.problems import EVERYWHERE, STATUS, TYPE_PREFIX
+from sluice.runtime.rest.protocol.route import Query, Route
 from sluice.runtime.rest_server.routes import HEALTH, ROUTES
 
 REFERENCE = Path(__file__).parents[4] / "docs" / "reference"

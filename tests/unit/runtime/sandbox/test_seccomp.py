@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.sandbox.errors import SandboxUnavailable
-from sluice.runtime.sandbox.network import kernel
-from sluice.runtime.sandbox.network.refused_calls import refused_call
-from sluice.runtime.sandbox.network.unix_sockets import SET_IDS, foreign_name
+from sluice.runtime.sandbox.network.broker.refused_calls import refused_call
+from sluice.runtime.sandbox.network.sockets import kernel
+from sluice.runtime.sandbox.network.sockets.unix_sockets import SET_IDS, foreign_name
 from sluice.runtime.sandbox.seccomp import (
     ALLOW,
     AND,

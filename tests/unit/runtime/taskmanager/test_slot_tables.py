@@ -11,9 +11,9 @@ from sluice.runtime.gateways import JobMasterGateway
 from sluice.runtime.messages import DriverLaunch, SlotKind, SlotProfile, SlotRequest, SlotState
 from sluice.runtime.node import LeaderPlace
 from sluice.runtime.sandbox import IsolationConfig
-from sluice.runtime.taskmanager.driver import DriverHome
-from sluice.runtime.taskmanager.drivers import Drivers
 from sluice.runtime.taskmanager.errors import AllocationUnknown, SlotNotAvailable
+from sluice.runtime.taskmanager.processes.driver import DriverHome
+from sluice.runtime.taskmanager.processes.drivers import Drivers
 from sluice.runtime.taskmanager.slot_table import SlotTable
 from sluice.runtime.taskmanager.slot_tables import SlotTables
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.sandbox import IsolationConfig, Sandbox, View
-from sluice.runtime.sandbox.network import tracker
+from sluice.runtime.sandbox.network.broker import tracker
 from tests.integration.runtime.sandbox.conftest import JOB
 from tests.integration.runtime.sandbox.network.conftest import Networked, Server, until
 

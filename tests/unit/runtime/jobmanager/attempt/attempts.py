@@ -34,7 +34,7 @@ def accepted(submission: JobSubmission = SUBMISSION) -> JobRecord:
 
 
 class FakeDriver:
-    """A :class:`~sluice.runtime.jobmanager.attempt.driver.Driver`; it runs until ``end`` is called or it is stopped.
+    """A :class:`~sluice.runtime.jobmanager.attempt.services.driver.Driver`; ends by ``end``, or when it is stopped.
 
     Attributes:
         error: raised when it is started.

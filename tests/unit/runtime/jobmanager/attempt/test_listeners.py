@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.core import ANY_PORT
-from sluice.runtime.jobmanager.attempt.executor_pool import Executor, ExecutorState
+from sluice.runtime.jobmanager.attempt.decisions.executor_pool import Executor, ExecutorState
 from sluice.runtime.jobmanager.attempt.listeners import JobListeners
 from sluice.runtime.messages import ExecutorTarget, SlotOffer, SlotProfile
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sluice.runtime.ha.errors import StorageUnavailable
-from sluice.runtime.jobmanager.attempt.history_log import LOST, HistoryLog
+from sluice.runtime.jobmanager.attempt.decisions.history_log import LOST, HistoryLog
 from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail, interrupted_record
 from sluice.runtime.jobmanager.restart_strategies import RestartMemory, restart_backoff
 from sluice.runtime.jobmanager.store.job_history import (

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from sluice.runtime.sandbox.network import Refusal, Rows
-from sluice.runtime.sandbox.network.names import Names
+from sluice.runtime.sandbox.network.names.names import Names
 from sluice.runtime.sandbox.network.packet_monitor import refusal_of
 from sluice.runtime.sandbox.network.refusals import (
     LOOK_SECONDS,

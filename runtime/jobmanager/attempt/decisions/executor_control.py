@@ -1,0 +1,294 @@
+"""Slots and executors of an attempt: what is asked for, launched, replaced, ended. Decisions only; no I/O."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from sluice.runtime.jobmanager.attempt.decisions.actions import (
+    DecommissionExecutors,
+    JobSettled,
+    KillExecutor,
+    LaunchExecutor,
+    Outbox,
+    ReleaseSlot,
+    ReportExecutorExit,
+    RequireSlots,
+    StartTimer,
+    Timer,
+)
+from sluice.runtime.jobmanager.attempt.decisions.executor_pool import Executor, ExecutorPool, ExecutorState
+from sluice.runtime.jobmanager.attempt.decisions.job_status import JobStatus
+from sluice.runtime.jobmanager.errors import ExecutorUnknown
+from sluice.runtime.jobmanager.job_state import ENDING
+from sluice.runtime.messages import ExecutorExit, ExecutorTargets, SlotCount, SlotOffer, SparkRegistration
+
+_LOG = logging.getLogger(__name__)
+
+REQUIREMENT_REPEAT_SECONDS = 2.0
+"""How often an unmet slot requirement is stated again, and the reason for it refreshed."""
+EXECUTORS_RETURN_SECONDS = 15.0
+"""How long TaskManagers may take to offer the executors of a driver that a new leader has found."""
+RETRY_MARGIN_SECONDS = 0.01
+"""Added to the time of the next decision, so that a timer does not fire just before it."""
+
+
+class ExecutorControl:
+    """Turns what happens to executors into actions, by the decisions of :class:`ExecutorPool`.
+
+    Args:
+        clock: epoch seconds.
+        drain_timeout: seconds that executors on a drained TaskManager get to end in order.
+        fail: ends the attempt for a reason.
+    """
+
+    def __init__(
+        self,
+        status: JobStatus,
+        pool: ExecutorPool,
+        outbox: Outbox,
+        clock: Callable[[], float],
+        *,
+        drain_timeout: float,
+        fail: Callable[[str], None],
+    ) -> None:
+        self._status = status
+        self._pool = pool
+        self._outbox = outbox
+        self._clock = clock
+        self._drain_timeout = drain_timeout
+        self._fail = fail
+        self._wanted: tuple[SlotCount, ...] | None = None
+        self._resuming = False
+        self._apps: dict[int, str] = {}
+        """Of executors that TaskManagers have held: the SparkContext for which each was launched."""
+
+    def resume(self) -> None:
+        """Go on under a new leader: nothing is asked for or launched before TaskManagers have said what runs."""
+        self._resuming = True
+        self._outbox.add(RequireSlots(()))  # so that the ResourceManager can tell of lost slots
+
+    def returned(self, *, spark: bool) -> None:
+        """The driver is back, with a SparkContext or without; executors that do not come back soon are gone."""
+        if spark:
+            self._outbox.add(StartTimer(Timer.EXECUTORS_RETURN, EXECUTORS_RETURN_SECONDS))
+        else:
+            self.settle()
+
+    def slot_held(self, offer: SlotOffer) -> bool:
+        """A TaskManager has held this slot since an earlier leader; False when it is to be freed."""
+        if self._status.over or not self._resuming:
+            return False
+        running, spark = offer.executor, self._pool.registration
+        if running is not None and spark is not None and running.app_id != spark.app_id:
+            return False
+        if not self._pool.adopt(offer, self._clock()):
+            return False
+        if running is not None:
+            self._apps[running.executor_id] = running.app_id
+            self._status.executor_back(running.executor_id)
+        self._outbox.add(StartTimer(Timer.RECONCILE, 0))  # after the answer
+        return True
+
+    def settle(self) -> None:
+        """What TaskManagers have not offered by now is gone; from here on all is as in any attempt."""
+        if not self._resuming:
+            return
+        self._resuming = False
+        self._status.executors_missing()
+        self._outbox.add(JobSettled())
+        self.begin()
+
+    def begin(self) -> None:
+        """Ask for slots as soon as the driver has its own, before it says what it wants."""
+        self._outbox.add(StartTimer(Timer.REQUIREMENT, REQUIREMENT_REPEAT_SECONDS))
+        self.reconcile()
+
+    def end(self) -> None:
+        """The attempt is over, and its executors with it."""
+        self._status.executors_missing()
+        for executor in self._pool.executors:
+            if executor.state is not ExecutorState.EXITED:
+                executor.state, executor.exit_reason = ExecutorState.EXITED, "the attempt ended"
+
+    @property
+    def all(self) -> tuple[Executor, ...]:
+        """All executors, ended ones included."""
+        return self._pool.executors
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a SparkContext that could use more executors at once."""
+        return self._pool.registration is not None
+
+    def check_launched(self, executor_id: int, taskmanager: str) -> None:
+        """Raise :class:`ExecutorUnknown` unless ``taskmanager`` was told to launch this executor and it goes on."""
+        if not self._pool.launched_on(executor_id, taskmanager):
+            raise ExecutorUnknown(f"{taskmanager} was not asked to run executor {executor_id} of {self._status.job_id}")
+
+    def spark_started(self, registration: SparkRegistration) -> None:
+        """A SparkContext is up; executors of an earlier one are ended."""
+        self._kill(self._pool.spark_started(registration))
+        if self._resuming:
+            others = [each for each, app_id in self._apps.items() if app_id != registration.app_id]
+            self._kill(self._pool.stop(others))
+        self.reconcile()
+
+    def set_executor_targets(self, targets: ExecutorTargets) -> None:
+        """Spark has stated how many executors it wants."""
+        self._pool.set_targets(targets)
+        self.reconcile()
+
+    def kill_executors(self, executor_ids: Iterable[int]) -> None:
+        """Spark gives executors up."""
+        self._kill(self._pool.stop(executor_ids))
+        self.reconcile()
+
+    def offer_slot(self, offer: SlotOffer) -> bool:
+        """A TaskManager offers a slot; False when it is not wanted (any more)."""
+        if self._status.over or not self._pool.offer(offer):
+            return False
+        self._outbox.add(StartTimer(Timer.RECONCILE, 0))  # after the answer
+        return True
+
+    def executor_launched(self, executor_id: int) -> None:
+        """The executor's process runs."""
+        self._pool.launched(executor_id)
+        self._status.history_changed()
+        self._outbox.publish()
+
+    def executor_not_launched(self, executor_id: int, slot: SlotOffer, error: str, *, unreachable: bool) -> None:
+        """An executor could not be launched in ``slot``; ``unreachable``: its TaskManager has no connection."""
+        self._executor_ended(
+            ExecutorExit(
+                executor_id=executor_id,
+                exit_code=1,
+                by_application=False,
+                reason=f"it could not be launched: {error}",
+                host=slot.host,
+                host_lost=unreachable,
+            )
+        )
+        if not unreachable:  # it may run after all: an answer that came too late
+            self._outbox.add(KillExecutor(executor_id, slot.taskmanager))
+        self.reconcile()
+
+    def executor_exited(self, exit_report: ExecutorExit, taskmanager: str) -> None:
+        """``taskmanager`` reports the end of an executor; raises :class:`ExecutorUnknown` when it never ran there."""
+        executor = self._pool.get(exit_report.executor_id)
+        if executor is None and self._resuming and self._status.executor_gone(exit_report, taskmanager):
+            self._outbox.add(ReportExecutorExit(exit_report))
+            self.reconcile()
+            return
+        if executor is None or executor.slot.taskmanager != taskmanager:
+            raise ExecutorUnknown(
+                f"{taskmanager} does not run executor {exit_report.executor_id} of {self._status.job_id}"
+            )
+        self._executor_ended(exit_report)
+        self.reconcile()
+
+    def slots_lost(self, allocation_ids: Iterable[str], taskmanager: str) -> None:
+        """Slots are gone, and what ran in them."""
+        for executor in self._pool.slots_lost(allocation_ids):
+            self._executor_ended(
+                ExecutorExit(
+                    executor_id=executor.id,
+                    exit_code=-1,
+                    by_application=False,
+                    reason=f"TaskManager {taskmanager} is lost",
+                    host=executor.slot.host,
+                    host_lost=True,
+                )
+            )
+        self._require_again()
+
+    def slots_draining(self, allocation_ids: Iterable[str], taskmanager: str) -> None:
+        """Slots are to be given back soon; what runs in them moves to others."""
+        self._end_in_order(allocation_ids, f"TaskManager {taskmanager} is drained", self._drain_timeout)
+
+    def slots_preempted(self, allocation_ids: Iterable[str], reason: str, grace: float) -> None:
+        """Slots are taken for other jobs; what runs in them has ``grace`` seconds to end in order."""
+        executors = self._end_in_order(allocation_ids, f"preempted: {reason}", grace)
+        for each in executors:
+            each.leaving = f"preempted: {reason}"
+        if executors:
+            ids = ", ".join(str(each.id) for each in executors)
+            _LOG.info("job %s: executors %s are preempted: %s", self._status.job_id, ids, reason)
+
+    def _end_in_order(self, allocation_ids: Iterable[str], reason: str, seconds: float) -> list[Executor]:
+        """Have executors hand on their blocks and end; they are killed after that many seconds."""
+        executors = self._pool.drain(allocation_ids)
+        if executors:
+            ids = tuple(each.id for each in executors)
+            self._outbox.add(DecommissionExecutors(ids, reason), StartTimer(Timer.DRAINED, seconds, ids))
+        self._require_again()
+        return executors
+
+    def slots_required(self, reason: str) -> None:
+        """The ResourceManager's answer: why the requirement is not met, empty when it is."""
+        if self._resuming:
+            return  # what is waited for is the driver
+        if reason != self._status.pending_reason and not self._status.over:
+            self._status.pending_reason = reason
+            self._outbox.publish()
+
+    def drained(self, executor_ids: Iterable[int]) -> None:
+        """Executors whose slots are to be given back have had their time."""
+        self._kill(each for i in executor_ids if (each := self._pool.get(i)) is not None)
+
+    def _kill(self, executors: Iterable[Executor]) -> None:
+        self._outbox.add(
+            *(KillExecutor(each.id, each.slot.taskmanager) for each in executors if each.state != ExecutorState.EXITED)
+        )
+
+    def _executor_ended(self, exit_report: ExecutorExit) -> None:
+        """An executor is gone: tell Spark, and fail the attempt when too many went by themselves."""
+        if not self._pool.exited(exit_report, self._clock()):
+            return
+        _LOG.info("job %s: executor %d ended: %s", self._status.job_id, exit_report.executor_id, exit_report.reason)
+        executor = self._pool.get(exit_report.executor_id)
+        if executor is not None and executor.failed and self._status.state not in ENDING:
+            self._status.note(f"executor {executor.id} ended: {exit_report.reason}", executor=executor.id)
+        self._outbox.add(ReportExecutorExit(exit_report))
+        if self._pool.failures.exhausted:
+            count = self._pool.failures.count
+            ended = (
+                f"{count} executors ended by themselves within an hour" if count > 1 else "an executor ended by itself"
+            )
+            self._fail(f"{ended}, the last one: {self._pool.failures.last}")
+
+    def reconcile(self) -> None:
+        """Level-triggered: whatever happened, compare what is wanted with what runs, and act on the difference."""
+        self._outbox.publish()
+        if self._status.over:
+            return
+        if self._resuming:
+            if self._pool.targets_known and not self._status.awaited:
+                self.settle()
+            return
+        decision = self._pool.decide(self._clock())
+        spark = self._pool.registration
+        if spark is not None:  # nothing is launched before
+            self._outbox.add(
+                *(LaunchExecutor(each.id, each.slot, each.target, spark, each.gives_way) for each in decision.launch)
+            )
+        self._outbox.add(*(ReleaseSlot(each) for each in decision.release))
+        if decision.wanted != self._wanted:
+            self._wanted = decision.wanted
+            self._outbox.add(RequireSlots(decision.wanted))
+        if decision.retry_at is not None:
+            seconds = max(0.0, decision.retry_at - self._clock()) + RETRY_MARGIN_SECONDS
+            self._outbox.add(StartTimer(Timer.RECONCILE, seconds))
+
+    def _require_again(self) -> None:
+        """State the requirement anew although it is the same, so that the reason for waiting is known."""
+        self._wanted = None
+        self.reconcile()
+
+    def repeat_requirement(self) -> None:
+        """State an unmet requirement again from time to time: the reason for waiting may have changed."""
+        if self._status.over:
+            return
+        self._outbox.add(StartTimer(Timer.REQUIREMENT, REQUIREMENT_REPEAT_SECONDS))
+        if self._status.pending_reason and self._wanted is not None:
+            self._outbox.add(RequireSlots(self._wanted))

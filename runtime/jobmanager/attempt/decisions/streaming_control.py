@@ -1,0 +1,112 @@
+"""Streaming queries of an attempt: their checkpoints, and savepoints of the job. Decisions only; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sluice.runtime.checkpoint import Savepoint
+from sluice.runtime.jobmanager.attempt.decisions.actions import (
+    Outbox,
+    RecordCheckpoint,
+    StartTimer,
+    StopStreaming,
+    TakeSavepoint,
+    Timer,
+)
+from sluice.runtime.jobmanager.attempt.decisions.driver_status import DriverStatus
+from sluice.runtime.jobmanager.attempt.decisions.job_status import JobStatus
+from sluice.runtime.messages import JobState, StreamingState
+
+STOP_STREAMING_SECONDS = 30.0
+"""How long a pipeline may go on after its streaming queries were stopped for a savepoint."""
+
+
+class StreamingControl:
+    """Turns reports about streaming queries into checkpoints, and requests for savepoints into actions.
+
+    Args:
+        cancel_grace: seconds that a query gets to finish its batch.
+        fail: ends the attempt for a reason.
+        end_driver: asks the driver to end.
+        savepoint_over: told when a savepoint is complete, or failed.
+
+    Attributes:
+        pipeline_stopped: the pipeline was ended because its queries had ended, for a savepoint.
+    """
+
+    def __init__(
+        self,
+        status: JobStatus,
+        driver: DriverStatus,
+        outbox: Outbox,
+        *,
+        cancel_grace: float,
+        fail: Callable[[str], None],
+        end_driver: Callable[[], None],
+        savepoint_over: Callable[[], None],
+    ) -> None:
+        self._status = status
+        self._driver = driver
+        self._outbox = outbox
+        self._cancel_grace = cancel_grace
+        self._fail = fail
+        self._end_driver = end_driver
+        self._savepoint_over = savepoint_over
+        self.pipeline_stopped = False
+
+    def reported(self, state: StreamingState) -> None:
+        """A batch was committed, or a streaming query began or ended."""
+        completed = self._status.checkpoints.update(state, self._status.now_ms)
+        if completed is not None:
+            self._outbox.add(RecordCheckpoint(completed))
+        for query_id in self._status.checkpoints.unnamed():
+            self._status.note(
+                f"the streaming query {query_id} has no name: a later attempt begins it anew; name it with queryName()"
+            )
+        if self._status.checkpoints.problem:
+            self._driver.restart_useless = True
+            self._fail(self._status.checkpoints.problem)
+        self._outbox.publish()
+
+    def savepoint_requested(self, savepoint_id: str, *, stop: bool) -> None:
+        """Take a savepoint, and with ``stop`` end the job with it.
+
+        Raises:
+            SavepointFailed: the job does not run, has no checkpoint yet, or another one is being taken.
+            NotStreaming: no streaming query with a name runs.
+        """
+        view = self._status.checkpoints.view
+        self._status.savepoints.add(savepoint_id, self._status.state, view, self._status.now_ms, stop=stop)
+        if stop:
+            grace = self._cancel_grace
+            self._outbox.add(StopStreaming(grace), StartTimer(Timer.STREAMING_STOPPED, grace + STOP_STREAMING_SECONDS))
+        else:
+            self.take_savepoint()
+
+    def not_stopped(self, error: str) -> None:
+        """The driver could not be told to stop its streaming queries."""
+        self._status.savepoints.fail(f"the driver could not be told to stop: {error}")
+
+    def stop_due(self) -> None:
+        """The pipeline has had its time after its queries were stopped, and has nothing to go on with."""
+        if self._status.savepoints.stopping and self._status.state is JobState.RUNNING:
+            self.pipeline_stopped = True
+            self._end_driver()
+
+    def take_savepoint(self) -> bool:
+        """Have the savepoint that was asked for taken; False: none was, or there is no checkpoint."""
+        request, checkpoint = self._status.savepoints.current, self._status.checkpoints.view.latest
+        if request is None or checkpoint is None:
+            return False
+        self._outbox.add(TakeSavepoint(request, checkpoint))
+        return True
+
+    def savepoint_taken(self, savepoint: Savepoint) -> None:
+        """A savepoint is complete."""
+        self._status.savepoints.complete(savepoint)
+        self._savepoint_over()
+
+    def savepoint_failed(self, error: str) -> None:
+        """A savepoint could not be taken."""
+        self._status.savepoints.fail(error)
+        self._savepoint_over()

@@ -1,0 +1,29 @@
+"""Asks the auth service of another machine, over mutual TLS, to record and decide connections of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from sluice.core import EGRESS_PATH, MAX_EGRESS_ANSWER_BYTES, AssertionRefused, EgressAnswer, EgressQuestion
+from sluice.runtime.rest.auth_service.client import AuthService
+
+ANSWER_SECONDS = 3.0
+"""A gateway that is slower is asked again."""
+
+
+def ask_egress_at(auth: AuthService) -> Callable[[EgressQuestion], Awaitable[EgressAnswer]]:
+    """Questions to ``auth``; they raise :class:`~sluice.core.errors.AssertionRefused` without an answer."""
+
+    async def ask(question: EgressQuestion) -> EgressAnswer:
+        body = msgspec.json.encode(question)
+        answer = await auth.request(
+            "POST", EGRESS_PATH, body=body, max_bytes=MAX_EGRESS_ANSWER_BYTES, seconds=ANSWER_SECONDS
+        )
+        try:
+            return msgspec.json.decode(answer, type=EgressAnswer)
+        except msgspec.MsgspecError as error:
+            raise AssertionRefused("the auth service did not answer about connections of jobs") from error
+
+    return ask

@@ -1,0 +1,32 @@
+"""Asks the auth service of another machine, over mutual TLS, which tokens jobs may have."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sluice.core import AssertionRefused
+from sluice.pki.jwt import AskForToken, TokenQuery, TokenVerdict
+from sluice.runtime.rest.auth_service.client import AuthService
+
+JOB_TOKENS_PATH = "/auth/job-tokens"
+ANSWER_SECONDS = 5.0
+MAX_ANSWER_BYTES = 16 << 10
+
+
+def ask_at(auth: AuthService) -> AskForToken:
+    """A function by which ``auth`` decides. Without an answer the job gets no token."""
+
+    async def ask(query: TokenQuery) -> TokenVerdict:
+        answer = await auth.request(
+            "POST",
+            JOB_TOKENS_PATH,
+            body=msgspec.json.encode(query),
+            max_bytes=MAX_ANSWER_BYTES,
+            seconds=ANSWER_SECONDS,
+        )
+        try:
+            return msgspec.json.decode(answer, type=TokenVerdict)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise AssertionRefused("the auth service did not answer with a verdict") from error
+
+    return ask

@@ -1,0 +1,37 @@
+"""Asks the auth service of another machine, over mutual TLS, which event streams may stay open."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sluice.core import AssertionRefused
+from sluice.pki.assertions import MAX_CHECKED, CheckHolders, Holders
+from sluice.runtime.rest.auth_service.client import AuthService
+
+STANDING_PATH = "/auth/standing"
+ANSWER_SECONDS = 0.6
+"""This and the interval of the checks are below a second, so that a revocation takes effect within that."""
+MAX_ANSWER_BYTES = MAX_CHECKED * 8
+
+
+def check_at(auth: AuthService) -> CheckHolders:
+    """A check by ``auth``; holders beyond :data:`MAX_CHECKED` are taken for invalid."""
+
+    async def check(holders: Holders) -> Holders:
+        listed = sorted(holders)[:MAX_CHECKED]
+        asked = msgspec.json.encode(listed)
+        answer = await auth.request(
+            "POST", STANDING_PATH, body=asked, max_bytes=MAX_ANSWER_BYTES, seconds=ANSWER_SECONDS
+        )
+        try:
+            verdicts = msgspec.json.decode(answer, type=list[bool])
+        except msgspec.MsgspecError as error:
+            raise AssertionRefused("the auth service did not answer with a list of verdicts") from error
+        return {holder for holder, good in zip(listed, verdicts, strict=False) if good}
+
+    return check
+
+
+async def check_nothing(holders: Holders) -> Holders:
+    """Keep every stream open, for a JobManager without a gateway."""
+    return holders

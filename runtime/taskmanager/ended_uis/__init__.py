@@ -1,0 +1,5 @@
+"""Spark's UI of jobs that have ended, from their event logs."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

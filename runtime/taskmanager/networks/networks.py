@@ -1,0 +1,68 @@
+"""The networks of the drivers and executors of one TaskManager."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from sluice.runtime.egress import EgressJournal
+from sluice.runtime.job_network import EgressRules, JobNetwork, WaitingNetwork
+from sluice.runtime.sandbox import Sandbox
+from sluice.runtime.taskmanager.networks.journal_rows import JournalRows
+from sluice.runtime.taskmanager.networks.network_owner import NetworkOwner
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """Makes networks for jobs' processes.
+
+    Attributes:
+        host: that drivers and executors here tell others.
+        sandbox: what they run in.
+        egress_rules: what decides about the connections of an owner that lead out of its job.
+        journal: what hears of them.
+    """
+
+    host: str
+    sandbox: Sandbox
+    egress_rules: Callable[[NetworkOwner], EgressRules]
+    journal: EgressJournal
+
+    async def open(
+        self,
+        owner: NetworkOwner,
+        names: Sequence[str],
+        tell: Callable[[tuple[int, ...]], Awaitable[object]],
+        waiting: WaitingNetwork | None = None,
+    ) -> JobNetwork:
+        """The network of one driver or executor that listens for ``names``; raises as :meth:`JobNetwork.open`.
+
+        Args:
+            owner: whose it is.
+            names: what it listens for.
+            tell: tells its JobMaster on which ports; there is no network if that fails.
+            waiting: that of the box that becomes the owner's; None: make one.
+        """
+        network = await self._open(owner, names, waiting)
+        try:
+            await tell(network.ports.ports)
+        except BaseException:
+            await asyncio.to_thread(network.close)
+            raise
+        return network
+
+    async def _open(self, owner: NetworkOwner, names: Sequence[str], waiting: WaitingNetwork | None) -> JobNetwork:
+        rows = JournalRows(self.journal, owner)
+        ask, egress_rules = owner.ask, self.egress_rules(owner)
+        if waiting is not None:
+            network = await waiting.admit(names, ask=ask, egress_rules=egress_rules, rows=rows)
+        else:
+            uid = self.sandbox.uid(owner.job_id)
+            network = await JobNetwork.open(self.host, names, ask=ask, egress_rules=egress_rules, rows=rows, uid=uid)
+        rows.attach(network)
+        return network
+
+    async def wait(self, box_id: str) -> WaitingNetwork:
+        """The network of a box that waits, whose uid is that of ``box_id``; raises as :meth:`WaitingNetwork.open`."""
+        return await WaitingNetwork.open(self.host, uid=self.sandbox.uid(box_id))

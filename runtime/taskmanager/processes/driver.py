@@ -1,0 +1,369 @@
+"""One driver: its identity, the process of its agent, its directories.
+
+The agent (:mod:`sluice.runtime.spark.driver.main`) is trusted: it speaks RPC for the driver, and starts what the job
+brings. The private key is generated here and never leaves this machine; the JobMaster signs the CSR only of the driver
+that it told this TaskManager to launch. In the driver's directory the job can write ``work`` and ``reports`` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.core import (
+    UnsafeFile,
+    clear_untrusted,
+    is_regular_file,
+    make_private_directory,
+    open_untrusted,
+    side_by_side,
+)
+from sluice.pki import SpiffeId
+from sluice.pki.issuing import SignedChain
+from sluice.runtime.job_network import AttachmentServer, JobNetwork, WaitingNetwork, attachment_sockets
+from sluice.runtime.messages import (
+    DRIVER_LOGS,
+    MAX_EVENT_LOG_CHUNK_BYTES,
+    DriverCsr,
+    DriverLaunch,
+    EventLogChunk,
+    Evidence,
+)
+from sluice.runtime.node import ChildProcess, Exit, LeaderPlace, keep_renewed, open_log, shorten_log
+from sluice.runtime.sandbox import IsolationConfig, Trial
+from sluice.runtime.spark import read_evidence
+from sluice.runtime.spark.driver import BEGIN, CUT, EVENT_LOG, EXIT_WAITED_IN_VAIN, DriverSpec
+from sluice.runtime.spark.jvm import SparkRuntime
+from sluice.runtime.taskmanager.errors import DriverNotStarted
+from sluice.runtime.taskmanager.processes.identity import make_identity
+from sluice.runtime.taskmanager.waiting import PASSED_ENVIRONMENT, WaitingDriverAgent, vacate
+
+LOG_FILES = dict(
+    zip(DRIVER_LOGS, ("driver.stdout", "driver.stderr", "driver.jvm.log", "driver.agent.log"), strict=True)
+)
+"""The file of each log in a driver's directory."""
+
+SignDriver = Callable[[DriverCsr], Awaitable[SignedChain]]
+
+
+AGENT = (sys.executable, "-P", "-m", "sluice.runtime.spark.driver.main")
+"""The real driver agent; ``-P`` keeps a job's files off its module path."""
+
+
+def driver_directory(jobs: Path, job_id: str, attempt: int) -> Path:
+    """Where a driver lives below ``<work>/jobs``."""
+    return jobs / job_id / f"driver-{attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverHome:
+    """What all drivers of a TaskManager have in common.
+
+    Attributes:
+        jobs: the directory of all jobs of this TaskManager.
+        host: the address that the driver's Spark listens on.
+        trust_domain: of the cluster.
+        leader: where a driver looks for the JobManager that leads.
+        isolation: what JVM and Python run in.
+        trial: how this machine was found to give that; None: each agent tries it itself.
+        private: what no job may see.
+        event_log_bytes: largest event log that is kept of one, compressed; 0: none is.
+        spark: what their JVMs are started from; None: each agent examines Java and Spark itself.
+        argv: the command of a driver agent; the path of its spec follows, by which a process is known to be this one.
+    """
+
+    jobs: Path
+    host: str
+    trust_domain: str
+    leader: LeaderPlace
+    isolation: IsolationConfig
+    trial: Trial | None = None
+    private: Sequence[Path] = ()
+    event_log_bytes: int = 0
+    spark: Callable[[], SparkRuntime | None] = lambda: None
+    argv: Sequence[str] = AGENT
+
+
+JoinDriver = Callable[["HostedDriver"], Awaitable[JobNetwork]]
+"""Makes the network of a driver, and tells its JobMaster on which ports it listens."""
+
+
+class HostedDriver:
+    """A driver that has not been started yet, runs, or has ended.
+
+    Args:
+        launch: what to start.
+        home: of all drivers here.
+        token: fencing token of its JobMaster.
+        sign: has the JobMaster sign its CSR.
+        join: makes its network; None: it shares the machine's.
+        waiting: an agent that has waited to run it; None: there is none.
+    """
+
+    def __init__(
+        self,
+        launch: DriverLaunch,
+        home: DriverHome,
+        *,
+        token: bytes,
+        sign: SignDriver,
+        join: JoinDriver | None = None,
+        waiting: WaitingDriverAgent | None = None,
+    ) -> None:
+        self.launch = launch
+        self.ended = asyncio.Event()
+        """Set when nothing of the driver runs any more, or it was not started."""
+        self._home = home
+        self._token = token
+        self._sign = sign
+        self._join = join
+        self.directory = driver_directory(home.jobs, launch.job_id, launch.attempt)
+        self._spec = self.directory / "driver.json"
+        self._settle(waiting)
+        self.identity = self.directory / "identity"
+        self._child: ChildProcess | None = None
+        self._grace: float | None = None
+
+    def _settle(self, waiting: WaitingDriverAgent | None) -> None:
+        """Where it lives: in directories of its own, or in those of an agent that has waited for it."""
+        self._waiting = waiting
+        place = self._place = None if waiting is None else waiting.place
+        self._work = self.directory / "work" if place is None else place.work
+        self._reports = self.directory / "reports" if place is None else place.reports
+        self._network: JobNetwork | None = None
+
+    @property
+    def waiting_network(self) -> WaitingNetwork | None:
+        """The network of the boxes that have waited for it."""
+        return None if self._waiting is None else self._waiting.network
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """The directories below which its processes work."""
+        return (self.directory, *(() if self._place is None else (self._place.directory,)))
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports assigned to it; none if it chooses its own."""
+        return () if self._network is None else self._network.ports.ports
+
+    @property
+    def started(self) -> bool:
+        """Whether its process was started."""
+        return self._child is not None
+
+    async def start(self) -> ChildProcess:
+        """Start the agent and get it an identity and a network meanwhile; raises :class:`DriverNotStarted`.
+
+        The agent does nothing before it is told that its spec is there.
+        """
+        make_private_directory(self.directory)
+        if self._waiting is not None:
+            agent = await self._take_over(self._waiting)
+            if agent is not None:
+                return agent
+            return await self._start_elsewhere()
+        return await self._start_new()
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether it runs in an agent that has waited for it."""
+        return self._waiting is not None
+
+    def waited_in_vain(self, ended: Exit) -> bool:
+        """Whether its agent ended because JVM or Python that had waited could not be used; nothing of the job ran."""
+        return self._waiting is not None and ended.code == EXIT_WAITED_IN_VAIN
+
+    async def start_again(self) -> ChildProcess:
+        """Start it as if nothing had waited, after the end of an agent that has :meth:`waited_in_vain`.
+
+        Raises as :meth:`start`.
+        """
+        self._child = None
+        self._check_wanted()
+        return await self._start_elsewhere()
+
+    async def _start_elsewhere(self) -> ChildProcess:
+        await asyncio.to_thread(self._leave)
+        self._settle(None)
+        return await self._start_new()
+
+    async def _take_over(self, waiting: WaitingDriverAgent) -> ChildProcess | None:
+        """Let the agent that has waited be this driver's; None: it cannot, and has ended."""
+        await side_by_side(self.renew_identity(), self._join_network())
+        await asyncio.to_thread(self._write_spec, -1)
+        self._check_wanted()
+        agent = await waiting.become(self._spec, self.directory)
+        if agent is not None:
+            self._child = agent
+            if self._grace is not None:  # asked to end while it was being started
+                await agent.stop(self._grace)
+        return agent
+
+    async def _join_network(self) -> None:
+        if self._join is not None:
+            self._network = await self._join(self)
+
+    def _check_wanted(self) -> None:
+        if self._grace is not None:
+            raise DriverNotStarted(f"the driver of job {self.launch.job_id} was given up before it was started")
+
+    async def _start_new(self) -> ChildProcess:
+        for path in (self._work, self._reports):
+            make_private_directory(path)
+        agent, attachments, inherited = await self._start_agent()
+        try:
+            await side_by_side(self.renew_identity(), self._open_network(attachments))
+            await asyncio.to_thread(self._write_spec, inherited)
+            await self._begin(agent)
+        except BaseException:
+            await asyncio.shield(agent.stop(0))
+            raise
+        if self._grace is not None:  # asked to end while it was being started
+            await agent.stop(self._grace)
+        return agent
+
+    async def _start_agent(self) -> tuple[ChildProcess, socket.socket | None, int]:
+        """The process; where it is given attachments from, if it needs any; the descriptor over which it takes them."""
+        environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
+        with contextlib.ExitStack() as unless_started, contextlib.ExitStack() as stack:
+            ours, inherited = None, -1
+            if self._join is not None:
+                ours, theirs = attachment_sockets()
+                unless_started.callback(ours.close)
+                inherited = stack.enter_context(theirs).fileno()
+            log = stack.enter_context(open_log(self.directory / LOG_FILES["driver.agent"]))
+            agent = await ChildProcess.start(
+                (*self._home.argv, str(self._spec)),
+                env=environment,
+                cwd=self.directory,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+                pass_fds=() if inherited < 0 else (inherited,),
+            )
+            unless_started.pop_all()
+        return agent, ours, inherited
+
+    async def _begin(self, agent: ChildProcess) -> None:
+        """Tell the agent that the spec is there; an agent that has ended shows by its end that it did not hear."""
+        self._check_wanted()
+        if agent.stdin is None:
+            raise DriverNotStarted(f"the driver of job {self.launch.job_id} cannot be told what it is")
+        self._child = agent
+        with contextlib.suppress(OSError):
+            agent.stdin.write(BEGIN)
+            await agent.stdin.drain()
+        agent.stdin.close()
+
+    async def _open_network(self, attachments: socket.socket | None) -> None:
+        """Give attachments in its network over ``attachments``; None: it shares the machine's."""
+        if attachments is None:
+            return
+        try:
+            await self._join_network()
+        except BaseException:
+            attachments.close()
+            raise
+        if self._network is not None:
+            AttachmentServer(self._network, attachments)  # the event loop holds it
+
+    def _write_spec(self, attachments: int) -> None:
+        launch = self.launch
+        DriverSpec(
+            job_id=launch.job_id,
+            attempt=launch.attempt,
+            name=launch.name,
+            trust_domain=self._home.trust_domain,
+            leader=self._home.leader,
+            jobmaster_token=self._token.hex(),
+            identity_dir=str(self.identity),
+            work_dir=str(self._work),
+            reports_dir=str(self._reports),
+            log_dir=str(self.directory),
+            host=self._home.host,
+            executors=launch.executors,
+            executor_cores=launch.executor_cores,
+            executor_memory_mb=launch.executor_memory_mb,
+            driver_memory_mb=launch.driver_memory_mb,
+            stop_grace_seconds=launch.stop_grace,
+            start_timeout_seconds=launch.start_timeout,
+            lease_seconds=launch.lease,
+            allow_conf=launch.allow_conf,
+            event_log_bytes=self._home.event_log_bytes,
+            isolation=self._home.isolation,
+            trial=self._home.trial,
+            spark=self._home.spark(),
+            private_dirs=tuple(map(str, self._home.private)),
+            ports={} if self._network is None else dict(self._network.ports.by_name),
+            attachments=attachments,
+            waited="" if self._place is None else self._place.id,
+        ).write(self._spec)
+
+    async def renew_identity(self) -> None:
+        """Make a new key and have it signed; the running JVM picks the new files up by itself."""
+
+        async def sign(csr_pem: bytes) -> SignedChain:
+            return await self._sign(DriverCsr(attempt=self.launch.attempt, csr_pem=csr_pem))
+
+        driver = SpiffeId.driver(self._home.trust_domain, self.launch.job_id)
+        await make_identity(self.identity, driver, sign)
+
+    async def keep_renewed(self) -> None:
+        """Renew the identity whenever it is due, until cancelled."""
+        await keep_renewed(self.identity, self.renew_identity, f"driver of job {self.launch.job_id}")
+
+    async def stop(self, grace: float) -> None:
+        """SIGTERM, so that the agent ends JVM and Python; SIGKILL after ``grace`` seconds; returns at its end."""
+        self._grace = grace
+        if self._child is not None:
+            await self._child.stop(grace)
+
+    async def end_waiting(self) -> None:
+        """End what waits for it, if it has not been taken over."""
+        if self._waiting is not None and self._child is None:
+            await self._waiting.end()
+
+    def connections(self) -> Evidence:
+        """What the driver's JVM recorded."""
+        return read_evidence(self._reports)
+
+    def clean_up(self) -> None:
+        """Clean up after the end: keep the shortened logs; remove key, token, network and the job's files."""
+        self._leave()
+        clean_driver_directory(self.directory)
+
+    def _leave(self) -> None:
+        """Make sure that nothing of it runs any more in its directories."""
+        vacate(self._place, self._network or self.waiting_network)
+
+
+def clean_driver_directory(directory: Path) -> None:
+    """Keep nothing but the logs of a driver, and Spark's event log."""
+    logs = frozenset(LOG_FILES.values())
+    clear_untrusted(directory, keep={*logs, EVENT_LOG, CUT})
+    for name in logs:
+        shorten_log(directory / name)
+
+
+def driver_logs(directory: Path) -> tuple[str, ...]:
+    """Which logs a driver has left."""
+    return tuple(name for name, file in LOG_FILES.items() if is_regular_file(directory, file))
+
+
+def read_event_log(directory: Path, offset: int, limit: int) -> EventLogChunk:
+    """A piece of the event log that a driver has left; an empty one when there is none."""
+    try:
+        with open_untrusted(directory, EVENT_LOG) as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, offset))
+            data = file.read(max(1, min(limit, MAX_EVENT_LOG_CHUNK_BYTES)))
+    except (FileNotFoundError, UnsafeFile):
+        return EventLogChunk(data=b"", end=True)
+    return EventLogChunk(data=data, end=offset + len(data) >= size, cut=is_regular_file(directory, CUT))
