@@ -41,7 +41,10 @@ def driver_rpc(rounds: Rounds) -> int:
 
 
 def py4j_port(rounds: Rounds) -> int:
-    return int(rounds.job.processes("python")[0].environ()["PYSPARK_GATEWAY_PORT"])
+    """Where the JVM listens for the driver's Python, which has connected to it."""
+    connections = rounds.job.processes("python")[0].net_connections("tcp")
+    (port,) = listening_ports(rounds.driver_jvm()) & {each.raddr.port for each in connections if each.raddr}
+    return port
 
 
 def driver_blocks(rounds: Rounds) -> int:

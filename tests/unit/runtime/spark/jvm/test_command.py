@@ -22,7 +22,7 @@ from sluice.runtime.spark.jvm.command import (
     engine_for,
     executor_command,
 )
-from sluice.runtime.spark.jvm.options import MODULE_OPTIONS
+from sluice.runtime.spark.jvm.options import MODULE_OPTIONS, VECTOR_MODULE_OPTION
 from sluice.runtime.spark.jvm.place import JvmPlace
 
 SECRET = "5ec2e7" * 8
@@ -83,8 +83,22 @@ def test_java_25_is_given_its_aot_cache() -> None:
     lines = options(executor(spark=replace(SPARK, class_archive=Path("/cache/classes.aot"))))
     assert "-XX:AOTCache=/cache/classes.aot" in lines
     assert "-XX:AOTMode=auto" in lines
-    assert "-XX:Tier4InvocationThreshold=25000" in lines
+    assert "-XX:Tier4InvocationThreshold=100000" in lines
+    assert lines.index("-XX:-AOTReplayTraining") > lines.index("-XX:+UnlockDiagnosticVMOptions")
     assert not any("share" in line.lower() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("major", "vector_api", "has_module"), [(17, False, True), (25, False, False), (25, True, True)]
+)
+def test_the_vector_api_is_there_unless_it_costs_the_aot_cache(major: int, vector_api: bool, has_module: bool) -> None:
+    spark = replace(SPARK, java=replace(SPARK.java, major=major), vector_api=vector_api)
+    assert (VECTOR_MODULE_OPTION in options(executor(spark=spark))) is has_module
+    assert spark.may_use_archive is not (major == 25 and vector_api)
+
+
+def test_an_executor_that_spark_gives_the_vector_api_is_started() -> None:
+    executor(launch=msgspec.structs.replace(LAUNCH, java_options=(*MODULE_OPTIONS, VECTOR_MODULE_OPTION)))
 
 
 def test_c2_compiles_when_it_always_did_without_an_aot_cache() -> None:

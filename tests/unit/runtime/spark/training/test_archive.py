@@ -16,6 +16,7 @@ import pytest
 from sluice.runtime.spark import code_cache
 from sluice.runtime.spark.errors import ClassArchiveFailed
 from sluice.runtime.spark.java import Java, SparkDistribution, find_preferred_java
+from sluice.runtime.spark.jvm import class_archive
 from sluice.runtime.spark.jvm.class_archive import (
     archive_file,
     archive_options,
@@ -108,6 +109,18 @@ def test_another_jvm_or_another_jar_has_another(spark: SparkDistribution, cache:
     assert name(JAVA, replace(spark, jars=spark.jars[::-1])) != first
     os.utime(spark.jars[0], (1, 1))
     assert name(JAVA, spark) != first
+
+
+def test_another_plugin_has_another_for_it_rewrites_other_classes(
+    spark: SparkDistribution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "Guard.scala"
+    monkeypatch.setattr(class_archive, "plugin_sources", lambda: (source,))
+    names = []
+    for text in ("one", "two"):
+        source.write_text(text)
+        names.append(archive_file(JAVA_25, spark, cache=tmp_path))
+    assert names[0] != names[1]
 
 
 @pytest.mark.parametrize(
