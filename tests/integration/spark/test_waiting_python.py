@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import zipfile
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from sluice.runtime.spark.driver.imported_python import imported_python_argv
+from sluice.runtime.node import ChildProcess
+from sluice.runtime.spark.driver.imported_python import imported_python_argv, run_pipeline
+from sluice.runtime.spark.jvm import Command
 
 DEADLINE_SECONDS = 120
 PIPELINE = """\
@@ -101,3 +105,14 @@ def test_a_directory_that_only_has_the_name_of_a_module_changes_nothing(app: Pat
 def test_the_end_of_its_input_ends_it(app: Path) -> None:
     done = run(app, b"")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.asyncio
+async def test_one_that_has_ended_runs_nothing(app: Path) -> None:
+    argv = [sys.executable, "-c", "raise SystemExit(3)"]
+    process = await ChildProcess.start(
+        argv, env={"PATH": os.defpath}, cwd=app, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL
+    )
+    assert (await process.wait()).code == 3
+    with pytest.raises(OSError, match="it has ended"):
+        await run_pipeline(process, Command((sys.executable, str(app / "pipeline.py")), {}, {}), {}, app)

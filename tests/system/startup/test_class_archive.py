@@ -74,8 +74,10 @@ async def test_driver_and_executor_use_it_and_are_guarded_as_ever(spark: SparkRu
     async with running_job(TestPki(tmp_path / "pki"), tmp_path / "job", spark, rounds(shared_folder(tmp_path))) as job:
         await one_round(job, tmp_path / "shared")
         (executor,) = job.master.executors.values()
-        assert archive in mapped(job.processes("java")[0])
-        assert archive in mapped(psutil.Process(executor.pid))
+        for each in (job.processes("java")[0], psutil.Process(executor.pid)):
+            assert archive in mapped(each)
+            log = (Path(each.cwd()) / CLASSES_LOG).read_text(encoding="utf-8")
+            assert ("Using AOT-linked classes: true" in log) is has_aot_caches(spark.java)
         assert read_evidence(reports_of(job.identity_dir)), "the driver's connections were not under mutual TLS"
         (tmp_path / "shared" / "stop").touch()
         assert (await job.result()).succeeded
