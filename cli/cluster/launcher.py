@@ -236,11 +236,13 @@ class Launcher:
     async def _make_class_archive(self) -> None:
         """Make the archive of Spark's classes if missing, at idle priority; until then jobs run without."""
         from sluice.runtime.spark import find_preferred_java, find_spark
-        from sluice.runtime.spark.jvm import has_class_archive
+        from sluice.runtime.spark.jvm import has_aot_caches, has_class_archive
 
         if not self.configuration.spark.make_class_archive:
             return
         java = await asyncio.to_thread(find_preferred_java)
+        if self.configuration.spark.vector_api and has_aot_caches(java):
+            return  # no JVM could use it
         if await asyncio.to_thread(has_class_archive, java, find_spark()):
             return
         log = self.log_of("class-archive")
