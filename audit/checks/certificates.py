@@ -221,20 +221,20 @@ def _of_another_job(identity: SpiffeId, job_id: str) -> bool:
 CHECKS = (
     Check(
         id="CRT-01",
-        title="The listener holds the key of the certificate that it shows",
-        problem="certificate shown without its private key",
+        title="The listener holds the private key of its certificate",
+        problem="certificate presented without its private key",
         severity=Severity.CRITICAL,
         expected="a CertificateVerify that verifies with the leaf's key",
         references=("RFC 8446, 4.4.3 (CertificateVerify)",),
-        remedy="Somebody shows a certificate that is not theirs, or the TLS library is broken: find out who listens.",
+        remedy="Somebody presents a certificate that is not theirs, or the TLS library is broken: find out who listens.",
         run=_holds_key,
     ),
     Check(
         id="CRT-02",
-        title="Certificates shown are valid now",
+        title="The certificates presented are valid now",
         problem="certificate expired or not yet valid",
         severity=Severity.HIGH,
-        expected="notBefore and notAfter of each include the present",
+        expected="the present is between notBefore and notAfter of each",
         references=("RFC 5280, 4.1.2.5 (validity)", ref.NIST_CERTIFICATES),
         remedy="Renew it (`sluice pki renew`, or start the process again so that it reads its identity); "
         "check the clocks.",
@@ -282,7 +282,7 @@ CHECKS = (
         title="The chain is complete and in order",
         problem="certificate chain incomplete or out of order",
         severity=Severity.MEDIUM,
-        expected="the leaf, and after it each time who signed it",
+        expected="the leaf first, then the issuer of each certificate before it",
         references=("RFC 8446, 4.4.2 (certificate_list)", ref.NIST_CERTIFICATES),
         remedy="Configure the whole chain (chain.pem), leaf first, not the leaf alone.",
         run=_complete,
@@ -320,7 +320,7 @@ CHECKS = (
     ),
     Check(
         id="CRT-08",
-        title="The identity shown may listen on this channel",
+        title="The identity presented may listen on this channel",
         problem="wrong identity for this channel",
         severity=Severity.HIGH,
         kinds=frozenset({Kind.MUTUAL, Kind.SERVER}),

@@ -244,7 +244,7 @@ CHECKS = (
     ),
     _at_the_edge(
         id="EDG-03",
-        title="No operation with a credential that does not suffice",
+        title="No operation with a credential of too few rights",
         problem="operation allowed beyond the credential's role",
         expected="403 for what the role may not do, an answer for what it may",
         references=(ref.ASVS_ACCESS,),
@@ -262,7 +262,7 @@ CHECKS = (
     ),
     _at_the_edge(
         id="EDG-05",
-        title="Methods and paths that are no operation are refused",
+        title="Unknown methods and paths are refused",
         problem="unknown method or path accepted",
         severity=Severity.MEDIUM,
         expected="4xx",
@@ -285,14 +285,14 @@ CHECKS = (
         title="Error bodies do not disclose internals",
         problem="error bodies disclose internals",
         severity=Severity.MEDIUM,
-        expected="a problem document with what the client could know anyway",
+        expected="a problem document that tells nothing but what the client may know",
         references=(ref.ASVS_LEAKS, "RFC 9457, 5 (problem details: security)"),
         remedy="Answer errors with a problem document of your own; keep traces in the log.",
         run=_bodies,
     ),
     _at_the_edge(
         id="EDG-08",
-        title="Cookies are for HTTPS and for the server alone",
+        title="Cookies are Secure, HttpOnly and SameSite",
         problem="cookie without Secure or HttpOnly",
         severity=Severity.MEDIUM,
         expected="Secure, HttpOnly and SameSite, or no cookie",
@@ -302,24 +302,24 @@ CHECKS = (
     ),
     _at_the_edge(
         id="EDG-10",
-        title="Without the auth service nothing passes",
+        title="Nothing passes while the auth service is down",
         problem="requests pass without the auth service",
-        expected="4xx or 5xx while nobody can be asked who somebody is",
+        expected="4xx or 5xx while no credential can be checked",
         references=(ref.ASVS_ACCESS,),
-        remedy="Have the gateway refuse when the auth service does not answer (failure_mode_allow: false), and what "
-        "stands behind it refuse what it does not vouch for.",
+        remedy="Have the gateway refuse when the auth service does not answer (failure_mode_allow: false), and the "
+        "service behind it refuse requests that the gateway did not authenticate.",
         run=_fails_closed,
         last=True,
     ),
     Check(
         id="EDG-09",
-        title="An API without TLS answers nobody without a credential",
+        title="An API without TLS requires a credential",
         problem="unauthenticated API without TLS",
         severity=Severity.CRITICAL,
         kinds=frozenset({Kind.HTTP}),
         expected="401, 403 or no connection",
         references=(ref.ASVS_ACCESS, ref.ASVS_TRANSPORT),
-        remedy="Bind it to loopback and put a gateway with authentication before it. Flink: rest.bind-address, "
+        remedy="Bind it to loopback and put an authenticating gateway in front of it. Flink: rest.bind-address, "
         "security.ssl.rest.authentication-enabled, web.submit.enable=false; Spark: spark.master.rest.enabled=false, "
         "spark.ui.enabled=false.",
         run=_open_api,

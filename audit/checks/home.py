@@ -163,7 +163,7 @@ _of_a_home = partial(Check, kinds=frozenset({Kind.HOME}))
 CHECKS = (
     _of_a_home(
         id="HOM-01",
-        title="Secrets are for their owner alone",
+        title="Only their owner can read secrets",
         problem="secret readable by others",
         severity=Severity.HIGH,
         expected="mode 0600 or less",
@@ -183,22 +183,22 @@ CHECKS = (
     ),
     _of_a_home(
         id="HOM-03",
-        title="Revocation lists are there and fresh",
-        problem="revocation list missing or out of date",
+        title="CRLs are present and fresh",
+        problem="CRL missing or out of date",
         severity=Severity.HIGH,
-        expected="a list in each identity directory, its nextUpdate ahead",
+        expected="a CRL in each identity directory, its nextUpdate in the future",
         references=("RFC 5280, 5.1.2.5 (nextUpdate)", ref.ASVS_REVOCATION),
-        remedy="Sign them anew: `sluice pki crl refresh`; keep `sluice up` or a timer running that does.",
+        remedy="Sign new ones with `sluice pki crl refresh`; keep `sluice up` or a timer running that does so.",
         run=_lists_fresh,
     ),
     _of_a_home(
         id="HOM-06",
-        title="Nobody else looks into the home or changes it",
+        title="Only its owner can read and change the home",
         problem="home accessible to others",
         severity=Severity.HIGH,
         expected="directories of mode 0700, no file that others can write, everything of one owner",
         references=(ref.ASVS_SECRETS, ref.ASVS_ACCESS),
-        remedy="chmod 700 the directory, chmod go-w the file; `sluice pki doctor` tells it for each.",
+        remedy="chmod 700 the directory, chmod go-w the file; `sluice pki doctor` says which.",
         run=_diagnosed(
             "had the doctor look at modes and owners in the home", _OF_MODES, "the home is its owner's alone"
         ),
@@ -208,7 +208,7 @@ CHECKS = (
         title="Identities and authorities on disk are sound",
         problem="damaged identity or authority on disk",
         severity=Severity.MEDIUM,
-        expected="nothing damaged, mismatched, orphaned or of a foreign authority",
+        expected="nothing damaged, mismatched, orphaned or signed by a foreign authority",
         references=(ref.RFC5280, ref.X509_SVID),
         remedy="`sluice pki doctor` names each with its own remedy.",
         run=_sound,
@@ -225,7 +225,7 @@ CHECKS = (
     ),
     _of_a_home(
         id="HOM-05",
-        title="The sockets of every process could be read",
+        title="The audit could read the sockets of every process",
         problem="sockets of some processes unreadable",
         severity=Severity.MEDIUM,
         expected="the kernel shows the sockets of all of the cluster's processes",

@@ -294,7 +294,7 @@ CHECKS = (
     ),
     Check(
         id="TLS-14",
-        title="Only application protocols that both sides speak are agreed on",
+        title="ALPN selects only protocols that both sides speak",
         problem="unknown application protocol accepted",
         severity=Severity.MEDIUM,
         expected="no protocol, alert no_application_protocol, or the end of the connection",
@@ -314,12 +314,12 @@ CHECKS = (
     ),
     Check(
         id="TLS-16",
-        title="The listener has survived the audit",
+        title="The listener still answers after the audit",
         problem="no longer serving after the audit",
         severity=Severity.HIGH,
         expected="TLS 1.3 is spoken as before",
         references=(ref.ASVS_LIMITS,),
-        remedy="Look into its log: something hostile that was sent has stopped it.",
+        remedy="Look into its log: a hostile message of the audit has stopped it.",
         run=_alive,
         last=True,
     ),

@@ -80,7 +80,7 @@ def _named(suites: list[int]) -> str:
 CHECKS = (
     Check(
         id="TLS-19",
-        title="Suites without authentication or encryption are refused",
+        title="Cipher suites without authentication or encryption are refused",
         problem="cipher suite without authentication or encryption accepted",
         severity=Severity.CRITICAL,
         expected="no anonymous suite and no NULL cipher is accepted",
@@ -91,7 +91,7 @@ CHECKS = (
     ),
     Check(
         id="TLS-05",
-        title="Weak suites are refused",
+        title="Weak cipher suites are refused",
         problem="weak cipher suite accepted",
         severity=Severity.HIGH,
         expected="no suite without forward secrecy or an AEAD cipher is accepted",
