@@ -226,7 +226,7 @@ CHECKS = (
         severity=Severity.CRITICAL,
         expected="a CertificateVerify that verifies with the leaf's key",
         references=("RFC 8446, 4.4.3 (CertificateVerify)",),
-        remedy="Somebody presents a certificate that is not theirs, or the TLS library is broken: find out who listens.",
+        remedy="Somebody presents a certificate of somebody else, or the TLS library is broken: find out who listens.",
         run=_holds_key,
     ),
     Check(
