@@ -1,4 +1,4 @@
-"""Keeping a box within its limits: control groups, and a watcher for what they cannot bound."""
+"""Enforces the limits of a box: with control groups, and with a watcher for what they cannot limit."""
 
 import lazy_loader
 

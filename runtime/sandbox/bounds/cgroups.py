@@ -1,15 +1,15 @@
-"""Control groups of boxes, in version 1 and version 2 of the kernel's interface.
+"""Control groups of boxes, for cgroup v1 and v2.
 
-Each box gets a group of its own in every hierarchy that bounds something, below the group of this process. Where this
-process may make such groups:
+Each box gets its own group, below the group of this process, in every hierarchy that limits something. This process
+can create such groups:
 
-- version 1: as root, or where the directory was given to this user;
-- version 2: in a delegated group (``Delegate=yes`` of systemd, or a container with its own), or as root. A group that
-  has controllers for its children must have no processes itself, so the processes of a delegated one go into a group
-  of their own, :data:`PROCESSES`, beside those of the boxes.
+- v1: as root, or where this user owns the directory;
+- v2: in a delegated group (``Delegate=yes`` of systemd, or a container with its own group), or as root. A group that
+  enables controllers for its children must not contain processes itself. So the processes of a delegated group move to
+  a separate group, :data:`PROCESSES`, next to those of the boxes.
 
-Names of groups say who made them, so that those that a dead process left are known; nothing else is ever removed.
-See the kernel's "Control Group v2" and "Memory Resource Controller".
+The name of a group contains the pid and start time of its creator, which identifies groups left behind by a dead
+process. No other group is ever removed. See the kernel's "Control Group v2" and "Memory Resource Controller".
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from sluice.runtime.sandbox.limits import Limits
 
 ROOT = Path("/sys/fs/cgroup")
 PROCESSES = "sluice-processes"
-"""The group of version 2 that holds what was in a delegated group."""
+"""The cgroup v2 group that takes the processes of a delegated group."""
 CONTROLLERS = ("memory", "pids", "cpu")
 MIB = 1 << 20
 CPU_SHARES = 1024
-"""Of a core in version 1; what the kernel gives a group of its own accord."""
+"""Shares per core in v1; also the kernel's default for a group."""
 CPU_WEIGHT = 100
-"""Of a core in version 2; what the kernel gives a group of its own accord."""
+"""Weight per core in v2; also the kernel's default for a group."""
 MAX_CPU_WEIGHT = 10_000
 IDLE = "cpu.idle"
-"""Since Linux 5.15, in both versions: the group gets the time that no other wants."""
+"""The file that makes a group run only when the processors are otherwise idle (Linux 5.15, both versions)."""
 LEAST = {"cpu.weight": "1", "cpu.shares": "2"}
-"""What older kernels have instead."""
+"""The smallest share, by file: the fallback for kernels without :data:`IDLE`."""
 REMOVE_SECONDS = 2.0
-"""How long the kernel gets to let go of the last process of a group."""
+"""How long to wait for the kernel to release the last process of a group."""
 
 _LOG = logging.getLogger(__name__)
 _NUMBERS = count(1)
-"""Of all groups of this process: two of the same name would be one, and end with the first."""
+"""Numbers the groups of this process. Two groups with one name would be the same group, removed with the first box."""
 _NAME = re.compile(r"sluice-box-(\d{1,10})-(\d{1,20})-\d{1,10}")
 _POLL_SECONDS = 0.01
 _MAX_MOVED = 10_000
@@ -55,18 +55,19 @@ _MAX_MOVED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What the kernel has done to a box because of its bounds."""
+    """How often the kernel has enforced a limit on a box."""
 
     memory_kills: int = 0
     tasks_refused: int = 0
 
 
 class ControlGroups:
-    """The directories in which this process may make groups, by controller.
+    """Creates the groups of boxes in the directories where this process may do so.
 
     Args:
-        parents: by controller; several controllers may have the same one.
-        unified: whether they are of version 2.
+        parents: the parent directory of new groups by controller; several controllers may share one.
+        unified: whether these are cgroup v2 directories.
+        owner: identifies this process in the names of its groups; by default its pid and start time.
     """
 
     def __init__(self, parents: Mapping[str, Path], *, unified: bool, owner: str = "") -> None:
@@ -76,20 +77,20 @@ class ControlGroups:
 
     @classmethod
     def find(cls, root: Path = ROOT, proc: Path = Path("/proc")) -> ControlGroups | None:
-        """Find out by trying where this process may make groups; None: nowhere."""
+        """Find by trial where this process can create groups; None: nowhere."""
         parents, unified = cls.parents_in(root, proc)
         found = cls(parents, unified=unified)
         return found if parents and found.usable() else None
 
     @staticmethod
     def parents_in(root: Path, proc: Path) -> tuple[dict[str, Path], bool]:
-        """In which directory to make groups, for each controller, and whether they are of version 2."""
+        """The parent directory of new groups by controller, and whether these are cgroup v2 directories."""
         own = _own_groups(kernel_text(proc / "self/cgroup"))
         unified = _unified(root, own.get(""))
         return (unified, True) if unified else (_separate(root, own), False)
 
     def usable(self) -> bool:
-        """Whether a group can be made; makes one and removes it."""
+        """Whether a group can be created. Creates one and removes it."""
         try:
             group = self.make(Limits(memory_mb=1024, processes=1024, cores=1))
         except OSError as error:
@@ -99,7 +100,11 @@ class ControlGroups:
         return True
 
     def make(self, limits: Limits) -> BoxGroup:
-        """A group with ``limits``, without processes; :class:`OSError` where that cannot be had."""
+        """Create a group with ``limits`` and without processes.
+
+        Raises:
+            OSError: the kernel refuses the group or one of its limits.
+        """
         name = f"sluice-box-{self.owner}-{next(_NUMBERS)}"
         group = BoxGroup({parent: parent / name for parent in dict.fromkeys(self.parents.values())}, self.unified)
         try:
@@ -110,21 +115,22 @@ class ControlGroups:
         return group
 
     def remove_stale(self, proc: Path = Path("/proc")) -> int:
-        """Remove the groups of boxes whose maker is dead, and with it all in them; returns their number."""
+        """Remove the groups of boxes whose creator is dead; return how many were removed."""
         removed = 0
         for parent in dict.fromkeys(self.parents.values()):
             with contextlib.suppress(OSError):
                 for path in list(parent.iterdir()):
                     made = _NAME.fullmatch(path.name)
                     if made and _started_at(proc, int(made[1])) != made[2]:
-                        with contextlib.suppress(OSError):  # somebody is in it: of a container that sees other numbers
+                        # A group with processes belongs to a container with its own pid namespace: rmdir fails.
+                        with contextlib.suppress(OSError):
                             path.rmdir()
                             removed += 1
         return removed
 
 
 class BoxGroup:
-    """The group of one box."""
+    """The control group of one box."""
 
     def __init__(self, directories: Mapping[Path, Path], unified: bool) -> None:
         self.directories = tuple(directories.values())
@@ -133,7 +139,11 @@ class BoxGroup:
         self._shares: dict[Path, str] = {}
 
     def create(self, settings: Mapping[str, tuple[tuple[str, str, bool], ...]]) -> None:
-        """Make it and write its limits."""
+        """Create the group and write its limits.
+
+        Raises:
+            OSError: the kernel refuses the group or a limit that the box must not run without.
+        """
         for directory in self.directories:
             directory.mkdir(mode=0o755)
         for directory in self.directories:
@@ -148,7 +158,11 @@ class BoxGroup:
             self._entrances.append(os.open(directory / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))
 
     def give_way(self) -> None:
-        """Let it have only the processor time that no other group wants, until :meth:`take_share`."""
+        """Use only idle processor time until :meth:`take_share`.
+
+        Raises:
+            OSError: the group is gone.
+        """
         for file in self._shares:
             if (idle := file.with_name(IDLE)).exists():
                 _write(idle, "1")
@@ -156,14 +170,18 @@ class BoxGroup:
                 _write(file, LEAST[file.name])
 
     def take_share(self) -> None:
-        """Let it have its share of the processors' time; raises :class:`OSError`."""
+        """Restore the group's share of processor time.
+
+        Raises:
+            OSError: the group is gone.
+        """
         for file, share in self._shares.items():
             if (idle := file.with_name(IDLE)).exists():
-                _write(idle, "0")  # and the share is the kernel's default
+                _write(idle, "0")  # resets the share to the kernel's default
             _write(file, share)
 
     def enter(self) -> None:
-        """Called in the process of the box between fork and exec: nothing but writes."""
+        """Move the calling process into the group. Runs between fork and exec, so it only writes to descriptors."""
         for descriptor in self._entrances:
             os.write(descriptor, b"0")
 
@@ -175,7 +193,7 @@ class BoxGroup:
         return sorted(found)
 
     def events(self) -> Events:
-        """What has happened in it so far."""
+        """What the kernel has counted in this group so far."""
         memory = tasks = 0
         for directory in self.directories:
             for name in ("memory.events", "memory.oom_control"):
@@ -184,7 +202,7 @@ class BoxGroup:
         return Events(memory, tasks)
 
     def kill(self) -> None:
-        """SIGKILL to everything in it."""
+        """Send SIGKILL to every process in the group."""
         if self._unified:
             with contextlib.suppress(OSError):
                 _write(self.directories[0] / "cgroup.kill", "1")
@@ -194,13 +212,13 @@ class BoxGroup:
                 os.kill(pid, signal.SIGKILL)
 
     def remove(self) -> None:
-        """End what is left in it, and remove it; waits a moment. What cannot be removed stays."""
+        """Kill the remaining processes and remove the group. Gives up after :data:`REMOVE_SECONDS`."""
         while self._entrances:
             os.close(self._entrances.pop())
         until = time.monotonic() + REMOVE_SECONDS
         while not self._removed():
             if time.monotonic() > until:
-                _LOG.warning("control group %s cannot be removed", self.directories[0])
+                _LOG.warning("cannot remove control group %s: it still contains processes", self.directories[0])
                 return
             self.kill()
             time.sleep(_POLL_SECONDS)
@@ -219,12 +237,12 @@ class BoxGroup:
 def settings(
     limits: Limits, controllers: Collection[str], *, unified: bool
 ) -> dict[str, tuple[tuple[str, str, bool], ...]]:
-    """What to write into which file, and whether the box must not run without it; by controller."""
+    """The settings by controller, as ``(file, value, required)``: the box must not run without a required one."""
     memory, tasks, cores = limits.memory_mb * MIB, limits.processes, limits.cores
     found: dict[str, tuple[tuple[str, str, bool], ...]] = {}
     if "memory" in controllers and memory:
         found["memory"] = (
-            # swap: not every kernel counts it
+            # The swap limits are optional: not every kernel accounts for swap.
             (("memory.max", str(memory), True), ("memory.swap.max", "0", False), ("memory.oom.group", "1", False))
             if unified
             else (("memory.limit_in_bytes", str(memory), True), ("memory.memsw.limit_in_bytes", str(memory), False))
@@ -241,14 +259,14 @@ def settings(
 
 
 def _for(directory: Path, settings: Mapping[str, tuple[tuple[str, str, bool], ...]]) -> Iterator[tuple[str, str, bool]]:
-    """The controllers that this directory has, by their files."""
+    """The settings of the controllers whose files exist in ``directory``."""
     for each in settings.values():
         if (directory / each[0][0]).exists():
             yield from each
 
 
 def _own_groups(text: str) -> dict[str, str]:
-    """The group of this process by controller, from ``/proc/self/cgroup``; "" is version 2."""
+    """The group of this process by controller, from ``/proc/self/cgroup``; the key "" is cgroup v2."""
     found = {}
     for line in text.splitlines():
         _, _, rest = line.partition(":")
@@ -259,14 +277,14 @@ def _own_groups(text: str) -> dict[str, str]:
 
 
 def _separate(root: Path, own: Mapping[str, str]) -> dict[str, Path]:
-    """Version 1: a hierarchy for each controller, or for some of them together."""
+    """The parent directories in cgroup v1, which has a hierarchy for each controller or for several together."""
     found = {}
     for controller in CONTROLLERS:
         if controller not in own:
             continue
         mounted = root / controller
         directory = mounted / own[controller].lstrip("/")
-        if not directory.is_dir():  # in a container the group of this process is the top of what is mounted
+        if not directory.is_dir():  # in a container the mount's root is the group of this process
             directory = mounted
         if (directory / "cgroup.procs").exists() and os.access(directory, os.W_OK):
             found[controller] = directory
@@ -274,7 +292,7 @@ def _separate(root: Path, own: Mapping[str, str]) -> dict[str, Path]:
 
 
 def _unified(root: Path, own: str | None) -> dict[str, Path]:
-    """Version 2: one hierarchy; its controllers must be given to the groups below that of ours."""
+    """The parent directories in cgroup v2, which has one hierarchy. Enables the controllers for the child groups."""
     if own is None or not (root / "cgroup.controllers").exists():
         return {}
     directory = root / own.lstrip("/")
@@ -282,7 +300,7 @@ def _unified(root: Path, own: str | None) -> dict[str, Path]:
         directory = root
     if directory.name == PROCESSES:
         directory = directory.parent
-    # The top of the machine may hold processes and groups; where nothing is delegated to it, root makes its own there.
+    # The root cgroup may hold both processes and groups: root creates its groups there if it has no delegated group.
     for parent in dict.fromkeys((directory, *(() if _is_below(root) else (root,)))):
         there = kernel_text(parent / "cgroup.controllers").split()
         wanted = [each for each in CONTROLLERS if each in there]
@@ -291,24 +309,24 @@ def _unified(root: Path, own: str | None) -> dict[str, Path]:
         try:
             _give(parent, wanted)
         except OSError as error:
-            _LOG.info("control groups cannot be made in %s: %s", parent, error)
+            _LOG.info("cannot create control groups in %s: %s", parent, error)
             continue
         return dict.fromkeys(wanted, parent)
     return {}
 
 
 def _is_below(directory: Path) -> bool:
-    """Whether a group of version 2 has one above it: only the top of the machine has no type."""
+    """Whether a cgroup v2 directory has a parent: only the root cgroup of the machine has no ``cgroup.type``."""
     return (directory / "cgroup.type").exists()
 
 
 def _give(directory: Path, controllers: Sequence[str]) -> None:
-    """Give ``controllers`` to the groups below ``directory``, whose processes go into one of these."""
+    """Enable ``controllers`` for the child groups of ``directory``; moves its own processes to :data:`PROCESSES`."""
     if set(controllers) <= set(kernel_text(directory / "cgroup.subtree_control").split()):
         return
     if kernel_text(directory / "cgroup.procs").split() and _is_below(directory):
         if not _delegated(directory):
-            raise PermissionError(1, "it holds processes and is not delegated", str(directory))
+            raise PermissionError(1, "the group contains processes and is not delegated", str(directory))
         leaf = directory / PROCESSES
         leaf.mkdir(exist_ok=True)
         for _ in range(_MAX_MOVED):
@@ -321,11 +339,11 @@ def _give(directory: Path, controllers: Sequence[str]) -> None:
 
 
 def _delegated(directory: Path) -> bool:
-    """Whether this group was handed to us: it is our user's, or systemd says so, or it is all that a container has."""
+    """Whether this group is delegated to us: our user owns it, systemd marked it, or it is the root in a container."""
     if os.geteuid() != 0 and directory.stat().st_uid == os.geteuid():
         return True
     if directory == ROOT:
-        return True  # has a type, so it is the top of a namespace and not of the machine
+        return True  # the caller found cgroup.type here, so this is the root of a cgroup namespace, not of the machine
     for name in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
             if os.getxattr(directory, name) == b"1":
@@ -334,13 +352,13 @@ def _delegated(directory: Path) -> bool:
 
 
 def _started_at(proc: Path, pid: int) -> str:
-    """When a process was started, in clock ticks since the boot; with its pid that names it. Empty: there is none."""
+    """The start time of a process in clock ticks since boot; empty: no such process. Identifies it with its pid."""
     fields = kernel_text(proc / str(pid) / "stat").rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 else ""
 
 
 def _write(path: Path, value: str) -> None:
-    """In one write, as the kernel wants it."""
+    """Write ``value`` with a single write(2), as cgroup files require."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, value.encode())

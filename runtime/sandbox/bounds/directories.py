@@ -1,8 +1,8 @@
-"""What the directories of a job hold: bytes and files, measured from outside while the job writes in them.
+"""Measures the bytes and files in the directories of a job, from outside and while the job writes to them.
 
-The walk goes down by descriptors, follows no link, stays on the file system on which it began, opens nothing but
-directories, and is bounded in entries and depth. What it cannot see is an excess by itself: a job could hide its data
-there otherwise.
+The walk descends by file descriptors, follows no links, stays on one file system, opens only directories, and is
+limited in entries and depth. A directory that the walk cannot read counts as an excess, because a job could hide data
+there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_DEPTH = 128
-"""Most directories within each other; the walk holds a descriptor for each."""
+"""Maximum nesting of directories; the walk holds one descriptor for each level."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWNER_MAY_ALL = 0o700
@@ -26,7 +26,7 @@ _BLOCK = 512
 
 @dataclass(slots=True)
 class DiskUsage:
-    """What was found. ``hidden`` says why there may be more; empty: nothing kept the walk from going on."""
+    """The result of a walk. ``hidden`` says why the result may be incomplete; empty: it is complete."""
 
     bytes: int = 0
     entries: int = 0
@@ -34,10 +34,10 @@ class DiskUsage:
 
 
 def measure_directories(directories: Sequence[Path], *, max_entries: int) -> DiskUsage:
-    """All that is in ``directories``, each of which the job can fill but not replace.
+    """Measure the contents of ``directories``. The job can write to these directories but cannot replace them.
 
-    A file with several names counts once, one with holes by the blocks that it has. Directories that their owner has
-    closed are opened again. Stops behind ``max_entries``.
+    A file with several hard links counts once, and a sparse file counts by its allocated blocks. If the mode of a
+    directory denies access, its owner's rights are restored. Stops once ``max_entries`` is exceeded.
     """
     walk = _Walk(max_entries)
     for directory in directories:
@@ -47,7 +47,7 @@ def measure_directories(directories: Sequence[Path], *, max_entries: int) -> Dis
 
 
 def devices_of(directories: Sequence[Path]) -> frozenset[int]:
-    """On which file systems ``directories`` are."""
+    """The device numbers of the file systems that hold ``directories``."""
     found = set()
     for directory in directories:
         with contextlib.suppress(OSError):
@@ -62,7 +62,7 @@ class _Walk:
         self._linked: set[tuple[int, int]] = set()
 
     def go(self, root: int) -> None:
-        """Walk through ``root``, a descriptor that is closed in the end."""
+        """Walk through the directory of the descriptor ``root``, and close it."""
         way: list[tuple[int, list[str]]] = []
         try:
             device = os.fstat(root).st_dev
@@ -87,14 +87,14 @@ class _Walk:
                 os.close(descriptor)
 
     def _list(self, directory: int, device: int) -> list[str]:
-        """Count what is in ``directory``; returns the directories in it."""
+        """Count the entries of ``directory``; return its subdirectories on the same ``device``."""
         below = []
         with os.scandir(directory) as entries:
             for each in itertools.islice(entries, max(0, self._max_entries + 1 - self.found.entries)):
                 try:
                     info = each.stat(follow_symlinks=False)
                 except OSError:
-                    continue  # it has gone meanwhile
+                    continue  # deleted meanwhile
                 self._count(info)
                 if stat.S_ISDIR(info.st_mode) and info.st_dev == device:
                     below.append(each.name)
@@ -109,7 +109,7 @@ class _Walk:
         self.found.bytes += info.st_blocks * _BLOCK
 
     def _open(self, parent: int, name: str) -> int | None:
-        """A descriptor of a directory; None when it has gone, or is something else by now."""
+        """Open a subdirectory; None: it was deleted or is no longer a directory."""
         try:
             return os.open(name, _DIRECTORY, dir_fd=parent)
         except PermissionError:

@@ -1,4 +1,4 @@
-"""Deciding whether a box uses more than it may, and saying so. Decisions only; no I/O."""
+"""Decides whether a box exceeds its limits, and describes the excess. No I/O."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was measured of a box; what was not measured is 0.
+    """The measured resource usage of a box; 0 where nothing was measured.
 
     Attributes:
-        memory_bytes: of all its processes together.
-        memory_kills: how often the kernel has ended one of them because all of them had too much memory.
-        tasks: its processes and their threads.
-        tasks_refused: how often the kernel has refused it another one.
-        disk_bytes, entries: what its directories hold.
-        hidden: why there may be more in its directories; empty: there is not.
-        log_bytes: its longest log.
+        memory_bytes: memory of all its processes together.
+        memory_kills: how often the kernel has killed one of its processes because of the box's memory limit.
+        tasks: number of its processes and their threads.
+        tasks_refused: how often the kernel has refused to create another task.
+        disk_bytes, entries: contents of its directories.
+        hidden: why the measurement of its directories may be incomplete; empty: it is complete.
+        log_bytes: size of its longest log.
     """
 
     memory_bytes: int = 0
@@ -36,12 +36,12 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a bound applies to, in words.
+    """What a limit applies to, as messages name it.
 
     Attributes:
-        name: of the process, as in "the executor".
-        memory_setting: what its user or operator raises for more memory.
-        owner: whose directories it works in, when that is somebody else.
+        name: the process, such as "the executor".
+        memory_setting: the setting that a user or operator raises to get more memory.
+        owner: the owner of its directories, if that is not the process itself.
     """
 
     name: str
@@ -50,9 +50,9 @@ class Subject:
 
 
 def excess(usage: Usage, limits: Limits, subject: Subject) -> str:
-    """A sentence that names the bound, the amount and the setting to raise; empty while all is within bounds.
+    """A message with the exceeded limit, the usage and the setting to raise; empty: no limit is exceeded.
 
-    A limit of 0 bounds nothing.
+    A limit of 0 means unlimited.
     """
     return next(_excesses(usage, limits, subject), "")
 
@@ -61,37 +61,37 @@ def _excesses(usage: Usage, limits: Limits, subject: Subject) -> Iterator[str]:
     name, owner = subject.name, subject.owner or subject.name
     if usage.memory_kills:
         yield (
-            f"out of memory: {name} and what it started wanted more than the {limits.memory_mb} MiB that they may use, "
-            f"so the kernel ended one of these processes; raise {subject.memory_setting}"
+            f"out of memory: {name} and its child processes exceeded their limit of {limits.memory_mb} MiB, "
+            f"so the kernel killed one of them; raise {subject.memory_setting}"
         )
     if _over(usage.memory_bytes, limits.memory_mb):
         yield (
-            f"out of memory: {name} and what it started use {_mib(usage.memory_bytes)} MiB and may use "
+            f"out of memory: {name} and its child processes use {_mib(usage.memory_bytes)} MiB, and their limit is "
             f"{limits.memory_mb} MiB; raise {subject.memory_setting}"
         )
     if usage.tasks_refused or (limits.processes and usage.tasks >= limits.processes):
-        # reaching it is enough: the kernel lets no box have more
+        # Reaching the limit counts as an excess, because the kernel never lets a box go beyond it.
         yield (
-            f"too many processes: {name} has used up the {limits.processes} processes and threads that it may have; "
+            f"too many processes: {name} has reached its limit of {limits.processes} processes and threads; "
             "raise max_processes in [isolation]"
         )
     if _over(usage.log_bytes, limits.log_mb):
         yield (
-            f"too much output: a log of {name} has {_mib(usage.log_bytes)} MiB and may have {limits.log_mb} MiB; "
+            f"too much output: a log of {name} has {_mib(usage.log_bytes)} MiB, and its limit is {limits.log_mb} MiB; "
             "print less, or raise log_mb in [isolation]"
         )
     if _over(usage.disk_bytes, limits.disk_mb):
         yield (
-            f"too much disk: the directories of {owner} hold {_mib(usage.disk_bytes)} MiB and may hold "
+            f"too much disk: the directories of {owner} hold {_mib(usage.disk_bytes)} MiB, and their limit is "
             f"{limits.disk_mb} MiB; raise disk_mb in [isolation]"
         )
     if limits.files and usage.entries > limits.files:
         yield (
-            f"too many files: the directories of {owner} hold more than {limits.files} files, "
-            "which is what they may hold; raise max_files in [isolation]"
+            f"too many files: the directories of {owner} hold more files than their limit of {limits.files}; "
+            "raise max_files in [isolation]"
         )
     if usage.hidden and (limits.disk_mb or limits.files):
-        yield f"the directories of {owner} cannot be measured: {usage.hidden}; have the job make no such directory"
+        yield f"cannot measure the directories of {owner}: {usage.hidden}; do not create such directories in the job"
 
 
 def _over(amount: int, limit_mb: int) -> bool:
@@ -99,5 +99,5 @@ def _over(amount: int, limit_mb: int) -> bool:
 
 
 def _mib(amount: int) -> int:
-    """In MiB, rounded up, so that an excess never reads like the bound."""
+    """Convert bytes to MiB, rounded up, so that an excess never looks equal to the limit."""
     return -(-amount // MIB)

@@ -1,6 +1,6 @@
-"""The guard of one box: puts it into its control group where there are any, and watches what nobody else bounds.
+"""The guard of one box: puts it into its control group if available, and watches what the kernel does not limit.
 
-How it is used::
+Usage::
 
     guard = Guard(limits, Subject("the executor"), directories=[work], logs=[stdout, stderr])
     child = await ChildProcess.start(…, guard=guard)
@@ -27,19 +27,19 @@ from sluice.runtime.sandbox.bounds.processes import SharedTable, has_swap, memor
 from sluice.runtime.sandbox.limits import Limits
 
 ROUND_SECONDS = 0.5
-"""How often processes, memory and logs are measured at most."""
+"""Minimum interval between measurements of processes, memory and logs."""
 DISK_ROUND_SECONDS = 2.0
-"""How often directories are walked through at most."""
+"""Minimum interval between walks through the directories."""
 SHARE_OF_TIME = 0.05
-"""The part of the time that measuring one thing may take."""
+"""Maximum fraction of time spent on measuring."""
 UNBOUNDED_FILES = 1_000_000
-"""How many files are walked through at most where their number is not bounded."""
+"""Maximum number of files in a walk when the number of files is not limited."""
 
 _LOG = logging.getLogger(__name__)
 _TABLE = SharedTable()
 _QUICK = ThreadPoolExecutor(1, thread_name_prefix="bounds")
 _WALKS = ThreadPoolExecutor(2, thread_name_prefix="bounds-walk")
-"""Threads of their own: walks through the directories of jobs must keep nobody else waiting."""
+"""Separate threads, so that slow walks through the directories of jobs do not block other work."""
 
 
 async def first_excess(
@@ -50,10 +50,10 @@ async def first_excess(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> str:
-    """Measure again and again until ``judge`` has something to say; returns that.
+    """Measure repeatedly until ``judge`` reports an excess; return its message.
 
-    Before each round are at least ``pause`` seconds, and so much more that measuring takes :data:`SHARE_OF_TIME`: what
-    ends at once costs nothing.
+    Each round starts with a wait of at least ``pause`` seconds, long enough to keep the time spent on measuring below
+    :data:`SHARE_OF_TIME`. So a process that ends at once is never measured.
     """
     wait = pause
     while True:
@@ -66,22 +66,23 @@ async def first_excess(
 
 
 def _made(groups: ControlGroups | None, limits: Limits) -> BoxGroup | None:
-    """A group for a box; None where there are none, or no more: then the box is watched."""
+    """Create the group of a box; None: no group can be created, and the box is watched instead."""
     try:
         return groups.make(limits) if groups is not None else None
     except OSError as error:
-        _LOG.warning("no control group for a box, which is watched instead: %s", error)
+        _LOG.warning("cannot create a control group for a box, which is watched instead: %s", error)
         return None
 
 
 class Guard:
-    """Bounds of one box.
+    """Enforces the limits of one box.
 
     Args:
-        subject: whose bounds they are, for what is said.
-        directories: what the box can fill; it cannot replace these themselves.
-        logs: files that it prints to.
-        groups: where control groups can be made; None: nowhere, so memory and processes are watched too.
+        limits: the limits of the box.
+        subject: how messages name the box.
+        directories: directories that the box can write to but cannot replace.
+        logs: the log files that the box writes.
+        groups: creates control groups; None: they are not available, so memory and processes are watched too.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Guard:
         self.limits = limits
         self.subject = subject
         self.reason = ""
-        """Why the box is to be ended; empty: it is not, for all that is known."""
+        """Why the box must be killed; empty: no excess is known."""
         self._directories = tuple(directories)
         self._devices = devices_of(directories)
         self._logs = [os.dup(log.fileno()) for log in logs]
@@ -105,33 +106,37 @@ class Guard:
         self._group = _made(groups, limits)
 
     def give_way(self) -> None:
-        """Let the box have only the processor time that no other wants, until :meth:`take_share`.
+        """Let the box use only idle processor time until :meth:`take_share`.
 
         Does nothing without control groups.
 
         Raises:
-            OSError: its group is gone.
+            OSError: the box's control group is gone.
         """
         if self._group is not None:
             self._group.give_way()
 
     def take_share(self) -> None:
-        """The box gets its share of the processors' time; raises as :meth:`give_way`."""
+        """Restore the box's share of processor time.
+
+        Raises:
+            OSError: the box's control group is gone.
+        """
         if self._group is not None:
             self._group.take_share()
 
     def watch(self, directories: Sequence[Path]) -> None:
-        """The box can fill these too, from now on."""
+        """Also measure ``directories`` from now on."""
         self._devices = devices_of((*self._directories, *directories))
         self._directories = (*self._directories, *directories)
 
     def enter(self) -> None:
-        """Called in the process of the box, between fork and exec: nothing but writes."""
+        """Move the calling process into the control group. Runs between fork and exec: only writes to descriptors."""
         if self._group is not None:
             self._group.enter()
 
     async def exceeded(self, pid: int) -> str:
-        """Wait until the box, whose first process is ``pid``, exceeds a bound; returns :attr:`reason`."""
+        """Wait until the box, whose first process is ``pid``, exceeds a limit; return :attr:`reason`."""
         loop = asyncio.get_running_loop()
 
         def repeat(threads: ThreadPoolExecutor, measure: Callable[[int], Usage], pause: float) -> asyncio.Future[str]:
@@ -151,11 +156,11 @@ class Guard:
         error = done.exception()
         if error is None:
             return done.result()
-        _LOG.error("%s cannot be measured", self.subject.name, exc_info=error)
-        return f"{self.subject.name} cannot be measured any more, so it was ended: {error}"
+        _LOG.error("cannot measure %s", self.subject.name, exc_info=error)
+        return f"cannot measure {self.subject.name} any more, so it was killed: {error}"
 
     def measure(self, pid: int) -> Usage:
-        """Processes, memory and logs now."""
+        """Measure processes, memory and logs."""
         if self._group is not None:
             return self._events(log_bytes=self._log_bytes())
         processes = _TABLE.read().below(pid)
@@ -167,7 +172,7 @@ class Guard:
         )
 
     def measure_files(self, pid: int) -> Usage:
-        """What the directories hold, and files that have no name any more."""
+        """Measure the directories, and deleted files that the processes still have open."""
         found = measure_directories(self._directories, max_entries=self.limits.files or UNBOUNDED_FILES)
         on_disk, self._unlinked_memory = unlinked_bytes(self._pids(pid), self._devices)
         return Usage(disk_bytes=found.bytes + on_disk, entries=found.entries, hidden=found.hidden)
@@ -188,17 +193,17 @@ class Guard:
         return excess(usage, self.limits, self.subject)
 
     def kill(self) -> None:
-        """SIGKILL to everything in its control group, if there is one."""
+        """Send SIGKILL to every process in the control group, if there is one."""
         if self._group is not None:
             self._group.kill()
 
     def excess_so_far(self) -> str:
-        """:attr:`reason`, with what the kernel has counted since the last round; takes no measurements."""
+        """:attr:`reason`, updated from the kernel's counters. Does not measure anything itself."""
         self.reason = self.reason or self._judge(self._events())
         return self.reason
 
     def close(self) -> None:
-        """Nothing of the box is needed any more: ends what is left in its group, and removes that. Takes a moment."""
+        """Kill the remaining processes of the box, remove its group and close its logs. Takes a moment."""
         if self._group is not None:
             self._group.remove()
         while self._logs:

@@ -1,6 +1,6 @@
-"""What the kernel refuses a job because of its limits, said in the words of the settings. Decisions only.
+"""Explains kernel errors that a job gets because of its limits, and names the setting to raise. No I/O.
 
-Some limits end nobody: the kernel refuses one call, and the program says so in words that name no setting.
+Some limits do not kill a process: the kernel fails one system call, and the program's error names no setting.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _HINTS: tuple[tuple[str, Callable[[Limits], int], str], ...] = (
     (
         "No space left on device",
         lambda limits: limits.tmp_mb,
-        "/tmp and /dev/shm of a job hold {} MiB each; raise tmp_mb in [isolation]",  # noqa: S108  # words
+        "/tmp and /dev/shm of a job hold {} MiB each; raise tmp_mb in [isolation]",  # noqa: S108 - part of a message
     ),
     (
         "Too many open files",
@@ -23,13 +23,13 @@ _HINTS: tuple[tuple[str, Callable[[Limits], int], str], ...] = (
     (
         "File too large",
         lambda limits: limits.disk_mb,
-        "the files of a job may have {} MiB; raise disk_mb in [isolation]",
+        "a file of a job may have at most {} MiB; raise disk_mb in [isolation]",
     ),
     *(
         (
             refusal,
             lambda limits: limits.processes,
-            "all that a process of a job starts may be {} processes and threads; raise max_processes in [isolation]",
+            "a process of a job may start at most {} processes and threads; raise max_processes in [isolation]",
         )
         for refusal in ("Resource temporarily unavailable", "can't start new thread", "unable to create native thread")
     ),
@@ -37,7 +37,7 @@ _HINTS: tuple[tuple[str, Callable[[Limits], int], str], ...] = (
 
 
 def hint(error: str, limits: Limits) -> str:
-    """What to raise when ``error`` is the kernel's refusal because of ``limits``; empty when it is something else."""
+    """The setting to raise if ``error`` is a kernel error caused by ``limits``; empty for any other error."""
     for refusal, limit, said in _HINTS:
         if refusal in error and limit(limits):
             return said.format(limit(limits))

@@ -1,10 +1,10 @@
-"""What the processes of a box hold: tasks and memory, measured from outside in ``/proc``.
+"""Measures the tasks and memory of a box's processes from outside, in ``/proc``.
 
-A box is the process that was started and all its descendants. In a process namespace none of them can leave this tree,
-since orphans go to the first process of the namespace.
+A box is the process that was started and all its descendants. In a pid namespace no process can leave this tree,
+because the first process of the namespace adopts orphans.
 
-Everything here is bounded, and believes nothing that a job writes: names of processes may hold any bytes, a process may
-end at any time or hide its memory map.
+All work here is bounded, and nothing that a job controls is trusted: process names may contain any bytes, and a process
+may end at any time or hide its memory map.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sluice.runtime.kernel_files import kernel_text
 
 PROC = Path("/proc")
 MAX_PROCESSES = 1 << 16
-"""Most processes of the machine that are looked at in one round."""
+"""Maximum number of the machine's processes that one round examines."""
 MAX_DESCRIPTORS = 1 << 16
-"""Most open files of one box that are looked at in one round."""
+"""Maximum number of a box's open files that one round examines."""
 SHARED_SECONDS = 0.25
-"""How long boxes share one reading of all processes."""
+"""How long boxes share one snapshot of the process table."""
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _BLOCK = 512
@@ -38,7 +38,7 @@ _RESIDENT = ("RssAnon:", "RssShmem:", "VmSwap:")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process; ``resident`` in bytes, with what it shares with others."""
+    """One process; ``resident`` is its memory in bytes, including what it shares with other processes."""
 
     pid: int
     parent: int
@@ -47,7 +47,7 @@ class Process:
 
 
 class ProcessTable:
-    """All processes of this machine at one time."""
+    """A snapshot of all processes of this machine."""
 
     def __init__(self, processes: Mapping[int, Process]) -> None:
         self._processes = processes
@@ -57,14 +57,14 @@ class ProcessTable:
 
     @classmethod
     def read(cls, proc: Path = PROC) -> ProcessTable:
-        """Read it; processes that end meanwhile are left out."""
+        """Take a snapshot; processes that end meanwhile are left out."""
         with os.scandir(proc) as entries:
             pids = itertools.islice((int(each.name) for each in entries if each.name.isdecimal()), MAX_PROCESSES)
             found = (_process(proc, pid) for pid in pids)
             return cls({each.pid: each for each in found if each is not None})
 
     def below(self, pid: int) -> list[Process]:
-        """The process ``pid`` and all its descendants; nothing when it has ended."""
+        """The process ``pid`` and all its descendants; empty if it has ended."""
         if pid not in self._processes:
             return []
         found, waiting = [], [pid]
@@ -76,7 +76,7 @@ class ProcessTable:
 
 
 class SharedTable:
-    """One reading of all processes for all boxes of this process: it costs the same for one box as for a hundred."""
+    """A process table that all boxes of this process share, so that its cost does not grow with their number."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class SharedTable:
         self._read_at = float("-inf")
 
     def read(self) -> ProcessTable:
-        """A table that is no older than :data:`SHARED_SECONDS`."""
+        """A snapshot that is at most :data:`SHARED_SECONDS` old."""
         with self._lock:
             if time.monotonic() - self._read_at > SHARED_SECONDS:
                 self._table = ProcessTable.read()
@@ -93,11 +93,11 @@ class SharedTable:
 
 
 def memory_bytes(processes: Collection[Process], bound: int, *, swaps: bool, proc: Path = PROC) -> int:
-    """Memory that ``processes`` hold together, in bytes: their own, and their part of what they share (PSS).
+    """The memory of ``processes`` together in bytes: their private memory and their share of shared memory (PSS).
 
-    What the kernel can take back at once, pages of files, does not count. That costs a walk through page tables, so it
-    is only measured when the pages that are mapped, which are never fewer, exceed ``bound``, or on a machine that
-    ``swaps``; else the number of these is returned.
+    Page cache does not count, because the kernel can reclaim it at once. Measuring PSS walks page tables, so it is done
+    only if the resident memory, which is never smaller, exceeds ``bound``, or if the machine ``swaps``. Otherwise the
+    resident memory is returned.
     """
     resident = sum(each.resident for each in processes)
     if resident <= bound and not swaps:
@@ -106,7 +106,7 @@ def memory_bytes(processes: Collection[Process], bound: int, *, swaps: bool, pro
 
 
 def unlinked_bytes(pids: Collection[int], disks: Collection[int], proc: Path = PROC) -> tuple[int, int]:
-    """Bytes of files without a name that ``pids`` have open: on ``disks``, and in memory (``memfd_create``)."""
+    """Bytes of unlinked files that ``pids`` have open: on the devices ``disks``, and in memory (``memfd_create``)."""
     on_disk = in_memory = 0
     seen: set[tuple[int, int]] = set()
     left = MAX_DESCRIPTORS
@@ -124,12 +124,12 @@ def unlinked_bytes(pids: Collection[int], disks: Collection[int], proc: Path = P
 
 
 def has_swap(proc: Path = PROC) -> bool:
-    """Whether memory of processes may be somewhere else than in memory."""
+    """Whether this machine has swap space."""
     return _kilobytes(kernel_text(proc / "meminfo"), ("SwapTotal:",)) > 0
 
 
 def _process(proc: Path, pid: int) -> Process | None:
-    # proc_pid_stat(5): the name may hold spaces and brackets, so what follows begins behind the last one
+    # The name may contain spaces and parentheses: the other fields start after the last one (proc_pid_stat(5)).
     fields = kernel_text(proc / str(pid) / "stat").rpartition(")")[2].split()
     try:
         return Process(pid, parent=int(fields[1]), tasks=int(fields[17]), resident=int(fields[21]) * _PAGE)
@@ -138,7 +138,7 @@ def _process(proc: Path, pid: int) -> Process | None:
 
 
 def _own_bytes(proc: Path, pid: int) -> int:
-    """A process that keeps others from its memory map (``PR_SET_DUMPABLE``) is charged with all that it shares."""
+    """The PSS of a process. If it hides its memory map (``PR_SET_DUMPABLE``), all its shared memory counts."""
     shared_out = kernel_text(proc / str(pid) / "smaps_rollup")
     if shared_out:
         return _kilobytes(shared_out, _MAPPED) << 10

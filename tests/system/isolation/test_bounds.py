@@ -42,13 +42,13 @@ SECONDS = 240
 
 PIPELINE = "the pipeline's Python process"
 EXCESSES = (
-    ("driver", "memory", (f"out of memory: {PIPELINE} and what it started", "driver_python_memory_mb in [isolation]")),
+    ("driver", "memory", (f"out of memory: {PIPELINE} and its child", "driver_python_memory_mb in [isolation]")),
     ("driver", "forks", (f"too many processes: {PIPELINE}", "max_processes in [isolation]")),
     ("driver", "disk", ("50 MiB", "disk_mb in [isolation]")),  # of one file or of all: whichever is met first
     ("driver", "prints", (f"too much output: a log of {PIPELINE}", "log_mb in [isolation]")),
     ("driver", "tmp", ("No space left on device", "tmp_mb in [isolation]")),
     ("driver", "shm", ("No space left on device", "tmp_mb in [isolation]")),
-    ("udf", "memory", ("out of memory: the executor and what it started", "python_worker_memory_mb in [isolation]")),
+    ("udf", "memory", ("out of memory: the executor and its child", "python_worker_memory_mb in [isolation]")),
     ("udf", "forks", ("too many processes: the executor", "max_processes in [isolation]")),
     ("udf", "disk", ("50 MiB", "disk_mb in [isolation]")),  # as above
     ("udf", "prints", ("too much output: a log of the executor", "log_mb in [isolation]")),

@@ -20,55 +20,58 @@ EXCESSES = (
     (
         Usage(memory_bytes=512 * MIB + 1),
         (
-            "out of memory: the executor and what it started use 513 MiB and may use 512 MiB; "
+            "out of memory: the executor and its child processes use 513 MiB, and their limit is 512 MiB; "
             "raise --executor-memory, or memory_overhead_mb in [isolation]"
         ),
     ),
     (
         Usage(memory_kills=1),
         (
-            "out of memory: the executor and what it started wanted more than the 512 MiB that they may use, "
-            "so the kernel ended one of these processes; "
+            "out of memory: the executor and its child processes exceeded their limit of 512 MiB, "
+            "so the kernel killed one of them; "
             "raise --executor-memory, or memory_overhead_mb in [isolation]"
         ),
     ),
     (
         Usage(tasks=64),
         (
-            "too many processes: the executor has used up the 64 processes and threads that it may have; "
+            "too many processes: the executor has reached its limit of 64 processes and threads; "
             "raise max_processes in [isolation]"
         ),
     ),
     (
         Usage(tasks=3, tasks_refused=1),
         (
-            "too many processes: the executor has used up the 64 processes and threads that it may have; "
+            "too many processes: the executor has reached its limit of 64 processes and threads; "
             "raise max_processes in [isolation]"
         ),
     ),
     (
         Usage(log_bytes=20 * MIB + 1),
         (
-            "too much output: a log of the executor has 21 MiB and may have 20 MiB; "
+            "too much output: a log of the executor has 21 MiB, and its limit is 20 MiB; "
             "print less, or raise log_mb in [isolation]"
         ),
     ),
     (
         Usage(disk_bytes=61 * MIB),
-        "too much disk: the directories of the executor hold 61 MiB and may hold 50 MiB; raise disk_mb in [isolation]",
+        (
+            "too much disk: the directories of the executor hold 61 MiB, and their limit is 50 MiB; "
+            "raise disk_mb in [isolation]"
+        ),
     ),
     (
         Usage(entries=1001),
         (
-            "too many files: the directories of the executor hold more than 1000 files, which is what they may hold; "
+            "too many files: the directories of the executor hold more files than their limit of 1000; "
             "raise max_files in [isolation]"
         ),
     ),
     (
         Usage(hidden="a directory in it cannot be opened"),
         (
-            "the directories of the executor cannot be measured: a directory in it cannot be opened; "
-            "have the job make no such directory"
+            "cannot measure the directories of the executor: a directory in it cannot be opened; "
+            "do not create such directories in the job"
         ),
     ),
 )

@@ -245,7 +245,7 @@ def test_a_taskmanager_that_is_lost_after_its_driver_was_done_fails_nothing() ->
         assert attempt.state is JobState.FINISHED
 
 
-OUT_OF_MEMORY = "out of memory: the executor and what it started use 301 MiB and may use 300 MiB; raise this"
+OUT_OF_MEMORY = "out of memory: the executor and its children use 301 MiB, and their limit is 300 MiB; raise this"
 
 
 @pytest.mark.parametrize(
