@@ -1,4 +1,4 @@
-"""The auth service that stands behind Envoy: authentication, authorization, audit."""
+"""The auth service behind Envoy: authentication, authorization, audit."""
 
 import lazy_loader
 

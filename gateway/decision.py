@@ -1,6 +1,7 @@
-"""The decision of the auth service: whether a request may go on to REST, and as which principal. No I/O.
+"""Decides whether a request may go on to REST, and as which principal. No I/O.
 
-Who sends it has been found out before (:mod:`sluice.gateway.authn.authenticator`); here it is a principal or a refusal.
+:mod:`sluice.gateway.authn.authenticator` authenticates the caller first. This module gets its result: a principal or a
+refusal.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sluice.pki.assertions import Principal
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """A request that Envoy asks about; ``csrf`` has every value of that header."""
+    """A request that Envoy wants checked; ``csrf`` holds all values of the CSRF header."""
 
     method: str
     target: str
@@ -31,12 +32,12 @@ class Decision:
     """The decision about a request.
 
     Attributes:
-        status: 200 to let it go on, else the status of the answer.
+        status: 200 to allow the request, otherwise the status of the response.
         reason: for the audit log.
-        detail: for the caller; tells nothing that the caller could not know.
-        any_owner: whether it was granted whoever owns what it concerns.
+        detail: for the caller; reveals nothing that the caller must not know.
+        any_owner: whether the operation is granted on resources of every owner, not only on the caller's own.
         challenge: value of ``WWW-Authenticate``, for 401.
-        policy: the SHA-256 of the policy file that granted it.
+        policy: the SHA-256 of the policy file that granted the request.
     """
 
     status: int
@@ -58,12 +59,12 @@ class Decision:
 def decide(
     request: CheckRequest, who: Authenticated | Unauthenticated, *, policy: Policy, routes: RouteTable, realm: str
 ) -> Decision:
-    """Decide about ``request``; every way through this function that is not the last line refuses it."""
-    # 1. Who: nobody unknown learns which routes exist.
+    """Decide about ``request``. Only the last line of this function allows it; every earlier return refuses it."""
+    # 1. Who: an unauthenticated caller must not learn which routes exist.
     if isinstance(who, Unauthenticated):
         return challenge(who, realm)
     principal = who.principal
-    # 2. What: a target that only one reading is possible of, and exactly one route for it.
+    # 2. What: the target must be unambiguous and match exactly one route.
     try:
         path = split_target(request.target)
     except UnsafePath as error:
@@ -71,11 +72,11 @@ def decide(
     route = routes.match(request.method, path)
     if route is None:
         return _refuse(404, principal, "no such route", "There is no such resource here.")
-    # 3. From where: a browser sends cookies with requests that some other page has made up.
+    # 3. From where: a browser also sends cookies with requests that another site's page forged.
     if not csrf_holds(request.method, request.csrf, who):
         detail = "The request needs the header x-sluice-csrf with the value of the cookie __Host-sluice-csrf."
         return _refuse(403, principal, "cookie without CSRF token", detail, route.operation)
-    # 4. Whether: some role of this principal must grant the operation, and none deny it.
+    # 4. Whether: a role of the principal must grant the operation, and no role may deny it.
     ruling = policy.rule(principal, route.operation)
     granted = ruling.verdict is Verdict.ALLOW or (ruling.verdict is Verdict.OWN and route.operation in OWNED_OPERATIONS)
     if not granted:
@@ -95,14 +96,14 @@ def decide(
 
 
 def csrf_holds(method: str, given: tuple[str, ...], who: Authenticated) -> bool:
-    """Whether the request proves that a page of ours has sent it; only unsafe ones by cookie have to."""
+    """Whether the request carries its CSRF token. Only unsafe methods with a cookie as credential need one."""
     if who.csrf is None or method in SAFE_METHODS:
         return True
     return len(given) == 1 and bool(who.csrf) and hmac.compare_digest(given[0].encode(), who.csrf.encode())
 
 
 def challenge(error: Unauthenticated, realm: str) -> Decision:
-    """RFC 6750 section 3: no error code when no credential came, ``invalid_token`` otherwise."""
+    """The 401 decision. RFC 6750 section 3: no error code without a credential, ``invalid_token`` otherwise."""
     told = f'Bearer realm="{realm}"'
     detail = "This needs a token: Authorization: Bearer slc_... (`sluice token create`), or sign in: `sluice login`."
     if error.refusal is not Refusal.MISSING:

@@ -10,7 +10,7 @@ class GatewayError(SluiceError):
 
 
 class InvalidTokenRequest(GatewayError):
-    """A token cannot be made as asked: its name or lifetime is not acceptable."""
+    """The requested token cannot be created: its name, role, scopes or lifetime is invalid."""
 
 
 class TokenNotFound(GatewayError):
@@ -26,19 +26,19 @@ class RouteListError(GatewayError):
 
 
 class AuditLogError(GatewayError):
-    """The audit log cannot be written or continued; without it nothing is decided."""
+    """The audit log cannot be written or continued. The auth service then refuses to decide requests."""
 
 
 class EnvoyIdentityError(GatewayError):
-    """An identity meant for Envoy is not the gateway's, or of the wrong side."""
+    """An identity meant for Envoy belongs to another role, or to the wrong side (edge or internal)."""
 
 
 class EdgeCertificateError(GatewayError):
-    """The files of ``certificate_file`` and ``key_file`` do not hold what the gateway could show to clients."""
+    """``certificate_file`` and ``key_file`` do not hold a certificate that the gateway can present to clients."""
 
 
 class AcmeError(GatewayError):
-    """The ACME server does not certify the gateway's names, or cannot be asked."""
+    """The ACME server refuses to issue a certificate for the gateway's names, or cannot be reached."""
 
 
 class BootstrapError(GatewayError):
@@ -46,15 +46,15 @@ class BootstrapError(GatewayError):
 
 
 class ListenError(GatewayError):
-    """The address or socket to listen on is taken or not ours to take."""
+    """The address or socket to listen on is in use, or this process may not use it."""
 
 
 class EnvoyFailed(GatewayError):
-    """Envoy did not start, or ended by itself."""
+    """Envoy did not start, or exited unexpectedly."""
 
 
 class PassKeyError(GatewayError):
-    """The keys that passes are signed with are missing or damaged."""
+    """The signing keys of access tokens are missing or damaged."""
 
 
 class RevocationError(GatewayError):
@@ -62,24 +62,24 @@ class RevocationError(GatewayError):
 
 
 class PolicyError(GatewayError):
-    """The policy file does not say clearly who may do what; it is not used."""
+    """The policy file is invalid or ambiguous; it is not used."""
 
 
 class IssuerError(GatewayError):
-    """An issuer of tokens cannot be reached, or answers what cannot be used."""
+    """A token issuer cannot be reached, or sends an unusable response."""
 
 
 class SessionError(GatewayError):
-    """The session file is damaged or full, or no session has this id."""
+    """The session file is damaged or full, or there is no session with this id."""
 
 
 class SharedStoreError(GatewayError):
-    """The store that auth services share cannot be used; without it nobody signs in."""
+    """The store that the auth services share is unavailable; without it no user can sign in."""
 
 
 class UserFileError(GatewayError):
-    """The user file is damaged, or does not have, or already has, this user."""
+    """The user file is damaged, the user does not exist, or a user with this name exists already."""
 
 
 class LoginError(GatewayError):
-    """Signing in did not work; the caller learns little, the log all of it."""
+    """The sign-in failed. The caller gets few details; the log gets all of them."""

@@ -1,4 +1,4 @@
-"""Decides which tokens jobs get, by the policy in force; each decision is in the audit log before it is told."""
+"""Decides, by the policy in force, which tokens jobs get. Each decision is audited before it is returned."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ MAX_LOGGED_CHARACTERS = 1024
 
 @dataclass(frozen=True, slots=True)
 class JobTokenDecisions:
-    """Decides about tokens of jobs; ``policy`` is the one in force."""
+    """Decides about token requests of jobs; ``policy`` returns the policy in force."""
 
     policy: Callable[[], Policy]
     audit: AuditWriter
 
     async def decide(self, query: TokenQuery) -> TokenVerdict:
-        """The decision, recorded. Raises :class:`~sluice.gateway.errors.AuditLogError` when it cannot be."""
+        """Decide about ``query`` and record the decision in the audit log.
+
+        Raises:
+            AuditLogError: the decision could not be recorded.
+        """
         subject = EgressSubject(query.job_id, query.job_name, query.owner, query.roles, query.groups)
         ruling = self.policy().audience_rules.decide(subject, query.audience)
         await self.audit.append(
@@ -46,9 +50,9 @@ class JobTokenDecisions:
 
 
 def job_tokens_in(home: Home, config: GatewayConfig, operations: Callable[[], frozenset[str]]) -> AskForToken:
-    """For a JobManager beside the auth service: decides by the same policy file, and writes the same audit log.
+    """The decision function for a JobManager on the auth service's machine: same policy file, same audit log.
 
-    Both are opened when the first job asks.
+    Both files are opened when the first job requests a token.
     """
     decisions: list[JobTokenDecisions] = []
 
@@ -62,5 +66,5 @@ def job_tokens_in(home: Home, config: GatewayConfig, operations: Callable[[], fr
 
 
 def decode_query(data: bytes) -> TokenQuery:
-    """A JobManager's question; raises ``msgspec.MsgspecError``."""
+    """Decode the token query of a JobManager; raises ``msgspec.MsgspecError``."""
     return msgspec.json.decode(data, type=TokenQuery)

@@ -1,4 +1,4 @@
-"""Listening ports: errors that name the process in the way, and TLS connections by their protocol."""
+"""Listening ports: checks with errors that show how to find the process in the way, and protocols chosen by ALPN."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from sluice.gateway.errors import ListenError
 
 
 def require_free_port(host: str, port: int, *, udp: bool = False, shared: bool = False) -> None:
-    """Raise :class:`ListenError` when ``host:port`` cannot be listened on; port 0 is always free.
+    """Raise :class:`ListenError` when no process can listen on ``host:port``; port 0 is always free.
 
-    ``shared``: other Envoys of this user may listen there, each of which gets a part of the connections.
+    ``shared``: other Envoys of this user may listen on the same port (``SO_REUSEPORT``); the kernel spreads the
+    connections over them.
     """
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
@@ -23,14 +24,14 @@ def require_free_port(host: str, port: int, *, udp: bool = False, shared: bool =
         raise ListenError(f"gateway host {host!r} is not an IP address", "set [gateway] host to one") from error
     with contextlib.closing(socket.socket(family, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM)) as probe:
         if not udp:
-            # As Envoy does it: connections in TIME_WAIT are no obstacle, a listener is.
+            # Like Envoy: connections in TIME_WAIT do not block the port, a listener does.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             probe.bind((host, port))
             if not udp and not shared:
-                probe.listen(1)  # a shared one would get connections
+                probe.listen(1)  # not on a shared port: the probe would receive client connections
         except OSError as error:
             raise port_error(host, port, error) from error
 
@@ -40,13 +41,13 @@ def port_error(host: str, port: int, error: OSError) -> ListenError:
     if error.errno == errno.EADDRINUSE:
         return ListenError(
             f"port {port} on {host} is already in use",
-            f"stop what listens there (ss -lntup 'sport = :{port}'), or set [gateway] port, see `sluice up --help`",
+            f"stop the process on it (ss -lntup 'sport = :{port}'), or set [gateway] port, see `sluice up --help`",
         )
     return ListenError(f"cannot listen on {host}:{port}: {error.strerror}", "set [gateway] host and port")
 
 
 class ByApplicationProtocol(asyncio.Protocol):
-    """Hands a new TLS connection to the protocol that was agreed on in its handshake (ALPN), else ends it."""
+    """Hands a new TLS connection to the protocol negotiated with ALPN; closes it when no protocol matches."""
 
     def __init__(self, factories: Mapping[str, Callable[[], asyncio.Protocol]]) -> None:
         self._factories = factories

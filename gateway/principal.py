@@ -1,4 +1,4 @@
-"""Subjects, roles and groups: whom a credential names, and how such names are written."""
+"""Subjects, roles and groups: the identity that a credential names, and the syntax of these names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.pki.assertions import Credential, Method
 
 MAX_NAME_CHARACTERS = 128
 MAX_GROUPS = 64
-"""Groups of one principal; a provider that tells more than these is not believed at all."""
+"""Groups of one principal; a subject with more groups than this is refused."""
 MAX_ROLES = 16
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
@@ -20,9 +20,9 @@ _GROUP = re.compile(r"[A-Za-z0-9/][A-Za-z0-9 ._@:/-]*")
 
 
 class AccessRole(enum.StrEnum):
-    """The roles of the policy that comes with Sluice; a policy file may name others.
+    """The roles of the policy that comes with Sluice; a policy file may define others.
 
-    What a person or machine outside the cluster may be; distinct from the roles of processes.
+    These are roles of people and machines outside the cluster, distinct from the roles of processes (``pki.Role``).
     """
 
     VIEWER = "viewer"
@@ -33,14 +33,14 @@ class AccessRole(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a verified credential names, before the policy gives it roles.
+    """The identity that a verified credential names, before the policy assigns roles to it.
 
     Attributes:
         name: the principal's name.
         method: how it was authenticated.
         groups: its groups according to its identity provider or the user file.
-        credential: what it showed; None: a password, or an identity provider's code.
-        issuer: the identity provider, when one named it.
+        credential: the credential; None for a password or an identity provider's code.
+        issuer: the identity provider, when one authenticated the subject.
         expires_at: when the credential expires, in seconds since the epoch.
     """
 
@@ -53,15 +53,15 @@ class Subject:
 
 
 def is_name(text: str) -> bool:
-    """Whether ``text`` can name a principal: it goes into headers, log lines and file names of others."""
+    """Whether ``text`` is a valid principal name, safe in headers, log lines and file names."""
     return len(text) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(text) is not None
 
 
 def is_role(text: str) -> bool:
-    """Whether ``text`` can name a role."""
+    """Whether ``text`` is a valid role name."""
     return _ROLE.fullmatch(text) is not None
 
 
 def is_group(text: str) -> bool:
-    """Whether ``text`` can name a group: printable, without comma and quotes."""
+    """Whether ``text`` is a valid group name: printable, without comma and quotes."""
     return len(text) <= MAX_NAME_CHARACTERS and _GROUP.fullmatch(text) is not None

@@ -1,4 +1,4 @@
-"""Error bodies, all of one form: ``application/problem+json`` (RFC 9457)."""
+"""Error bodies in one format: ``application/problem+json`` (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CONTENT_TYPE = "application/problem+json"
 
 
 def problem(status: int, detail: str = "") -> dict[str, object]:
-    """The members of a problem document; ``type`` is about:blank, so ``title`` is the status's own phrase."""
+    """The members of a problem document; ``type`` is about:blank, so ``title`` is the reason phrase of the status."""
     members: dict[str, object] = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
     if detail:
         members["detail"] = detail

@@ -1,4 +1,4 @@
-"""Errors for people: a page with the look of all others, for who accepts HTML and shows no token of a program."""
+"""Error pages in the common design, for callers that accept HTML and send no ``Authorization`` header."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _PAGES = Pages(TEMPLATES)
 
 
 def wants_page(headers: Mapping[str, str]) -> bool:
-    """Whether the sender of ``headers`` (names in lower case, or a mapping that ignores case) gets a page.
+    """Whether the sender of ``headers`` (names in lower case, or a case-insensitive mapping) gets an HTML page.
 
-    A request with ``Authorization`` is a program's, even when its library accepts everything: Java's sends
-    ``text/html`` by itself.
+    A request with ``Authorization`` comes from a program, even when it accepts HTML: Java's HTTP client sends
+    ``text/html`` by default.
     """
     return HTML in headers.get("accept", "") and "authorization" not in headers
 
 
 def problem_page(status: int, detail: str = "") -> str:
-    """The page; ``detail`` is a sentence."""
+    """The error page as HTML; ``detail`` is a sentence."""
     title = HTTPStatus(status).phrase
     return _PAGES.render("refused.html", title=title, error="", status=status, text=detail or f"{title}.")

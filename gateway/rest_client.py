@@ -1,4 +1,4 @@
-"""Requests of the gateway's own processes to REST, with a signed assertion of the principal in whose name they ask."""
+"""Requests of the gateway's own processes to REST, with a signed assertion of the principal they act for."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sluice.pki.tls import TlsIdentity
 
 
 class RestUnavailable(GatewayError):
-    """REST does not answer, or not as it should."""
+    """REST does not answer, or sends an unexpected response."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestClient:
-    """A client of REST at ``leg``; ``identity`` is of this process, for a REST on another machine."""
+    """A client of REST at ``leg``. ``identity`` is this process's, needed when REST runs on another machine."""
 
     leg: Leg
     identity: TlsIdentity | None
@@ -28,7 +28,11 @@ class RestClient:
     async def request(
         self, method: str, path: str, assertion: str, *, expected: frozenset[int], seconds: float, max_bytes: int
     ) -> bytes:
-        """The body of the answer; raises :class:`RestUnavailable` unless that has an ``expected`` status in time."""
+        """Send a request and return the body of the response.
+
+        Raises:
+            RestUnavailable: no response within ``seconds``, a status that is not ``expected``, or a too large body.
+        """
         timeout = aiohttp.ClientTimeout(total=seconds)
         connector, url = self._connector(), self._url(path)
         headers = {HEADER: assertion}
@@ -48,7 +52,7 @@ class RestClient:
         if isinstance(self.leg, UnixLeg):
             return aiohttp.UnixConnector(str(self.leg.path), force_close=True)
         if self.identity is None:
-            raise RestUnavailable("REST is on another machine, and there is no identity to ask it with")
+            raise RestUnavailable("REST is on another machine, and this process has no identity to connect with")
         policy = server_policy(Channel.REST, self.identity.spiffe_id.trust_domain, role=Role.JOBMANAGER)
         return tcp_connector(ssl=self.identity.client_context(policy, alpn=("http/1.1",)), force_close=True)
 

@@ -1,6 +1,6 @@
-"""Envoy's legs inwards: a unix socket, or mutual TLS to another machine.
+"""Envoy's connections to upstreams: a Unix socket, or mutual TLS to another machine.
 
-Pure. There is no third kind, so that no configuration makes Envoy speak plaintext to a port.
+Pure. There is no third kind, so no configuration can make Envoy send plaintext to a TCP port.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from sluice.pki import Role
 EDGE_SECRET = "edge"  # noqa: S105  the name of a secret, not a secret
 EDGE_TRUST_SECRET = "edge-trust"  # noqa: S105  likewise
 EDGE_FILE_SECRET = "edge-file"  # noqa: S105  likewise
-ACME_SECRET = "acme"  # noqa: S105  likewise: what a client sees that offers acme-tls/1 and is no validation
+ACME_SECRET = "acme"  # noqa: S105  likewise: presented to clients that offer acme-tls/1 but are no ACME validation
 ACME_ROUTES = "acme-http-01"
-"""The routes of the listener for http-01, given by the same process as the secrets."""
+"""The routes of the http-01 listener, served by the same process as the secrets."""
 CERTIFICATE_SECRET = "internal"  # noqa: S105  likewise
 TRUST_SECRET = "internal-trust"  # noqa: S105  likewise
 XDS_CLUSTER = "xds"
-"""Where Envoy gets everything but secrets."""
+"""The source of all Envoy resources except secrets."""
 SDS_CLUSTER = "sds"
-"""Where Envoy gets secrets."""
+"""The source of Envoy's secrets."""
 
 KEY_EXCHANGES = ("X25519MLKEM768", "X25519", "P-256")
-"""As at the edge; OpenSSL before 3.5 takes the second."""
+"""The same as at the edge; OpenSSL before 3.5 selects the second."""
 
 _TLS = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"
 _HTTP = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
@@ -39,14 +39,14 @@ KEEPALIVE_TIMEOUT = "2s"
 
 @dataclass(frozen=True, slots=True)
 class UnixLeg:
-    """A socket on this machine that its owner alone can open."""
+    """A Unix socket on this machine that only its owner can open."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class TlsLeg:
-    """A listener of ``role`` at ``host`` (a name or an address); whatever else answers there is refused."""
+    """A listener of ``role`` at ``host`` (a name or an address). A peer with another role is refused."""
 
     host: str
     port: int
@@ -55,13 +55,13 @@ class TlsLeg:
     def __post_init__(self) -> None:
         if not 0 < self.port <= _MAX_PORT:
             raise BootstrapError(
-                f"{self.port} is no port at which Envoy can reach {self.role}",
+                f"Envoy cannot reach {self.role} at port {self.port}",
                 "set jobmanager.rest_port and gateway.auth_port to the ports that they listen on",
             )
         if (address := _ip(self.host)) is not None and address.is_unspecified:
             raise BootstrapError(
                 f"Envoy cannot connect to {self.host}",
-                "set jobmanager.rest_host and gateway.auth_host to what means the same on both machines",
+                "set jobmanager.rest_host and gateway.auth_host to an address or name that is valid on both machines",
             )
 
 
@@ -70,11 +70,11 @@ Leg = UnixLeg | TlsLeg
 
 @dataclass(frozen=True, slots=True)
 class Legs:
-    """All of them; the relay for Spark Connect is on Envoy's machine.
+    """All upstreams of Envoy. The Spark Connect relay always runs on Envoy's machine.
 
     Attributes:
         auth: the first auth service.
-        more_auth: the others, of the same kind, each as good as the first.
+        more_auth: the other auth services, of the same kind; Envoy may use any of them.
     """
 
     auth: Leg
@@ -84,31 +84,31 @@ class Legs:
 
     @property
     def any_tls(self) -> bool:
-        """Whether Envoy needs an identity of the internal side."""
+        """Whether Envoy needs an internal identity."""
         return isinstance(self.auth, TlsLeg) or isinstance(self.rest, TlsLeg)
 
 
 def discovery_type(*legs: Leg) -> str:
-    """Names are looked up again and again, so that a process that moves is found."""
+    """Envoy's discovery type. Host names are resolved again periodically, so Envoy follows a process that moves."""
     return "STRICT_DNS" if any(isinstance(leg, TlsLeg) and _ip(leg.host) is None for leg in legs) else "STATIC"
 
 
 def address(leg: Leg) -> dict[str, object]:
-    """The leg's endpoint."""
+    """The address of the leg as Envoy's JSON."""
     if isinstance(leg, UnixLeg):
         return {"pipe": {"path": str(leg.path)}}
     return {"socket_address": {"address": leg.host, "port_value": leg.port}}
 
 
 def transport_socket(leg: Leg, trust_domain: str, alpn: str = "http/1.1") -> dict[str, object]:
-    """How the leg is protected: mutual TLS when it leaves the machine."""
+    """The transport socket of the leg: mutual TLS when it leaves the machine, otherwise a raw buffer."""
     if isinstance(leg, UnixLeg):
         return {"name": "envoy.transport_sockets.raw_buffer", "typed_config": {"@type": _RAW}}
     return {
         "name": "envoy.transport_sockets.tls",
         "typed_config": {
             "@type": _TLS,
-            # No resumption: every connection is a full handshake, in which a revoked peer is refused.
+            # No session resumption: every connection does a full handshake, which checks the peer against the CRL.
             "max_session_keys": 0,
             "allow_renegotiation": False,
             "common_tls_context": common_tls_context(trust_domain, leg.role, alpn),
@@ -117,8 +117,8 @@ def transport_socket(leg: Leg, trust_domain: str, alpn: str = "http/1.1") -> dic
 
 
 def common_tls_context(trust_domain: str, role: str, alpn: str = "http/1.1") -> dict[str, object]:
-    """TLS 1.3 with peers of this role, and the certificate of this process."""
-    # The trailing slash: without it a role whose name begins alike would do.
+    """TLS 1.3 with the certificate of this process, for peers of ``role`` only."""
+    # Without the trailing slash, a role whose name starts with this one would match too.
     identity = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{trust_domain}/{role}/"}}
     return {
         "alpn_protocols": [alpn],
@@ -128,7 +128,7 @@ def common_tls_context(trust_domain: str, role: str, alpn: str = "http/1.1") -> 
             "ecdh_curves": list(KEY_EXCHANGES),
         },
         "tls_certificate_sds_secret_configs": [secret_source(CERTIFICATE_SECRET)],
-        # Anchors and revocation lists come as a secret, the role from here: both must hold.
+        # Trust anchors and CRLs come as a secret, the role is set here; Envoy checks both.
         "combined_validation_context": {
             "default_validation_context": {"match_typed_subject_alt_names": [identity]},
             "validation_context_sds_secret_config": secret_source(TRUST_SECRET),
@@ -137,12 +137,12 @@ def common_tls_context(trust_domain: str, role: str, alpn: str = "http/1.1") -> 
 
 
 def acme_secret(name: str) -> str:
-    """The secret that is shown in the validation (tls-alpn-01) of this DNS name."""
+    """The name of the secret that Envoy presents in the ACME validation (tls-alpn-01) of this DNS name."""
     return f"{ACME_SECRET}:{name.lower()}"
 
 
 def secret_source(name: str) -> dict[str, object]:
-    """Where Envoy gets the secret ``name``: from the process that started it, on the same machine."""
+    """The SDS source of secret ``name``: the process that started Envoy, on the same machine."""
     return {"name": name, "sds_config": local_source()}
 
 
@@ -161,7 +161,7 @@ def local_source() -> dict[str, object]:
 
 
 def grpc_service(cluster: str) -> dict[str, object]:
-    """A stream to ``cluster`` that comes back quickly; Envoy's own pause is five seconds and more."""
+    """A gRPC stream to ``cluster`` that reconnects quickly; Envoy's default backoff is five seconds and more."""
     back_off = {"base_interval": "0.1s", "max_interval": "0.5s"}
     return {"envoy_grpc": {"cluster_name": cluster, "retry_policy": {"retry_back_off": back_off}}}
 
@@ -177,13 +177,13 @@ def cluster(
     replicas: Sequence[Leg] = (),
     **more: object,
 ) -> dict[str, object]:
-    """One upstream of Envoy: at ``leg``, or at any of ``replicas``, which are of the same kind.
+    """One upstream cluster of Envoy, with ``leg`` and its ``replicas`` (of the same kind) as endpoints.
 
-    A new revocation list counts in handshakes only, so no connection outlives it for long.
+    Envoy checks a new CRL in handshakes only, so ``max_connection_duration`` limits the age of connections.
     """
     protocol: dict[str, object] = {"http_protocol_options": {}}
     if http2:
-        # One of several that says nothing any more, without having ended, must not hold a stream.
+        # A replica that hangs without closing its connection must not hold a stream.
         alive = {"connection_keepalive": {"interval": KEEPALIVE_INTERVAL, "timeout": KEEPALIVE_TIMEOUT}}
         protocol = {"http2_protocol_options": alive if replicas else {}}
     endpoints = [{"endpoint": {"address": address(each)}} for each in (leg, *replicas)]

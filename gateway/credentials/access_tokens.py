@@ -1,26 +1,27 @@
-"""Passes: what a credential is exchanged for, once; short-lived, signed, and checked by Envoy without asking anyone.
+"""Passes: short-lived access tokens that callers get in exchange for a credential.
 
-A pass is a JWT (RFC 7519) signed with ES256. Its claims:
+Envoy verifies them by itself, without asking the auth service. A pass is a JWT (RFC 7519) signed with ES256. Claims:
 
 ==========  ==========================================================================================================
 ``iss``     ``sluice-gateway``
 ``aud``     ``sluice``
 ``sub``     the principal's name
 ``roles``   its roles
-``role``    the one role that alone grants exactly what all of them do together. **Absent** when there is none, or when
-            ``scope`` narrows the pass: then no comparison of strings can decide, and the auth service is to be asked
+``role``    the one role that alone grants exactly what all roles grant together. **Absent** when there is no such role,
+            or when ``scope`` narrows the pass: then comparing strings is not enough, and Envoy asks the auth service
 ``groups``  its groups
 ``method``  how it was authenticated
-``cred``    the public id of the credential that the pass was got for
+``cred``    the public id of the credential that was exchanged for the pass
 ``kind``    the kind of that credential
-``all``     beside ``role``: the operations that it grants whoever owns what they concern, and
-``own``     those that it grants for one's own alone, each separated by spaces: REST does nothing else for it
-``scope``   the operations it is narrowed to; absent: all that the roles grant
-``csrf``    for passes in cookies: what header ``x-sluice-csrf`` must hold in unsafe requests
-``jti``     the pass's own id
+``all``     only with ``role``: the operations granted on resources of every owner, separated by spaces
+``own``     only with ``role``: the operations granted on the principal's own resources only, separated by spaces. REST
+            allows nothing beyond ``all`` and ``own``
+``scope``   the operations that the pass is limited to; absent: everything that the roles grant
+``csrf``    for passes in cookies: the value that header ``x-sluice-csrf`` must have in unsafe requests
+``jti``     the id of the pass
 ==========  ==========================================================================================================
 
-and ``iat``, ``exp``. Revocation goes by ``jti``, ``cred`` and ``sub``, never by the text of the pass: an ES256
+and ``iat``, ``exp``. Revocations match ``jti``, ``cred`` and ``sub``, never the text of the pass, because an ES256
 signature has several encodings.
 """
 
@@ -44,40 +45,41 @@ ISSUER = "sluice-gateway"
 AUDIENCE = "sluice"
 DEFAULT_LIFETIME = dt.timedelta(minutes=5)
 LEEWAY_SECONDS = 5
-"""How far clocks of one cluster may differ."""
+"""Maximum difference between the clocks of one cluster."""
 MAX_PASS_CHARACTERS = 4096
-"""A cookie of browsers holds this much (RFC 6265 section 6.1), its name included."""
+"""Browsers store at least this much per cookie, including its name (RFC 6265 section 6.1)."""
 
 PASS_COOKIE = "__Host-sluice-pass"  # noqa: S105  the name of a cookie
 SESSION_COOKIE = "__Host-sluice-session"
 CSRF_COOKIE = "__Host-sluice-csrf"
-"""Readable by the page's own script, which repeats it in :data:`CSRF_HEADER`."""
+"""The page's script can read this cookie and repeats its value in :data:`CSRF_HEADER`."""
 CSRF_HEADER = "x-sluice-csrf"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1) and need no CSRF token."""
 
 ROLE_DECIDES = "role-decides"
-"""In the header (``cty``) of passes with a ``role``, followed by the policy's digest: by it a proxy sees which way a
-request goes, and nothing else."""
+"""In the JOSE header (``cty``) of passes with a ``role``, followed by the policy's digest. A proxy uses it only to
+select the route."""
 
 _JTI_BYTES = 12
 
 
 def role_decides(policy: str) -> str:
-    """The ``cty`` of passes with a ``role`` that were made by the policy with this digest."""
+    """The ``cty`` of passes with a ``role``, issued under the policy with this digest."""
     return f"{ROLE_DECIDES}-{policy}"
 
 
 def role_pass_prefix(policy: str) -> str:
-    """How the text of such passes begins: those of another policy begin otherwise, and are asked about.
+    """The first characters of all passes with a ``role`` that were issued under this policy.
 
-    It is a whole number of base64's groups, for :data:`~sluice.gateway.authz.policy.DIGEST_CHARACTERS` as they are.
+    Passes of another policy have another prefix; for those, Envoy asks the auth service. With
+    :data:`~sluice.gateway.authz.policy.DIGEST_CHARACTERS` as they are, the prefix is a whole number of base64 groups.
     """
     return base64.urlsafe_b64encode(f'{{"alg":"{ALGORITHM}","cty":"{role_decides(policy)}",'.encode()).decode()
 
 
 class InvalidPass(Exception):
-    """Not a pass of this gateway, or no longer; the message is for the log."""
+    """The text is not a valid pass of this gateway, or the pass has expired. The message is for the log."""
 
 
 class _Claims(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +110,10 @@ def issue(
     csrf: str = "",
     not_after: float | None = None,
 ) -> tuple[str, Authenticated]:
-    """A pass for ``principal``: its text, and what verifying it gives. It never outlives ``not_after``."""
+    """Issue a pass for ``principal`` that expires at ``not_after`` at the latest.
+
+    Returns its text, and the result that verifying it would give.
+    """
     expires_at = int(now + lifetime.total_seconds())
     if not_after is not None:
         expires_at = min(expires_at, int(not_after))
@@ -142,12 +147,12 @@ def issue(
 
 
 def verify(text: str, keys: PassKeys, *, now: float) -> Authenticated:
-    """The principal that the pass ``text`` names; the caller checks revocations.
+    """Verify the pass ``text`` and return its principal. The caller must check revocations.
 
-    ``csrf`` of the result is None for a pass that was not made for cookies.
+    ``csrf`` of the result is None for a pass that was not issued for a cookie.
 
     Raises:
-        InvalidPass: it is not a valid pass of this gateway.
+        InvalidPass: the text is not a valid pass of this gateway.
     """
     if len(text) > MAX_PASS_CHARACTERS:
         raise InvalidPass("not of a pass's shape")

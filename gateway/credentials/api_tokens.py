@@ -1,8 +1,8 @@
-"""API tokens as values: made, recognised, expired, revoked. No files, no clocks, no sockets.
+"""API tokens as values: creation, authentication, expiry, revocation. No files, no clocks, no sockets.
 
-A token reads ``slc_<id>_<secret>``. The id finds the record, and only the SHA-256 of the whole token
-is kept. The secret has 256 random bits, so that a plain hash is enough (a password would need more).
-Times are seconds since the epoch and always passed in.
+A token has the form ``slc_<id>_<secret>``. The id selects the record; only the SHA-256 of the whole token is stored.
+The secret has 256 random bits, so a plain hash is enough (a password would need a slow one). Times are seconds since
+the epoch and always passed in.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ MAX_SCOPES = 32
 MAX_TTL = dt.timedelta(days=366)
 DEFAULT_TTL = dt.timedelta(days=30)
 FORGET_AFTER = dt.timedelta(days=30)
-"""A token that expired or was revoked this long ago leaves the store when the next one is made."""
+"""Creating a token removes the tokens that expired or were revoked longer ago than this."""
 
 _ID_BYTES = 6
 _SECRET_BYTES = 32
 _TOKEN = re.compile(r"slc_([0-9a-f]{12})_([0-9a-f]{64})")
 _TOKEN_LIKE = re.compile(r"(sl[cs]_[0-9a-f]{12})_[0-9A-Za-z]+")
-"""Of sessions, too, which are not kept here."""
+"""Also matches session secrets (``sls_``), which this module does not store."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 _NO_DIGEST = hashlib.sha256(b"no such token").hexdigest()
 
@@ -54,10 +54,10 @@ class Refusal(enum.Enum):
 
 
 class Unauthenticated(Exception):
-    """The caller is not authenticated; ``credential`` is the id of the token when its secret was right."""
+    """The caller is not authenticated. ``credential`` is the id of the token, set when its secret was correct."""
 
     def __init__(self, refusal: Refusal, credential: str = "", reason: str = "") -> None:
-        """``reason`` is for the log, where it is more exact than the refusal."""
+        """``reason`` is for the log and more precise than ``refusal``."""
         super().__init__(reason or refusal.value)
         self.refusal = refusal
         self.credential = credential
@@ -65,7 +65,7 @@ class Unauthenticated(Exception):
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The stored part of a token, with which nobody can use it."""
+    """The stored part of a token. It does not contain the secret."""
 
     id: TokenId
     name: str
@@ -77,14 +77,14 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     scopes: tuple[str, ...] = ()
 
     def state(self, now: float) -> Literal["active", "expired", "revoked"]:
-        """Whether the token is good at ``now``."""
+        """The state of the token at ``now``."""
         if self.revoked_at is not None:
             return "revoked"
         return "active" if now < self.expires_at else "expired"
 
     @property
     def ended_at(self) -> int:
-        """When the token stopped, or will stop, to be good."""
+        """When the token stopped or will stop being valid."""
         return self.expires_at if self.revoked_at is None else min(self.revoked_at, self.expires_at)
 
 
@@ -94,19 +94,19 @@ class _TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class TokenBook:
-    """All tokens of a cluster, immutable; a change gives a new book."""
+    """All tokens of a cluster. Immutable: changes return a new book."""
 
     def __init__(self, records: Iterable[TokenRecord] = ()) -> None:
         self._records: Mapping[TokenId, TokenRecord] = {record.id: record for record in records}
 
     @property
     def records(self) -> tuple[TokenRecord, ...]:
-        """Every token, in the order they were made."""
+        """All tokens, in the order of creation."""
         return tuple(self._records.values())
 
     @classmethod
     def decode(cls, data: bytes) -> TokenBook:
-        """Read the file format; raises :class:`TokenStoreError` when anything in it is not as it must be."""
+        """Decode the file format; raises :class:`TokenStoreError` when the content is invalid."""
         try:
             file = msgspec.json.decode(data, type=_TokenFile)
         except msgspec.MsgspecError as error:
@@ -120,7 +120,7 @@ class TokenBook:
         return book
 
     def encode(self) -> bytes:
-        """The file format."""
+        """Encode to the file format."""
         return msgspec.json.format(msgspec.json.encode(_TokenFile(tokens=self.records)), indent=1)
 
     def mint(
@@ -171,7 +171,7 @@ class TokenBook:
         return record
 
     def revoke(self, identifier: TokenId, *, now: float) -> TokenBook:
-        """Revoke the token with this id (again is no error); raises :class:`TokenNotFound`."""
+        """Revoke the token with this id. Idempotent. Raises :class:`TokenNotFound`."""
         record = self.find(identifier)
         if record.revoked_at is not None:
             return self
@@ -180,17 +180,17 @@ class TokenBook:
 
     def authenticate(self, presented: str, *, now: float) -> Principal:
         """The owner of the token ``presented``; raises :class:`Unauthenticated`."""
-        # 1. The shape first: nothing of another shape is hashed or looked up.
+        # 1. The format first: text in another format is neither hashed nor looked up.
         match = _TOKEN.fullmatch(presented)
         if match is None:
             raise Unauthenticated(Refusal.MALFORMED)
-        # 2. Compared in constant time, and against something even when the id is unknown,
-        #    so that time tells nothing about which ids exist.
+        # 2. Compare in constant time, and compare even when the id is unknown, so that timing does not reveal
+        #    which ids exist.
         record = self._records.get(TokenId(match[1]))
         expected = _NO_DIGEST if record is None else record.sha256
         if not hmac.compare_digest(_digest(presented), expected) or record is None:
             raise Unauthenticated(Refusal.UNKNOWN)
-        # 3. Only who knows the secret learns that it was revoked or has expired.
+        # 3. Only a caller that knows the secret learns that the token was revoked or has expired.
         match record.state(now):
             case "revoked":
                 raise Unauthenticated(Refusal.REVOKED, record.id)
@@ -202,7 +202,7 @@ class TokenBook:
 
 
 def redact(text: str) -> str:
-    """``text`` with the secret part of anything that looks like a token taken out, for logs and messages."""
+    """Replace the secret part of everything in ``text`` that looks like a token, for logs and messages."""
     return _TOKEN_LIKE.sub(r"\1_(secret)", text)
 
 

@@ -1,8 +1,8 @@
-"""Signs an assertion for each request that the gateway lets through.
+"""Signs an assertion for each request that the gateway allows.
 
-Made by the auth service with the keys of :mod:`sluice.gateway.credentials.signing_keys`; form and verification are in
-``pki.assertions.tokens``. The public keys are published in a file of the home, for processes on this machine, and over
-mutual TLS (:mod:`sluice.gateway.service.auth_process`) for those on others.
+The auth service signs with the keys of :mod:`sluice.gateway.credentials.signing_keys`; ``pki.assertions.tokens``
+defines format and verification. The public keys are published in a file of the home for processes on this machine, and
+over mutual TLS (:mod:`sluice.gateway.service.auth_process`) for processes on other machines.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ CONNECT_PREFIXES = ("/spark.connect.SparkConnectService/", "/arrow.flight.protoc
 
 _JTI_BYTES = 12
 _OF_PASSES = frozenset({"method", "all", "own"})
-"""Claims that assertions do not have."""
+"""Claims of passes; assertions omit them."""
 
 
 def publish_keys(home: Home, keys: PassKeys) -> None:
-    """Write the public key set, when it is not there already."""
+    """Write the public key set to its file, unless the file has the same content already."""
     path, data = assertion_keys_file(home), encode_jwks(keys)
     if not path.exists() or path.read_bytes() != data:
         write_public(path, data)
@@ -52,7 +52,7 @@ def audience_of(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AssertionSigner:
-    """Signs assertions; ``clock`` in seconds since the epoch."""
+    """Signs assertions; ``clock`` returns seconds since the epoch."""
 
     keys: PassKeys
     clock: Callable[[], float] = time.time
@@ -68,19 +68,19 @@ class AssertionSigner:
         any_owner: bool = False,
         policy: str = "",
     ) -> str:
-        """An assertion that ``principal`` asks with ``method`` for ``target`` (path and query), good once.
+        """Sign a single-use assertion that ``principal`` sends ``method`` to ``target`` (path and query).
 
         Args:
-            principal: the caller, or a caller that an assertion named: a process of the gateway asks in its name.
-            method: of the request.
-            target: of the request.
+            principal: the caller, or the principal of a caller's assertion when a gateway process acts for it.
+            method: the method of the request.
+            target: path and query of the request.
             operation: the operation that was granted.
-            request_id: as in the audit log.
-            any_owner: whether the operation is granted for what belongs to others, too.
-            policy: the SHA-256 of the policy file that granted it; empty: no policy did.
+            request_id: the request id in the audit log.
+            any_owner: whether the operation is also granted on resources of other owners.
+            policy: the SHA-256 of the policy file that granted it; empty when no policy did.
 
         Raises:
-            PassKeyError: there is no key.
+            PassKeyError: there is no signing key.
         """
         now = self.clock()
         path, _, query = target.partition("?")

@@ -1,4 +1,4 @@
-"""The result of authentication: a verified credential's subject, and the principal that the policy makes of it."""
+"""The result of authentication: the principal that the policy derives from a verified credential."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sluice.pki.assertions import Jti, Principal
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """A principal, and what is known about its credential.
+    """A principal, and facts about its credential.
 
     Attributes:
         principal: the caller.
         expires_at: when the credential expires, in seconds since the epoch.
-        csrf: for cookies: what an unsafe request must repeat. None: not a cookie, nothing to repeat.
-        session: the session, when the request showed one.
-        pass_id: the pass, when the request showed one.
+        csrf: the CSRF token that unsafe requests must repeat; None when the credential is not a cookie.
+        session: the session, when the request presented one.
+        pass_id: the id of the pass, when the request presented one.
     """
 
     principal: Principal

@@ -1,4 +1,4 @@
-"""The files of tokens, sessions and users: replaced atomically, bounded, readable by their owner alone."""
+"""The files of tokens, sessions and users: replaced atomically, bounded in size, readable by their owner only."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from sluice.gateway.errors import GatewayError
 from sluice.gateway.shared_store import writers_lock
 
 LOCK_SECONDS = 10.0
-"""How long a writer waits for the others."""
+"""How long a writer waits for the lock."""
 
 
 class Book(Protocol):
-    """All records of one kind, immutable; one without arguments is empty."""
+    """All records of one kind, immutable. Without arguments the constructor makes an empty book."""
 
     def __init__(self) -> None: ...
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read the file format."""
+        """Decode the file format."""
 
     def encode(self) -> bytes:
-        """The file format."""
+        """Encode to the file format."""
 
 
 _Book = TypeVar("_Book", bound=Book)
 
 
 class RecordFile(Generic[_Book]):
-    """The file at ``path``, of at most ``max_bytes``; where there is none the book is empty."""
+    """The file at ``path``, of at most ``max_bytes``; a missing file is an empty book."""
 
     def __init__(self, path: Path, book: type[_Book], max_bytes: int, error: Callable[[str], GatewayError]) -> None:
         self.path = path
@@ -41,23 +41,27 @@ class RecordFile(Generic[_Book]):
         self._error = error
 
     def read(self) -> _Book:
-        """The records as they are; raises when the file is damaged or readable by others."""
+        """Read the records from disk; raises when the file is damaged or readable by others."""
         return self._read(self.path) if self.path.exists() else self._book()
 
     def cached(self) -> CachedFile[_Book]:
-        """The records for a reader that runs for long."""
+        """The records for a long-running reader."""
         return CachedFile(self.path, self._read, missing=self._book())
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the writers' lock; raises ``StoreError`` when another process does not let go of it, and
-        ``SharedStoreError`` when the home shares the file and its database cannot be used."""
+        """Hold the writers' lock.
+
+        Raises:
+            StoreError: another process does not release the lock in time.
+            SharedStoreError: the home shares the file through a database that cannot be used.
+        """
         make_private_directory(self.path.parent)
         with writers_lock(self.path.parent, patience=LOCK_SECONDS):
             yield
 
     def write(self, book: _Book) -> None:
-        """Replace the file; raises the error of its kind when it would be too large."""
+        """Replace the file; raises the error type of this file when the content is too large."""
         data = book.encode()
         if len(data) > self._max_bytes:
             raise self._error(f"{self.path} would be larger than {self._max_bytes} bytes")

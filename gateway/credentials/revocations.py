@@ -1,9 +1,9 @@
 """Revocations: one set for tokens, passes, sessions, users and certificates.
 
-The set is a file that is only ever appended to, a line for each act, by the auth service and by the command alike;
-readers follow it and see a new line within :data:`POLL_SECONDS`. Ids leave it when what they name has ended by itself,
-which also bounds it: compaction replaces the file by the lines that still mean something. A line that cannot be read
-makes the whole set unreadable, and then nobody is let in: it may be the one that matters.
+The set is an append-only file with one line per action, written by the auth service and by the ``sluice`` command.
+Readers follow it and see a new line within :data:`POLL_SECONDS`. An entry expires when the revoked credential would
+have ended anyway; compaction rewrites the file without expired entries, which bounds its size. An unreadable line makes
+the whole set unreadable, and then every request is refused: the line may be the one that matters.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ RevocationKey = (
     | tuple[Literal["user"], str]
     | tuple[Literal["certificate"], CertificateId]
 )
-"""What is revoked: an id with the kind that it is of. A principal's name is the id of a user."""
+"""The kind and the id of what is revoked. The id of a user is the principal's name."""
 
 MAX_REVOCATIONS = 20_000
-"""Unexpired ids in one set; Envoy is given all of them."""
+"""Unexpired ids in one set; Envoy receives all of them."""
 MAX_FILE_BYTES = 8 << 20
 COMPACT_ABOVE_BYTES = 1 << 20
 MAX_ID_CHARACTERS = 128
 FOREVER = 253_402_300_799
-"""The end of the year 9999: for what has no end of its own, such as a user."""
+"""The end of the year 9999, for ids without an expiry, such as users."""
 POLL_SECONDS = 0.1
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]*")
 
 
 class Revocation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One id that no longer counts. Times are seconds since the epoch.
+    """The revocation of one id. Times are seconds since the epoch.
 
     Attributes:
-        until: when it needs no mention any more, because what it names has ended by itself; a time that has passed
-            takes an earlier revocation back (a user who may come in again).
+        until: when the revocation expires, because the revoked credential has expired too. A time in the past takes an
+            earlier revocation back (for example for a user who gets access again).
     """
 
     kind: RevocationKind
@@ -74,13 +74,13 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @dataclass(frozen=True, slots=True)
 class RevocationSet:
-    """All that is revoked, as a value; ids of different kinds never meet."""
+    """All revocations, as a value. Each kind has its own namespace of ids."""
 
     entries: Mapping[tuple[str, str], Revocation] = field(default_factory=dict)
 
     @classmethod
     def of(cls, revocations: Iterable[Revocation]) -> RevocationSet:
-        """Of several about one id the last one counts."""
+        """Build a set; the last revocation of an id wins."""
         return cls({(each.kind, each.id): each for each in revocations})
 
     def is_revoked(self, key: RevocationKey, *, now: float) -> bool:
@@ -93,16 +93,16 @@ class RevocationSet:
         return tuple(each for each in self.entries.values() if now < each.until)
 
     def refuses(self, *, name: str, credential: Credential, now: float, jti: str = "") -> Revocation | None:
-        """The revocation of this name, this credential or the pass ``jti``; None when there is none."""
+        """The revocation that applies to this name, this credential or the pass ``jti``; None without one."""
         keys: tuple[tuple[str, str], ...] = (("user", name), ("pass", jti), (credential.kind, credential.id))
-        found = (self.entries.get(key) for key in keys if key[1])  # of a JWT only its user and passes are revoked
+        found = (self.entries.get(key) for key in keys if key[1])  # a JWT has no id: only its user or pass is revoked
         return next((each for each in found if each is not None and now < each.until), None)
 
 
 def decode(data: bytes) -> RevocationSet:
-    """The set that a whole file means; raises :class:`RevocationError`.
+    """Decode the content of a file; raises :class:`RevocationError`.
 
-    A last line without its end was never acknowledged to whoever wrote it: it does not count.
+    A last line without a newline is ignored: its write was never acknowledged.
     """
     whole, _, _ = data.rpartition(b"\n")
     try:
@@ -112,25 +112,25 @@ def decode(data: bytes) -> RevocationSet:
 
 
 class Revocations:
-    """The set of one home: read, added to, and watched."""
+    """The revocation set of one home: reads, extends and watches it."""
 
     def __init__(
         self, path: Path, clock: Callable[[], float] = time.time, check_fresh: Callable[[], None] | None = None
     ) -> None:
-        """``check_fresh`` raises when the file may be too old a copy to decide by; None: it is no copy."""
+        """``check_fresh`` raises when the file is a copy that may be stale; None when the file is the original."""
         self._path = path
         self._check_fresh = check_fresh
         self._clock = clock
-        # One value, so that threads never pair the stamp of one with the set of another.
+        # One tuple, so that threads never combine the stamp of one read with the set of another.
         self._known: tuple[FileStamp | None, RevocationSet] = (None, RevocationSet())
 
     @classmethod
     def of(cls, home: Home, check_fresh: Callable[[], None] | None = None) -> Revocations:
-        """That of ``home``; a missing file is an empty set."""
+        """The set of ``home``; a missing file is an empty set."""
         return cls(home.gateway / "revocations.jsonl", check_fresh=check_fresh)
 
     def current(self) -> RevocationSet:
-        """The set as it is now, read again only when the file changed; raises when it cannot be read, or is too old."""
+        """The current set, read again only when the file changed; raises when it is unreadable or stale."""
         if self._check_fresh is not None:
             self._check_fresh()
         stamp, (known, current) = self._look(), self._known
@@ -146,7 +146,7 @@ class Revocations:
         return self.current().is_revoked(key, now=self._clock())
 
     def revoke(self, key: RevocationKey, *, until: float = FOREVER, by: str = "") -> Revocation:
-        """Add an id; it is on disk when this returns. Raises :class:`RevocationError`, and then it is not revoked."""
+        """Revoke an id; the entry is on disk on return. Raises :class:`RevocationError` when it was not revoked."""
         kind, identifier = key
         if kind not in KINDS or len(identifier) > MAX_ID_CHARACTERS or not _ID.fullmatch(identifier):
             raise RevocationError(f"{identifier[:80]!r} cannot be the id of a {kind}")
@@ -158,19 +158,19 @@ class Revocations:
             if len(kept) >= MAX_REVOCATIONS and now < until:
                 raise RevocationError(
                     f"{len(kept)} ids are revoked already",
-                    "rotate the pass keys, or wait for some to end by themselves",
+                    "rotate the signing keys of access tokens, or wait until some revocations expire",
                 )
             self._append(msgspec.json.encode(entry) + b"\n")
         return entry
 
     def restore(self, key: RevocationKey, *, by: str = "") -> Revocation:
-        """Take back what :meth:`revoke` did to this id."""
+        """Take back the revocation of this id."""
         return self.revoke(key, until=self._clock(), by=by)
 
     def merge(self, others: Iterable[Revocation]) -> int:
-        """Add what others have revoked, as of a copy that was kept elsewhere; it takes nothing back. Returns how many.
+        """Add the unexpired revocations of another copy of the set; takes none back. Returns how many ids are new.
 
-        Raises :class:`RevocationError`, and then nothing was added.
+        Raises :class:`RevocationError` when nothing was added.
         """
         make_private_directory(self._path.parent)
         with writers_lock(self._path.parent):
@@ -189,7 +189,7 @@ class Revocations:
             return len(merged) - len(before)
 
     async def changes(self, interval: float = POLL_SECONDS) -> AsyncIterator[RevocationSet]:
-        """The set now, and again each time it changed, within ``interval`` seconds; runs until closed."""
+        """Yield the current set, then again within ``interval`` seconds of each change; runs until closed."""
         last: RevocationSet | None = None
         while True:
             current = self.current()
@@ -205,7 +205,7 @@ class Revocations:
             raise RevocationError(error.what, error.remedy) from error
 
     def _compacted(self, now: float) -> tuple[Revocation, ...]:
-        """The unexpired revocations; a file that has grown large is rewritten with them."""
+        """The unexpired revocations. Rewrites the file with them when it has grown large."""
         current = self.current()
         kept = current.unexpired(now)
         stamp = self._known[0]
@@ -220,7 +220,7 @@ class Revocations:
             )
             try:
                 size = os.fstat(descriptor).st_size
-                # Whoever died in the middle of a line left its beginning: it never counted, and goes.
+                # A writer that died while writing left a partial line. It was never acknowledged, so remove it.
                 end = _end_of_last_line(descriptor, size)
                 if end != size:
                     os.ftruncate(descriptor, end)

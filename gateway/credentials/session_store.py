@@ -1,4 +1,4 @@
-"""The session file: written by the auth services of a home, read by the command."""
+"""The session file: written by the auth services of a home, read by the ``sluice`` command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluice.pki.assertions import SessionId
 
 MAX_SESSION_FILE_BYTES = 16 << 20
 FLUSH_SECONDS = 60.0
-"""How much of "last seen" a crash may lose: sessions may then end for idleness this much too early."""
+"""How much of "last seen" a crash can lose; sessions may then reach their idle timeout this much too early."""
 
 
 def session_file(home: Home) -> Path:
@@ -28,12 +28,12 @@ def session_file(home: Home) -> Path:
 
 
 def session_snapshot(home: Home) -> CachedFile[SessionBook]:
-    """The sessions for a reader that runs for long, as the auth service last wrote them; no file means none."""
+    """The sessions for a long-running reader, as the auth service last wrote them; without a file there are none."""
     return _file(home).cached()
 
 
 def read_sessions(home: Home) -> SessionBook:
-    """The sessions as the auth service last wrote them; no file means none."""
+    """The sessions as the auth service last wrote them; without a file there are none."""
     return _file(home).read()
 
 
@@ -44,9 +44,9 @@ def _file(home: Home) -> RecordFile[SessionBook]:
 def revoke_sessions(
     home: Home, wanted: Callable[[SessionRecord], bool], *, by: str = "", now: float | None = None
 ) -> list[SessionRecord]:
-    """Revoke the sessions that are ``wanted``, from outside of the auth service; returns them.
+    """Revoke the sessions for which ``wanted`` is true, from outside the auth service; returns them.
 
-    They end at the auth service, and the passes got for them wherever those are checked.
+    The sessions end at the auth service, and their passes end wherever passes are checked.
     """
     moment = time.time() if now is None else now
     revocations = Revocations.of(home)
@@ -62,18 +62,19 @@ def revoke_sessions(
 
 
 class SessionStore:
-    """The sessions of a home, for one of its auth services: on disk before a client gets one, and read when changed.
+    """The sessions of a home, for one of its auth services.
 
-    Several auth services share the file: each changes it with the writers' lock, from what is in it then, so a session
-    that one begins or ends is begun or ended at the others with their next request. When sessions were last used is
-    kept in memory and written now and then; of two services the later use counts.
+    A session is on disk before the client gets it, and the file is read again when it changes. Several auth services
+    share the file: each holds the writers' lock and changes the current content, so a session that one service begins
+    or ends has begun or ended for the others from their next request on. The time of last use is kept in memory and
+    written periodically; of two services, the later use wins.
 
-    What writes (:meth:`begin`, :meth:`end`, :meth:`flush`, :meth:`flush_if_due`) waits for the disk, and is for threads
-    beside the event loop.
+    The methods that write (:meth:`begin`, :meth:`end`, :meth:`flush`, :meth:`flush_if_due`) wait for the disk. Call
+    them in a thread, not on the event loop.
     """
 
     def __init__(self, home: Home, limits: SessionLimits, clock: Callable[[], float] = time.time) -> None:
-        """Continue with the sessions of ``home``; raises when they cannot be read."""
+        """Load the sessions of ``home``; raises when they cannot be read."""
         self._file = _file(home)
         self._limits = limits
         self._clock = clock
@@ -85,18 +86,20 @@ class SessionStore:
 
     @property
     def records(self) -> tuple[SessionRecord, ...]:
-        """Every session that is kept, ended ones among them."""
+        """All stored sessions, including ended ones."""
         return tuple(self._with_use(record) for record in self._book().records)
 
     def authenticate(self, presented: str) -> SessionRecord:
-        """The session that ``presented`` is; raises :class:`~sluice.gateway.credentials.sessions.NoSession`.
+        """The session of the secret ``presented``.
 
-        Raises :class:`~sluice.gateway.errors.SessionError` or ``StoreError`` when the sessions cannot be read.
+        Raises:
+            NoSession: there is no such session, or it has ended.
+            SessionError: the sessions cannot be read; also ``StoreError``.
         """
         return self._book().authenticate(presented, self._limits, now=self._clock(), used=self._used)
 
     def begin(self, subject: Subject, client: Client, address: str = "") -> tuple[SessionRecord, str]:
-        """A new session, and what its client is to hold."""
+        """Begin a session; returns its record, and the secret for the client."""
         with self._file.locked():
             known, used = self._with_uses()
             book, record, text = known.begin(subject, client, self._limits, now=self._clock(), address=address)
@@ -104,26 +107,26 @@ class SessionStore:
         return record, text
 
     def end(self, identifier: SessionId) -> None:
-        """End a session: it is gone from the disk when this returns."""
+        """End a session; it is removed from disk on return."""
         with self._file.locked():
             known, used = self._with_uses()
             self._write(known.end(identifier), used)
 
     def used(self, identifier: SessionId) -> None:
-        """A session was used. Waits for no disk: :meth:`flush_if_due` writes it."""
+        """Note that a session was used. Does not wait for the disk: :meth:`flush_if_due` writes it."""
         with self._mutex:
             self._used[identifier] = self._clock()
 
     def flush_if_due(self) -> None:
-        """Write when sessions were last used, every :data:`FLUSH_SECONDS`; for a thread, for it waits for the disk.
+        """Write the times of last use, at most every :data:`FLUSH_SECONDS`. Waits for the disk: call it in a thread.
 
-        At once when another auth service might soon take one for idle.
+        Writes at once when another auth service could soon consider a used session idle.
         """
         if self._clock() - self._written_at >= FLUSH_SECONDS or self._is_urgent():
             self.flush()
 
     def flush(self) -> None:
-        """Write what has not been written."""
+        """Write the times of last use that are not on disk yet."""
         with self._mutex:
             if not self._used:
                 return
@@ -149,13 +152,13 @@ class SessionStore:
         return msgspec.structs.replace(record, seen_at=moment) if moment > record.seen_at else record
 
     def _with_uses(self) -> tuple[SessionBook, dict[SessionId, float]]:
-        """The sessions on disk, with the uses that are not there yet, and these."""
+        """The sessions on disk merged with the unwritten uses, and these uses."""
         with self._mutex:
             used = dict(self._used)
         return self._file.read().with_uses(used), used
 
     def _write(self, book: SessionBook, used: Mapping[SessionId, float]) -> None:
-        """Write ``book``; the uses in it are written then, and those since are not."""
+        """Write ``book``, and forget the uses that it contains; later uses stay unwritten."""
         self._file.write(book)
         with self._mutex:
             self._written_at = self._clock()

@@ -1,6 +1,6 @@
-"""Sessions as values: of browsers (a cookie) and of the command (a bearer). No files, no clocks, no sockets.
+"""Sessions as values: of browsers (cookie) and of the ``sluice`` command (bearer). No files, no clocks, no sockets.
 
-What the client holds reads ``sls_<id>_<secret>``; only its SHA-256 is kept. Times are seconds since the epoch.
+The client holds ``sls_<id>_<secret>``; only its SHA-256 is stored. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sluice.pki.assertions import Method, SessionId, TokenId
 
 MAX_SESSIONS = 10_000
 MAX_SESSIONS_PER_NAME = 50
-"""Most sessions of one principal; a new one then ends the oldest."""
+"""Maximum number of sessions of one principal; beyond it, a new session ends the oldest."""
 CSRF_BYTES = 16
 
 _ID_BYTES = 6
@@ -33,11 +33,11 @@ Client = Literal["browser", "command"]
 
 
 class NoSession(Exception):
-    """Not a session, or one that has ended; the message is for the log."""
+    """There is no such session, or it has ended. The message is for the log."""
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The stored part of a session, with which nobody can use it."""
+    """The stored part of a session. It does not contain the secret."""
 
     id: SessionId
     name: str
@@ -52,7 +52,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     address: str = ""
     issuer: str = ""
     token: TokenId = TokenId("")
-    """Id of the API token that it was begun with; it ends with it."""
+    """Id of the API token that the session began with; the session ends when this token is revoked."""
 
 
 class _SessionFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,40 +62,40 @@ class _SessionFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """How long sessions live, in seconds: at most, and without being used."""
+    """Maximum lifetime and idle timeout of sessions, in seconds."""
 
     lifetime: float
     idle: float
 
     def hold(self, record: SessionRecord, now: float) -> bool:
-        """Whether a session has not ended by itself at ``now``."""
-        # Both as they are configured now: a shorter one counts for sessions that exist, a longer one does not.
+        """Whether a session has not expired at ``now``."""
+        # Uses the current limits: a shorter lifetime applies to existing sessions, a longer one does not.
         return now < min(record.expires_at, record.created_at + self.lifetime, record.seen_at + self.idle)
 
 
 class SessionBook:
-    """All sessions of a cluster, immutable; a change gives a new book."""
+    """All sessions of a cluster. Immutable: changes return a new book."""
 
     def __init__(self, records: Iterable[SessionRecord] = ()) -> None:
         self._records: Mapping[SessionId, SessionRecord] = {record.id: record for record in records}
 
     @property
     def records(self) -> tuple[SessionRecord, ...]:
-        """Every session, in the order they began."""
+        """All sessions, in the order they began."""
         return tuple(self._records.values())
 
     @classmethod
     def decode(cls, data: bytes) -> SessionBook:
-        """Read the file format; raises :class:`SessionError`."""
+        """Decode the file format; raises :class:`SessionError`."""
         try:
             return cls(msgspec.json.decode(data, type=_SessionFile).sessions)
         except msgspec.MsgspecError as error:
             raise SessionError(
-                f"the session file is damaged: {error}", "remove it; everybody signs in again"
+                f"the session file is damaged: {error}", "remove it; all users then sign in again"
             ) from error
 
     def encode(self) -> bytes:
-        """The file format."""
+        """Encode to the file format."""
         return msgspec.json.encode(_SessionFile(sessions=self.records))
 
     def get(self, identifier: SessionId) -> SessionRecord | None:
@@ -137,11 +137,11 @@ class SessionBook:
     def authenticate(
         self, presented: str, limits: SessionLimits, *, now: float, used: Mapping[SessionId, float] | None = None
     ) -> SessionRecord:
-        """The session that ``presented`` is; raises :class:`NoSession`. ``used``: uses later than in the book."""
+        """The session of the secret ``presented``; raises :class:`NoSession`. ``used`` has uses newer than the book."""
         match = _SESSION.fullmatch(presented)
         if match is None:
             raise NoSession("not of a session's shape")
-        # In constant time, and against something even when the id is unknown.
+        # Compare in constant time, and compare even when the id is unknown.
         record = self._records.get(SessionId(match[1]))
         expected = _NO_DIGEST if record is None else record.sha256
         if not hmac.compare_digest(_digest(presented), expected) or record is None:
@@ -153,11 +153,11 @@ class SessionBook:
         return record
 
     def seen(self, identifier: SessionId, *, now: float) -> SessionBook:
-        """The session was used."""
+        """A book in which this session was used at ``now``."""
         return self.with_uses({identifier: now})
 
     def with_uses(self, uses: Mapping[SessionId, float]) -> SessionBook:
-        """These sessions were used then; what is known to be later stays, and ids of no session are no error."""
+        """A book with these times of last use. Later known times stay; unknown ids are ignored."""
         later = {
             identifier: msgspec.structs.replace(record, seen_at=moment)
             for identifier, moment in uses.items()
@@ -166,12 +166,12 @@ class SessionBook:
         return SessionBook({**self._records, **later}.values()) if later else self
 
     def end(self, identifier: SessionId) -> SessionBook:
-        """Without this session; one that is not there is no error."""
+        """A book without this session; an unknown id is ignored."""
         return SessionBook(record for record in self.records if record.id != identifier)
 
 
 def is_session(text: str) -> bool:
-    """Whether ``text`` has the shape of what a session's client holds."""
+    """Whether ``text`` has the format of a session secret."""
     return _SESSION.fullmatch(text) is not None
 
 

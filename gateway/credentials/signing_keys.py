@@ -1,8 +1,8 @@
-"""The keys that passes are signed with: made here, never leaving the machine, replaced before anyone notices.
+"""The signing keys of passes: created here, never sent to other machines, rotated without interruption.
 
-A key is published before it signs and stays published until the last pass it signed has expired, so that whoever
-verifies passes (Envoy by an inline key set, REST by a file) never meets a pass of a key it has not heard of. What to
-do when is decided by :func:`plan`, which sees ages alone.
+A key is published before it signs, and stays published until the last pass that it signed has expired. Verifiers (Envoy
+with an inline key set, REST with a file) therefore never see a pass of an unknown key. :func:`plan` decides what to do,
+from the ages of the keys only.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from sluice.gateway.shared_store import writers_lock
 ALGORITHM = "ES256"
 ROTATE_AFTER = dt.timedelta(hours=24)
 PUBLISH_AHEAD = dt.timedelta(seconds=60)
-"""How long a key is in the published set before it signs."""
+"""How long a key is published before it signs."""
 RETAIN = dt.timedelta(minutes=15)
-"""How long a key stays published after its successor has begun to sign: longer than any pass lives."""
+"""How long a key stays published after its successor started signing: longer than the lifetime of any pass."""
 MAX_KEY_BYTES = 4096
 
 _FILE = re.compile(r"([0-9]{10,12})-([0-9a-f]{16})\.pem")
@@ -54,7 +54,7 @@ class PassKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyPlan:
-    """The key that signs, the keys to retire, and whether to make a new key."""
+    """The key that signs, the keys to retire, and whether to create a new key."""
 
     signing: str | None
     retired: tuple[str, ...]
@@ -62,22 +62,22 @@ class KeyPlan:
 
 
 def plan(ages: Iterable[tuple[str, float]], now: float) -> KeyPlan:
-    """Decide about keys given as (kid, created); pure."""
+    """Plan the rotation of keys given as (kid, created); pure."""
     ordered = sorted(ages, key=lambda entry: (entry[1], entry[0]))
     if not ordered:
         return KeyPlan(None, (), make=True)
-    # The youngest that everybody has had time to learn of; a first key alone has nobody to wait for.
+    # The newest key that all verifiers have had time to load. The very first key signs at once.
     known = [entry for entry in ordered if now - entry[1] >= PUBLISH_AHEAD.total_seconds()]
     signing = known[-1] if known else ordered[0]
     began = signing[1] + PUBLISH_AHEAD.total_seconds()
     over = now - began >= RETAIN.total_seconds()
     retired = tuple(kid for kid, created in ordered if over and (created, kid) < (signing[1], signing[0]))
-    # A clock set back must not make keys without end: a key from the future counts as young.
+    # A key from the future counts as new, so that a clock set back does not create keys endlessly.
     return KeyPlan(signing[0], retired, make=now - ordered[-1][1] >= ROTATE_AFTER.total_seconds())
 
 
 class PassKeys:
-    """The keys of one home; the auth service writes them, others of the same home may read."""
+    """The keys of one home. The auth service writes them; other processes of the same home may read them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -85,11 +85,11 @@ class PassKeys:
 
     @classmethod
     def of(cls, home: Home) -> PassKeys:
-        """Those of ``home``; nothing is read before :meth:`refresh` or :meth:`load`."""
+        """The keys of ``home``; nothing is read before :meth:`refresh` or :meth:`load`."""
         return cls(home.gateway / "pass-keys")
 
     def refresh(self, now: float) -> bool:
-        """Make, retire and read keys as it is due; whether the published set changed."""
+        """Create, retire and read keys as due; returns whether the published set changed."""
         make_private_directory(self._directory)
         before = set(self._keys)
         with writers_lock(self._directory.parent):
@@ -102,23 +102,23 @@ class PassKeys:
                 key = PassKey(secrets.token_hex(_KID_BYTES), float(int(now)), ec.generate_private_key(ec.SECP256R1()))
                 write_secret(self._file(key), _pem(key.private))
                 keys[key.kid] = key
-        # Replaced as a whole: another thread may be looking something up.
+        # Replaced as a whole, because another thread may be reading it.
         self._keys = keys
         return set(self._keys) != before
 
     def load(self) -> None:
-        """Read what is there, changing nothing: for processes beside the auth service."""
+        """Read the keys without changing any, for processes other than the auth service."""
         self._keys = self._read() if self._directory.is_dir() else {}
 
     def signing(self, now: float) -> PassKey:
         """The key that signs at ``now``; raises :class:`PassKeyError` before the first :meth:`refresh`."""
         kid = plan(((key.kid, key.created) for key in self._keys.values()), now).signing
         if kid is None:
-            raise PassKeyError("there is no key to sign passes with", "start the auth service: it makes them")
+            raise PassKeyError("there is no key to sign access tokens with", "start the auth service: it creates keys")
         return self._keys[kid]
 
     def find(self, kid: str) -> PassKey | None:
-        """The key with this id; ids come from outside, so they are only ever looked up among what is loaded."""
+        """The loaded key with this id. Ids come from callers, so they never become part of a file name."""
         return self._keys.get(kid)
 
     def jwks(self) -> dict[str, object]:
@@ -146,7 +146,7 @@ class PassKeys:
 
 
 def encode_jwks(keys: PassKeys) -> bytes:
-    """The key set as it is served and written."""
+    """The public key set as JSON, as it is served and written to a file."""
     return msgspec.json.encode(keys.jwks())
 
 

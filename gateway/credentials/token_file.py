@@ -1,4 +1,4 @@
-"""The token file: one writer at a time, replaced atomically, readable by its owner alone."""
+"""The token file: one writer at a time, replaced atomically, readable by its owner only."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MAX_TOKEN_FILE_BYTES = 4 << 20
 
 
 def token_file(home: Home) -> Path:
-    """Where the tokens of ``home``'s cluster are kept."""
+    """The path of the token file of ``home``'s cluster."""
     return home.gateway / "tokens.json"
 
 
 def token_snapshot(home: Home) -> CachedFile[TokenBook]:
-    """The tokens for a reader that runs for long; no file means no tokens."""
+    """The tokens for a long-running reader; without a file there are none."""
     return _file(home).cached()
 
 
@@ -47,7 +47,7 @@ class TokenStore:
         self._revocations = Revocations.of(home)
 
     def read(self) -> TokenBook:
-        """The tokens as they are; raises when the file is damaged or readable by others."""
+        """Read the tokens from disk; raises when the file is damaged or readable by others."""
         return self._file.read()
 
     def create(
@@ -59,7 +59,7 @@ class TokenStore:
         scopes: tuple[str, ...] = (),
         roles: Collection[str] = tuple(AccessRole),
     ) -> tuple[TokenRecord, str]:
-        """Make a token; returns what is kept of it, and the token. ``roles`` are those that there are."""
+        """Create a token; returns its stored record and the token itself. ``roles`` are the roles that exist."""
         if role not in roles:
             raise InvalidTokenRequest(f"{role!r} is not a role", f"one of {', '.join(roles)}")
         with self._file.locked():
@@ -68,13 +68,13 @@ class TokenStore:
         return record, token
 
     def revoke(self, identifier: TokenId) -> TokenRecord:
-        """Revoke the token with this id for good; the auth service refuses it from its next request on."""
+        """Revoke the token with this id permanently; the auth service refuses it from the next request on."""
         with self._file.locked():
             book = self.read().revoke(identifier, now=time.time())
             self._file.write(book)
         record = book.find(identifier)
-        # The passes it was exchanged for end too; without a set to put it in, the token itself is revoked all the same.
+        # Also ends its passes. The token is revoked already, even if this fails.
         self._revocations.revoke(("token", identifier), until=record.expires_at)
-        # And the browsers that signed in with it.
+        # Also ends the sessions of browsers that signed in with it.
         revoke_sessions(self._home, lambda session: session.token == identifier)
         return record

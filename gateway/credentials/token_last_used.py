@@ -1,4 +1,4 @@
-"""When each API token was last used. A file of its own, so that using a token never writes the token file."""
+"""When each API token was last used. Kept in its own file, so that using a token never writes the token file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_USE_FILE_BYTES = 1 << 20
 
 
 def read_last_used(home: Home) -> dict[str, float]:
-    """Token id -> seconds since the epoch; empty when the file cannot be read, since nothing depends on it."""
+    """Token id -> seconds since the epoch. Empty when the file cannot be read: it is informational only."""
     try:
         return msgspec.json.decode(read_secret(_file(home), MAX_USE_FILE_BYTES), type=dict[str, float])
     except (StoreError, msgspec.MsgspecError):
@@ -40,12 +40,12 @@ class TokensLastUsed:
         self._mutex = threading.Lock()
 
     def used(self, identifier: TokenId) -> None:
-        """The token with this id was accepted. Waits for no disk."""
+        """Note that the token with this id was accepted. Does not wait for the disk."""
         with self._mutex:
             self._used[identifier] = self._clock()
 
     def flush(self) -> None:
-        """Add what has not been written to what all auth services of this home have written; for a thread."""
+        """Merge the unwritten uses into the file that all auth services of this home share. Call it in a thread."""
         with self._mutex:
             used = dict(self._used)
         if not used:
@@ -65,7 +65,7 @@ class TokensLastUsed:
 
 
 def _later(some: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
-    """Of each id the later use."""
+    """The later use of each id."""
     return {key: max(some.get(key, 0.0), others.get(key, 0.0)) for key in some.keys() | others.keys()}
 
 

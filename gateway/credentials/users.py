@@ -1,6 +1,7 @@
 """Users of a cluster without an identity provider: names, roles, groups, and scrypt hashes of passwords.
 
-Source: RFC 7914 (scrypt). Hashing takes tens of milliseconds and 32 MiB on purpose; callers do it off the event loop.
+Source: RFC 7914 (scrypt). Hashing takes tens of milliseconds and 32 MiB on purpose; callers must not run it on the
+event loop.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MEMORY_BYTES = 64 << 20
 
 
 class PasswordHash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """scrypt with its parameters; salt and digest in hexadecimal."""
+    """An scrypt hash with its parameters; salt and digest in hexadecimal."""
 
     salt: str
     digest: str
@@ -41,7 +42,7 @@ class PasswordHash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UserRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One user; ``changed_at`` is when the password was set: sessions that are older have ended."""
+    """One user. ``changed_at`` is when the password was set; older sessions have ended."""
 
     name: str
     password: PasswordHash
@@ -57,30 +58,30 @@ class _UserFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class UserBook:
-    """All users, immutable."""
+    """All users. Immutable: changes return a new book."""
 
     def __init__(self, records: Iterable[UserRecord] = ()) -> None:
         self._records: Mapping[str, UserRecord] = {record.name: record for record in records}
 
     @property
     def records(self) -> tuple[UserRecord, ...]:
-        """Every user, in the order they were added."""
+        """All users, in the order they were added."""
         return tuple(self._records.values())
 
     @classmethod
     def decode(cls, data: bytes) -> UserBook:
-        """Read the file format; raises :class:`UserFileError`."""
+        """Decode the file format; raises :class:`UserFileError`."""
         try:
             return cls(msgspec.json.decode(data, type=_UserFile).users)
         except msgspec.MsgspecError as error:
             raise UserFileError(f"the user file is damaged: {error}", "restore it from a backup") from error
 
     def encode(self) -> bytes:
-        """The file format."""
+        """Encode to the file format."""
         return msgspec.json.format(msgspec.json.encode(_UserFile(users=self.records)), indent=1)
 
     def get(self, name: str) -> UserRecord | None:
-        """The user with this name."""
+        """The user with this name, if there is one."""
         return self._records.get(name)
 
     def require(self, name: str) -> UserRecord:
@@ -91,18 +92,18 @@ class UserBook:
         return record
 
     def put(self, record: UserRecord) -> UserBook:
-        """With this user, in place of one of the same name."""
+        """A book with this user; replaces a user of the same name."""
         if record.name not in self._records and len(self._records) >= MAX_USERS:
             raise UserFileError(f"there are {MAX_USERS} users already", "use an identity provider: [gateway.oidc]")
         return UserBook({**self._records, record.name: record}.values())
 
     def remove(self, name: str) -> UserBook:
-        """Without this user."""
+        """A book without this user; raises :class:`UserFileError` when there is none."""
         self.require(name)
         return UserBook(record for record in self.records if record.name != name)
 
     def check(self, name: str, password: str) -> UserRecord | None:
-        """The user, when the password is right; an unknown name takes as long as a wrong password."""
+        """The user, when the password is correct. An unknown name takes as long as a wrong password."""
         record = self.get(name)
         right = matches(password, _NOBODY if record is None else record.password)
         return record if right else None
@@ -133,7 +134,7 @@ def _scrypt(password: str, salt: bytes, cost: int, block: int) -> bytes:
         )
     except ValueError as error:
         raise UserFileError(
-            "the user file asks for a hash that cannot be computed", "set the password again"
+            "the user file has a password hash with parameters that cannot be computed", "set the password again"
         ) from error
 
 
@@ -141,7 +142,7 @@ _NOBODY = PasswordHash("00" * 16, "00" * 32)
 
 
 def user_file(home: Home) -> Path:
-    """Where the users of ``home``'s cluster are kept."""
+    """The path of the user file of ``home``'s cluster."""
     return home.gateway / "users.json"
 
 
@@ -162,24 +163,24 @@ class UserStore:
         self._file = _file(home)
 
     def read(self) -> UserBook:
-        """The users as they are."""
+        """Read the users from disk."""
         return self._file.read()
 
     def add(self, name: str, password: str, *, roles: tuple[str, ...], groups: tuple[str, ...]) -> UserRecord:
-        """Add a user; raises :class:`UserFileError` when there is one of this name."""
+        """Add a user; raises :class:`UserFileError` when the name is invalid or taken."""
         if not is_name(name):
-            raise UserFileError(f"{name[:80]!r} cannot be a user's name", "use letters, digits, '.', '_', '@' and '-'")
+            raise UserFileError(f"{name[:80]!r} is not a valid user name", "use letters, digits, '.', '_', '@' and '-'")
         hashed, now = hash_password(password), time.time()
         with self._file.locked():
             book = self.read()
             if book.get(name) is not None:
-                raise UserFileError(f"there is a user {name!r} already", "`sluice user passwd` sets another password")
+                raise UserFileError(f"there is a user {name!r} already", "`sluice user passwd` sets a new password")
             record = UserRecord(name=name, password=hashed, changed_at=now, created_at=now, roles=roles, groups=groups)
             self._file.write(book.put(record))
         return record
 
     def set_password(self, name: str, password: str) -> UserRecord:
-        """Set another password: every session of this user ends."""
+        """Set a new password; ends all sessions of this user."""
         hashed = hash_password(password)
         with self._file.locked():
             book = self.read()
@@ -189,11 +190,11 @@ class UserStore:
         return record
 
     def remove(self, name: str) -> None:
-        """Remove a user: every session of this user ends."""
+        """Remove a user; ends all sessions of this user."""
         with self._file.locked():
             self._file.write(self.read().remove(name))
         self._end_sessions(name)
 
     def _end_sessions(self, name: str) -> None:
-        # The auth service sees by itself that they have ended; this is for the passes, which it is not asked about.
+        # The auth service ends the sessions by itself. This revokes their passes, which Envoy verifies without asking.
         revoke_sessions(self._home, lambda record: record.name == name and record.method == "user")
