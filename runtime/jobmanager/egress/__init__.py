@@ -1,4 +1,4 @@
-"""Connections of jobs to the outside: gathered from those beside the boxes, recorded and decided by the gateway."""
+"""Outgoing connections of jobs: TaskManagers report them, and the gateway records them and decides about them."""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
-"""Takes reports of connections out of boxes from TaskManagers, and passes them to the gateway.
+"""Receives reports of outgoing connections from TaskManagers, and passes them to the gateway.
 
-Nothing waits here: an answer goes back only when the gateway has answered, so that whoever reports keeps its rows until
-they are in the audit log. Who owns a job, and what it is called, the Dispatcher says, not the reporter.
+Reports are not stored here. A TaskManager gets its answer only after the gateway has answered, so it keeps its rows
+until they are in the audit log. The Dispatcher, not the reporter, says who owns a job and what its name is.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from sluice.runtime.rpc import RpcEndpoint
 _LOG = logging.getLogger(__name__)
 
 MAX_QUESTIONS_OF_A_JOB = 50
-"""About single connections, that wait for the gateway at once; further ones wait for these."""
+"""Most questions about single connections of a job that wait for the gateway at the same time; further ones queue."""
 
 
 @dataclass(slots=True)
 class _Turns:
-    """Of one job, while it has questions."""
+    """The questions of one job; exists while the job has any."""
 
     free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_QUESTIONS_OF_A_JOB))
     wanted: int = 0
 
 
 class EgressEndpoint(RpcEndpoint):
-    """The endpoint; its ledger outlives it."""
+    """The endpoint for reports of outgoing connections. Its ledger outlives it."""
 
     def __init__(self, dispatcher: DispatcherGateway, exchange: Exchange, ledger: EgressLedger) -> None:
         super().__init__(EGRESS, EgressInternalGateway)
@@ -57,17 +57,17 @@ class EgressEndpoint(RpcEndpoint):
         self._turns: dict[str, _Turns] = {}
 
     async def report_egress(self, report: EgressReport) -> EgressReceipt:
-        """Record rows and decide about targets."""
+        """Record the rows of a report, and decide about its targets."""
         caller = self.caller.identity
         told_of = {row.job_id for row in report.rows} | {target.job_id for target in report.targets}
         return self.deferred(self._report(report, caller, told_of))
 
     async def decide_egress(self, target: EgressTarget) -> EgressDecision:
-        """Whether a job may connect there."""
+        """Decide whether a job may connect to ``target``."""
         return self.deferred(self._decide(target))
 
     async def egress_of(self, job_id: str) -> EgressConnections:
-        """What is known of a job's connections; of all jobs when ``job_id`` is empty."""
+        """The known connections of a job; those of all jobs when ``job_id`` is empty."""
         if not job_id:
             return EgressConnections(rows=self._ledger.all(), since=self._ledger.since)
         left_out = self._ledger.left_out(job_id)
@@ -92,7 +92,7 @@ class EgressEndpoint(RpcEndpoint):
             answer = await self._exchange.ask(question)
         except SluiceError as error:
             if not self._away:
-                _LOG.warning("connections out of jobs are not recorded, and are told again: %s", error)
+                _LOG.warning("outgoing connections of jobs are not recorded yet, and will be reported again: %s", error)
             self._away = True
             return EgressReceipt(recorded=False, decided=False)
         self._away = False
@@ -105,13 +105,13 @@ class EgressEndpoint(RpcEndpoint):
             async with self._turn_of(target.job_id):
                 answer = await self._exchange.ask(EgressQuestion(jobs=(origin.job,), targets=(target,)))
         except SluiceError as error:
-            _LOG.warning("a connection of job %s is not decided about: %s", target.job_id, error)
+            _LOG.warning("cannot decide about a connection of job %s: %s", target.job_id, error)
             return EgressDecision(decided=False)
         return EgressDecision(decided=True, allowed=answer.allowed == (True,))
 
     @contextlib.asynccontextmanager
     async def _turn_of(self, job_id: str) -> AsyncIterator[None]:
-        """One job with many questions must not take the places of all others."""
+        """Wait for a turn of the job, so that a job with many questions cannot block those of others."""
         turns = self._turns.setdefault(job_id, _Turns())
         turns.wanted += 1
         try:
@@ -134,5 +134,5 @@ def _refused(answer: EgressAnswer) -> tuple[int, ...]:
 
 
 def _path(identity: SpiffeId) -> str:
-    """As in ``taskmanager/tm-1``: without the trust domain, which all have in common."""
+    """The path of a SPIFFE ID, such as ``taskmanager/tm-1``; all have the same trust domain."""
     return str(identity).removeprefix(f"spiffe://{identity.trust_domain}/")

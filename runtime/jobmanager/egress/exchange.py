@@ -1,4 +1,4 @@
-"""Asks the gateway for many at once: while one question is under way, what comes in waits and is the next one."""
+"""Batches questions to the gateway: what arrives while one question is in progress becomes the next question."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from collections.abc import Awaitable, Callable
 from sluice.core import AssertionRefused, EgressAnswer, EgressQuestion, SluiceError
 
 MAX_WAITING = 1000
-"""Questions that wait; whoever comes then asks again later."""
+"""Most questions that wait; further ones are refused, and the caller repeats them later."""
 MAX_TOGETHER_ROWS = 2000
+"""Most rows in one question."""
 MAX_TOGETHER_TARGETS = 10_000
-"""In one question."""
+"""Most targets in one question."""
 
 Ask = Callable[[EgressQuestion], Awaitable[EgressAnswer]]
-"""The gateway: its answer means that the rows are in the audit log. Raises :class:`SluiceError` when there is none."""
+"""Asks the gateway. Its answer means that the rows are in the audit log. Raises :class:`SluiceError` if none comes."""
 
 
 async def without_gateway(question: EgressQuestion) -> EgressAnswer:
-    """For a cluster that has none: there is no policy, which allows nothing, and no audit log."""
+    """The answer in a cluster without a gateway: no policy means that nothing is allowed, and there is no audit log."""
     return EgressAnswer(allowed=(False,) * len(question.targets))
 
 
 class Exchange:
-    """One conversation with the gateway, shared by all who report."""
+    """Asks the gateway one question at a time, on behalf of all callers."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -32,7 +33,7 @@ class Exchange:
         self._asking: asyncio.Task[None] | None = None
 
     async def ask(self, part: EgressQuestion) -> EgressAnswer:
-        """The answer to ``part``; raises :class:`SluiceError` when there is none."""
+        """Ask ``part``, and return its answer; raises :class:`SluiceError` when the gateway gives none."""
         if len(self._waiting) >= MAX_WAITING:
             raise AssertionRefused(f"{len(self._waiting)} reports wait for the gateway", "they are sent again")
         answer: asyncio.Future[EgressAnswer] = asyncio.get_running_loop().create_future()
@@ -42,13 +43,13 @@ class Exchange:
         return await answer
 
     async def close(self) -> None:
-        """Whoever still waits gets an error."""
+        """Stop asking; callers that still wait get an error."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
         for _, answer in self._waiting:
             if not answer.done():
-                answer.set_exception(AssertionRefused("this JobManager does not lead any more"))
+                answer.set_exception(AssertionRefused("this JobManager is no longer the leader"))
         self._waiting.clear()
 
     async def _run(self) -> None:
@@ -59,7 +60,7 @@ class Exchange:
             self._asking = None
 
     def _take(self) -> list[tuple[EgressQuestion, asyncio.Future[EgressAnswer]]]:
-        """The next ones, as many as fit into one question, and at least one."""
+        """Take the next questions: as many as fit into one, and at least one."""
         rows = targets = 0
         batch: list[tuple[EgressQuestion, asyncio.Future[EgressAnswer]]] = []
         while self._waiting:

@@ -1,6 +1,6 @@
-"""The latest connections of each job to the outside, to be shown; what lasts is the audit log of the gateway.
+"""The latest outgoing connections of each job, in memory, for display. The gateway's audit log is the durable record.
 
-Rows come at least once: one that is told again takes the place of the earlier one and is counted once.
+Rows arrive at least once. A repeated row replaces the earlier one, and counts once.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from prometheus_client import Counter, Gauge
 from sluice.core import REGISTRY, TRACING, EgressJob, EgressRow, EgressVerdict
 
 MAX_JOB_ROWS = 1000
-"""Rows of one job; the latest are kept."""
+"""Most rows of one job; the latest are kept."""
 MAX_JOBS = 500
-"""Jobs; those that told of nothing for longest are forgotten first."""
+"""Most jobs; those with no report for the longest time are forgotten first."""
 MAX_FORGOTTEN = 10_000
-"""Jobs of which it is remembered that their rows were forgotten; with more of them any may have been."""
+"""Most forgotten jobs whose ids are remembered; beyond that, any job may have been forgotten."""
 
 CONNECTIONS = Counter(
     "sluice_egress_connections_total",
@@ -41,12 +41,12 @@ DROPPED = Counter(
 
 
 class EgressLedger:
-    """What a JobManager knows; for the event loop alone."""
+    """The rows that this JobManager knows. Not thread-safe: for use on the event loop only."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """``clock``: epoch seconds."""
         self.since = clock()
-        """Since when it knows."""
+        """The time from which rows are known, in epoch seconds."""
         self._clock = clock
         self._jobs: OrderedDict[str, OrderedDict[str, EgressRow]] = OrderedDict()
         self._left_out: dict[str, int] = {}
@@ -55,23 +55,23 @@ class EgressLedger:
         self._too_many_forgotten = False
 
     def lead(self) -> None:
-        """This JobManager leads from now on: what went on meanwhile another one was told."""
+        """Note that this JobManager now leads: earlier reports may have gone to another leader."""
         self.since = self._clock()
 
     def note(self, rows: Iterable[EgressRow], traces: dict[str, str]) -> None:
-        """Rows that somebody told of; ``traces`` has the trace of jobs that have one."""
+        """Add reported rows; ``traces`` has the trace of each job that has one."""
         for row in rows:
             self._note(row, traces.get(row.job_id, ""))
 
     def note_open(self, reporter: str, targets: int) -> None:
-        """So many destinations are open beside ``reporter``."""
+        """Note how many destinations have open connections at ``reporter``."""
         self._open.pop(reporter, None)
         if targets:
             self._open[reporter] = targets
         OPEN.set(sum(self._open.values()))
 
     def note_lost(self, count: int) -> None:
-        """So many rows were dropped before they came here."""
+        """Count rows that were dropped before they were reported."""
         DROPPED.inc(count)
 
     def of(self, job_id: str) -> tuple[EgressRow, ...]:
@@ -79,11 +79,11 @@ class EgressLedger:
         return tuple(sorted(self._jobs.get(job_id, {}).values(), key=lambda row: row.opened_at))
 
     def left_out(self, job_id: str) -> int:
-        """How many earlier rows of it are not kept."""
+        """How many earlier rows of a job are not kept."""
         return self._left_out.get(job_id, 0)
 
     def may_have_forgotten(self, job_id: str) -> bool:
-        """Whether rows of it may have been here and are not any more."""
+        """Whether rows of the job may have been known and forgotten."""
         return self.left_out(job_id) > 0 or job_id in self._forgotten or self._too_many_forgotten
 
     def all(self) -> tuple[EgressRow, ...]:
@@ -95,7 +95,7 @@ class EgressLedger:
         self._jobs.move_to_end(row.job_id)
         before = kept.get(row.id)
         if before is not None and not before.open:
-            return  # told again
+            return  # a repeated row
         kept[row.id] = row
         if not row.open:
             _count(row)
@@ -119,7 +119,7 @@ def _count(row: EgressRow) -> None:
 
 
 def _trace(row: EgressRow, trace: str) -> None:
-    """A span of the connection, below the job's."""
+    """Emit a span of the connection, as a child of the job's trace."""
     TRACING.past(
         "egress connection",
         trace,
@@ -139,5 +139,5 @@ def _trace(row: EgressRow, trace: str) -> None:
 
 
 def unknown_job(job_id: str) -> EgressJob:
-    """A job that nobody knows here: it belongs to nobody, and no rule of a policy is for it."""
+    """A job that this JobManager does not know: it has no owner, and no policy rule applies to it."""
     return EgressJob(id=job_id, name="", owner="")
