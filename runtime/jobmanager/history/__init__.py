@@ -1,4 +1,4 @@
-"""What is kept of ended jobs after the JobManager has forgotten them: their records and logs."""
+"""The history: records and logs of ended jobs, kept after the JobManager has removed them from memory."""
 
 import lazy_loader
 

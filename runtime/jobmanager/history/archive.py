@@ -1,8 +1,8 @@
-"""The history of ended jobs in the HA storage: written once for each job, read when it is asked for, removed in time.
+"""The history of ended jobs in the HA storage. Each job is written once, read on request, and removed when it expires.
 
-``history/jobs/<job>/<folder>/`` has the files of a job, and ``history/index/`` one entry for each job that is complete:
-it is written last, after the files that it names with their sizes and digests, and removed last. Its own digest is in
-its name. Nothing in memory grows with what is in the history but the list of these names.
+``history/jobs/<job>/<folder>/`` holds the files of a job. ``history/index/`` holds one index entry for each complete
+job. The entry lists the files with their sizes and digests. It is written after them, and removed after them. The name
+of an entry contains the digest of its content. Only the list of these names is in memory, and grows with the history.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 INDEX = "history/index"
 JOBS = "history/jobs"
 COLLECT_SECONDS = 30.0
-"""How long the logs of one job may take: an ended job waits for them until it is cleaned up."""
+"""Most time for collecting the logs of one job, in seconds: its cleanup waits for them."""
 MAX_RECORD_BYTES = 64 << 20
 CACHED_BLOCKS = 2
 CACHED_RECORDS = 4
 
 
 class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The entry of a job: ``record``, ``blocks`` and ``events`` are files, ``logs`` are in the blocks."""
+    """The index entry of a job: ``record``, ``blocks`` and ``events`` are files; ``logs`` are in the blocks."""
 
     summary: JobSummary
     record: StoredEntry
@@ -53,10 +53,10 @@ class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobArchive:
-    """The history, as the leader keeps it.
+    """Reads and writes the history. Only the leader uses it.
 
     Args:
-        check: raises ``LeadershipLost``; asked before a job is entered and before one is removed.
+        check: raises ``LeadershipLost`` if another process leads; called before a job is added or removed.
         clock: epoch seconds.
     """
 
@@ -77,28 +77,28 @@ class JobArchive:
     # --- writing ------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Look which jobs there are; for a new leader, before it is asked for any."""
+        """Read the names of all index entries. A new leader calls this before it answers requests."""
         names = await asyncio.to_thread(self._storage.names, INDEX)
         found = sorted((job for name in names if (job := ArchivedJob.parse(name))), key=lambda job: job.job_id)
         for job_id, jobs in groupby(found, key=lambda job: job.job_id):
             self._jobs[job_id] = await self._whole(list(jobs))
 
     async def _whole(self, jobs: list[ArchivedJob]) -> ArchivedJob:
-        """Of several entries of one job that whose files are there: a leader that had lost its lead wrote another."""
+        """Choose the entry whose files exist: a leader that had lost its leadership may have written another one."""
         if len(jobs) == 1:
             return jobs[0]
         folders = await asyncio.to_thread(self._storage.names, f"{JOBS}/{jobs[0].job_id}")
         return max(jobs, key=lambda job: (job.folder in folders, job))
 
     async def put(self, record: JobRecord, logs: LogSource, events: ReadEvents | None = None) -> None:
-        """Keep an ended job; nothing of it is there unless this returns. One that is there already stays as it is.
+        """Add an ended job. If this raises, the job is not in the history. A job that is there already does not change.
 
         Args:
-            events: reads Spark's event log; None: there is none.
+            events: reads Spark's event log; None when there is none.
 
         Raises:
-            LeadershipLost: somebody else leads.
-            StorageUnavailable: it cannot be written.
+            LeadershipLost: another process leads.
+            StorageUnavailable: the job cannot be written.
         """
         job_id, ended_at = record.detail.id, record.detail.end_time
         if job_id in self or self._settings.days == 0 or ended_at is None:
@@ -123,7 +123,7 @@ class JobArchive:
             raise
         self._jobs[job_id] = job
         for name in await asyncio.to_thread(self._storage.names, f"{JOBS}/{job_id}"):
-            if name != job.folder:  # of a try that was interrupted
+            if name != job.folder:  # left over from an interrupted attempt
                 await self._remove(f"{JOBS}/{job_id}/{name}")
 
     async def _write_files(
@@ -138,7 +138,7 @@ class JobArchive:
             async with asyncio.timeout(COLLECT_SECONDS):
                 await packer.pack(logs)
         except TimeoutError:
-            _LOG.warning("the logs of job %s are not kept to their end: a TaskManager is slow", record.detail.id)
+            _LOG.warning("the logs of job %s are kept incompletely: a TaskManager is slow", record.detail.id)
         taken = await packer.close()
         kept = EventLog()
         if events is not None and self._settings.max_ui_bytes:
@@ -165,14 +165,14 @@ class JobArchive:
         try:
             await asyncio.to_thread(self._storage.remove, name)
         except SluiceError as error:
-            _LOG.warning("something of the history could not be removed: %s", error)
+            _LOG.warning("cannot remove a file of the history: %s", error)
 
     async def trim(self) -> None:
-        """Remove what is too old or too much.
+        """Remove jobs that have expired, or that exceed the limits of the history.
 
         Raises:
-            LeadershipLost: somebody else leads.
-            StorageUnavailable: it cannot be removed now.
+            LeadershipLost: another process leads.
+            StorageUnavailable: a job cannot be removed now.
         """
         for job in superfluous(self._jobs.values(), self._settings, int(self._clock() * 1000)):
             self._check()
@@ -184,27 +184,27 @@ class JobArchive:
     # --- reading ------------------------------------------------------------------------------------------
 
     def page(self, before: tuple[int, str] | None, limit: int) -> tuple[tuple[ArchivedJob, ...], bool]:
-        """At most ``limit`` jobs, those that ended last first, and whether there are more.
+        """At most ``limit`` jobs, latest end first, and whether there are more.
 
         Args:
-            before: only those that ended before this time, or then and have a smaller id.
+            before: an end time (epoch milliseconds) and an id; only jobs with a smaller pair of these.
         """
         ordered = sorted(self._jobs.values(), reverse=True)
         wanted = [job for job in ordered if before is None or (job.ended_at, job.job_id) < before]
         return tuple(wanted[:limit]), len(wanted) > limit
 
     async def summaries(self, jobs: Iterable[ArchivedJob]) -> tuple[JobSummary, ...]:
-        """These jobs as in a list, without those that cannot be read."""
+        """The summaries of these jobs, without those that cannot be read."""
         found = []
         for job in jobs:
             try:
                 found.append((await self._manifest(job)).summary)
             except (EntryDamaged, EntryMissing) as error:
-                _LOG.error("job %s of the history cannot be read: %s", job.job_id, error)
+                _LOG.error("cannot read job %s from the history: %s", job.job_id, error)
         return tuple(found)
 
     async def record(self, job_id: str) -> JobRecord:
-        """All that was known of a job at its end; raises ``JobNotFound``."""
+        """The record of a job at its end; raises ``JobNotFound``."""
         job = self._found(job_id)
         record = self._records.get(job_id)
         if record is None:
@@ -214,16 +214,16 @@ class JobArchive:
                 record = await asyncio.to_thread(_decode, entry.name, content, JobRecord)
             except (EntryDamaged, EntryMissing) as error:
                 raise _unreadable(job_id, error) from error
-            if job_id in self._jobs:  # else it was removed meanwhile
+            if job_id in self._jobs:  # else it has been removed since
                 _remember(self._records, job_id, record, CACHED_RECORDS)
         return record
 
     async def logs(self, job_id: str) -> tuple[str, ...]:
-        """The names of the logs of a job that were kept; raises ``JobNotFound``."""
+        """The names of the kept logs of a job; raises ``JobNotFound``."""
         return tuple(log.name for log in (await self._readable(job_id)).logs)
 
     async def read_log(self, job_id: str, name: str, offset: int, limit: int) -> LogChunk:
-        """A piece of one of :meth:`logs`; raises ``JobNotFound`` or ``LogNotFound``."""
+        """A chunk of one of :meth:`logs`; raises ``JobNotFound`` or ``LogNotFound``."""
         manifest = await self._readable(job_id)
         log = next((log for log in manifest.logs if log.name == name), None)
         if log is None:
@@ -242,11 +242,11 @@ class JobArchive:
         return log_chunk(bytes(data), offset, log.size)
 
     def kept_until(self, job_id: str) -> int:
-        """When a job is too old (epoch milliseconds); raises ``JobNotFound``."""
+        """When a job expires, in epoch milliseconds; raises ``JobNotFound``."""
         return self._found(job_id).ended_at + int(self._settings.days * DAY_MS)
 
     async def event_log(self, job_id: str) -> EventLog:
-        """Where the event log of a job is, nowhere if it has none; raises ``JobNotFound``."""
+        """The blocks of the event log of a job, none if it has no event log; raises ``JobNotFound``."""
         manifest = await self._readable(job_id)
         return EventLog(manifest.events, cut=manifest.events_cut)
 
@@ -297,7 +297,7 @@ def _decode(name: str, content: bytes, kind: type[_T]) -> _T:
 
 
 def _unreadable(job_id: str, error: SluiceError) -> JobNotFound:
-    _LOG.error("job %s of the history cannot be read: %s", job_id, error)
+    _LOG.error("cannot read job %s from the history: %s", job_id, error)
     return JobNotFound(f"what was kept of job {job_id} cannot be read any more", "restore the HA storage")
 
 
@@ -305,7 +305,7 @@ _V = TypeVar("_V")
 
 
 def _remember(cache: dict[str, _V], key: str, value: _V, most: int) -> None:
-    """Keep the latest ``most`` values."""
+    """Add a value to ``cache``, which keeps the latest ``most`` values."""
     cache[key] = value
     while len(cache) > most:
         cache.pop(next(iter(cache)))

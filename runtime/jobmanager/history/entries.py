@@ -1,4 +1,4 @@
-"""Which jobs are in the history, by the names of their entries, and which of them have to go. Decisions only."""
+"""The names of index entries in the history, and the decision which jobs to remove. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sluice.runtime.config import HistoryConfig
 
 MAX_ARCHIVED_JOBS = 20_000
-"""Jobs in the history, whatever its settings say: all their names are in memory."""
+"""Most jobs in the history, whatever the settings say: all their names are in memory."""
 DAY_MS = 86_400_000
 
 _NAME = re.compile(
@@ -22,14 +22,14 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArchivedJob:
-    """A job in the history, as the name of its entry says it; the earliest first.
+    """A job in the history, parsed from the name of its index entry. Sorts by end time, the earliest first.
 
     Attributes:
-        ended_at: epoch milliseconds.
-        owner: of whom it is, see :func:`owner_mark`.
-        folder: where its files are.
-        digest: of the entry's content: the first half of its SHA-256.
-        size: of entry and files together, in bytes.
+        ended_at: in epoch milliseconds.
+        owner: the mark of the owner, see :func:`owner_mark`.
+        folder: the folder of the files.
+        digest: the first half of the SHA-256 of the entry's content, in hexadecimal.
+        size: the size of the entry and the files together, in bytes.
     """
 
     ended_at: int
@@ -41,7 +41,7 @@ class ArchivedJob:
 
     @classmethod
     def parse(cls, name: str) -> ArchivedJob | None:
-        """The job that an entry of this name is about; None: it is no such name."""
+        """Parse the name of an index entry; None when it has another format."""
         match = _NAME.fullmatch(name)
         if match is None:
             return None
@@ -56,19 +56,19 @@ class ArchivedJob:
 
     @property
     def name(self) -> str:
-        """The name of its entry."""
+        """The name of the index entry."""
         return f"{self.ended_at:014d}.{self.job_id}.{self.owner}.{self.folder}.{self.digest}.{self.size}.json"
 
 
 def owner_mark(owner: str) -> str:
-    """What stands for an owner in names; two who have the same by chance share their room."""
+    """The mark of an owner in names of entries. Owners whose marks collide share their space."""
     return hashlib.sha256(owner.encode(errors="replace")).hexdigest()[:8]
 
 
 def superfluous(jobs: Iterable[ArchivedJob], settings: HistoryConfig, now_ms: int) -> list[ArchivedJob]:
-    """Those that are too old; then, until the rest fits, the oldest one of whoever takes the most room.
+    """The jobs to remove: expired ones, then the oldest job of the owner who uses most, until the rest fits.
 
-    So nobody can drive the jobs of others out of the history by many or large ones.
+    So no owner can push the jobs of others out of the history with many or large jobs.
     """
     gone: list[ArchivedJob] = []
     stay: dict[str, deque[ArchivedJob]] = defaultdict(deque)

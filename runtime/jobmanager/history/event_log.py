@@ -1,7 +1,7 @@
-"""Spark's event log of one job in the history: the compressed bytes as they came, in blocks.
+"""Spark's event log of one job in the history: the compressed bytes as received, in blocks.
 
-The job has written them, so nobody looks into them here. They are read only in a sandbox, when somebody asks for the
-job's Spark UI.
+The job has written the bytes, so they are not trusted, and not parsed here. They are parsed only in a sandbox, when
+somebody opens the job's Spark UI.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ EVENT_BLOCK_BYTES = 4 << 20
 _LOG = logging.getLogger(__name__)
 
 ReadEvents = Callable[[int], Awaitable[EventLogChunk]]
-"""Reads a piece at an offset."""
+"""Reads the chunk at an offset."""
 
 
 class EventLog(msgspec.Struct, frozen=True):
-    """The blocks of an event log; ``cut``: events are missing in it."""
+    """The blocks of an event log; ``cut`` means that events are missing."""
 
     blocks: tuple[StoredEntry, ...] = ()
     cut: bool = False
 
     @property
     def size(self) -> int:
-        """In bytes, compressed."""
+        """The compressed size in bytes."""
         return sum(block.size for block in self.blocks)
 
 
 async def keep_event_log(
     read: ReadEvents, write: Callable[[bytes], Awaitable[StoredEntry]], budget: int, seconds: float
 ) -> EventLog:
-    """Store an event log: its first ``budget`` bytes, as far as they can be read in ``seconds``.
+    """Store the first ``budget`` bytes of an event log, as many as can be read in ``seconds``.
 
-    The beginning of one can be shown.
+    Spark's UI can show an event log whose end is missing.
     """
     blocks: list[StoredEntry] = []
     buffer = bytearray()
@@ -64,7 +64,7 @@ async def keep_event_log(
                     blocks.append(await write(bytes(buffer)))
                     buffer.clear()
     except (SluiceError, TimeoutError) as error:
-        _LOG.info("no more of an event log is kept: %s", error or "its TaskManager is slow")
+        _LOG.info("the rest of an event log is not kept: %s", error or "its TaskManager is slow")
         cut = True
     if cut:
         CUT.inc()

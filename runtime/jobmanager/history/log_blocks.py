@@ -1,4 +1,4 @@
-"""Logs of one job, packed into compressed blocks: small logs share one, and a piece of a large log is found at once."""
+"""Logs of one job in compressed blocks. Small logs share a block; a chunk of a large log is found without a scan."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from sluice.runtime.node import MAX_CHUNK_BYTES
 _LOG = logging.getLogger(__name__)
 
 BLOCK_BYTES = 4 << 20
-"""A block is written when it has at least so much, before it is compressed."""
+"""A block is written when it has at least this size, before compression."""
 MAX_BLOCK_BYTES = BLOCK_BYTES + 4 * MAX_CHUNK_BYTES
-"""Largest block: each byte of the last piece may have become a replacement character."""
+"""Largest block: each byte of the last chunk may have become a replacement character."""
 MAX_LOGS = 500
-"""Logs of one job that are kept."""
+"""Most logs of one job."""
 MAX_NAME_CHARACTERS = 100
 MAX_LOG_BYTES = 48 << 20
-"""Of one log; a TaskManager keeps less of a log whose process has ended."""
+"""Most bytes of one log; a TaskManager keeps less of the log of an ended process."""
 
 
 class LogSource(Protocol):
-    """The logs of one job, where they were written."""
+    """The logs of one job at their origin."""
 
     async def names(self) -> Sequence[str]:
-        """Their names, the most important ones first."""
+        """The names of the logs, the most important ones first."""
         ...
 
     async def read(self, name: str, offset: int, limit: int) -> LogChunk:
-        """A piece of one."""
+        """A chunk of one log."""
         ...
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of a log: where it begins in which block, and how long it is."""
+    """A part of a log: the index of its block, the start in it, and the size in bytes."""
 
     block: int
     start: int
@@ -49,7 +49,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """One log in the blocks of its job; ``cut``: it had more."""
+    """One log in the blocks of its job; ``cut`` means that the log is incomplete."""
 
     name: str
     segments: tuple[Segment, ...]
@@ -57,16 +57,16 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
         return sum(segment.size for segment in self.segments)
 
 
 class LogPacker:
-    """Packs logs one after the other.
+    """Packs logs into blocks, one after the other.
 
     Args:
         write: stores a compressed block.
-        budget: bytes that all compressed blocks may have together.
+        budget: most bytes of all compressed blocks together.
     """
 
     def __init__(self, write: Callable[[bytes], Awaitable[StoredEntry]], budget: int) -> None:
@@ -79,19 +79,19 @@ class LogPacker:
         self.blocks: list[StoredEntry] = []
 
     async def pack(self, source: LogSource) -> None:
-        """Take all logs of a job, as far as they can be read and there is room."""
+        """Pack all logs of a job, as far as they can be read and fit into the budget."""
         try:
             names = tuple(name for name in await source.names() if len(name) <= MAX_NAME_CHARACTERS)
         except SluiceError as error:
-            _LOG.info("no log is kept: %s", error)
+            _LOG.info("no logs are kept: %s", error)
             return
         for name in dict.fromkeys(names[:MAX_LOGS]):
             self._segments[name] = []
-            self._cut.add(name)  # until its end was seen
+            self._cut.add(name)  # until its end has been read
             try:
                 await self._take(source, name)
             except SluiceError as error:
-                _LOG.info("the log %s is not kept to its end: %s", name, error)
+                _LOG.info("the log %s is kept incompletely: %s", name, error)
 
     async def _take(self, source: LogSource, name: str) -> None:
         offset = taken = 0
@@ -110,13 +110,13 @@ class LogPacker:
                 return
 
     async def close(self) -> tuple[ArchivedLog, ...]:
-        """Write what is left; the logs that were taken."""
+        """Write the last block, and return the logs that were packed."""
         await self._flush()
         stored = len(self.blocks)
         logs = []
         for name, segments in self._segments.items():
             kept = tuple(segment for segment in segments if segment.block < stored)
-            if kept or name not in self._cut:  # an empty log is one, too
+            if kept or name not in self._cut:  # an empty log is also a log
                 logs.append(ArchivedLog(name=name, segments=kept, cut=name in self._cut or len(kept) < len(segments)))
         return tuple(logs)
 
@@ -133,7 +133,7 @@ class LogPacker:
 
 
 def unpacked(data: bytes, limit: int, name: str) -> bytes:
-    """What was compressed into ``data``, at most ``limit`` bytes; raises ``EntryDamaged``."""
+    """Decompress ``data`` to at most ``limit`` bytes; raises ``EntryDamaged``."""
     expander = zlib.decompressobj()
     try:
         content = expander.decompress(data, limit + 1)

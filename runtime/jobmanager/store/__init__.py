@@ -1,4 +1,4 @@
-"""What the next leader has to know of jobs, in the HA storage."""
+"""The durable state of jobs in the HA storage, from which the next leader recovers."""
 
 import lazy_loader
 

@@ -1,8 +1,8 @@
-"""Completed checkpoints of a job: the latest few, so that the next leader can go on from the last one.
+"""The latest completed checkpoints of a job, so that the next leader can continue from the last one.
 
-After Flink's ``CompletedCheckpointStore``. The content goes to the HA storage first; one pointer per job lists the
-checkpoints that count, the earliest first. What drops out of the list is removed afterwards, and
-:meth:`~sluice.runtime.jobmanager.store.job_store.JobStore.clean` removes all of it with the job.
+Modelled on Flink's ``CompletedCheckpointStore``. The content of a checkpoint is written to the HA storage first. One
+pointer per job lists the valid checkpoints, the earliest first. A checkpoint that leaves the list is then removed;
+:meth:`~sluice.runtime.jobmanager.store.job_store.JobStore.clean` removes all checkpoints with the job.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from sluice.runtime.ha import EntryDamaged, EntryMissing, HaError, HaStorage, PointerStore, StoredEntry
 
 KEPT = 3
-"""How many checkpoints of a job are kept: the last one, and earlier ones in case its entry is damaged."""
+"""How many checkpoints of a job are kept: the last one, and earlier ones in case the last one is damaged."""
 MAX_CHECKPOINT_BYTES = 1 << 20
 
 
@@ -29,14 +29,14 @@ class _CheckpointsPointer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointStore:
-    """Adds and reads completed checkpoints. Writes need leadership: ``pointers`` belong to one term."""
+    """Adds and reads completed checkpoints. Only the leader can write: ``pointers`` belong to one term."""
 
     def __init__(self, pointers: PointerStore, storage: HaStorage) -> None:
         self._pointers = pointers
         self._storage = storage
 
     async def add(self, job_id: str, number: int, content: bytes) -> None:
-        """Record the completed checkpoint ``number``, which is later than all before it; durable when this returns.
+        """Record the completed checkpoint ``number``; durable when this returns. Numbers must increase.
 
         Raises:
             HaError: the content is too large, or the number is not higher than the last one.
@@ -59,7 +59,7 @@ class CheckpointStore:
             await asyncio.to_thread(self._storage.remove, dropped.entry.name)
 
     async def latest(self, job_id: str) -> tuple[int, bytes] | None:
-        """Number and content of the last checkpoint that can be read; None when there is none."""
+        """The number and content of the last readable checkpoint; None when there is none."""
         present = await self._pointers.get("checkpoints", job_id)
         if present is None:
             return None

@@ -1,8 +1,8 @@
-"""What the next leader is told of a job's past: attempts, exceptions, executors, and what its restart strategy counted.
+"""The history of a job for the next leader: attempts, exceptions, executors, and the counters of its restart strategy.
 
-One entry in the HA storage and one pointer per job, replaced as a whole; bounded, because everything in it is
-(``runtime.jobmanager.attempt.history_log``, ``runtime.jobmanager.exceptions``), and by :data:`MAX_HISTORY_BYTES`. It is
-told from, not lived by: a history that cannot be read is an empty one, and costs no job its life.
+Each job has one entry in the HA storage and one pointer; both are replaced as a whole. The size is bounded because each
+part is (``runtime.jobmanager.attempt.history_log``, ``runtime.jobmanager.exceptions``), and by
+:data:`MAX_HISTORY_BYTES`. The history is informational: an unreadable one counts as empty, and does not fail the job.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _LOG = logging.getLogger(__name__)
 HISTORY = "history"
 """The folder of pointers."""
 MAX_HISTORY_BYTES = 1 << 20
-"""Largest entry: with more than this in it, the tracebacks of the earliest exceptions go."""
+"""Largest entry; beyond this size the tracebacks of the earliest exceptions are dropped."""
 
 
 class JobHistory(Message, frozen=True):
-    """What is kept of a job's past. The last of ``attempts`` is the present one, with an empty ``outcome``."""
+    """The history of a job. The last of ``attempts`` is the current one; its ``outcome`` is empty."""
 
     attempts: tuple[AttemptView, ...] = ()
     exceptions: tuple[ExceptionEntry, ...] = ()
@@ -39,7 +39,7 @@ class JobHistory(Message, frozen=True):
 
 
 class HistoryStore:
-    """Histories in the HA storage. Writes need leadership: ``pointers`` belong to one term."""
+    """Histories in the HA storage. Only the leader can write: ``pointers`` belong to one term."""
 
     def __init__(self, pointers: PointerStore, storage: HaStorage) -> None:
         self._pointers = pointers
@@ -62,7 +62,7 @@ class HistoryStore:
         await asyncio.to_thread(self._storage.remove, earlier.name)
 
     async def get(self, job_id: str) -> JobHistory:
-        """The history of a job; an empty one when there is none that can be read."""
+        """The history of a job; an empty one when none can be read."""
         try:
             present = await self._pointers.get(HISTORY, job_id)
             if present is None:
@@ -71,12 +71,12 @@ class HistoryStore:
             data = await asyncio.to_thread(self._storage.read, entry.name)
             return msgspec.json.decode(entry.check(data), type=JobHistory)
         except (EntryDamaged, EntryMissing, msgspec.DecodeError, UnicodeDecodeError) as error:
-            _LOG.error("the history of job %s cannot be read, it begins anew: %s", job_id, error)
+            _LOG.error("the history of job %s cannot be read, and starts empty: %s", job_id, error)
             return JobHistory()
 
 
 class HistoryKeeper:
-    """Writes the latest history of each job: one write of a job at a time, and what came meanwhile in one go."""
+    """Writes the latest history of each job. One write per job at a time; updates in the meantime become one write."""
 
     def __init__(self, store: HistoryStore) -> None:
         self._store = store
@@ -85,7 +85,7 @@ class HistoryKeeper:
         self._over: set[str] = set()
 
     async def keep(self, job_id: str, history: JobHistory) -> None:
-        """Write it down; returns when this or a later one is durable, at once when the job is over."""
+        """Write a history. Returns when this or a later one is durable, and at once when the job is over."""
         if job_id in self._over:
             return
         self._waiting[job_id] = history
@@ -95,20 +95,20 @@ class HistoryKeeper:
                 await self._store.put(job_id, latest)
 
     async def close(self, job_id: str) -> None:
-        """The job is over, and its history is part of its result: nothing is written any more."""
+        """Write no more for a job that is over: its history is part of its result."""
         self._over.add(job_id)
         self._waiting.pop(job_id, None)
         async with self._locks[job_id]:
             pass
 
     def forget(self, job_id: str) -> None:
-        """Forget a job."""
+        """Forget a closed job."""
         self._over.discard(job_id)
         self._locks.pop(job_id, None)
 
 
 def encoded(history: JobHistory) -> bytes:
-    """``history`` in at most :data:`MAX_HISTORY_BYTES`: the latest says most."""
+    """Encode ``history`` in at most :data:`MAX_HISTORY_BYTES`; the earliest parts are dropped first."""
     data = msgspec.json.encode(history)
     exceptions = list(history.exceptions)
     for index, entry in enumerate(exceptions):
@@ -116,7 +116,7 @@ def encoded(history: JobHistory) -> bytes:
             break
         exceptions[index] = msgspec.structs.replace(entry, traceback="")
         data = msgspec.json.encode(msgspec.structs.replace(history, exceptions=tuple(exceptions)))
-    if len(data) > MAX_HISTORY_BYTES:  # names of TaskManagers are short, but who knows
+    if len(data) > MAX_HISTORY_BYTES:  # possible only with very long names
         data = msgspec.json.encode(
             JobHistory(
                 attempts=history.attempts[-1:],

@@ -1,17 +1,17 @@
-"""What the next leader has to know of jobs: submissions, attempts, cancellations, results.
+"""The durable state of jobs, from which the next leader recovers: submissions, attempts, cancellations, results.
 
-After Flink's ``JobGraphStore`` and ``JobResultStore``. Bulky content is written to the storage directory, under a name
-that was never used before; what counts is a pointer. At every instant a job is in exactly one of these conditions:
+Modelled on Flink's ``JobGraphStore`` and ``JobResultStore``. Large content is written to the storage directory under a
+new unique name; only content that a pointer names is valid. At any time a job is in exactly one of these states:
 
-1. no pointer: nothing of it is in the storage;
-2. pointer ``jobs/<id>`` without a submission: it is being accepted, or its acceptance is being undone. For the next
-   leader it was never accepted, and what is in the storage of it goes;
-3. pointer ``jobs/<id>`` to a submission, no result: it was accepted, and whoever leads has to run it;
-4. *dirty* result ``results/<id>``: it is globally terminal, and never runs again; what is left of it has to go;
-5. clean result: nothing of it is left but the result.
+1. No pointer: the storage has nothing of the job.
+2. Pointer ``jobs/<id>`` without a submission: the job is being accepted, or its acceptance is being undone. The next
+   leader treats the job as not accepted, and removes its content from the storage.
+3. Pointer ``jobs/<id>`` to a submission, no result: the job was accepted, and the leader has to run it.
+4. *Dirty* result ``results/<id>``: the job is globally terminal and never runs again. The rest of it must be removed.
+5. Clean result: only the result of the job is left.
 
-Nothing is removed because a pointer is missing. What is in the storage without one had one that somebody has removed,
-so it is told, and left where it is (ADR 82).
+Nothing is removed because its pointer is missing. Content without a pointer had one that somebody has removed, so it is
+reported and left in place (ADR 82).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 CHANGE_TRIES = 5
 NAMED_AT_MOST = 5
-"""Jobs that are named when pointers to them are missing."""
+"""Most job ids that a report of missing pointers names."""
 TOKEN_BYTES = 16
-"""Of the fencing token of an attempt."""
+"""Size of the fencing token of an attempt."""
 _OF_A_JOB = ("attempts", "checkpoints", "history", "jobs")
-"""Folders of pointers that go when a job is over, the one that says that it is there last."""
+"""Folders of pointers that are removed when a job is over; ``jobs``, which says that the job exists, comes last."""
 
 
 class _JobPointer(msgspec.Struct, frozen=True, kw_only=True):
-    """Enough to name the job when its submission cannot be read."""
+    """The pointer of a job. It has enough to identify the job when its submission cannot be read."""
 
     submission: StoredEntry | None
     name: str
@@ -68,11 +68,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         number: from 1.
-        epoch: of the leadership that began it.
-        origin: of the home of that leader.
-        token: the fencing token of its JobMasters, in hexadecimal: under a later leader it is the same.
-        taskmanager: where its driver was about to be launched; empty: it never was.
-        running: until its driver is known to be gone.
+        epoch: the epoch of the leadership that began it.
+        origin: the origin of the home of that leader.
+        token: the fencing token of its JobMasters, in hexadecimal; a later leader uses the same one.
+        taskmanager: the TaskManager where its driver was about to be launched; empty when it never was.
+        running: True until its driver is known to be gone.
     """
 
     number: int
@@ -84,15 +84,15 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fencing_token(self) -> bytes:
-        """The token as it goes on the wire."""
+        """The fencing token as bytes, for the wire."""
         return bytes.fromhex(self.token)
 
     def __repr__(self) -> str:
-        return f"<Attempt {self.number} on {self.taskmanager or 'no TaskManager'}>"  # never the token
+        return f"<Attempt {self.number} on {self.taskmanager or 'no TaskManager'}>"  # without the token
 
 
 class _ResultPointer(msgspec.Struct, frozen=True, kw_only=True):
-    """Enough to show the job in a list when its record cannot be read."""
+    """The pointer of a result. It has enough to list the job when its record cannot be read."""
 
     summary: JobSummary
     record: StoredEntry
@@ -124,9 +124,9 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Everything there is, the earliest first.
+    """All stored jobs, the earliest first.
 
-    ``damaged`` tells of pointers that nobody can read, and of what no pointer names; both are left alone.
+    ``damaged`` describes unreadable pointers, and content that no pointer names. Both are left in place.
     """
 
     accepted: tuple[AcceptedJob, ...]
@@ -143,7 +143,7 @@ def _blob_name(job_id: str, ref: BlobRef) -> str:
 
 
 class JobStore:
-    """Writes jobs and their results durably. Writes need leadership: ``pointers`` belong to one term."""
+    """Writes jobs and their results durably. Only the leader can write: ``pointers`` belong to one term."""
 
     def __init__(self, pointers: PointerStore, storage: HaStorage, *, epoch: int, origin: str) -> None:
         self._pointers = pointers
@@ -158,8 +158,8 @@ class JobStore:
     ) -> None:
         """Make a job durable: it is accepted when this returns.
 
-        When it raises ``OutcomeUnknown``, nobody knows; with any other ``LeadershipLost`` it is not. After all other
-        errors :meth:`reject` has to make sure. ``blob`` says where a blob of the job is, by its digest.
+        After ``OutcomeUnknown`` the job may or may not be accepted. After any other ``LeadershipLost`` it is not
+        accepted. After all other errors, call :meth:`reject`. ``blob`` maps the digest of a blob to its file.
         """
         intent = _JobPointer(submission=None, name=submission.name, owner=submission.owner, accepted_at=accepted_at)
         try:
@@ -173,27 +173,27 @@ class JobStore:
         await self._pointers.replace("jobs", job_id, msgspec.json.encode(accepted), 0)
 
     async def reject(self, job_id: str) -> None:
-        """Undo an acceptance, complete or not; durably not accepted when this returns. Safe to repeat."""
+        """Undo a complete or partial acceptance; durable when this returns. Idempotent."""
         await self._change("jobs", job_id, _JobPointer, lambda job: msgspec.structs.replace(job, submission=None))
 
     async def withdraw(self, job_id: str) -> None:
-        """Remove everything of a job that was not accepted, after :meth:`reject`. Safe to repeat."""
+        """Reject a job, then remove everything of it. Idempotent."""
         await self.reject(job_id)
         await asyncio.to_thread(self._storage.remove, _submission_folder(job_id))
         await self._pointers.remove("jobs", job_id)
 
     def blob_chunks(self, job_id: str, ref: BlobRef) -> Iterator[bytes]:
-        """The content of a blob of an accepted job, not checked here; raises ``EntryMissing``. Blocks."""
+        """The content of a blob of an accepted job; the digest is not checked. Blocking. Raises ``EntryMissing``."""
         return self._storage.chunks(_blob_name(job_id, ref))
 
     async def cancel(self, job_id: str) -> None:
-        """Note that the job is to be cancelled: no later leader starts it again."""
+        """Record that the job is cancelled: no later leader starts it again."""
         await self._change("jobs", job_id, _JobPointer, lambda job: msgspec.structs.replace(job, cancelled=True))
 
     # --- attempts -----------------------------------------------------------------------------------------
 
     async def begin_attempt(self, job_id: str) -> Attempt:
-        """A new attempt, numbered from 1; noted before its driver starts, so that no two have the same number."""
+        """Record a new attempt, numbered from 1, before its driver starts, so that each attempt has its own number."""
         present = await self._pointers.get("attempts", job_id)
         number = 1 if present is None else _decode(f"attempts/{job_id}", present.value, Attempt).number + 1
         token = secrets.token_hex(TOKEN_BYTES)
@@ -205,21 +205,21 @@ class JobStore:
         return attempt
 
     async def place_attempt(self, job_id: str, taskmanager: str) -> None:
-        """Note where the driver of the latest attempt is about to be launched: the next leader looks for it there."""
+        """Record where the driver of the latest attempt is about to be launched: the next leader looks for it there."""
         await self._change(
             "attempts", job_id, Attempt, lambda attempt: msgspec.structs.replace(attempt, taskmanager=taskmanager)
         )
 
     async def end_attempt(self, job_id: str) -> None:
-        """Note that the driver of the latest attempt is gone: whoever leads next need not wait for it."""
+        """Record that the driver of the latest attempt is gone: the next leader need not wait for it."""
         await self._change("attempts", job_id, Attempt, lambda attempt: msgspec.structs.replace(attempt, running=False))
 
     # --- results ------------------------------------------------------------------------------------------
 
     async def put_result(self, record: JobRecord) -> None:
-        """The job is globally terminal: its result is dirty until :meth:`clean` is done. A second one changes nothing.
+        """Write the result of a globally terminal job; it is dirty until :meth:`clean` is done.
 
-        Raises whatever the stores raise; then it can be tried again.
+        A second result for the same job changes nothing. Raises what the stores raise; the call can be repeated.
         """
         job_id = record.detail.id
         entry = await self._write(f"results/{job_id}-{_new()}.json", record)
@@ -231,7 +231,7 @@ class JobStore:
             await asyncio.to_thread(self._storage.remove, entry.name)
 
     async def clean(self, job_id: str) -> None:
-        """Remove everything of a job but its result, then mark the result clean; safe to repeat after a crash."""
+        """Remove everything of a job except its result, then mark the result clean. Idempotent."""
         await asyncio.to_thread(self._storage.remove, _submission_folder(job_id))
         for folder in _OF_A_JOB:
             await self._pointers.remove(folder, job_id)
@@ -240,7 +240,7 @@ class JobStore:
         )
 
     async def forget(self, job_id: str) -> None:
-        """Remove the clean result of a job, its pointer last: it is what says that the rest may go."""
+        """Remove the clean result of a job. Its pointer goes last, because it says that the rest may be removed."""
         for name in await self._stored("results"):
             if name.startswith(job_id):
                 await asyncio.to_thread(self._storage.remove, f"results/{name}")
@@ -251,9 +251,9 @@ class JobStore:
     # --- recovery -----------------------------------------------------------------------------------------
 
     async def recover(self) -> Recovered:
-        """Read everything, and undo what was not accepted to the end; for a new leader, before it accepts anything.
+        """Read all jobs, and undo incomplete acceptances. A new leader calls this before it accepts jobs.
 
-        One damaged entry harms only its own job; a storage that cannot be read at all is ``StorageUnavailable``.
+        A damaged entry affects only its own job. Raises ``StorageUnavailable`` when the storage cannot be read at all.
         """
         damaged: list[str] = []
         ended = {}
@@ -262,7 +262,7 @@ class JobStore:
                 ended[job_id] = await self._ended(job_id)
             except EntryDamaged as error:
                 damaged.append(str(error))
-                ended[job_id] = None  # whatever it was, the job has ended: it must not run again
+                ended[job_id] = None  # the job has ended, so it must not run again
         accepted, unreadable = [], set()
         for job_id in (await self._pointers.names("jobs"))[:MAX_POINTERS]:
             if job_id in ended:
@@ -274,7 +274,7 @@ class JobStore:
                 unreadable.add(job_id)
                 continue
             if job is None:
-                _LOG.info("removing what is left of %s, which was never accepted", job_id)
+                _LOG.info("removing the rest of job %s, whose acceptance was not completed", job_id)
                 await self.withdraw(job_id)
             else:
                 accepted.append(job)
@@ -302,10 +302,10 @@ class JobStore:
         return EndedJob(pointer.summary, record, pointer.dirty)
 
     async def _accepted(self, job_id: str) -> AcceptedJob | None:
-        """None: its acceptance did not come to its end."""
+        """Read an accepted job; None when its acceptance was not completed."""
         stored = await self._pointers.get("jobs", job_id)
         if stored is None:
-            raise EntryDamaged(f"the pointer jobs/{job_id} went away while it was read")
+            raise EntryDamaged(f"the pointer jobs/{job_id} was removed while it was read")
         pointer = _decode(f"jobs/{job_id}", stored.value, _JobPointer)
         if pointer.submission is None:
             return None
@@ -328,14 +328,14 @@ class JobStore:
         )
 
     async def _without_pointer(self, known: set[str]) -> list[str]:
-        """Tell of jobs and results that were written, and that no pointer names any more."""
+        """Describe stored jobs and results that no pointer names."""
         jobs = {job_id for job_id in await self._stored("jobs") if job_id not in known}
         for folder in _OF_A_JOB:
             jobs |= {job_id for job_id in await self._pointers.names(folder) if job_id not in known}
         results = {name.partition("-")[0] for name in await self._stored("results")} - known
         return [
-            f"{len(lost)} {what} without a pointer, which somebody must have removed: {_some(lost)}. Nothing is done "
-            "with them: restore the pointers, or remove what the storage has of them"
+            f"{len(lost)} {what} without a pointer, which somebody must have removed: {_some(lost)}. They are left in "
+            "place: restore the pointers, or remove their files from the storage"
             for what, lost in (("jobs", jobs), ("results", results))
             if lost
         ]
@@ -356,7 +356,7 @@ class JobStore:
         return _decode(entry.name, entry.check(data), kind)
 
     async def _change(self, folder: str, name: str, kind: type[_T], change: Callable[[_T], _T]) -> None:
-        """Read, change and replace a pointer; no pointer is left alone."""
+        """Read, change and replace a pointer; do nothing when there is none."""
         for _ in range(CHANGE_TRIES):
             present = await self._pointers.get(folder, name)
             if present is None:
@@ -369,7 +369,7 @@ class JobStore:
             except PointerConflict:
                 continue
             return
-        raise PointerConflict(f"the pointer {folder}/{name} changes all the time")
+        raise PointerConflict(f"the pointer {folder}/{name} keeps changing")
 
 
 def _new() -> str:

@@ -1,4 +1,4 @@
-"""What all JobManagers of a cluster know and nobody else does: by it the shuffle service knows whose a job is."""
+"""The secret that all JobManagers of a cluster share. The shuffle service checks with it which job a request is for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FOLDER, _NAME = "meta", "shuffle-secret"
 
 
 async def shuffle_secret(pointers: PointerStore) -> bytes:
-    """The secret of the cluster that ``pointers`` belong to, made by the first who asks."""
+    """The secret of the cluster that ``pointers`` belong to; the first call makes it. Raises ``EntryMissing``."""
     with contextlib.suppress(PointerExists):
         if await pointers.get(_FOLDER, _NAME) is None:
             await pointers.create(_FOLDER, _NAME, secrets.token_bytes(SECRET_BYTES))
