@@ -1,4 +1,4 @@
-"""Errors of the JobManager; those that callers must tell apart keep their type over RPC."""
+"""Errors of the JobManager. Those that callers must distinguish keep their type over RPC."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class JobManagerError(SluiceError):
 
 
 class IllegalTransition(JobManagerError):
-    """A job cannot go from its state to the one asked for."""
+    """A job cannot go from its state to the requested one."""
 
 
 @remotable
@@ -34,7 +34,7 @@ class SubmissionRejected(JobManagerError):
 
 
 class QueueNotFound(JobManagerError):
-    """There is no queue with that name that the caller may use or see."""
+    """No queue with that name exists that the caller may use or see."""
 
 
 @remotable
@@ -53,7 +53,7 @@ class TooManyJobs(JobManagerError):
 
 
 class ConnectSessionRuns(JobManagerError):
-    """The caller's Spark Connect session runs already, with what it was started with."""
+    """The caller's Spark Connect session runs already, with the settings it was started with."""
 
 
 @remotable
@@ -63,7 +63,7 @@ class TaskManagerNotFound(JobManagerError):
 
 @remotable
 class LogNotFound(JobManagerError):
-    """The job has no log of that name, or it is gone with its TaskManager."""
+    """The job has no log of that name, or the log was lost with its TaskManager."""
 
 
 @remotable
@@ -73,7 +73,7 @@ class UiNotFound(JobManagerError):
 
 @remotable
 class UiNotReady(JobManagerError):
-    """The Spark UI of an ended job cannot be shown now, but later."""
+    """The Spark UI of an ended job is not available yet; retry later."""
 
 
 @remotable
@@ -88,7 +88,7 @@ class ExecutorUnknown(JobManagerError):
 
 @remotable
 class TokenRefused(JobManagerError):
-    """The job does not get this token: because of the policy, the audience, or the limit of tokens."""
+    """The job does not get this token, because of the policy, the audience, or the rate limit."""
 
 
 @remotable

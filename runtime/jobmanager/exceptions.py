@@ -1,7 +1,6 @@
 """The exceptions of a job: the attempt, the place and the root cause of each. Bounded; no I/O.
 
-After Flink's exception history. When there are too many, entries that
-the job recovered from are dropped before those that ended an attempt.
+Modelled on Flink's exception history. When there are too many, entries that ended no attempt are dropped first.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from sluice.runtime.messages import JobState
 from sluice.runtime.spark import HEADING, cause
 
 MAX_EXCEPTIONS = 32
-"""Most entries of one job."""
+"""Most entries per job."""
 MAX_ERROR_CHARACTERS = 2_000
 MAX_TRACEBACK_CHARACTERS = 32_768
 
@@ -44,7 +43,7 @@ def with_outcomes(
     """``history`` with ``recovered`` set: a finished job has recovered from all, a failed attempt from none of its own.
 
     Args:
-        attempts: the latest of the job.
+        attempts: the latest attempts of the job.
     """
     outcomes = {each.number: each.outcome for each in attempts}
 
@@ -58,5 +57,5 @@ def with_outcomes(
 
 
 def last_characters(text: str, limit: int) -> str:
-    """The last ``limit`` characters, which say most in a traceback."""
+    """The last ``limit`` characters: the end is the most useful part of a traceback."""
     return text[-limit:]

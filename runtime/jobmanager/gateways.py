@@ -1,7 +1,7 @@
-"""The typed interfaces between the endpoints of the JobManager process, and for its REST endpoint.
+"""The typed interfaces between the endpoints of the JobManager process, also for its REST endpoint.
 
-They extend what other processes may call (``runtime.gateways``). What is added here is local: it is called within
-the process alone, and no peer may call it, whatever its certificate says.
+They extend the gateways that other processes may call (``runtime.gateways``). The methods added here are local: only
+code in this process can call them. No peer may, whatever its certificate.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from sluice.runtime.sandbox import IsolationLevel
 
 DISPATCHER = "dispatcher"
 DURABLE_SECONDS = 120.0
-"""How long it may take until something is durable."""
+"""Timeout of calls that return when something is durable, in seconds."""
 RESULT_SECONDS = 86_400.0
-"""A result is not given up: its JobMaster waits until it is durable, or this process does not lead any more."""
+"""In effect no timeout: a JobMaster waits until its result is durable, or this process is no longer the leader."""
 
 
 class SlotRequirement(Message, frozen=True):
-    """A job wants slots of these sizes and numbers in total.
+    """The total number of slots of each size that a job wants.
 
-    ``owner`` and ``groups`` are whose limits they count towards, ``queue`` and ``priority`` when it is the job's turn.
-    ``ready``: it could use them at once. For a job whose SparkContext is not up nothing is taken from others.
+    The slots count towards the limits of ``owner`` and ``groups``; ``queue`` and ``priority`` decide the job's turn.
+    ``ready`` means that the job can use slots at once. Without it, no slots are taken from other jobs: the job has no
+    SparkContext yet.
     """
 
     job_id: str
@@ -64,16 +65,16 @@ class SlotRequirement(Message, frozen=True):
     ready: bool = True
 
     def __repr__(self) -> str:
-        return f"<SlotRequirement of {self.job_id}: {self.kind} {self.wanted}>"  # never the token
+        return f"<SlotRequirement of {self.job_id}: {self.kind} {self.wanted}>"  # without the token
 
     @property
     def count(self) -> int:
-        """The number of slots of all sizes."""
+        """The number of wanted slots of all sizes together."""
         return sum(max(0, each.count) for each in self.wanted)
 
 
 class ExecutorLogRequest(Message, frozen=True):
-    """A piece of ``stdout`` or ``stderr`` of an executor."""
+    """A request for a chunk of ``stdout`` or ``stderr`` of an executor."""
 
     taskmanager: str
     job_id: str
@@ -84,7 +85,7 @@ class ExecutorLogRequest(Message, frozen=True):
 
 
 class DriverLogRequest(Message, frozen=True):
-    """A piece of the log ``name`` of the driver of an attempt."""
+    """A request for a chunk of the log ``name`` of the driver of an attempt."""
 
     taskmanager: str
     job_id: str
@@ -95,23 +96,23 @@ class DriverLogRequest(Message, frozen=True):
 
 
 class ConnectAddress(Message, frozen=True):
-    """The address of a session's Spark Connect server; port 0: it does not listen yet."""
+    """The address of a session's Spark Connect server; port 0 when it does not listen yet."""
 
     host: str
     port: int
 
 
 class HistoryPage(Message, frozen=True):
-    """Jobs of the history, those that ended last first; ``following`` is where the next page begins, None: nowhere."""
+    """A page of the history, latest end first; ``following`` is the start of the next page, None on the last one."""
 
     jobs: tuple[JobSummary, ...]
     following: tuple[int, str] | None = None
 
 
 class ServiceCounts(Message, frozen=True):
-    """How many TaskManagers are registered, how many of them drain, and how many besides those should be in service.
+    """How many TaskManagers are registered, how many of them are draining, and how many others should be in service.
 
-    ``taskmanagers_wanted`` is None where nobody starts them on demand.
+    ``taskmanagers_wanted`` is None in clusters that do not start TaskManagers on demand.
     """
 
     taskmanagers: int
@@ -120,7 +121,7 @@ class ServiceCounts(Message, frozen=True):
 
 
 class ProvisionView(Message, frozen=True):
-    """How many TaskManagers should be in service, those that drain not counted, and which are registered."""
+    """How many TaskManagers should be in service, without those that are draining, and which ones are registered."""
 
     wanted: int
     registered: frozenset[str]
@@ -128,10 +129,10 @@ class ProvisionView(Message, frozen=True):
 
 
 class EgressConnections(Message, frozen=True):
-    """Connections of jobs to the outside, the oldest first; ``left_out`` earlier ones are not kept.
+    """Outgoing connections of jobs, the oldest first; ``left_out`` earlier ones are not kept.
 
-    Of what ended before ``since`` (epoch seconds), when this JobManager began to lead, another one was told.
-    ``forgotten``: some or all rows of the job may have been known, and are not kept.
+    This JobManager began to lead at ``since`` (epoch seconds); connections that ended before were reported to another
+    one. ``forgotten`` means that rows of the job may have been known, and are not kept.
     """
 
     rows: tuple[EgressRow, ...] = ()
@@ -141,59 +142,59 @@ class EgressConnections(Message, frozen=True):
 
 
 class JobOrigin(Message, frozen=True):
-    """The owner of a job as the policy sees it, and the trace that it belongs to."""
+    """The owner of a job as the policy sees it, and the trace of the job."""
 
     job: EgressJob
     trace: TraceParent = ""
 
 
 class EgressInternalGateway(EgressGateway, Protocol):
-    """What REST asks about connections to the outside."""
+    """The queries of REST about outgoing connections."""
 
     @rpc(local=True)
     async def egress_of(self, job_id: str) -> EgressConnections:
-        """What is known of a job's connections; of all jobs when ``job_id`` is empty."""
+        """The known connections of a job; those of all jobs when ``job_id`` is empty."""
         ...
 
 
 class Box(Message, frozen=True):
-    """What keeps a process of a job in, and what it may connect to."""
+    """The sandbox of a process of a job: its isolation level, and what it may connect to."""
 
     isolation: IsolationLevel
     egress: EgressMode
 
 
 class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
-    """What JobMasters and REST ask of the ResourceManager."""
+    """The ResourceManager's methods for JobMasters and REST."""
 
     @rpc(local=True)
     async def require_slots(self, requirement: SlotRequirement) -> str:
-        """State a total; answers why it is not met, empty when it is."""
+        """State the total of slots that a job wants; returns why it is not met, empty when it is."""
         ...
 
     @rpc(local=True)
     async def too_large(self, size: SlotProfile) -> str:
-        """Why no TaskManager could ever have a slot of this size; empty when one could, or none is there yet."""
+        """Why no TaskManager can ever have a slot of this size; empty when one can, or none is registered yet."""
         ...
 
     @rpc(local=True)
     async def release_slot(self, allocation_id: str) -> None:
-        """An allocation is not needed any more."""
+        """Give back an allocation."""
         ...
 
     @rpc(local=True)
     async def release_job(self, job_id: str) -> None:
-        """The job is over: it wants nothing and gives everything back."""
+        """Give back everything of a job that is over."""
         ...
 
     @rpc(local=True, oneway=True)
     async def expect(self, job_ids: tuple[str, ...]) -> None:
-        """TaskManagers may hold slots for these jobs since an earlier leader: they keep them when they register."""
+        """Expect TaskManagers to hold slots for these jobs from an earlier leader; they keep them on registration."""
         ...
 
     @rpc(local=True, oneway=True)
     async def settled(self, job_id: str) -> None:
-        """No more such slots are expected for this job."""
+        """Expect no more such slots for this job."""
         ...
 
     @rpc(local=True)
@@ -203,24 +204,24 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
 
     @rpc(local=True)
     async def queues(self) -> tuple[QueueView, ...]:
-        """All queues, with all jobs that hold or lack slots for executors; none where none are configured."""
+        """All queues, with the jobs that hold or lack slots for executors; empty when no queues are configured."""
         ...
 
     @rpc(local=True)
     async def box_of(self, taskmanager: str) -> Box:
-        """What a TaskManager keeps the processes of jobs in; raises ``TaskManagerNotFound``."""
+        """The sandbox in which a TaskManager runs the processes of jobs; raises ``TaskManagerNotFound``."""
         ...
 
     @rpc(local=True)
     async def service_counts(self) -> ServiceCounts:
-        """How many TaskManagers there are and should be."""
+        """How many TaskManagers are registered, and how many should be."""
         ...
 
     @rpc(local=True)
     async def drain_taskmanager(self, name: str, draining: bool) -> None:
-        """Give no more slots of a TaskManager and have it leave when none is held, or take that back.
+        """Drain a TaskManager: it gives no more slots, and leaves when none is held. ``draining`` False undoes that.
 
-        Raises ``TaskManagerNotFound``, or ``TaskManagerLeaves`` when it cannot be taken back any more.
+        Raises ``TaskManagerNotFound``, or ``TaskManagerLeaves`` when it is too late to undo it.
         """
         ...
 
@@ -231,51 +232,51 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
 
     @rpc(local=True, timeout=20.0)
     async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
-        """A piece of an executor's log, from its TaskManager; raises ``LogNotFound``."""
+        """A chunk of an executor's log, from its TaskManager; raises ``LogNotFound``."""
         ...
 
     @rpc(local=True, timeout=20.0)
     async def driver_logs(self, taskmanager: str, job_id: str, attempt: int) -> tuple[str, ...]:
-        """Which logs the driver of an attempt has; all that it could have when its TaskManager is not there."""
+        """The names of the logs of a driver; all possible names when its TaskManager is not there."""
         ...
 
     @rpc(local=True, timeout=20.0)
     async def read_driver_log(self, request: DriverLogRequest) -> LogChunk:
-        """A piece of a driver's log, from its TaskManager; raises ``LogNotFound``."""
+        """A chunk of a driver's log, from its TaskManager; raises ``LogNotFound``."""
         ...
 
     @rpc(local=True, timeout=20.0)
     async def read_event_log(self, taskmanager: str, job_id: str, attempt: int, offset: int) -> EventLogChunk:
-        """A piece of Spark's event log of a driver that has ended; raises ``LogNotFound``."""
+        """A chunk of Spark's event log of an ended driver; raises ``LogNotFound``."""
         ...
 
     @rpc(local=True)
     async def ended_ui_hosts(self) -> tuple[str, ...]:
-        """The TaskManagers that can show Spark's UI of jobs that have ended: they have a sandbox."""
+        """The TaskManagers that can show Spark's UI of ended jobs, because they have a sandbox."""
         ...
 
     @rpc(local=True, timeout=25.0)
     async def ended_ui_page(self, taskmanager: str, job_id: str, request: UiRequest) -> EndedUiAnswer:
-        """A page of the UI of a job that has ended; raises ``TaskManagerNotFound``."""
+        """A page of Spark's UI of an ended job; raises ``TaskManagerNotFound``."""
         ...
 
     @rpc(local=True, timeout=25.0)
     async def load_ended_ui(self, taskmanager: str, piece: EventLogPiece) -> None:
-        """Give a TaskManager a piece of an event log; raises ``TaskManagerNotFound``, or what it raises."""
+        """Send a chunk of an event log to a TaskManager; raises ``TaskManagerNotFound`` or the TaskManager's error."""
         ...
 
 
 class ResourceProviderGateway(ResourceManagerInternalGateway, Protocol):
-    """What a resource provider asks of the ResourceManager."""
+    """The ResourceManager's method for resource providers."""
 
     @rpc(local=True)
     async def provide(self, note: str) -> ProvisionView:
-        """What whoever starts TaskManagers is to compare with those it has; ``note`` is what keeps it from more."""
+        """The TaskManagers that a provider should have. ``note`` says what keeps the provider from starting more."""
         ...
 
 
 class JobMasterInternalGateway(JobMasterGateway, Protocol):
-    """What Dispatcher and ResourceManager ask of a JobMaster."""
+    """The JobMaster's methods for the Dispatcher and the ResourceManager."""
 
     @rpc(local=True)
     async def cancel(self) -> None:
@@ -284,27 +285,27 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
 
     @rpc(local=True)
     async def slots_lost(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
-        """These slots and what ran in them are gone."""
+        """Note that these slots, and the processes in them, are gone."""
         ...
 
     @rpc(local=True)
     async def slots_draining(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
-        """These slots are to be given back soon: what runs in them is moved to others."""
+        """Move the processes in these slots to other slots: these must be given back soon."""
         ...
 
     @rpc(local=True)
     async def slots_preempted(self, allocation_ids: tuple[str, ...], reason: str, grace: float) -> None:
-        """These slots are taken for other jobs: what runs in them has ``grace`` seconds to end in order."""
+        """End the processes in these slots within ``grace`` seconds: other jobs get the slots."""
         ...
 
     @rpc(local=True)
     async def record(self) -> JobRecord:
-        """The job as it is now; its connections are those of earlier attempts, see :meth:`connections`."""
+        """The current record of the job. Its connections are those of earlier attempts, see :meth:`connections`."""
         ...
 
     @rpc(local=True)
     async def trigger_savepoint(self, savepoint_id: str, stop: bool) -> None:
-        """Begin a savepoint; raises ``NotStreaming`` or ``SavepointFailed``."""
+        """Begin a savepoint; with ``stop``, the job ends with it. Raises ``NotStreaming`` or ``SavepointFailed``."""
         ...
 
     @rpc(local=True, timeout=20.0)
@@ -314,7 +315,7 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
 
     @rpc(local=True, timeout=20.0)
     async def ui(self, request: UiRequest) -> UiPage:
-        """A page of the UI of the job's Spark; raises ``UiNotFound``."""
+        """A page of Spark's UI of the job; raises ``UiNotFound``."""
         ...
 
     @rpc(local=True, timeout=20.0)
@@ -324,11 +325,11 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
 
 
 class DispatcherGateway(Protocol):
-    """Submission and queries; served to REST and to JobMasters."""
+    """The Dispatcher's methods for REST and for JobMasters: submission, queries, and reports about jobs."""
 
     @rpc(local=True, timeout=DURABLE_SECONDS)
     async def submit_job(self, job_id: str, submission: JobSubmission) -> None:
-        """Accept a job whose blobs are stored.
+        """Accept a job. Its blobs must be stored already.
 
         Raises ``SubmissionRejected``, ``ForbiddenSparkConf`` or ``TooManyJobs``.
         """
@@ -341,17 +342,17 @@ class DispatcherGateway(Protocol):
 
     @rpc(local=True, timeout=30.0)
     async def history(self, before: tuple[int, str] | None, limit: int) -> HistoryPage:
-        """Ended jobs that are kept, those that ended last first: ``before`` a time (epoch milliseconds) and an id."""
+        """A page of ended jobs, latest end first, from ``before``: an end time (epoch milliseconds) and an id."""
         ...
 
     @rpc(local=True)
     async def blobs(self) -> tuple[JobBlob, ...]:
-        """The files of all jobs that have not ended."""
+        """The files of all unfinished jobs."""
         ...
 
     @rpc(local=True, timeout=30.0)
     async def job(self, job_id: str) -> JobDetail:
-        """One job, also from the history; raises ``JobNotFound``."""
+        """One job, possibly from the history; raises ``JobNotFound``."""
         ...
 
     @rpc(local=True)
@@ -371,17 +372,17 @@ class DispatcherGateway(Protocol):
 
     @rpc(local=True, timeout=30.0)
     async def read_job_log(self, job_id: str, source: str, offset: int, limit: int) -> LogChunk:
-        """A piece of one log; raises ``LogNotFound``."""
+        """A chunk of one log; raises ``LogNotFound``."""
         ...
 
     @rpc(local=True, timeout=30.0)
     async def job_connections(self, job_id: str) -> Evidence:
-        """Evidence of the job's mutual TLS connections, also after its end."""
+        """Evidence of the job's mutual TLS connections, before and after its end."""
         ...
 
     @rpc(local=True, timeout=30.0)
     async def job_record(self, job_id: str) -> JobRecord:
-        """All that is known of a job now, or was at its end; connections of the present attempt are asked for apart.
+        """The record of a job, now or at its end, without the connections of the current attempt.
 
         Raises ``JobNotFound``.
         """
@@ -389,7 +390,7 @@ class DispatcherGateway(Protocol):
 
     @rpc(local=True, timeout=30.0)
     async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
-        """A page of the UI of a job's Spark; status 202 while the event log of one that has ended is read.
+        """A page of Spark's UI of a job; status 202 while the event log of an ended job is being read.
 
         Raises ``UiNotFound`` or ``UiNotReady``.
         """
@@ -397,47 +398,47 @@ class DispatcherGateway(Protocol):
 
     @rpc(local=True, timeout=30.0)
     async def job_ui_state(self, job_id: str) -> SparkUiView:
-        """Whether there is such a UI; raises ``JobNotFound``."""
+        """Whether Spark's UI of a job is available; raises ``JobNotFound``."""
         ...
 
     @rpc(local=True, timeout=30.0)
     async def connect_address(self, job_id: str) -> ConnectAddress:
-        """Where the Spark Connect server of a session listens; port 0 while there is none. Raises ``JobNotFound``."""
+        """The address of a session's Spark Connect server; port 0 when it does not listen. Raises ``JobNotFound``."""
         ...
 
     @rpc(local=True, oneway=True)
     async def job_updated(self, detail: JobDetail) -> None:
-        """A JobMaster shows the latest state of its job."""
+        """Publish the latest state of a job."""
         ...
 
     @rpc(local=True, timeout=RESULT_SECONDS)
     async def job_ended(self, record: JobRecord) -> None:
-        """A job is globally terminal."""
+        """Record the result of a job that is globally terminal; durable when this returns."""
         ...
 
     @rpc(local=True, oneway=True)
     async def job_history(self, job_id: str, history: JobHistory) -> None:
-        """A JobMaster tells what the next leader is to know of its job's past."""
+        """Store the history of a job for the next leader."""
         ...
 
     @rpc(local=True, timeout=RESULT_SECONDS)
     async def driver_placed(self, job_id: str, taskmanager: str) -> None:
-        """The driver of a job is about to be launched there; that is durable when this returns."""
+        """Record where the driver of a job is about to be launched; durable when this returns."""
         ...
 
     @rpc(local=True, timeout=RESULT_SECONDS)
     async def attempt_failed(self, job_id: str) -> float | None:
-        """An attempt failed; after how many seconds is there to be another one, None: not at all."""
+        """Note that an attempt failed; returns the seconds until the next attempt, None when there is none."""
         ...
 
     @rpc(local=True, timeout=RESULT_SECONDS)
     async def job_restarting(self, record: JobRecord, delay: float) -> None:
-        """An attempt is over and everything of it given back; the next one is to begin after ``delay`` seconds."""
+        """Begin the next attempt after ``delay`` seconds: the last one is over, and has given everything back."""
         ...
 
     @rpc(local=True, timeout=30.0)
     async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
-        """Begin a savepoint, with ``stop`` the job ends with it; answers its id.
+        """Begin a savepoint, and return its id; with ``stop``, the job ends with it.
 
         Raises ``NotStreaming`` or ``SavepointFailed``.
         """
@@ -460,5 +461,5 @@ class DispatcherGateway(Protocol):
 
     @rpc(local=True)
     async def job_released(self, job_id: str) -> None:
-        """Everything of a job that has ended is given back; its JobMaster may go."""
+        """Remove the JobMaster of an ended job that has given everything back."""
         ...

@@ -1,4 +1,4 @@
-"""The life of a job: Flink's job states and the transitions between them. No I/O; the clock is a value.
+"""The lifecycle of a job: Flink's job states and the transitions between them. No I/O; the time is a parameter.
 
 Source: Flink documentation, "Jobs and Scheduling", and ``org.apache.flink.api.common.JobStatus``.
 """
@@ -26,7 +26,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     _S.CANCELED: frozenset(),
     _S.FINISHED: frozenset(),
 }
-"""For each state, where a job may go from there. SUSPENDED is where a JobManager that stops leaves its jobs."""
+"""The states that a job may enter from each state. A JobManager that stops leaves its jobs in SUSPENDED."""
 
 ENDING = frozenset({_S.FAILING, _S.CANCELLING})
 """States in which the driver is being ended."""
@@ -34,7 +34,7 @@ ENDING = frozenset({_S.FAILING, _S.CANCELLING})
 
 @dataclass
 class JobLifecycle:
-    """The state of one job and when (epoch milliseconds) it entered each state for the last time."""
+    """The state of one job, and the time (epoch milliseconds) at which it last entered each state."""
 
     state: JobState
     timestamps: dict[JobState, int] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class JobLifecycle:
 
     @classmethod
     def resume(cls, state: JobState, timestamps: Mapping[str, int]) -> JobLifecycle:
-        """The lifecycle of a job that earlier attempts left in ``state``."""
+        """The lifecycle of a job whose earlier attempts left it in ``state``."""
         return cls(state, {_S(name): at for name, at in timestamps.items()})
 
     def to(self, state: JobState, now_ms: int) -> None:
@@ -54,7 +54,7 @@ class JobLifecycle:
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(f"a job cannot go from {self.state} to {state}")
         self.state = state
-        self.timestamps.pop(state, None)  # in the order of the last entries
+        self.timestamps.pop(state, None)  # keep the order of the last entries
         self.timestamps[state] = now_ms
 
     def may(self, state: JobState) -> bool:
@@ -64,7 +64,7 @@ class JobLifecycle:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How an attempt ended: the states to pass through, and why when it failed."""
+    """How an attempt ended: the states to pass through, and the error if it failed."""
 
     path: tuple[JobState, ...]
     error: str = ""
@@ -72,7 +72,7 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        """Whether the attempt failed: then the restart strategy decides whether the job becomes FAILED."""
+        """Whether the attempt failed. The restart strategy then decides whether the job becomes FAILED."""
         return self.path[-1] is _S.FAILED
 
 
@@ -80,12 +80,12 @@ def judge_attempt(state: JobState, result: DriverExit | None, process_end: str) 
     """Decide how an attempt ended, from the end of its driver process.
 
     Args:
-        state: of the job when the process ended.
+        state: the state of the job when the process ended.
         result: the result that the driver reported; None when it reported none.
-        process_end: how the process ended, in words.
+        process_end: how the process ended, as text.
 
-    An exit code alone proves nothing (a driver that fenced itself may exit 0), so a driver that did not
-    report is a failure. A cancelled job is CANCELED whatever its driver reported.
+    An exit code alone proves nothing (a driver that fenced itself may exit with 0), so a driver without a report counts
+    as a failure. A cancelled job is CANCELED whatever its driver reported.
     """
     if state is _S.CANCELLING:
         return Verdict((_S.CANCELED,))

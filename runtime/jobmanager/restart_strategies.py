@@ -1,4 +1,4 @@
-"""Whether and when a failed job is run again: Flink's restart strategies. Decisions only; the clock is a value.
+"""Whether and when a failed job is restarted: Flink's restart strategies. Decisions only; the time is a parameter.
 
 Source: Flink documentation, "Task Failure Recovery", and its ``RestartBackoffTimeStrategy`` classes.
 """
@@ -13,11 +13,11 @@ from sluice.runtime.messages import Message
 from sluice.runtime.restart_config import RestartConfig, RestartStrategy
 
 MAX_TIMES_KEPT = 1000
-"""Most failures whose times are passed to the next leader."""
+"""Most failure times that are passed to the next leader."""
 
 
 class RestartMemory(Message, frozen=True):
-    """What a strategy remembers of earlier failures, for the next leader; each strategy uses what it needs of it."""
+    """The state of a strategy, for the next leader; each strategy uses the fields that it needs."""
 
     failures: int = 0
     resumed_at: float = 0.0
@@ -28,10 +28,10 @@ NO_MEMORY = RestartMemory()
 
 
 class RestartBackoff(abc.ABC):
-    """Decides after each failure of one job whether and when there is to be another attempt.
+    """Decides after each failure of one job whether and when the next attempt starts.
 
     Attributes:
-        memory: what it remembers of earlier failures; the next leader's strategy continues with it.
+        memory: the state after the last failure; the next leader's strategy continues from it.
     """
 
     def __init__(self, memory: RestartMemory = NO_MEMORY) -> None:
@@ -39,14 +39,14 @@ class RestartBackoff(abc.ABC):
 
     @abc.abstractmethod
     def failed(self, now: float) -> float | None:
-        """The job has failed at ``now``; returns how long to wait before the next attempt, None to give up.
+        """Count a failure at ``now``; returns the delay before the next attempt, None to give up.
 
-        Times are seconds.
+        Times are in seconds.
         """
 
 
 class NoRestart(RestartBackoff):
-    """The first failure is the last."""
+    """No restart: the job fails with its first failure."""
 
     def failed(self, now: float) -> float | None:  # noqa: ARG002  # of the base class
         """Give up."""
@@ -54,7 +54,7 @@ class NoRestart(RestartBackoff):
 
 
 class FixedDelay(RestartBackoff):
-    """A number of restarts, each after the same delay."""
+    """A fixed number of restarts, each after the same delay."""
 
     def __init__(self, attempts: int, delay: float, memory: RestartMemory = NO_MEMORY) -> None:
         super().__init__(memory)
@@ -68,12 +68,12 @@ class FixedDelay(RestartBackoff):
 
 
 class ExponentialDelay(RestartBackoff):
-    """Delays that grow up to a bound, and start over after a long time without a failure.
+    """Delays that grow exponentially up to a maximum, and are reset after a long time without a failure.
 
     Args:
-        settings: those of ``exponential-delay``.
-        chance: random numbers from -1 to 1, for the jitter.
-        memory: what an earlier leader had counted.
+        settings: the settings of ``exponential-delay``.
+        chance: returns a random number from -1 to 1, for the jitter.
+        memory: the state from an earlier leader.
     """
 
     def __init__(self, settings: RestartConfig, chance: Callable[[], float], memory: RestartMemory = NO_MEMORY) -> None:
@@ -106,7 +106,7 @@ class ExponentialDelay(RestartBackoff):
 
 
 class ExponentialDelayOnceCheckpointed(ExponentialDelay):
-    """The default, as Flink's: no restart of a job without checkpoints, exponential delays for one that has some."""
+    """The default, as in Flink: no restart without checkpoints, exponential delays with at least one."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class ExponentialDelayOnceCheckpointed(ExponentialDelay):
 
 
 class FailureRate(RestartBackoff):
-    """Any number of restarts while there are not too many failures in an interval."""
+    """Any number of restarts, as long as an interval has not too many failures."""
 
     def __init__(self, most: int, interval: float, delay: float, memory: RestartMemory = NO_MEMORY) -> None:
         super().__init__(memory)
@@ -148,12 +148,12 @@ def restart_backoff(
     chance: Callable[[], float],
     memory: RestartMemory = NO_MEMORY,
 ) -> RestartBackoff:
-    """The strategy that ``settings`` describe, of one job.
+    """Make the restart strategy that ``settings`` describe, for one job.
 
     Args:
-        checkpointed: whether the job has a completed checkpoint by now.
-        chance: a random number from -1 to 1.
-        memory: what it remembered under the previous leader.
+        checkpointed: returns whether the job has a completed checkpoint.
+        chance: returns a random number from -1 to 1.
+        memory: the state from the previous leader.
     """
     match settings.strategy:
         case RestartStrategy.NONE:

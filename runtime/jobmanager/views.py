@@ -1,4 +1,4 @@
-"""What the JobManager shows of itself: immutable snapshots, in exactly the shapes of the REST API.
+"""The JobManager's views: immutable snapshots in exactly the shapes of the REST API.
 
 Times are epoch milliseconds.
 """
@@ -26,16 +26,16 @@ from sluice.runtime.sandbox import IsolationLevel
 
 
 class Failure(Message, frozen=True):
-    """Why a job failed: one line, and the pipeline's Python traceback if there is one."""
+    """Why a job failed: one line, and the pipeline's Python traceback if it has one."""
 
     error: str
     traceback: str = ""
 
 
 class AttemptView(Message, frozen=True):
-    """One attempt of a job's driver; ``outcome`` is empty while it runs, ``error`` unless it failed.
+    """One attempt of a job. ``outcome`` is empty while it runs; ``error`` is empty unless it failed.
 
-    ``taskmanager`` is where the driver ran, and where its logs are; empty while it waits for a slot.
+    ``taskmanager`` is where the driver ran and where its logs are; empty while the driver waits for a slot.
     """
 
     number: int
@@ -49,8 +49,8 @@ class AttemptView(Message, frozen=True):
 class ExceptionEntry(Message, frozen=True):
     """An exception of a job: the attempt, the time, and the place if it is known.
 
-    ``error`` is one line, ``root_cause`` the innermost cause. ``ended_attempt`` tells failures of the driver from those
-    of a task or an executor. ``recovered``: whether the job got over it; null while nobody can know.
+    ``error`` is one line; ``root_cause`` is the innermost cause. ``ended_attempt`` distinguishes failures of the driver
+    from those of a task or an executor. ``recovered``: whether the job recovered from it; null while that is unknown.
     """
 
     attempt: int
@@ -74,7 +74,7 @@ class SavepointState(enum.StrEnum):
 
 
 class SavepointRequest(Message, frozen=True):
-    """A savepoint that somebody asked for: ``path`` when it is complete, ``error`` when it failed."""
+    """A requested savepoint. It has a ``path`` when it is complete, and an ``error`` when it failed."""
 
     id: str
     requested_at: int
@@ -85,7 +85,7 @@ class SavepointRequest(Message, frozen=True):
 
 
 class ExecutorView(Message, frozen=True):
-    """One executor of a job; ``state`` as in :class:`sluice.runtime.jobmanager.attempt.ExecutorState`."""
+    """One executor of a job; ``state`` is one of :class:`sluice.runtime.jobmanager.attempt.ExecutorState`."""
 
     id: int
     taskmanager: str
@@ -96,18 +96,18 @@ class ExecutorView(Message, frozen=True):
 
 
 class ProcessIdentity(Message, frozen=True):
-    """The certificates of one process of a job in one attempt, as the JobMaster had them signed.
+    """The certificates of one process of a job in one attempt, signed at the request of the JobMaster.
 
     Attributes:
         identity: the SPIFFE ID.
-        attempt: in which it ran.
-        taskmanager: on which it ran.
-        isolation: what the TaskManager keeps processes of jobs in; empty: not known.
-        egress: what they may connect to there; empty: not known.
-        serials: of the latest certificates, in hexadecimal.
-        certificates: how many there were, with renewals.
-        not_before: of the first one, in epoch seconds.
-        not_after: of the latest one.
+        attempt: the attempt in which the process ran.
+        taskmanager: the TaskManager on which it ran.
+        isolation: the isolation level of jobs on that TaskManager; empty when unknown.
+        egress: the egress mode of jobs on that TaskManager; empty when unknown.
+        serials: the serial numbers of the latest certificates, in hexadecimal.
+        certificates: the number of certificates, renewals included.
+        not_before: start of validity of the first certificate, in epoch seconds.
+        not_after: end of validity of the latest certificate, in epoch seconds.
     """
 
     identity: str
@@ -122,7 +122,7 @@ class ProcessIdentity(Message, frozen=True):
 
 
 class JobSummary(Message, frozen=True):
-    """A job in a list."""
+    """A job as shown in a list."""
 
     id: str
     name: str
@@ -135,7 +135,7 @@ class JobSummary(Message, frozen=True):
 
 
 class JobDetail(Message, frozen=True):
-    """All there is to show of one job."""
+    """Everything that is shown of one job."""
 
     id: str
     name: str
@@ -159,14 +159,14 @@ class JobDetail(Message, frozen=True):
     """Groups of the owner at submission."""
 
     def summary(self) -> JobSummary:
-        """The same job in a list."""
+        """The job as shown in a list."""
         return JobSummary(**{name: getattr(self, name) for name in JobSummary.__struct_fields__})
 
 
 class JobRecord(Message, frozen=True):
-    """A job as it is kept on disk: what was submitted, what became of it, its stages, and its connections.
+    """The stored record of a job: the submission, its outcome, its stages, and its connections.
 
-    ``seen_connections`` are those of ``connections`` that the JobManager saw itself: of the others the job has told.
+    ``seen_connections`` are those of ``connections`` that the JobManager saw itself; the job reported the others.
     """
 
     submission: JobSubmission
@@ -182,46 +182,46 @@ class JobRecord(Message, frozen=True):
     processes: tuple[ProcessIdentity, ...] = ()
     processes_dropped: int = 0
     sluice_version: str = ""
-    """Of the JobManager that led last."""
+    """The version of the JobManager that led last."""
     spark_version: str = ""
 
     @property
     def evidence(self) -> Evidence:
-        """The connections, and how many are not among them."""
+        """The connections, and how many were dropped."""
         return Evidence(self.connections, self.connections_dropped)
 
     @property
     def seen(self) -> Evidence:
-        """The part of it that the JobManager saw itself."""
+        """The part of the evidence that the JobManager saw itself."""
         return Evidence(self.seen_connections, self.seen_dropped)
 
 
 class SparkUiState(enum.StrEnum):
-    """Whether Spark's UI of a job can be opened."""
+    """Whether Spark's UI of a job is available."""
 
     LIVE = "LIVE"
     """The job runs."""
     KEPT = "KEPT"
-    """It has ended, and its event log is in the history."""
+    """The job has ended, and its event log is in the history."""
     CUT = "CUT"
-    """The same, but events are missing: the log was too large, or its end was lost."""
+    """As ``KEPT``, but events are missing: the log was too large, or its end was lost."""
     NONE = "NONE"
 
 
 class SparkUiView(Message, frozen=True):
-    """Where Spark's UI of a job is: ``path`` is empty without one, and ``reason`` says why, or what is missing."""
+    """Where Spark's UI of a job is. ``path`` is empty without one; ``reason`` says why, or what is missing."""
 
     state: SparkUiState
     path: str = ""
     reason: str = ""
     size: int = 0
-    """Of the event log, compressed, in bytes."""
+    """The compressed size of the event log, in bytes."""
     kept_until: int | None = None
-    """Epoch milliseconds; it may go earlier when the history needs room."""
+    """When the event log expires, in epoch milliseconds; it is removed earlier if the history needs space."""
 
 
 class JobBlob(Message, frozen=True):
-    """A file of a job that has not ended."""
+    """A file of an unfinished job."""
 
     job_id: str
     owner: str
@@ -244,12 +244,12 @@ class SlotView(Message, frozen=True):
 class TaskManagerView(Message, frozen=True):
     """A registered TaskManager; ``identity`` is the SPIFFE ID of its certificate.
 
-    ``slots_total`` and ``slots_free`` count default slots; ``total`` and ``free`` are what slots of any size are
-    made of. ``draining``: it takes no more slots, and leaves when none is held. ``isolation``: what it keeps the
-    processes of jobs in; with ``none`` a job can do what the TaskManager can. ``egress``: what jobs there may connect
-    to; with ``off`` to anything. Drivers have slots of their own:
-    ``driver_slots_total`` and ``driver_slots_free`` count those, ``drivers`` are the jobs whose drivers run here, empty
-    for one that the caller may not see. ``warm``: JVMs that wait there for jobs; null where none may.
+    ``slots_total`` and ``slots_free`` count default slots; ``total`` and ``free`` are its capacity for slots of any
+    size. ``draining``: it gives no more slots, and leaves when none is held. ``isolation``: the isolation level of the
+    processes of jobs; with ``none`` a job can do what the TaskManager can. ``egress``: what jobs there may connect to;
+    with ``off``, anything. Drivers have separate slots, counted by ``driver_slots_total`` and ``driver_slots_free``.
+    ``drivers`` are the jobs whose drivers run here; an entry is empty if the caller may not see the job. ``warm``: JVMs
+    that are started in advance and wait for jobs; null when the TaskManager may have none.
     """
 
     id: str
@@ -274,14 +274,14 @@ class QueueJobView(Message, frozen=True):
     """A job that holds or lacks slots for executors.
 
     Attributes:
-        priority: in its queue, as far as the queue allows it.
-        slots: that it holds; those that were taken from it do not count.
-        lacking: slots that it waits for.
-        position: among the jobs of its queue that may have a slot, when the next one is free: 1 is the first. 0: it
-            lacks none, a limit keeps it from having more, or all that it lacks are on their way.
-        waits_for: what it waits for; empty when it lacks nothing.
-        expected_by: about when it has its next slot at the latest, in epoch milliseconds: executors of other jobs make
-            room, or are about to. Null: unknown.
+        priority: its priority, at most the highest that its queue allows.
+        slots: how many it holds, without those that were taken from it.
+        lacking: how many it waits for.
+        position: its position, from 1, among the jobs of its queue that may have the next free slot. 0: it lacks none,
+            a limit keeps it from more, or all that it lacks are on their way.
+        waits_for: why it waits; empty when it lacks nothing.
+        expected_by: the latest time, approximately, at which it gets its next slot, in epoch milliseconds: executors of
+            other jobs make room, or are about to. Null when unknown.
     """
 
     id: str
@@ -295,17 +295,17 @@ class QueueJobView(Message, frozen=True):
 
 
 class QueueView(Message, frozen=True):
-    """A queue: what it is configured to get, and what its jobs have.
+    """A queue: its configuration, and what its jobs hold and lack.
 
     Attributes:
         weight, guaranteed, maximum, max_slots, max_slots_per_user, max_priority: as configured.
-        share: the larger of the parts of all cores and all memory that its jobs hold, or that are on their way to them.
-        below_guarantee: whether a job waits for a slot that is part of what the queue is guaranteed, and may have it.
-        slots: that its jobs hold.
-        lacking: slots that its jobs wait for.
-        jobs_waiting, jobs_served: jobs that lack slots, and those that have what they want.
-        preempted: slots that were taken from its jobs since this JobManager leads.
-        jobs: those that the caller may see: waiting ones first, in the order in which they get the next slots.
+        share: the part of all cores or of all memory, whichever is larger, that its jobs hold or are about to get.
+        below_guarantee: whether a job waits for a slot that the queue is guaranteed, and that limits allow.
+        slots: how many slots its jobs hold.
+        lacking: how many slots its jobs wait for.
+        jobs_waiting, jobs_served: how many jobs lack slots, and how many have what they want.
+        preempted: how many slots were taken from its jobs since this JobManager began to lead.
+        jobs: the jobs that the caller may see: waiting ones first, in the order in which they get the next slots.
     """
 
     name: str
@@ -326,8 +326,8 @@ class QueueView(Message, frozen=True):
 
 
 class Overview(Message, frozen=True):
-    """The cluster in numbers; ``isolation`` says how many TaskManagers keep jobs in which sandbox, ``egress`` how many
-    decide how about connections of jobs to others."""
+    """The cluster in numbers. ``isolation`` and ``egress`` count the TaskManagers by the isolation level and the egress
+    mode of their jobs."""
 
     taskmanagers: int
     slots_total: int
