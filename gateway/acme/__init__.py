@@ -1,4 +1,4 @@
-"""A client of ACME (RFC 8555): it gets and renews the certificate that the gateway shows to browsers."""
+"""ACME client (RFC 8555): obtains and renews the certificate that the gateway presents to browsers."""
 
 import lazy_loader
 

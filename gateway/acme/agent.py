@@ -1,4 +1,4 @@
-"""Orders a certificate whenever one is due, in the process beside Envoy. Each attempt is a process of its own."""
+"""Orders a certificate whenever one is due. Runs in the process beside Envoy; each attempt is a subprocess."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from sluice.gateway.proxy import CertificateFiles
 _LOG = logging.getLogger(__name__)
 
 POLL_SECONDS = 5.0
-"""How often it is looked whether a certificate is due; a look reads two small files."""
+"""How often the agent checks whether a certificate is due. A check reads two small files."""
 PAUSE_SECONDS = 300.0
-"""Between the ends of two attempts of this process, even when their result cannot be kept (full disk)."""
+"""Pause after a failed attempt of this process. It applies even if the result cannot be stored (full disk)."""
 MAX_RESULT_BYTES = 64 << 10
 
 Attempt = Callable[[], Awaitable[str]]
-"""Makes one; returns what went wrong, or an empty string."""
+"""Makes one attempt. Returns the error message, or an empty string on success."""
 
 
 def next_order(home: Home, config: AcmeConfig, names: tuple[str, ...], now: dt.datetime) -> Due:
-    """When the next one is made, by what is on disk."""
+    """When the next certificate is to be ordered, according to the files on disk."""
     return due(
         AcmeStore(home).state(), orders_as(config, names), config.directory, lifetime_in_use(home, names, now), now
     )
 
 
 def lifetime_in_use(home: Home, names: tuple[str, ...], now: dt.datetime) -> Lifetime | None:
-    """Of the certificate in use, if it passes all checks for ``names``; None: there is none."""
+    """The lifetime of the certificate in use if it passes all checks for ``names``, else None."""
     files = CertificateFiles(*issued_files(home), names)
     with contextlib.suppress(SluiceError):
         if (found := files.update(now)) is not None:
@@ -51,16 +51,17 @@ def lifetime_in_use(home: Home, names: tuple[str, ...], now: dt.datetime) -> Lif
 
 
 class AcmeAgent:
-    """Looks and orders.
+    """Checks regularly whether a certificate is due, and orders it.
 
     Args:
-        home: where the certificate is kept.
+        home: where the certificate is stored.
         config: the ACME server.
         names: DNS names for the certificate.
-        tell: told what keeps the gateway from its certificate; an empty string: nothing.
-        attempt: makes one; None: a process of its own does.
-        clock: the present.
-        monotonic: for the pause between attempts.
+        tell: called with the error that keeps the gateway from getting its certificate, or with an empty string if
+            there is none.
+        attempt: makes one attempt; None runs it in a subprocess.
+        clock: returns the current time.
+        monotonic: measures the pause between attempts.
     """
 
     def __init__(
@@ -84,13 +85,13 @@ class AcmeAgent:
         self._not_before = float("-inf")
 
     async def run(self) -> NoReturn:
-        """Until cancelled; the first look is at once."""
+        """Run until cancelled. The first check is immediate."""
         with contextlib.suppress(SluiceError, OSError):
             await self.look()
-        await repeat(self.look, POLL_SECONDS, "no certificate is ordered")
+        await repeat(self.look, POLL_SECONDS, "cannot order a certificate")
 
     async def look(self) -> None:
-        """Order a certificate if that is due."""
+        """Order a certificate if one is due."""
         now = self._clock()
         if self._monotonic() < self._not_before:
             return
@@ -99,13 +100,13 @@ class AcmeAgent:
             state = AcmeStore(self._home).state()
             self._tell(state.last_error if state.failures else "")
             return
-        _LOG.info("ask %s for a certificate: %s", self._config.directory, wanted.reason)
+        _LOG.info("ordering a certificate from %s: %s", self._config.directory, wanted.reason)
         problem = await self._attempt()
         if problem:
             self._not_before = self._monotonic() + PAUSE_SECONDS
-            _LOG.warning("there is no new certificate, what is in use stays: %s", problem)
+            _LOG.warning("cannot get a new certificate, the current one stays in use: %s", problem)
         else:
-            _LOG.info("there is a new certificate of %s", self._config.directory)
+            _LOG.info("got a new certificate from %s", self._config.directory)
         self._tell(problem)
 
     async def _in_process(self) -> str:
@@ -120,9 +121,9 @@ class AcmeAgent:
                 answer, _ = await process.communicate(msgspec.json.encode(job))
             return msgspec.json.decode(answer[:MAX_RESULT_BYTES], type=Result).problem
         except TimeoutError:
-            return f"the ACME server kept the attempt for {ATTEMPT_SECONDS} s"
+            return f"the attempt at the ACME server timed out after {ATTEMPT_SECONDS} s"
         except msgspec.MsgspecError:
-            return f"the process that orders ended with {process.returncode}; see the log"
+            return f"the ACME worker process exited with status {process.returncode}; see the log"
         finally:
             if process.returncode is None:
                 process.kill()
@@ -130,7 +131,7 @@ class AcmeAgent:
 
 
 def require_acme(config: AcmeConfig | None) -> AcmeConfig:
-    """The settings, or an :class:`AcmeError` that says how to make them."""
+    """The ACME settings. Raises :class:`AcmeError`, which says how to configure them, if there are none."""
     if config is None:
-        raise AcmeError("there is no [gateway.acme]", "name the ACME server there, see docs/howto/acme.md")
+        raise AcmeError("[gateway.acme] is not configured", "set the ACME server there, see docs/howto/acme.md")
     return config

@@ -1,6 +1,7 @@
-"""Challenges that Envoy answers for the time of a validation: in a file, written by who orders, read beside Envoy.
+"""The challenges that Envoy answers during a validation.
 
-There is no key in the file: the certificate of tls-alpn-01 is made where it is read.
+They are passed in a file: the process that orders the certificate writes it, the process beside Envoy reads it. The
+file contains no private key: the reader makes the certificate for tls-alpn-01 itself.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from sluice.pki.authorities import to_pem
 from sluice.pki.x509 import acme_identifier, generate_key, key_to_pem
 
 LONGEST_CHALLENGE = dt.timedelta(minutes=15)
-"""What is left in the file by a process that was killed is answered no longer."""
+"""Challenges older than this are not answered. It limits what a killed process leaves behind in the file."""
 MAX_CHALLENGES_BYTES = 256 << 10
 _CERTIFICATE_LIFETIME = dt.timedelta(days=7)
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{22,512}")
-"""base64url with 128 bits at least (RFC 8555, 8.3), so that it is one segment of a path and nothing else."""
+"""base64url with at least 128 bits (RFC 8555, 8.3). Such a token is always a single path segment."""
 _KEY_AUTHORIZATION = re.compile(r"[A-Za-z0-9_-]{22,512}\.[A-Za-z0-9_-]{43}")
 
 
 class Challenge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a validation of ``name`` is answered with."""
+    """How to answer a validation of ``name``."""
 
     name: str
     kind: Literal["tls-alpn-01", "http-01"]
@@ -46,7 +47,7 @@ class Challenge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def path(self) -> str:
-        """Of the request in http-01."""
+        """The request path for http-01."""
         return f"/.well-known/acme-challenge/{self.token}"
 
 
@@ -56,7 +57,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ChallengeFile:
-    """The file with the challenges that are answered now."""
+    """The file with the challenges that are currently answered."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,19 +66,19 @@ class ChallengeFile:
         self._until = 0.0
 
     def publish(self, challenges: tuple[Challenge, ...], now: dt.datetime) -> None:
-        """Have these answered, and no others."""
+        """Replace the challenges in the file by ``challenges``."""
         make_private_directory(self.path.parent)
         document = _Document(until=(now + LONGEST_CHALLENGE).timestamp(), challenges=challenges)
         write_secret(self.path, msgspec.json.encode(document))
 
     def withdraw(self) -> None:
-        """Have none answered any more."""
+        """Remove all challenges."""
         self.path.unlink(missing_ok=True)
 
     def update(self, now: dt.datetime) -> tuple[Challenge, ...] | None:
-        """The challenges to answer when they are others than before, else None; the first time always them.
+        """The challenges to answer if they changed since the last call, else None. The first call always returns them.
 
-        A file that is damaged, from the future or too old has none.
+        A file that is damaged, too old or from the future counts as empty.
         """
         stamp = self._stamp()
         if stamp != self._seen or self._current is None:
@@ -111,9 +112,10 @@ class ChallengeFile:
 
 
 def challenge_certificate(challenge: Challenge | None, now: dt.datetime) -> tuple[bytes, bytes]:
-    """Chain and key (PEM) for tls-alpn-01: self-signed, for the name alone, with the digest of the key authorization.
+    """Chain and key (PEM) for tls-alpn-01: self-signed, for that name only, with the digest of the key authorization.
 
-    None: for who offers the protocol and is no validation; without a name and a digest, so that it validates nothing.
+    None makes a certificate for clients that offer the protocol while no validation is in progress. It has neither the
+    name nor the digest, so it validates nothing.
     """
     key = generate_key()
     name = "acme-challenge.invalid" if challenge is None else challenge.name
@@ -136,4 +138,4 @@ def challenge_certificate(challenge: Challenge | None, now: dt.datetime) -> tupl
 
 
 Serves = Callable[[Challenge], bool]
-"""Whether the gateway answers a challenge already."""
+"""Returns whether the gateway already answers a challenge."""

@@ -1,4 +1,4 @@
-"""What Envoy is given for the challenges of the moment: certificates for tls-alpn-01, routes for http-01."""
+"""xDS resources for Envoy that answer the current challenges: certificates for tls-alpn-01, routes for http-01."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluice.gateway.upstreams import ACME_ROUTES, ACME_SECRET, acme_secret
 
 
 class ChallengeResources:
-    """Follows the file with the challenges; each name has a secret at all times, so that Envoy never waits for one."""
+    """Follows the challenge file. Each name always has a secret, so Envoy never waits for one."""
 
     def __init__(self, config: GatewayConfig, file: ChallengeFile) -> None:
         self._names = tuple(sorted({name.lower() for name in config.server_names}))
@@ -25,11 +25,11 @@ class ChallengeResources:
 
     @classmethod
     def of(cls, home: Home, config: GatewayConfig) -> ChallengeResources | None:
-        """Those of a gateway with an ACME server; None: it has none."""
+        """The resources for a gateway with an ACME server; None if it has none."""
         return None if config.acme is None else cls(config, AcmeStore(home).challenges)
 
     def update(self, now: dt.datetime) -> Mapping[str, Mapping[str, Message]] | None:
-        """Resources by kind and name when they are others than before, else None."""
+        """Resources by kind and name if they changed since the last call, else None."""
         challenges = self._file.update(now)
         if challenges is None:
             return None

@@ -1,6 +1,6 @@
 """One order at an ACME server with certbot's library: account, challenges, certificate.
 
-Synchronous, as the library is. Whatever the server answers becomes an :class:`~sluice.gateway.errors.AcmeError`.
+Synchronous, like the library. Any bad answer of the server raises :class:`~sluice.gateway.errors.AcmeError`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _LOG = logging.getLogger(__name__)
 VALIDATION_SECONDS = 120
 ISSUANCE_SECONDS = 120
 SERVING_SECONDS = 30.0
-"""How long Envoy may take to answer a challenge after it was published."""
+"""How long Envoy may take to answer a challenge after it is published."""
 MAX_NONCE_RETRIES = 5
-"""The library itself tries once again."""
+"""The library itself retries only once."""
 MAX_EAB_KEY_BYTES = 4096
 MAX_TOLD_CHARACTERS = 400
-"""Of a server's error text."""
+"""Maximum length of a server's error text in our messages."""
 MAX_TOLD_FAILURES = 4
 _USER_AGENT = "sluice"
 _POLL_SECONDS = 0.2
@@ -47,14 +47,14 @@ _POLL_SECONDS = 0.2
 
 @kinds.ChallengeResponse.register
 class _TlsAlpnResponse(kinds.KeyAuthorizationChallengeResponse):
-    """Says that the challenge can be validated."""
+    """Tells the server that the challenge is ready to be validated."""
 
     typ = "tls-alpn-01"
 
 
 @kinds.Challenge.register
 class _TlsAlpn(kinds.KeyAuthorizationChallenge):
-    """tls-alpn-01 (RFC 8737), which the library has no longer."""
+    """tls-alpn-01 (RFC 8737), which the library no longer has."""
 
     response_cls = _TlsAlpnResponse
     typ = "tls-alpn-01"
@@ -64,7 +64,10 @@ class _TlsAlpn(kinds.KeyAuthorizationChallenge):
 
 
 class _Network(client.ClientNetwork):
-    """Tries again when the server did not like a nonce, which may happen for no fault of ours (RFC 8555, 6.5)."""
+    """Retries requests that the server rejects for a bad nonce. This can happen without an error of the client.
+
+    See RFC 8555, 6.5.
+    """
 
     def post(self, *arguments: Any, **named: Any) -> requests.Response:  # noqa: ANN401  the library's signature
         for left in range(MAX_NONCE_RETRIES, -1, -1):
@@ -77,14 +80,14 @@ class _Network(client.ClientNetwork):
 
 
 class Ordering:
-    """Orders for the ``names`` of one gateway.
+    """Orders certificates for the ``names`` of one gateway.
 
     Args:
-        config: the server.
+        config: the ACME server.
         names: DNS names for the certificate.
-        store: where keys and records are kept.
-        serves: whether the gateway answers a challenge already.
-        clock: the present.
+        store: where keys and records are stored.
+        serves: returns whether the gateway already answers a challenge.
+        clock: returns the current time.
     """
 
     def __init__(
@@ -99,11 +102,11 @@ class Ordering:
 
     @property
     def retry_after(self) -> dt.timedelta | None:
-        """What the server's last answer asked for."""
+        """The Retry-After of the server's last answer, if any."""
         return None if self._transport is None else self._transport.retry_after
 
     def obtain(self) -> tuple[bytes, PrivateKey]:
-        """A certificate chain (PEM, as the server sent it) and its key; raises :class:`AcmeError`."""
+        """A certificate chain (PEM, as the server sent it) and its key. Raises :class:`AcmeError`."""
         with _translated():
             acme = self._client()
             try:
@@ -111,7 +114,7 @@ class Ordering:
             except messages.Error as error:
                 if error.code != "accountDoesNotExist":
                     raise
-                _LOG.warning("%s does not know the account any more: register again", self._config.directory)
+                _LOG.warning("%s no longer knows the account; registering again", self._config.directory)
             self._store.forget_account(self._config.directory)
             self._store.drop_order_record()
             acme.net.account = None
@@ -133,7 +136,7 @@ class Ordering:
         key = self._store.account_key(self._config.directory)
         network = _Network(JWKEC(key=key), alg=ES256, user_agent=_USER_AGENT)
         self._transport = BoundedTransport(self._config.directory, tls_context(self._config.ca_file), self._clock)
-        # Neither proxies and authorities of the environment, nor passwords of ~/.netrc.
+        # Ignore proxies and CAs from the environment, and passwords from ~/.netrc.
         network.session.trust_env = False
         network.session.mount("https://", self._transport)
         network.session.mount("http://", self._transport)
@@ -141,7 +144,7 @@ class Ordering:
         return client.ClientV2(directory, network)
 
     def _log_in(self, acme: client.ClientV2, key: JWK) -> None:
-        """Use the account, and make it when it is not known here; the server finds an older one by its key."""
+        """Use the known account, or register one. The server finds an existing account by its key."""
         record = self._store.account(self._config.directory)
         if record is not None:
             acme.net.account = _account(record.url)
@@ -173,16 +176,16 @@ class Ordering:
         except (ValueError, TypeError):
             secret = b""
         if not secret:
-            # No cause: it would show what is in the file.
+            # No exception cause: it would show the content of the file.
             raise AcmeError(
-                f"{path} holds no key in base64url", "write it there as the server's operator gave it"
+                f"{path} holds no key in base64url", "store the key there as the server's operator gave it"
             ) from None
         return messages.ExternalAccountBinding.from_data(
             key.public_key(), self._config.eab_key_id, text.rstrip("="), acme.directory
         )
 
     def _continued(self, acme: client.ClientV2) -> messages.OrderResource | None:
-        """The order that an earlier attempt has begun, if the server still goes on with it."""
+        """The order that an earlier attempt began, if the server still accepts it."""
         record = self._store.pending_order(self._config.directory, self._names, self._config.key_type)
         if record is None:
             return None
@@ -201,7 +204,7 @@ class Ordering:
         }:
             self._store.drop_order_record()
             return None
-        _LOG.info("continue the order %s, which is %s", record.url, body.status.name)
+        _LOG.info("continuing order %s (status %s)", record.url, body.status.name)
         return messages.OrderResource(
             body=body, uri=record.url, authorizations=self._authorizations(acme, body), csr_pem=record.csr.encode()
         )
@@ -232,14 +235,14 @@ class Ordering:
         return found
 
     def _validated(self, acme: client.ClientV2, order: messages.OrderResource) -> messages.OrderResource:
-        """Have the gateway answer the challenges, and wait until the server has seen that."""
+        """Have the gateway answer the challenges, and wait until the server has validated them."""
         account_key = acme.net.key
         if account_key is None:
             raise AcmeError("there is no account key")
         asked: list[tuple[messages.ChallengeBody, Challenge]] = []
         for authorization in order.authorizations:
             name = str(authorization.body.identifier.value).lower()
-            # Only what was ordered is vouched for, whatever the server wants.
+            # The server must not make the gateway answer for names that were not ordered.
             if name not in self._names:
                 raise AcmeError(f"the ACME server wants to validate {name[:253]!r}, which was not ordered")
             if authorization.body.status == messages.STATUS_VALID:
@@ -265,7 +268,7 @@ class Ordering:
                     acme.answer_challenge(body, body.chall.response(account_key))
             order = acme.poll_authorizations(order, self._deadline(VALIDATION_SECONDS))
         except errors.ValidationError:
-            # An invalid authorization cannot be tried again (RFC 8555, 7.1.6): the next attempt has its own.
+            # An invalid authorization cannot be retried (RFC 8555, 7.1.6): the next attempt needs a new one.
             self._store.drop_order_record()
             raise
         finally:
@@ -281,7 +284,7 @@ class Ordering:
             raise AcmeError(
                 f"the ACME server offers no {self._config.challenge} for {authorization.body.identifier.value[:253]}, "
                 f"only {named or 'nothing'}",
-                "set gateway.acme.challenge to one that it offers",
+                "set gateway.acme.challenge to one of the offered types",
             )
         return offered[0]
 
@@ -291,12 +294,12 @@ class Ordering:
             if time.monotonic() > deadline:
                 raise AcmeError(
                     f"Envoy does not answer the challenge for {challenge.name}",
-                    "is the gateway running, with the same [gateway.acme] at the auth service? `sluice gateway status`",
+                    "check that the gateway runs with the auth service's [gateway.acme]: `sluice gateway status`",
                 )
             time.sleep(_POLL_SECONDS)
 
     def _deadline(self, seconds: float) -> dt.datetime:
-        # The library compares with local time.
+        # The library compares this with naive local time.
         return dt.datetime.now() + dt.timedelta(seconds=seconds)  # noqa: DTZ005
 
 
@@ -306,7 +309,7 @@ def _account(url: str) -> messages.RegistrationResource:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Errors of the library and of whatever it reads, as ours: one line, and no more of the server's text."""
+    """Translate errors of the library and of parsing answers into :class:`AcmeError` with a one-line text."""
     try:
         yield
     except SluiceError:
@@ -316,27 +319,25 @@ def _translated() -> Iterator[None]:
     except errors.ValidationError as error:
         raise AcmeError(
             f"the ACME server could not validate {'; '.join(_failures(error))}",
-            "have the name lead to this gateway, on port 443 (tls-alpn-01) or 80 (http-01), from where the server is",
+            "the ACME server must reach this gateway by that name, on port 443 (tls-alpn-01) or 80 (http-01)",
         ) from error
     except errors.IssuanceError as error:
-        raise AcmeError(f"the ACME server did not issue: {told(error.error)}") from error
+        raise AcmeError(f"the ACME server did not issue a certificate: {told(error.error)}") from error
     except errors.TimeoutError as error:
-        raise AcmeError(
-            "the ACME server did not finish in time", "the order is continued with the next attempt"
-        ) from error
+        raise AcmeError("the ACME server did not finish in time", "the next attempt continues the order") from error
     except requests.RequestException as error:
         raise AcmeError(
             f"the ACME server gave no answer: {_line(error)}", "check gateway.acme.directory, ca_file and the network"
         ) from error
     except (errors.Error, jose_errors.Error) as error:
-        raise AcmeError(f"the ACME server answered what is no ACME: {type(error).__name__} {_line(error)}") from error
+        raise AcmeError(f"the ACME server sent an invalid answer: {type(error).__name__} {_line(error)}") from error
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError, *DAMAGED) as error:
-        # The library takes the server's JSON for what it should be.
-        raise AcmeError(f"the ACME server answered what is no ACME: {type(error).__name__} {_line(error)}") from error
+        # The library does not check the structure of the server's JSON.
+        raise AcmeError(f"the ACME server sent an invalid answer: {type(error).__name__} {_line(error)}") from error
 
 
 def told(error: messages.Error) -> str:
-    """Code and text of a problem document, on one line."""
+    """Code and detail of a problem document, on one line."""
     return f"{_line(error.code or error.typ)}: {_line(error.detail)}"[:MAX_TOLD_CHARACTERS]
 
 
@@ -353,22 +354,22 @@ def _failures(error: errors.ValidationError) -> list[str]:
 def _remedy(code: str) -> str:
     match code:
         case "rateLimited":
-            return "wait; the gateway tries again by itself"
+            return "wait; the gateway retries automatically"
         case "externalAccountRequired":
             return "set gateway.acme.eab_key_id and eab_key_file as the server's operator gave them"
         case "userActionRequired":
-            return "read what the server's terms of service say now"
+            return "read the server's current terms of service"
         case _:
             return ""
 
 
 def _line(told: object) -> str:
-    """``told`` for one line of a log, whatever the server put into it."""
+    """``told`` as one printable line, with control characters replaced."""
     return printable(str(told)[:MAX_TOLD_CHARACTERS], " ")
 
 
 def chain_of(pem: bytes) -> tuple[x509.Certificate, ...]:
-    """The certificates that the server sent, and nothing else of it; raises :class:`AcmeError`."""
+    """The certificates in ``pem``, without any other content. Raises :class:`AcmeError`."""
     try:
         return tuple(x509.load_pem_x509_certificates(pem))
     except DAMAGED as error:

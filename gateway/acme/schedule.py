@@ -1,7 +1,7 @@
-"""When a certificate is ordered: at two thirds of the last one's lifetime, and how long after a failure. No I/O.
+"""When to order a certificate: after two thirds of the current one's lifetime, with backoff after failures. No I/O.
 
-ACME servers limit how often a name is tried. An attempt counts as failed from its beginning until it has succeeded, so
-a process that is killed in the middle of one, or restarted again and again, does not try more often than others.
+ACME servers limit how often a name may be tried. An attempt counts as failed from its start until it has succeeded.
+So a process that is killed during an attempt, or restarted repeatedly, does not try more often.
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ from dataclasses import dataclass
 import msgspec
 
 RENEWAL_FRACTION = 2 / 3
-"""Of the lifetime."""
+"""Fraction of the lifetime after which a certificate is renewed."""
 JITTER_FRACTION = 1 / 30
-"""Of the lifetime, at most, after that: so that certificates that were issued together are not renewed together."""
+"""Maximum random delay after that, as a fraction of the lifetime. It spreads renewals that would coincide."""
 FIRST_PAUSE = dt.timedelta(minutes=15)
-"""After a failure, doubled with each further one. Let's Encrypt allows five failed validations of a name in an hour."""
+"""Pause after the first failure; it doubles with each further one.
+
+Let's Encrypt allows five failed validations of a name per hour.
+"""
 LONGEST_PAUSE = dt.timedelta(hours=24)
 LONGEST_RETRY_AFTER = dt.timedelta(days=7)
-"""However long the server says: that is the longest window of public authorities' limits."""
+"""Upper limit of Retry-After: the longest rate limit window of public CAs."""
 MAX_ERROR_CHARACTERS = 1000
 
 
 class RenewalState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What outlives a restart. Times are Unix time; 0: never."""
+    """State that survives a restart. Times are Unix time; 0 means never."""
 
     orders_as: str = ""
-    """Digest of the settings that the attempts were made with: others get a fresh start."""
+    """Digest of the settings of these attempts. Other settings start without failures."""
     failures: int = 0
-    """Attempts since the last success, the running one included."""
+    """Attempts since the last success, including a running one."""
     next_attempt: float = 0.0
     last_attempt: float = 0.0
     last_success: float = 0.0
@@ -41,7 +44,7 @@ class RenewalState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """Of the certificate in use; ``serial`` decides about the jitter."""
+    """Lifetime of the certificate in use. ``serial`` determines the jitter."""
 
     begin: dt.datetime
     end: dt.datetime
@@ -50,48 +53,48 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """When the next order is made, and why then."""
+    """When the next order is due, and why."""
 
     at: dt.datetime
     reason: str
 
     def now(self, now: dt.datetime) -> bool:
-        """Whether it is time."""
+        """Whether the order is due at ``now``."""
         return now >= self.at
 
 
 def renewal_time(lifetime: Lifetime) -> dt.datetime:
-    """The same whenever it is asked for one certificate."""
+    """When to renew. The result is always the same for the same certificate."""
     digest = hashlib.sha256(str(lifetime.serial).encode()).digest()
     jitter = int.from_bytes(digest[:4], "big") / 2**32 * JITTER_FRACTION
     return lifetime.begin + (lifetime.end - lifetime.begin) * (RENEWAL_FRACTION + jitter)
 
 
 def due(state: RenewalState, orders_as: str, directory: str, lifetime: Lifetime | None, now: dt.datetime) -> Due:
-    """When to order.
+    """When to order the next certificate.
 
     Args:
-        state: what was tried before.
-        orders_as: digest of the settings as they are.
+        state: earlier attempts.
+        orders_as: digest of the current settings.
         directory: URL of the ACME server.
-        lifetime: of a certificate in use that is good for all names; None: there is none.
-        now: the present.
+        lifetime: lifetime of the certificate in use if it is valid for all names; None if there is none.
+        now: the current time.
     """
     if lifetime is None:
         wanted = Due(now, "there is no valid certificate for gateway.server_names")
     elif state.issued_by != directory:
-        wanted = Due(now, "gateway.acme.directory is that of another server")
+        wanted = Due(now, "gateway.acme.directory now names another server")
     else:
-        wanted = Due(renewal_time(lifetime), "the certificate's renewal")
+        wanted = Due(renewal_time(lifetime), "the certificate is due for renewal")
     if not state.failures or state.orders_as != orders_as:
         return wanted
-    # A clock that was put back must not make the pause longer than any pause can be.
+    # If the clock was set back, limit the pause to the longest one possible.
     again = min(_moment(state.next_attempt), now + LONGEST_RETRY_AFTER)
-    return wanted if wanted.at >= again else Due(again, f"the pause after {state.failures} failures")
+    return wanted if wanted.at >= again else Due(again, f"backoff after {state.failures} failures")
 
 
 def begun(state: RenewalState, orders_as: str, now: dt.datetime, chance: float) -> RenewalState:
-    """The state to keep before an attempt: as if it had failed. ``chance`` is a random number from 0 to 1."""
+    """The state to store before an attempt, as if it had failed. ``chance`` is a random number from 0 to 1."""
     failures = (state.failures if state.orders_as == orders_as else 0) + 1
     return msgspec.structs.replace(
         state,
@@ -104,7 +107,7 @@ def begun(state: RenewalState, orders_as: str, now: dt.datetime, chance: float) 
 
 
 def failed(state: RenewalState, error: str, retry_after: dt.timedelta | None, now: dt.datetime) -> RenewalState:
-    """The state after an attempt that failed; ``retry_after`` is what the server asked for, if that is longer."""
+    """The state after a failed attempt. ``retry_after`` from the server applies if it is the longer pause."""
     asked = now.timestamp() + min(retry_after or dt.timedelta(), LONGEST_RETRY_AFTER).total_seconds()
     return msgspec.structs.replace(
         state, last_error=error[:MAX_ERROR_CHARACTERS], next_attempt=max(state.next_attempt, asked)
@@ -112,7 +115,7 @@ def failed(state: RenewalState, error: str, retry_after: dt.timedelta | None, no
 
 
 def succeeded(state: RenewalState, directory: str, now: dt.datetime) -> RenewalState:
-    """The state after a certificate was taken into use."""
+    """The state after a new certificate is in use."""
     return RenewalState(
         orders_as=state.orders_as,
         last_attempt=state.last_attempt,
@@ -122,7 +125,7 @@ def succeeded(state: RenewalState, directory: str, now: dt.datetime) -> RenewalS
 
 
 def pause_after(failures: int, chance: float) -> dt.timedelta:
-    """After this many failures in a row: doubled each time, up to the longest, and up to a quarter more by chance."""
+    """The pause after ``failures`` failures in a row: exponential up to the maximum, plus up to a quarter of jitter."""
     doubled: dt.timedelta = FIRST_PAUSE * 2 ** min(failures - 1, 16)
     return min(doubled, LONGEST_PAUSE) * (1 + chance / 4)
 

@@ -1,11 +1,11 @@
-"""The files of the ACME client below ``gateway/acme``: keys of mode 0600, replaced in one step, none ever lost.
+"""The files of the ACME client below ``gateway/acme``. Keys have mode 0600; files are replaced atomically.
 
 ::
 
-    accounts/DIGEST/key.pem, account.json     an account for each server's directory
+    accounts/DIGEST/key.pem, account.json     one account per server directory
     pending/TYPE.pem, order.json              the order in progress: a crash loses neither the key nor the order
     certificates/NUMBER/fullchain.pem, privkey.pem
-    live -> certificates/NUMBER               what the gateway shows; moved in one step
+    live -> certificates/NUMBER               what the gateway presents; switched atomically
     challenges.json, state.json
 """
 
@@ -45,21 +45,21 @@ _T = TypeVar("_T")
 MAX_RECORD_BYTES = 64 << 10
 MAX_KEY_BYTES = 32 << 10
 KEPT_CERTIFICATES = 2
-"""The one in use and the one before."""
+"""The current one and the previous one."""
 CHAIN, KEY = "fullchain.pem", "privkey.pem"
 _ACCOUNT_KEY = "ecdsa-p256"
-"""Every ACME server takes it (ES256: RFC 8555, 6.2)."""
+"""Every ACME server supports it (ES256: RFC 8555, 6.2)."""
 
 
 class AccountRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An account that the server has made."""
+    """An account that the server has created."""
 
     directory: str
     url: str
 
 
 class OrderRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An order that the server has taken."""
+    """An order that the server has accepted."""
 
     directory: str
     url: str
@@ -69,7 +69,7 @@ class OrderRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcmeStore:
-    """The files of one home. Writers hold :meth:`ordering`; readers find each file whole at any time."""
+    """The ACME files of one home. Writers hold :meth:`ordering`; readers always find complete files."""
 
     def __init__(self, home: Home) -> None:
         self.directory = home.gateway / "acme"
@@ -77,72 +77,72 @@ class AcmeStore:
 
     @property
     def live(self) -> Path:
-        """The link to the certificate in use."""
+        """The symbolic link to the certificate in use."""
         return self.directory / "live"
 
     @contextlib.contextmanager
     def ordering(self) -> Iterator[None]:
-        """Only one process orders at a time; raises :class:`AcmeError` when another one does."""
+        """Lock that lets only one process order at a time. Raises :class:`AcmeError` if another process holds it."""
         make_private_directory(self.directory)
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(locked(self.directory, patience=0))
             except StoreError as error:
-                raise AcmeError("another process is ordering a certificate", "wait until it is done") from error
+                raise AcmeError("another process is ordering a certificate", "wait until it has finished") from error
             yield
 
     def state(self) -> RenewalState:
-        """What was tried before; nothing when the file is damaged, which costs one attempt at most."""
+        """Earlier attempts. A damaged file counts as empty, which costs at most one extra attempt."""
         return self._record(self.directory / "state.json", RenewalState) or RenewalState()
 
     def keep_state(self, state: RenewalState) -> None:
-        """Before anything is asked of the server; raises :class:`StoreError` when it cannot be kept."""
+        """Store the state before any request to the server. Raises :class:`StoreError` if it cannot be written."""
         make_private_directory(self.directory)
         write_secret(self.directory / "state.json", msgspec.json.encode(state))
 
     def account_key(self, directory: str) -> PrivateKey:
-        """The key of the account at the server of ``directory``, made the first time."""
+        """The key of the account at the server ``directory``. It is generated on first use."""
         place = make_private_directory(self._account(directory))
         return _key_at(place / "key.pem", _ACCOUNT_KEY)
 
     def account(self, directory: str) -> AccountRecord | None:
-        """The account there; None: it is not made yet, as far as is known here."""
+        """The account at the server ``directory``; None if none is recorded here."""
         found = self._record(self._account(directory) / "account.json", AccountRecord)
         return found if found is not None and found.directory == directory else None
 
     def keep_account(self, record: AccountRecord) -> None:
-        """Remember it."""
+        """Store the account."""
         write_secret(self._account(record.directory) / "account.json", msgspec.json.encode(record))
 
     def forget_account(self, directory: str) -> None:
-        """The server does not know it any more; its key stays."""
+        """Remove the record of an account that the server no longer knows. The key stays."""
         (self._account(directory) / "account.json").unlink(missing_ok=True)
 
     def pending_key(self, algorithm: str) -> PrivateKey:
-        """The key of the order in progress, made and on disk before the server is asked."""
+        """The key of the order in progress. It is on disk before the first request to the server."""
         return _key_at(make_private_directory(self._pending) / f"{algorithm}.pem", algorithm)
 
     def pending_order(self, directory: str, names: tuple[str, ...], key_type: str) -> OrderRecord | None:
-        """The order in progress, if it is for these names at this server with such a key."""
+        """The order in progress, if it is for these names and this key type at this server."""
         found = self._record(self._pending / "order.json", OrderRecord)
         wanted = directory, names, key_type
         return found if found is not None and (found.directory, found.names, found.key_type) == wanted else None
 
     def keep_order(self, record: OrderRecord) -> None:
-        """Before it is validated."""
+        """Store the order before it is validated."""
         write_secret(self._pending / "order.json", msgspec.json.encode(record))
 
     def drop_order(self) -> None:
-        """It is done, or cannot be continued: its key is of no use any more."""
+        """Remove an order that is finished or cannot be continued, together with its key."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self._pending)
 
     def drop_order_record(self) -> None:
-        """The order cannot be continued; its key is used for the next one."""
+        """Remove an order that cannot be continued. The next order uses its key."""
         (self._pending / "order.json").unlink(missing_ok=True)
 
     def stage(self, chain: bytes, key: PrivateKey) -> Path:
-        """Write chain and key beside those in use; returns their directory, which nothing refers to yet."""
+        """Write a new chain and key without using them yet. Returns their directory."""
         parent = make_private_directory(self.directory / "certificates")
         numbers = [int(each.name) for each in parent.iterdir() if each.name.isdigit()]
         place = make_private_directory(parent / f"{max(numbers, default=0) + 1:06d}")
@@ -155,7 +155,7 @@ class AcmeStore:
         return place
 
     def use(self, place: Path) -> None:
-        """Put ``place`` in use, chain and key in one step, and remove what is no longer needed."""
+        """Switch atomically to the chain and key in ``place``, and remove old certificates."""
         temporary = self.directory / staged_name("live")
         try:
             temporary.symlink_to(place.relative_to(self.directory))
@@ -164,7 +164,7 @@ class AcmeStore:
             temporary.unlink(missing_ok=True)
             raise StoreError(
                 f"cannot write {self.live}: {error.strerror or error}",
-                "check space and permissions; nothing was changed",
+                "check disk space and permissions; nothing was changed",
             ) from error
         sync_directory(self.directory)
         self.drop_order()
@@ -189,13 +189,13 @@ class AcmeStore:
 
 
 def issued_files(home: Home) -> tuple[Path, Path]:
-    """Chain and key of the certificate in use; they may not be there yet."""
+    """Paths of the chain and key in use. The files may not exist yet."""
     live = AcmeStore(home).live
     return live / CHAIN, live / KEY
 
 
 def orders_as(config: AcmeConfig, names: tuple[str, ...]) -> str:
-    """A digest of what attempts depend on."""
+    """Digest of the settings that affect an attempt."""
     return hashlib.sha256(msgspec.json.encode((config, sorted(names)))).hexdigest()[:16]
 
 

@@ -1,7 +1,7 @@
-"""One attempt to get a certificate, in a process of its own: ``python -m sluice.gateway.acme.worker``.
+"""One attempt to get a certificate, in its own process: ``python -m sluice.gateway.acme.worker``.
 
-The library and what it reads from somebody else's server stay out of the process that has Envoy's keys, and can be
-ended at any moment.
+The process that holds Envoy's keys neither loads the ACME library nor parses answers of a third-party server, and it
+can kill the attempt at any time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONNECT_SECONDS = 5.0
 MAX_ENDPOINT_BYTES = 4096
 MAX_JOB_BYTES = 1 << 20
 ATTEMPT_SECONDS = 600
-"""After that an attempt is ended, wherever the server keeps it."""
+"""An attempt is killed after this time, wherever it hangs."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What it writes, on one line; ``problem`` is empty when there is a new certificate."""
+    """What the worker writes, on one line. ``problem`` is empty on success."""
 
     problem: str = ""
 
@@ -56,19 +56,19 @@ class _Endpoint(msgspec.Struct, frozen=True):
 
 
 def renew(home: Home, config: AcmeConfig, names: tuple[str, ...], *, clock: Clock = utc_now) -> None:
-    """Get a certificate for ``names`` and put it in use; the one before stays in use until then.
+    """Get a certificate for ``names`` and put it in use. The previous one stays in use until then.
 
     Raises:
-        AcmeError: the server does not certify the names, or another process is ordering.
-        EdgeCertificateError: what it issued is no certificate for this gateway.
+        AcmeError: the server does not issue the certificate, or another process is ordering.
+            EdgeCertificateError: the issued certificate does not suit this gateway.
         StoreError: files cannot be written.
     """
-    # Late: the library is for who orders alone.
+    # Imported late: only a process that orders needs the library.
     from sluice.gateway.acme.order import Ordering
 
     store = AcmeStore(home)
     with store.ordering():
-        # 1. Before the server is asked: what cannot be counted is not tried.
+        # 1. Count the attempt before any request: if it cannot be recorded, it must not be made.
         state = begun(store.state(), orders_as(config, names), clock(), random.random())  # noqa: S311  a pause
         store.keep_state(state)
         ordering = Ordering(config, names, store, _serving(home, config), clock)
@@ -82,7 +82,7 @@ def renew(home: Home, config: AcmeConfig, names: tuple[str, ...], *, clock: Cloc
 
 
 def _serving(home: Home, config: AcmeConfig) -> Serves:
-    """Asks the gateway itself, as the server will."""
+    """Checks challenges at the gateway itself, like the server will."""
     name = "acme-http.json" if config.challenge == "http-01" else "envoy.json"
 
     def serves(challenge: Challenge) -> bool:
@@ -126,7 +126,7 @@ def _shown(address: tuple[str, int], challenge: Challenge) -> bool:
 
 
 def _take(store: AcmeStore, pem: bytes, key: PrivateKey, names: tuple[str, ...], now: dt.datetime) -> None:
-    """Put the new certificate in use if it passes the checks that every certificate for the gateway has to pass."""
+    """Put the new certificate in use if it passes the checks for every gateway certificate."""
     from sluice.gateway.acme.order import chain_of
 
     try:
@@ -137,15 +137,15 @@ def _take(store: AcmeStore, pem: bytes, key: PrivateKey, names: tuple[str, ...],
             shutil.rmtree(place, ignore_errors=True)
             raise
     except (AcmeError, EdgeCertificateError):
-        # The server would send the same again.
+        # The server would send the same certificate again.
         store.drop_order()
         raise
     store.use(place)
 
 
 def main() -> int:
-    """Read the job, do it, write the result."""
-    # Also when who started it was killed meanwhile.
+    """Read the job, run it, write the result."""
+    # The limit must also hold if the parent process was killed.
     signal.alarm(ATTEMPT_SECONDS)
     job = msgspec.json.decode(sys.stdin.buffer.read(MAX_JOB_BYTES), type=Job)
     try:

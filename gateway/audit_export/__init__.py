@@ -1,4 +1,4 @@
-"""Copies of the audit log for receivers outside: in order, at least once, from a position kept on disk."""
+"""Exports the audit log to external receivers: in order, at least once, from a position stored on disk."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The exports of a home's audit log, as configured."""
+"""Starts the configured exports of a home's audit log."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from sluice.gateway.config import AuditExportConfig
 
 
 def cursor_path(home: Home, name: str) -> Path:
-    """Where the position of export ``name`` is: not beside the log, so a log that is replaced is noticed."""
+    """The file with the position of export ``name``. It is not beside the log, so a replaced log is detected."""
     return home.gateway / "audit-export" / f"{name}.json"
 
 
 @contextlib.asynccontextmanager
 async def exporting(home: Home, exports: tuple[AuditExportConfig, ...]) -> AsyncIterator[None]:
-    """Send the audit log of ``home`` to each of ``exports`` while the context lasts.
+    """Export the audit log of ``home`` to each of ``exports`` while the context is open.
 
-    Raises :class:`StoreError` for authorities that cannot be used; whatever fails later is tried again.
+    Raises :class:`StoreError` for CA files that cannot be used. Later failures are retried.
     """
     directory = audit_directory(home)
     exporters = [

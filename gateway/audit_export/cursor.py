@@ -1,4 +1,4 @@
-"""How far a receiver has got the audit log, kept on disk."""
+"""The position of a receiver in the audit log, stored on disk."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _BEFORE = ChainState()
 class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A position between two messages.
 
-    Every message of the first ``lines`` lines has arrived, and ``parts`` of the next line's: a line that stands for
-    requests of the access log is one message, and each of them another. ``digest`` is that of the last of the
-    ``lines``, so a log that was replaced or rewritten does not continue it.
+    The receiver has all messages of the first ``lines`` lines, and ``parts`` messages of the next line. A line that
+    stands for requests of the access log is one message, and each of its requests is another. ``digest`` is that of
+    the last of the ``lines`` lines, so a replaced or rewritten log does not match it.
     """
 
     lines: int = 0
@@ -32,32 +32,30 @@ class Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def state(self) -> ChainState:
-        """The chain up to the last line that has arrived completely."""
+        """The state of the chain after the last line that was delivered completely."""
         return ChainState(self.lines, self.digest)
 
 
 class CursorFile:
-    """The cursor at ``path``, of one process at a time."""
+    """The cursor at ``path``. Only one process uses it at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def owned(self) -> AbstractContextManager[bool]:
-        """Whether it is this process's within the block; not if another one exports this log already."""
+        """Hold the lock on the cursor. Yields False if another process exports this log already."""
         make_private_directory(self._path.parent)
         return held_alone(self._path.with_suffix(".lock"))
 
     def read(self) -> Cursor:
-        """The position; before everything when there is no file. Raises :class:`AuditLogError` for a damaged one."""
+        """The stored position; the start if there is no file. Raises :class:`AuditLogError` if the file is damaged."""
         if not self._path.exists():
             return Cursor()
         try:
             return msgspec.json.decode(read_secret(self._path, MAX_CURSOR_BYTES), type=Cursor)
         except msgspec.MsgspecError as error:
-            raise AuditLogError(
-                f"{self._path} is damaged", "remove it, and the whole audit log is sent again"
-            ) from error
+            raise AuditLogError(f"{self._path} is damaged", "remove it to send the whole audit log again") from error
 
     def write(self, cursor: Cursor) -> None:
-        """Keep ``cursor``: it is on the disk on return. Raises :class:`StoreError`."""
+        """Store ``cursor``; it is on disk when this returns. Raises :class:`StoreError`."""
         write_secret(self._path, msgspec.json.encode(cursor))

@@ -1,4 +1,4 @@
-"""Sends the audit log to one receiver, batch by batch, until cancelled. Nothing waits for it."""
+"""Sends the audit log to one receiver in batches, until cancelled. Nothing else waits for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sluice.gateway.errors import AuditLogError
 _LOG = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-"""Between two looks for signed records."""
+"""Pause between two checks for new signed records."""
 FIRST_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 60.0
 
@@ -65,7 +65,7 @@ _T = TypeVar("_T")
 
 
 class Exporter:
-    """Sends what is signed in the log of ``directory`` by ``sender``, and keeps the position in ``file``."""
+    """Sends the signed records of the log in ``directory`` with ``sender``, and stores the position in ``file``."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Exporter:
         self._saved: Cursor | None = None
 
     async def run(self) -> NoReturn:
-        """Until cancelled. Another process of this home may be at it; this one waits until that has ended."""
+        """Run until cancelled. If another process of this home already exports, wait until it ends."""
         while True:
             with self._file.owned() as mine:
                 if mine:
@@ -110,7 +110,7 @@ class Exporter:
                     failures += 1
                     FAILURES.labels(self._name).inc()
                     pause = backoff_seconds(failures, FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, self._chance)
-                    _LOG.error("audit export %s: %s; trying again in %.0f s", self._name, error, pause)
+                    _LOG.error("audit export %s: %s; retrying in %.0f s", self._name, error, pause)
                     await self._sleep(pause)
                 else:
                     if failures:
@@ -119,20 +119,20 @@ class Exporter:
                     if not moved:
                         await self._sleep(POLL_SECONDS)
         finally:
-            # Another process may go on: what this one knows, and says of the receiver, will not be true then.
+            # Another process may take over. This process's metrics and cached position would then be stale.
             for gauge in _GAUGES:
                 gauge.remove(self._name)
             self._close()
             self._batch = self._cursor = self._saved = None
 
     async def step(self) -> bool:
-        """Bring the receiver one batch; whether there was any.
+        """Send one batch; returns whether there was one.
 
         Raises:
-            SluiceError, OSError: it was not delivered, or the position is not kept; the next step does it again.
+            SluiceError, OSError: the batch was not delivered, or the position was not stored. The next step retries.
         """
         try:
-            # What has arrived is not sent again only because the position cannot be kept; nor is anything after it.
+            # If the position cannot be stored, neither resend what was delivered nor send anything after it.
             await self._save()
             assert self._cursor is not None  # noqa: S101  read by _save
             if self._batch is None:
@@ -144,7 +144,7 @@ class Exporter:
             SENT.labels(self._name).inc(len(self._batch.messages) - rejected)
             if rejected:
                 REJECTED.labels(self._name).inc(rejected)
-                _LOG.error("audit export %s: the collector rejected %d messages for good", self._name, rejected)
+                _LOG.error("audit export %s: the collector permanently rejected %d messages", self._name, rejected)
             self._cursor, self._batch = self._batch.end, None
             await self._save()
             return True
@@ -177,11 +177,11 @@ class Exporter:
             self._records = None
 
     async def _observe(self) -> None:
-        """Tell how far behind the receiver is."""
+        """Update the metrics that say how far the receiver is behind."""
         try:
             end = await _to_its_end(partial(signed_end, self._directory))
         except (SluiceError, OSError):
-            return  # reading fails likewise, and says so
+            return  # reading fails with the same error, and reports it
         arrived = 0 if self._cursor is None else self._cursor.lines
         behind = max(0, (0 if end is None else end.sequence) - arrived)
         since = 0.0
@@ -193,7 +193,7 @@ class Exporter:
 
 
 async def _to_its_end(act: Callable[[], _T]) -> _T:
-    """Run ``act`` in a thread; who is cancelled meanwhile is so when it has ended: nothing is left half done."""
+    """Run ``act`` in a thread. Cancellation takes effect only after it has finished, so nothing is left half done."""
     running = asyncio.ensure_future(asyncio.to_thread(act))
     try:
         return await asyncio.shield(running)

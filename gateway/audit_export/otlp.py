@@ -1,6 +1,6 @@
-"""Audit records as OpenTelemetry logs: requests and answers of OTLP over HTTP, in its JSON encoding. Pure.
+"""Audit records as OpenTelemetry logs: requests and responses of OTLP/HTTP in JSON encoding. No I/O.
 
-https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding: names in lowerCamelCase, 64-bit numbers as text.
+https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding: names in lowerCamelCase, 64-bit numbers as strings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluice.gateway.audit_log import AuditRecord
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SEVERITIES = {INFORMATIONAL: (9, "INFO"), NOTICE: (10, "INFO2"), WARNING: (13, "WARN"), ERROR: (17, "ERROR")}
-"""Severity number and text, by the severity in syslog."""
+"""Severity number and text for each syslog severity."""
 _ATTRIBUTES = ("principal", "operation", "decision", "request_id")
 
 
@@ -30,7 +30,7 @@ class _Answer(msgspec.Struct):
 
 
 def request(messages: Iterable[Message], host: str) -> bytes:
-    """The body of one export: each record's JSON is the body of a log record, with attributes to search for."""
+    """The body of one export request. Each log record's body is the audit record's JSON; attributes are for search."""
     resource = {"service.name": "sluice", "host.name": host}
     logs = {"scope": {"name": "sluice.audit"}, "logRecords": [_log_record(each) for each in messages]}
     return msgspec.json.encode(
@@ -39,9 +39,9 @@ def request(messages: Iterable[Message], host: str) -> bytes:
 
 
 def rejected(answer: bytes) -> int:
-    """How many records the collector did not take, by its answer; 0 for one that does not say so.
+    """How many records the collector rejected according to its response; 0 if the response does not say.
 
-    OTLP forbids to send a request again of which a part was accepted.
+    OTLP forbids resending a request that was partially accepted.
     """
     try:
         return max(0, msgspec.json.decode(answer, type=_Answer, strict=False).partial.rejected)

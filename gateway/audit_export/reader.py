@@ -1,7 +1,7 @@
-"""Reads what is to be exported from the audit log's files: only what is signed and on the disk.
+"""Reads the records to export from the audit log's files: only records that are signed and on disk.
 
-Up to the checkpoint that is kept beside the log (``checkpoint.json``) no line goes away again, whether the process is
-killed or the power fails. So a receiver never has what the log has not, no lock is taken, and no writer waits.
+Lines up to the stored checkpoint (``checkpoint.json``) survive a crash and a power failure. So a receiver never has a
+record that the log lost. The reader takes no lock, so no writer waits for it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sluice.gateway.errors import AuditLogError
 
 MAX_BATCH_MESSAGES = 500
 MAX_BATCH_BYTES = 512 << 10
-"""A batch is closed once it has so many bytes; a line has at most 16 KiB."""
+"""A batch is complete once it has this many bytes. A line has at most 16 KiB."""
 _LOOKS = 3
-"""A segment may be closed while it is read; then its lines are elsewhere at the next look."""
+"""Read attempts: if a segment is closed during a read, its lines are in another file at the next attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: the record, and its JSON without a newline. A line of the log is sent as it is, byte by byte."""
+    """One message: the record, and its JSON without a newline. A line of the log is sent unchanged, byte by byte."""
 
     record: AuditRecord
     data: bytes
@@ -51,7 +51,7 @@ class Batch:
 class SignedRecords:
     """The messages of the log in ``directory`` after ``cursor``, in batches.
 
-    After an error it is of no use any more; go on with another one, from the last position.
+    After an error the object cannot be used any more. Create a new one from the last position.
     """
 
     def __init__(self, directory: Path, cursor: Cursor, *, requests: bool) -> None:
@@ -62,12 +62,12 @@ class SignedRecords:
         self._messages = self._all()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._messages.close()  # type: ignore[attr-defined]  # it is a generator
         self._traffic.close()
 
     def read(self) -> Batch:
-        """The next messages; none when all that is signed has been read.
+        """The next messages; none if all signed records have been read.
 
         Raises:
             AuditLogError: the log does not continue what was exported (it was replaced, rewritten or cut off), or is
@@ -81,7 +81,7 @@ class SignedRecords:
                 ended += 1
                 if messages or ended > 1:
                     break
-                continue  # that was the end of an earlier look
+                continue  # the end of an earlier read
             message, self._cursor = found
             messages.append(message)
             size += len(message.data)
@@ -90,7 +90,7 @@ class SignedRecords:
         return Batch(tuple(messages), self._cursor)
 
     def _all(self) -> Iterator[tuple[Message, Cursor] | None]:
-        """Every message with the position after it; None whenever there is no more at the moment."""
+        """Every message with the position after it. Yields None whenever there are no more at the moment."""
         skip = self._cursor.parts
         lines: LineReader | None = None
         while True:
@@ -124,7 +124,7 @@ class SignedRecords:
                 )
             if state.count > signed.sequence:
                 raise AuditLogError(
-                    f"line {state.count} of the audit log was exported, and now it is signed up to {signed.sequence}",
+                    f"line {state.count} of the audit log was exported, but it is only signed up to {signed.sequence}",
                     "its end was removed, or it was replaced: `sluice audit-log verify`",
                 )
             yield None
@@ -132,7 +132,7 @@ class SignedRecords:
     def _of_line(
         self, record: AuditRecord, data: bytes, at: Cursor, after: Cursor, skip: int
     ) -> Iterator[tuple[Message, Cursor]]:
-        """The messages of one line without the first ``skip``."""
+        """The messages of one line, except for the first ``skip``."""
         waiting: Message | None = None
         for number, message in enumerate(self._parts(record, data)):
             if waiting is not None:
@@ -149,7 +149,7 @@ class SignedRecords:
 
 
 def signed_end(directory: Path) -> Checkpoint | None:
-    """The checkpoint that is kept beside the log; None when there is none. Raises :class:`AuditLogError`."""
+    """The stored checkpoint, or None if there is none. Raises :class:`AuditLogError` if it is not valid."""
     kept = CheckpointFile(directory)
     if not kept.exists():
         return None

@@ -1,8 +1,8 @@
-"""Brings a batch to its receiver, and returns when the receiver has it.
+"""Sends a batch to its receiver, and returns when the receiver has it.
 
-HTTP says so with its status. Syslog has no answer: a batch is a connection of its own, and counts as delivered when
-the receiver has closed the connection after having read to the end that this side announced (RFC 5425, 4.4). A
-receiver that ends with something unread resets the connection instead.
+HTTP confirms with the status code. Syslog has no response: each batch uses its own connection. It counts as delivered
+when the receiver closes the connection after it has read up to our close_notify (RFC 5425, 4.4). A receiver that
+closes with unread data resets the connection instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SYSLOG_PORT = 6514
 """RFC 5425, 4.1."""
 CONNECT_SECONDS = 10.0
 SEND_SECONDS = 30.0
-"""How long a batch may take altogether."""
+"""How long sending a batch may take in total."""
 MAX_ANSWER_BYTES = 64 << 10
 MAX_TOKEN_BYTES = 16 << 10
 _CHUNK_BYTES = 64 << 10
@@ -41,19 +41,19 @@ _LOOK_SECONDS = 0.02
 
 
 class NotDelivered(GatewayError):
-    """A receiver has not confirmed a batch; perhaps it has some of it."""
+    """The receiver has not confirmed a batch. It may have received part of it."""
 
 
 class Sender(Protocol):
-    """A way to a receiver."""
+    """Sends messages to one receiver."""
 
     async def send(self, messages: Sequence[Message]) -> int:
-        """Deliver ``messages``; returns how many the receiver rejected for good. Raises :class:`SluiceError`."""
+        """Deliver ``messages``. Returns how many the receiver rejected permanently. Raises :class:`SluiceError`."""
         ...
 
 
 def sender_of(config: AuditExportConfig, *, seconds: float = SEND_SECONDS) -> Sender:
-    """The sender for ``config``; raises :class:`StoreError` when its authorities cannot be used."""
+    """The sender for ``config``. Raises :class:`StoreError` if its CA file cannot be used."""
     trust = ReceiverTrust(config)
     host = socket.gethostname()
     if config.kind == "syslog":
@@ -62,14 +62,14 @@ def sender_of(config: AuditExportConfig, *, seconds: float = SEND_SECONDS) -> Se
 
 
 class ReceiverTrust:
-    """TLS with one receiver: whom this side trusts, and what it shows."""
+    """TLS settings for one receiver: the CAs to trust, and the client certificate to present."""
 
     def __init__(self, config: AuditExportConfig) -> None:
         self._trust = EdgeTrust(Path(config.ca_file) if config.ca_file else None)
         self._own = (Path(config.certificate_file), Path(config.key_file)) if config.key_file else None
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection. Raises :class:`StoreError`: the certificate to show cannot be used."""
+        """Context for the next connection. Raises :class:`StoreError` if the client certificate cannot be used."""
         context = self._trust.context()
         if self._own is not None:
             certificate, key = self._own
@@ -78,12 +78,12 @@ class ReceiverTrust:
             try:
                 context.load_cert_chain(certificate, key)
             except (OSError, ssl.SSLError) as error:
-                raise StoreError(f"{certificate} and {key} are no certificate and its key: {error}") from error
+                raise StoreError(f"{certificate} and {key} are not a certificate and its key: {error}") from error
         return context
 
 
 class HttpSender:
-    """POST of JSON lines, or of OpenTelemetry logs."""
+    """Sends batches by POST, as JSON lines or OpenTelemetry logs."""
 
     def __init__(self, config: AuditExportConfig, trust: ReceiverTrust, host: str, seconds: float) -> None:
         self._url = config.url
@@ -94,7 +94,7 @@ class HttpSender:
         self._timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
 
     async def send(self, messages: Sequence[Message]) -> int:
-        """One request; a status of 2xx confirms it."""
+        """Send one request. A 2xx status confirms it."""
         body, kind = self._body(messages)
         headers = {"content-type": kind}
         if self._token_file is not None:
@@ -104,7 +104,7 @@ class HttpSender:
                 aiohttp.ClientSession(
                     connector=tcp_connector(), timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar()
                 ) as session,
-                # A redirect is no confirmation, and would lead the token elsewhere.
+                # A redirect is not a confirmation, and following it would send the token elsewhere.
                 session.post(
                     self._url, data=body, headers=headers, ssl=self._trust.context(), allow_redirects=False
                 ) as answer,
@@ -115,7 +115,7 @@ class HttpSender:
                     return 0
                 return otlp.rejected(await read_body(answer.content, MAX_ANSWER_BYTES))
         except BodyTooLarge as error:
-            raise NotDelivered(f"{self._url} answered more than {MAX_ANSWER_BYTES} bytes") from error
+            raise NotDelivered(f"{self._url} sent an answer of more than {MAX_ANSWER_BYTES} bytes") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise NotDelivered(f"{self._url} did not confirm: {_why(error)}") from error
 
@@ -126,7 +126,7 @@ class HttpSender:
 
 
 class SyslogSender:
-    """A connection for each batch, closed by both sides."""
+    """Sends each batch over its own TLS connection, which both sides close."""
 
     def __init__(self, url: str, trust: ReceiverTrust, host: str, seconds: float) -> None:
         parts = urlsplit(url)
@@ -137,7 +137,7 @@ class SyslogSender:
         self._seconds = seconds
 
     async def send(self, messages: Sequence[Message]) -> int:
-        """Write them, and wait until the receiver has read them."""
+        """Send the messages, and wait until the receiver has read them."""
         data = syslog.frames(messages, self._host)
         context = self._trust.context()
         try:
@@ -152,7 +152,7 @@ class SyslogSender:
                         await writer.wait_closed()
         except TimeoutError as error:
             raise NotDelivered(
-                f"{self._url} did not read to the end in time", "does it close connections that ended?"
+                f"{self._url} did not read to the end in time", "check that it closes connections after close_notify"
             ) from error
         except (OSError, EOFError) as error:
             raise NotDelivered(f"{self._url} did not read to the end: {_why(error)}") from error
@@ -160,7 +160,7 @@ class SyslogSender:
 
 
 class _TlsClient:
-    """TLS over a plain connection, by hand: asyncio's own does not tell in which way a connection has ended."""
+    """TLS over a plain connection with memory BIOs. asyncio's TLS does not tell how a connection ended."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext, name: str
@@ -170,28 +170,28 @@ class _TlsClient:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=name)
 
     async def deliver(self, data: bytes) -> None:
-        """Everything, and its end; returns when the other side has ended as well."""
+        """Send ``data`` and close_notify. Returns when the other side has closed as well."""
         await self._until_done(self._tls.do_handshake)
         view = memoryview(data)
         while view:
             view = view[self._tls.write(view[:_CHUNK_BYTES]) :]
             await self._flush()
-        # close_notify says that this is all; FIN says so to receivers that wait for that.
+        # close_notify marks the end of the data; FIN does so for receivers that wait for it.
         try:
             self._tls.unwrap()
         except ssl.SSLWantReadError:
             await self._flush()
         else:
-            raise EOFError("it ended the connection")
+            raise EOFError("the receiver ended the connection")
         self._writer.write_eof()
         if not await self._ended_by_tls():
             await self._all_acknowledged()
 
     async def _ended_by_tls(self) -> bool:
-        """Wait for the other side's end; whether that was close_notify. Raises for an alert, and for a reset."""
+        """Wait for the other side to close; returns whether by close_notify. Raises for an alert or a reset."""
         while received := await self._reader.read(_CHUNK_BYTES):
             self._incoming.write(received)
-            # By reading: OpenSSL's shutdown takes a fatal alert for an end as good as close_notify.
+            # Detected by reading: OpenSSL's shutdown treats a fatal alert like close_notify.
             try:
                 while self._tls.read(_CHUNK_BYTES):
                     pass
@@ -203,7 +203,10 @@ class _TlsClient:
         return False
 
     async def _all_acknowledged(self) -> None:
-        """A receiver that only closes TCP may have done so before it had everything: then what is sent resets it."""
+        """Wait until the receiver's TCP has acknowledged everything.
+
+        A receiver that only closes TCP may have closed before it received everything. The rest then causes a reset.
+        """
         transport = self._writer.transport
         connection = transport.get_extra_info("socket")
         while not transport.is_closing():
@@ -214,7 +217,7 @@ class _TlsClient:
             if not unsent and not unacknowledged:
                 return
             await asyncio.sleep(_LOOK_SECONDS)
-        raise EOFError("it closed the connection")
+        raise EOFError("the receiver closed the connection")
 
     async def _until_done(self, step: Callable[[], object]) -> None:
         while True:
@@ -224,11 +227,11 @@ class _TlsClient:
                 await self._flush()
                 received = await self._reader.read(_CHUNK_BYTES)
                 if not received:
-                    raise EOFError("it closed the connection") from None
+                    raise EOFError("the receiver closed the connection") from None
                 self._incoming.write(received)
             except ssl.SSLError:
                 with contextlib.suppress(OSError):
-                    await self._flush()  # the alert that says why
+                    await self._flush()  # send the alert with the reason
                 raise
             else:
                 await self._flush()
@@ -243,7 +246,7 @@ class _TlsClient:
 def _token(path: Path) -> str:
     token = read_secret(path, MAX_TOKEN_BYTES).decode("ascii", errors="replace").strip()
     if not token or not token.isprintable() or " " in token or not token.isascii():
-        raise StoreError(f"{path} holds no bearer token", "one line of printable ASCII")
+        raise StoreError(f"{path} holds no bearer token", "write the token there as one line of printable ASCII")
     return token
 
 

@@ -1,4 +1,4 @@
-"""Audit records as syslog messages: RFC 5424, framed as RFC 5425 asks for. Pure."""
+"""Audit records as syslog messages (RFC 5424), framed for TLS (RFC 5425). No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOT_PRINTABLE = re.compile(r"[^\x21-\x7e]")
 
 
 def severity_of(record: AuditRecord) -> int:
-    """How urgent a record is: what is missing, then what was refused, then acts."""
+    """The severity of a record: gaps first, then denied requests, then administrative acts."""
     if record.event == "gap":
         return ERROR
     if record.event == "recovered" or record.decision == "deny":
@@ -29,7 +29,7 @@ def severity_of(record: AuditRecord) -> int:
 
 
 def frames(messages: Iterable[Message], host: str) -> bytes:
-    """The messages of this ``host`` as octets of a connection: each with its length before it (RFC 5425, 4.3)."""
+    """The messages of ``host`` as a byte stream. Each is preceded by its length (RFC 5425, 4.3)."""
     framed = []
     for each in messages:
         text = encode(each, host)
@@ -38,7 +38,7 @@ def frames(messages: Iterable[Message], host: str) -> bytes:
 
 
 def encode(message: Message, host: str) -> bytes:
-    """One message; its MSG is the record's JSON, its MSGID the kind of record."""
+    """One syslog message. MSG is the record's JSON, MSGID its event."""
     record = message.record
     priority = FACILITY_LOG_AUDIT * 8 + severity_of(record)
     name = _NOT_PRINTABLE.sub("", host)[:MAX_HOST_CHARACTERS] or NONE

@@ -148,7 +148,7 @@ def test_only_one_process_orders(bench: Bench) -> None:
 
 
 def test_verbs_without_the_table_say_what_is_missing() -> None:
-    with pytest.raises(AcmeError, match=r"no \[gateway.acme\]"):
+    with pytest.raises(AcmeError, match=r"\[gateway.acme\] is not configured"):
         require_acme(None)
     assert require_acme(CONFIG) is CONFIG
 
