@@ -1,4 +1,4 @@
-"""High availability: who leads, and what the next leader has to know."""
+"""High availability: leader election, and the state that the next leader recovers."""
 
 import lazy_loader
 

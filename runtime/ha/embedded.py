@@ -1,7 +1,7 @@
-"""Leadership among the JobManagers of one home: a lock that the kernel releases when its holder dies.
+"""Leader election among the JobManagers of one home, by a file lock that the kernel releases when its holder dies.
 
-The lock (flock(2) on a file of a local file system) is held for the whole of a term, and nobody can take it from a
-process that lives: a write under it needs no further check than that it was not given back.
+The leader holds the lock (flock(2) on a file of a local file system) for its whole term, and no other process can take
+it from a live holder. A write under the lock therefore needs only one check: that the lock was not released.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sluice.runtime.ha.pointers import FOLDERS, MAX_POINTER_BYTES, Pointer, chec
 from sluice.runtime.ha.standbys import StandbyFiles, StandbyMark
 
 LOCK_POLL_SECONDS = 0.2
-"""How often a standby tries to get the lock."""
+"""The interval at which a standby tries to get the lock."""
 FAILED_SECONDS = 5.0
 _LOG = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _MAX_FILE_BYTES = 4 * MAX_POINTER_BYTES
 
 
 class _PointerFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A pointer on disk; the digest is over version and value."""
+    """A pointer on disk; the digest covers version and value."""
 
     version: int
     value: bytes
@@ -56,8 +56,8 @@ def _digest(version: int, value: bytes) -> str:
 class EmbeddedElection:
     """A :class:`~sluice.runtime.ha.leadership.LeaderElection` on one machine, by a file lock.
 
-    Everything is below ``root``; others see ``name`` while this process stands by. One that got the lock and could not
-    begin leaves it to others for ``pause`` seconds.
+    All files are below ``root``. Other processes see ``name`` while this process stands by. A process that
+    gets the lock but cannot begin its term releases it and waits ``pause`` seconds.
     """
 
     across_machines = False
@@ -69,7 +69,7 @@ class EmbeddedElection:
         self._standbys = StandbyFiles(root / _STANDBYS)
 
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:
-        """Wait for the lock; raises ``StoreError`` when the home cannot be used."""
+        """Wait for the lock; raise ``StoreError`` when the home is unusable and this process has not stood by yet."""
         stood_by = False
 
         def told() -> None:
@@ -104,22 +104,22 @@ class EmbeddedElection:
                 mark.remove()
 
     async def leader(self) -> LeaderInformation | None:
-        """The leader; None when none is known."""
+        """The current leader, or None when it is unknown."""
         try:
             return LeaderInformation.decode(read_bounded(self._root / _LEADER, MAX_INFORMATION_BYTES))
         except (StoreError, EntryDamaged):
             return None
 
     async def standbys(self) -> tuple[str, ...] | None:
-        """Names of those who take part and do not lead, None where that is not known. They prove nothing."""
+        """Names of the candidates that do not lead, or None when unknown. The names are not authenticated."""
         return await asyncio.to_thread(self._standbys.names)
 
     async def close(self) -> None:
-        """Nothing is kept open between terms."""
+        """Do nothing: no resource stays open between terms."""
 
 
 class EmbeddedLeadership:
-    """One term; see :class:`~sluice.runtime.ha.leadership.Leadership`."""
+    """One term of leadership; see :class:`~sluice.runtime.ha.leadership.Leadership`."""
 
     def __init__(self, root: Path, lock: int) -> None:
         self._root = root
@@ -129,22 +129,22 @@ class EmbeddedLeadership:
         self.pointers = FilePointers(root / "pointers")
 
     def check(self) -> None:
-        """The lock cannot be lost while the process lives."""
+        """Raise ``LeadershipLost`` after :meth:`resign`; a live process cannot lose the lock otherwise."""
         if self._lock is None:
             raise LeadershipLost("this process has given up its leadership")
 
     async def lost(self) -> str:
-        """Never happens by itself."""
+        """Never return: the kernel does not take the lock from a live process."""
         await asyncio.Event().wait()
         return ""
 
     async def publish(self, information: LeaderInformation) -> None:
-        """Let others know where the leader is."""
+        """Publish the leader's address."""
         self.check()
         write_secret(self._root / _LEADER, information.encode())
 
     async def resign(self) -> None:
-        """Give it back, or leave it lost; nothing is written after that."""
+        """Give up the leadership if it is still held; no write follows."""
         if self._lock is not None:
             lock, self._lock = self._lock, None
             await asyncio.to_thread(self.pointers.close)
@@ -153,7 +153,7 @@ class EmbeddedLeadership:
 
 
 def _next_epoch(path: Path) -> int:
-    """Count one up, durably. A damaged count is no reason not to lead: time goes upwards, too."""
+    """Increment the epoch durably. A damaged counter does not prevent leading: the wall clock replaces it."""
     try:
         epoch = int(read_bounded(path, 32)) + 1
     except (StoreError, ValueError):
@@ -163,7 +163,7 @@ def _next_epoch(path: Path) -> int:
 
 
 class FilePointers:
-    """Pointers as files; none is written once :meth:`close` has returned."""
+    """Pointers as files. No pointer is written after :meth:`close` has returned."""
 
     def __init__(self, root: Path) -> None:
         self._root = make_private_directory(root)
@@ -173,27 +173,27 @@ class FilePointers:
             remove_leftovers(make_private_directory(root / folder))
 
     async def names(self, folder: str) -> list[str]:
-        """The names of all pointers of a folder, sorted."""
+        """The names of all pointers in a folder, sorted."""
         return await asyncio.to_thread(self._names, folder)
 
     async def get(self, folder: str, name: str) -> Pointer | None:
-        """A pointer, None when there is none; raises ``EntryDamaged``."""
+        """The pointer, or None when it does not exist; raises ``EntryDamaged``."""
         return await asyncio.to_thread(self._get, folder, name)
 
     async def create(self, folder: str, name: str, value: bytes) -> None:
-        """Make a pointer; raises ``PointerExists``."""
+        """Create a pointer; raises ``PointerExists``."""
         await asyncio.to_thread(self._create, folder, name, value)
 
     async def replace(self, folder: str, name: str, value: bytes, version: int) -> None:
-        """Change a pointer that still has ``version``; raises ``PointerConflict``."""
+        """Replace a pointer if it still has ``version``; raises ``PointerConflict`` otherwise."""
         await asyncio.to_thread(self._replace, folder, name, value, version)
 
     async def remove(self, folder: str, name: str) -> None:
-        """Remove a pointer; none is no error."""
+        """Remove a pointer; do nothing when it does not exist."""
         await asyncio.to_thread(self._remove, folder, name)
 
     def close(self) -> None:
-        """Wait for the write in progress, and take no more."""
+        """Wait for the write in progress and refuse further ones."""
         with self._writing:
             self._closed = True
 

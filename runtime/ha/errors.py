@@ -11,12 +11,12 @@ class HaError(SluiceError):
 
 
 class HaMisconfigured(HaError):
-    """The settings of section ``[ha]`` do not go together."""
+    """The settings of section ``[ha]`` are invalid or inconsistent."""
 
 
 @remotable
 class StorageUnavailable(HaError):
-    """The HA storage directory cannot be read or written now, or is not the one it was."""
+    """The HA storage directory cannot be read or written now, or is not the one that this cluster has used before."""
 
 
 class EntryMissing(HaError):
@@ -24,15 +24,15 @@ class EntryMissing(HaError):
 
 
 class EntryDamaged(HaError):
-    """An entry of the HA storage is not what was written: truncated, changed, or of an unknown form."""
+    """An entry of the HA storage is not what was written: truncated, changed, or in an unknown format."""
 
 
 class PointerExists(HaError):
-    """There is a pointer of that name already."""
+    """A pointer of that name exists already."""
 
 
 class PointerConflict(HaError):
-    """The pointer was changed or removed by somebody else since it was read."""
+    """The pointer was changed or removed since it was read."""
 
 
 @remotable
@@ -46,17 +46,18 @@ class ElectionUnavailable(HaError):
 
 @remotable
 class LeadershipLost(HaError):
-    """This process does not lead (any more): it decides nothing and writes nothing."""
+    """This process does not lead (any more), so it must neither decide nor write anything."""
 
 
 @remotable
 class OutcomeUnknown(LeadershipLost):
-    """Leadership was lost while a write was under way: it may have been done."""
+    """Leadership was lost during a write, which may or may not have been carried out."""
 
 
 @remotable
 class NotReconciled(HaError):
-    """A new leader knows of this driver, and not yet enough to go on with it.
+    """A new leader knows this driver but does not yet know enough to continue with it.
 
-    It starts no other one for as long as a lease from the asking, so the driver may go on and asks again.
+    The leader starts no other driver for this job for one lease after the request. The driver keeps running and asks
+    again.
     """

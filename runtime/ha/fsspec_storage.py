@@ -1,7 +1,7 @@
-"""The HA storage behind any URL that fsspec knows: ``s3://…``, ``gs://…``, ``abfs://…``, ``hdfs://…``.
+"""HA storage at any URL that fsspec supports: ``s3://…``, ``gs://…``, ``abfs://…``, ``hdfs://…``.
 
-Entries have names that are used once, and a pointer with size and digest, so the store need not be able to replace a
-file atomically. Credentials are for the store's own configuration (environment, instance role), never for the URL.
+An entry's name is used only once, and a pointer records its size and digest, so the store need not replace files
+atomically. Credentials belong into the store's own configuration (environment, instance role), never into the URL.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class FsspecStorage:
     """A :class:`~sluice.runtime.ha.storage.HaStorage` at a URL.
 
     Raises:
-        HaMisconfigured: fsspec knows no such store, or its package is not installed; or the URL holds a password.
+        HaMisconfigured: fsspec does not support the store, its package is not installed, or the URL has a password.
     """
 
     def __init__(self, url: str) -> None:
         if urlsplit(url).password is not None:
-            raise HaMisconfigured("ha.storage holds a password", "give it to the store's own configuration")
+            raise HaMisconfigured("ha.storage holds a password", "move it to the store's own configuration")
         try:
             self._files, self._root = fsspec.core.url_to_fs(url)
         except (ValueError, ImportError) as error:
@@ -35,13 +35,13 @@ class FsspecStorage:
         self._url = url
 
     def write(self, name: str, data: bytes) -> None:
-        """Store an entry; durable and complete when this returns."""
+        """Store an entry. It is complete and durable when this returns."""
         with self._available(name):
             self._prepare(name)
             self._files.pipe_file(self._path(name), data)
 
     def read(self, name: str) -> bytes:
-        """An entry; raises ``EntryMissing`` or ``EntryDamaged`` (too large)."""
+        """Return an entry; raises ``EntryMissing``, or ``EntryDamaged`` when it is too large."""
         with self._available(name), self._files.open(self._path(name), "rb") as file:
             data: bytes = file.read(MAX_ENTRY_BYTES + 1)
         if len(data) > MAX_ENTRY_BYTES:
@@ -49,31 +49,31 @@ class FsspecStorage:
         return data
 
     def put_file(self, name: str, source: Path) -> None:
-        """Store the content of a file; an entry of that name is replaced."""
+        """Store the content of a file, replacing an entry of that name."""
         with self._available(name):
             self._prepare(name)
             self._files.put_file(str(source), self._path(name))
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """An entry piece by piece, however large; raises ``EntryMissing``."""
+        """Yield an entry of any size in chunks; raises ``EntryMissing``."""
         with self._available(name), self._files.open(self._path(name), "rb") as file:
             while chunk := file.read(COPY_BYTES):
                 yield chunk
 
     def names(self, folder: str) -> list[str]:
-        """The entries and folders directly in ``folder``, by their last segment; none when there is no folder."""
+        """The last segments of the entries and folders directly in ``folder``; empty when it does not exist."""
         path = self._path(folder)
         try:
             self._files.invalidate_cache(path)
             found: list[Any] = self._files.ls(path, detail=False)
         except FileNotFoundError:
             return []
-        except Exception as error:  # every store has errors of its own
+        except Exception as error:  # every store raises its own exceptions
             raise self._unavailable(folder, error) from error
         return sorted({str(each).rstrip("/").rpartition("/")[2] for each in found})
 
     def remove(self, name: str) -> None:
-        """Remove an entry, or a folder with all in it; none is no error."""
+        """Remove an entry, or a folder with its content; do nothing when it does not exist."""
         try:
             self._files.rm(self._path(name), recursive=True)
         except FileNotFoundError:
@@ -99,5 +99,5 @@ class FsspecStorage:
 
     def _unavailable(self, name: str, error: Exception) -> StorageUnavailable:
         return StorageUnavailable(
-            f"the HA storage does not give or take {self._url}/{name}: {type(error).__name__}", "see ha.storage"
+            f"the HA storage cannot read or write {self._url}/{name}: {type(error).__name__}", "check ha.storage"
         )

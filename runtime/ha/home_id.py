@@ -1,6 +1,6 @@
-"""Which home a process runs in: a random name, made once.
+"""The origin: a random ID of the home that a process runs in, generated once.
 
-Two JobManagers with the same origin share a machine and its processes; with different ones they share nothing.
+Two JobManagers with the same origin share a machine and its processes; with different origins they share nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _FILE = "origin"
 
 
 def origin_of(home: Home) -> str:
-    """The origin of ``home``, made when it has none; raises :class:`StoreError` when it is damaged."""
+    """Return the origin of ``home``, generated on first use; raise :class:`StoreError` when its file is damaged."""
     path = make_private_directory(home.root / "ha") / _FILE
     if not path.exists():
         write_secret(path, secrets.token_hex(16).encode())
     text = read_bounded(path, 64).decode("ascii", "replace")
     if not _ORIGIN.fullmatch(text):
-        raise StoreError(f"{path} is damaged", "remove it while no JobManager of this home runs")
+        raise StoreError(f"{path} is damaged", "stop all JobManagers of this home, then remove the file")
     return text

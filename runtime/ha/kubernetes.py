@@ -1,9 +1,9 @@
-"""Leadership through a Lease of Kubernetes, after client-go's leader election.
+"""Leader election by a Kubernetes Lease, modelled on client-go's leader election.
 
-The holder renews its Lease; a candidate takes it over when it has seen no change of it for the duration that is
-written in it, by its own clock (the machines' clocks need not agree). Taking and renewing name the resource version, so
-that one of several wins. A holder counts for itself and gives up before anybody could take over (see
-:mod:`sluice.runtime.ha.leadership_validity`).
+The holder renews its Lease. A candidate takes it over when the candidate's own clock shows that the Lease has not
+changed for the duration written in it, so the machines' clocks need not agree. Taking over and renewing name the
+resource version, so only one of several concurrent candidates wins. A holder also measures the time itself and gives up
+before anybody could take over (see :mod:`sluice.runtime.ha.leadership_validity`).
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ from sluice.runtime.ha.leadership_validity import SAFE_SHARE, LeadershipValidity
 _LOG = logging.getLogger(__name__)
 
 LEADER = "sluice.leader"
-"""The annotation of the Lease that says where its holder is."""
+"""The annotation of the Lease with the addresses of its holder (JSON, :class:`LeaderInformation`)."""
 LOOKS_PER_DURATION = 6
 GIVE_BACK_TRIES = 3
 GUARDS_PER_DURATION = 2
-"""How often a leader looks whether its ConfigMap is still there."""
+"""How often per Lease duration a leader checks that its ConfigMap still exists."""
 _SILENCE = f"the Lease could not be renewed within {SAFE_SHARE:.0%} of its duration"
 
 
 class KubernetesElection:
-    """A :class:`~sluice.runtime.ha.leadership.LeaderElection` in Kubernetes, for JobManagers of one cluster.
+    """A :class:`~sluice.runtime.ha.leadership.LeaderElection` in Kubernetes, for the JobManagers of one cluster.
 
     Args:
-        cluster: names the objects: ``sluice-<cluster>`` and ``sluice-<cluster>-pointers``.
-        duration: whole seconds of the Lease.
-        clock: monotonic.
+        cluster: cluster name; the objects are ``sluice-<cluster>`` and ``sluice-<cluster>-pointers``.
+        name: name of this process.
+        duration: duration of the Lease in whole seconds.
+        clock: returns monotonic seconds.
     """
 
     across_machines = True
@@ -69,7 +70,7 @@ class KubernetesElection:
         self._clock = clock
 
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:
-        """Wait until this process leads; ``standing_by`` is called as soon as another one is known to."""
+        """Wait until this process leads. ``standing_by`` is called as soon as another process is known to lead."""
         holder = f"{self._name}_{secrets.token_hex(8)}"
         seen, seen_at, said = "", 0.0, ""
         while True:
@@ -93,11 +94,11 @@ class KubernetesElection:
                     said = str(error)
                     _LOG.error("cannot take part in the election: %s", said)
                 standing_by()
-                pause = self._duration  # whoever can lead goes first
+                pause = self._duration  # let a candidate that can lead go first
             await asyncio.sleep(pause)
 
     async def leader(self) -> LeaderInformation | None:
-        """The leader; None when none is known."""
+        """The current leader, or None when it is unknown."""
         try:
             present = await self._client.get(LEASES, "leases", self._lease)
             if not (present.get("spec") or {}).get("holderIdentity"):
@@ -108,7 +109,7 @@ class KubernetesElection:
             return None
 
     async def standbys(self) -> tuple[str, ...] | None:
-        """None, not known: a Lease names its holder alone."""
+        """Return None: a Lease names only its holder, so the standbys are unknown."""
         return None
 
     async def close(self) -> None:
@@ -129,7 +130,7 @@ class KubernetesElection:
     async def _take(self, present: Object, holder: str) -> Leadership:
         wanted = copy.deepcopy(present)
         now, asked_at = micro_time(dt.datetime.now(dt.UTC)), self._clock()
-        # A Lease that somebody has removed counts anew; what was written under earlier ones does not.
+        # A recreated Lease restarts its count of transitions, so the epoch in the ConfigMap counts as well.
         known = await written_epoch(self._client, pointers_of(self._lease))
         spec = wanted.setdefault("spec", {})
         transitions = max(int(spec.get("leaseTransitions") or 0), known) + 1
@@ -151,8 +152,8 @@ class KubernetesElection:
         except TimeoutError:
             await leadership.resign()
             raise ElectionUnavailable(
-                f"the ConfigMap {pointers_of(self._lease)} cannot be written for {self._duration} s",
-                "check the API server; this JobManager gives the Lease back meanwhile",
+                f"the ConfigMap {pointers_of(self._lease)} could not be written for {self._duration} s",
+                "check the API server; this JobManager releases the Lease and tries again",
             ) from None
         except BaseException:
             await leadership.resign()
@@ -162,22 +163,23 @@ class KubernetesElection:
 
 
 def pointers_of(lease: str) -> str:
-    """The name of the ConfigMap beside a Lease."""
+    """The name of the ConfigMap that belongs to a Lease."""
     return f"{lease}-pointers"
 
 
 def micro_time(now: dt.datetime) -> str:
-    """A time as Kubernetes' MicroTime: RFC 3339 in UTC with six digits of a second."""
+    """Format a time as Kubernetes MicroTime: RFC 3339 in UTC with six fractional digits."""
     return now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class KubernetesLeadership:
-    """One term; see :class:`~sluice.runtime.ha.leadership.Leadership`.
+    """One term of leadership; see :class:`~sluice.runtime.ha.leadership.Leadership`.
 
     Args:
-        duration: of it, in seconds.
-        confirmed_at: when the request was sent by which it was taken.
-        clock: monotonic.
+        lease: the Lease as this process has taken it.
+        duration: duration of the Lease, in seconds.
+        confirmed_at: when the request that took the Lease was sent.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -207,18 +209,18 @@ class KubernetesLeadership:
         self._abandoned = False
 
     def guard(self) -> None:
-        """Look after the ConfigMap from now on; see :meth:`KubernetesPointers.verify`."""
+        """Start checking the ConfigMap regularly; see :meth:`KubernetesPointers.verify`."""
         self._guarding = asyncio.create_task(self._guard(), name="pointers")
 
     def check(self) -> None:
-        """Return while this process surely leads; raise ``LeadershipLost`` when it does not, or cannot know."""
+        """Return if this process certainly leads; raise ``LeadershipLost`` if it does not or cannot know."""
         if not self._lost.done() and self._validity.remaining <= 0:
             self.lose(_SILENCE)
         if self._lost.done():
             raise LeadershipLost(f"this process does not lead any more: {self._lost.result()}")
 
     async def confirm(self) -> None:
-        """Ask the API server whether the Lease is ours; raises ``LeadershipLost`` when it is not."""
+        """Ask the API server whether this process holds the Lease; raises ``LeadershipLost`` when it does not."""
         try:
             present = await self._client.get(LEASES, "leases", self._lease["metadata"]["name"])
         except ObjectMissing:
@@ -229,22 +231,22 @@ class KubernetesLeadership:
         self.check()
 
     def lose(self, why: str) -> None:
-        """Note that leadership is lost."""
+        """Mark the leadership as lost, for the reason ``why``."""
         if not self._lost.done():
             self._lost.set_result(why)
 
     def abandon(self, why: str) -> None:
-        """Give up leadership although the Lease may be held; :meth:`resign` gives the Lease back."""
+        """Give up leadership while the Lease may still be held; :meth:`resign` releases the Lease."""
         if not self._lost.done():
             self._abandoned = True
             self.lose(why)
 
     async def lost(self) -> str:
-        """Wait until it is lost; returns why."""
+        """Wait until the leadership is lost; return the reason."""
         return await asyncio.shield(self._lost)
 
     async def publish(self, information: LeaderInformation) -> None:
-        """Let others know where the leader is."""
+        """Publish the leader's address."""
         text = information.encode().decode()
         while True:
             self.check()
@@ -254,10 +256,10 @@ class KubernetesLeadership:
             await asyncio.sleep(self._duration / LOOKS_PER_DURATION)
 
     async def resign(self) -> None:
-        """Give the Lease back, so that nobody has to wait for its end."""
+        """Release the Lease, so that a candidate need not wait until it expires."""
         held = self._abandoned or not self._lost.done()
         await end_tasks(*(task for task in (self._renewing, self._guarding) if task is not None))
-        self.lose("it has given up its leadership")
+        self.lose("it has resigned")
         if held:
             await self._give_back()
 
@@ -266,9 +268,9 @@ class KubernetesLeadership:
             try:
                 await self._change(lambda lease: lease["spec"].update({"holderIdentity": ""}))
             except ObjectConflict:
-                continue  # a renewal that was under way has arrived; the Lease was read again since
+                continue  # a renewal in flight has arrived, and _change() has read the Lease again
             except HaError as error:
-                _LOG.info("the Lease cannot be given back, it ends by itself: %s", error)
+                _LOG.info("the Lease cannot be released; it expires by itself: %s", error)
             return
 
     async def _guard(self) -> None:
@@ -279,7 +281,7 @@ class KubernetesLeadership:
             except LeadershipLost:
                 return
             except HaError as error:
-                _LOG.info("the ConfigMap cannot be looked at now: %s", error)
+                _LOG.info("the ConfigMap cannot be checked now: %s", error)
 
     async def _renew(self) -> None:
         while not self._lost.done():
@@ -292,9 +294,9 @@ class KubernetesLeadership:
                 self.lose(error.what)
                 return
             except (HaError, TimeoutError) as error:
-                _LOG.warning("the Lease is not renewed now: %s", error)
-            except Exception:  # noqa: BLE001  # whatever it is, this process leads no longer than it renews
-                _LOG.exception("the Lease is not renewed now")
+                _LOG.warning("the Lease cannot be renewed now: %s", error)
+            except Exception:  # noqa: BLE001  # whatever the error, this process leads only as long as it can renew
+                _LOG.exception("the Lease cannot be renewed now")
             left = self._validity.remaining
             if left <= 0:
                 self.lose(_SILENCE)
@@ -302,7 +304,7 @@ class KubernetesLeadership:
             await asyncio.sleep(min(left, self._duration / LOOKS_PER_DURATION))
 
     async def _change(self, change: Callable[[Object], object]) -> None:
-        """Renew the Lease with ``change``; raises ``LeadershipLost`` when somebody else holds it."""
+        """Renew the Lease and apply ``change``; raises ``LeadershipLost`` when another process holds it."""
         async with self._changing:
             wanted = copy.deepcopy(self._lease)
             wanted["spec"]["renewTime"] = micro_time(dt.datetime.now(dt.UTC))

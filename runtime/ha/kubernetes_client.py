@@ -1,4 +1,4 @@
-"""The little of the Kubernetes API that elections need: one object at a time, with optimistic concurrency.
+"""A client for the part of the Kubernetes API that elections need: single objects with optimistic concurrency.
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/ (resource versions, conflicts).
 """
@@ -19,30 +19,32 @@ LEASES = "/apis/coordination.k8s.io/v1"
 CONFIG_MAPS = "/api/v1"
 Object = dict[str, Any]
 
-_REMEDY = "see ha.kubernetes_account"
+_REMEDY = "check ha.kubernetes_account"
 
 
 class ObjectMissing(HaError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class ObjectConflict(HaError):
-    """Somebody else has made or changed the object since it was read."""
+    """The object was created or changed since it was read."""
 
 
 class RequestUnsettled(HaError):
-    """No answer, or one that does not tell whether the request was carried out."""
+    """There was no answer, or the answer does not say whether the request was carried out."""
 
 
 class KubernetesClient:
     """Reads and writes single objects of one namespace.
 
     Args:
-        url: of the API server, ``https://…``.
-        ca_file: the API server's anchors; nothing else is trusted.
+        url: URL of the API server, ``https://…``.
+        namespace: the namespace of the objects.
+        token_file: file with the service account's token.
+        ca_file: the trust anchors for the API server; no others are trusted.
 
     Raises:
-        ElectionUnavailable: the anchors cannot be read.
+        ElectionUnavailable: the trust anchors cannot be read.
     """
 
     def __init__(self, url: str, namespace: str, *, token_file: Path, ca_file: Path) -> None:
@@ -57,22 +59,22 @@ class KubernetesClient:
         await self._api.close()
 
     async def get(self, group: str, kind: str, name: str) -> Object:
-        """An object; raises :class:`ObjectMissing`."""
+        """Read an object; raises :class:`ObjectMissing`."""
         return await self._request("GET", f"{self._path(group, kind)}/{name}", None)
 
     async def create(self, group: str, kind: str, content: Object) -> Object:
-        """Make an object; raises :class:`ObjectConflict` when it is there."""
+        """Create an object; raises :class:`ObjectConflict` when it exists already."""
         return await self._request("POST", self._path(group, kind), content)
 
     async def replace(self, group: str, kind: str, content: Object) -> Object:
-        """Replace an object of the resource version in ``content``; raises :class:`ObjectConflict`."""
+        """Replace an object if it still has the resource version in ``content``; raises :class:`ObjectConflict`."""
         return await self._request("PUT", f"{self._path(group, kind)}/{content['metadata']['name']}", content)
 
     def _path(self, group: str, kind: str) -> str:
         return f"{group}/namespaces/{self._namespace}/{kind}"
 
     async def _request(self, method: str, path: str, content: Object | None) -> Object:
-        """Raises :class:`RequestUnsettled` when the outcome is unknown, ``ElectionUnavailable`` when it is refused."""
+        """Raises :class:`RequestUnsettled` if the outcome is unknown, ``ElectionUnavailable`` if it is refused."""
         try:
             status, data = await self._api.request(method, path, content, MAX_OBJECT_BYTES)
         except KubernetesUnanswered as error:
@@ -88,7 +90,7 @@ class KubernetesClient:
         if not 200 <= status < 300:
             raise ElectionUnavailable(
                 f"the Kubernetes API refused {method} {path} with status {status}",
-                "may the service account get, create and update leases and configmaps?",
+                "allow the service account to get, create and update leases and configmaps",
             )
         try:
             found = msgspec.json.decode(data, type=dict[str, Any])

@@ -1,12 +1,12 @@
 """Pointers as entries of one ConfigMap, fenced by the term that is written in it.
 
-A term has a random name, which no other term ever had; its number, the epoch, is for people. A new leader's first write
-puts its term into the ConfigMap, based on a version that it read *before* it asked whether it still holds the Lease: so
-a candidate that slept meanwhile conflicts with whoever took over. Every later write names the resource version that it
-is based on, so that one of an earlier leader conflicts, however late it arrives; and on a conflict the term tells who
-leads.
+Each term has a unique random name; its number, the epoch, is for people. A new leader's first write puts its term into
+the ConfigMap. The write is based on a version that the leader read *before* it asked whether it still holds the Lease,
+so a candidate that was suspended in between conflicts with the one that took over. Every later write names the resource
+version it is based on, so a write by an earlier leader conflicts, however late it arrives. After a conflict, the term
+in the ConfigMap shows who leads.
 
-Only the leader writes, so it knows all pointers. A ConfigMap that somebody removes is made again from that.
+Only the leader writes, so it knows all pointers. If somebody removes the ConfigMap, the leader recreates it from them.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from sluice.runtime.ha.pointers import Pointer, check_pointer
 _LOG = logging.getLogger(__name__)
 
 TERM = "sluice.term"
-"""The annotation with the name of the term that may write."""
+"""The annotation with the name of the term that may write the ConfigMap."""
 EPOCH = "sluice.epoch"
-"""The annotation with its number."""
+"""The annotation with the number of that term."""
 MAX_EPOCH = (1 << 31) - 2
-"""Largest epoch from which one can go on: a Lease counts in 32 bits."""
+"""Largest epoch that can still be incremented: a Lease counts its transitions in 32 bits."""
 MAX_TOTAL_BYTES = 900 << 10
-"""Largest sum of all keys and values; a ConfigMap takes 1 MiB."""
+"""Largest total size of all keys and values; a ConfigMap holds 1 MiB."""
 RESERVED_BYTES_PER_JOB = 2 << 10
-"""Kept free for each unfinished job when another is accepted: for its attempts, checkpoints, history and result."""
+"""Bytes reserved per unfinished job, checked when a job is accepted: for its attempts, checkpoints, history, result."""
 RETRY_SECONDS = 0.2
 
 _MARK = "meta.storage"
@@ -62,33 +62,35 @@ _TEXT = re.compile(r"([0-9]{1,18}):([A-Za-z0-9+/=]*)")
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Which term writes: ``name`` is that of no other, ``epoch`` its number."""
+    """A term: ``name`` is unique, ``epoch`` is its number."""
 
     epoch: int
     name: str
 
 
 class Lease(Protocol):
-    """What pointers know of the leadership that they belong to."""
+    """The leadership that the pointers belong to, as far as they need it."""
 
     def check(self) -> None:
-        """Return while it is surely held; raises ``LeadershipLost``. Nothing is asked."""
+        """Return if the Lease is certainly held; raise ``LeadershipLost`` otherwise. Sends no request."""
         ...
 
     async def confirm(self) -> None:
-        """Ask whether it is held; raises ``LeadershipLost`` or what the client raises."""
+        """Ask the API server whether the Lease is held; raises ``LeadershipLost`` or the client's errors."""
         ...
 
     def abandon(self, why: str) -> None:
-        """Give up leadership although the Lease may be held."""
+        """Give up leadership while the Lease may still be held."""
         ...
 
 
 class KubernetesPointers:
-    """A :class:`~sluice.runtime.ha.pointers.PointerStore` of one term; it may be written only while the Lease is held.
+    """A :class:`~sluice.runtime.ha.pointers.PointerStore` of one term, writable only while the Lease is held.
 
     Args:
-        lease: by which it leads.
+        name: name of the ConfigMap.
+        term: the term that writes.
+        lease: the leadership of this term.
     """
 
     def __init__(self, client: KubernetesClient, name: str, term: Term, lease: Lease) -> None:
@@ -101,7 +103,7 @@ class KubernetesPointers:
         self._writing = asyncio.Lock()
 
     async def claim(self) -> None:
-        """Write our term: no other leader writes from now on. Tries until that is done or the leadership is lost."""
+        """Write our term, which fences off all other leaders; retry until it succeeds or the leadership is lost."""
         while True:
             self._check()
             try:
@@ -118,30 +120,30 @@ class KubernetesPointers:
                 return
 
     async def verify(self) -> None:
-        """Look whether the ConfigMap is there and ours, and make it again when somebody has removed it.
+        """Check that the ConfigMap exists and has our term; recreate it when somebody has removed it.
 
         Raises:
-            LeadershipLost: somebody else has put theirs in its place.
-            HaError: it cannot be looked at, or made, now.
+            LeadershipLost: the ConfigMap has another term.
+            HaError: it cannot be read or created now.
         """
         async with self._writing:
             self._check()
             self._object = await self._read()
 
     async def names(self, folder: str) -> list[str]:
-        """The names of all pointers of a folder, sorted."""
+        """The names of all pointers in a folder, sorted."""
         self._check()
         prefix = f"{folder}."
         return sorted(key.removeprefix(prefix) for key in self._data(self._object) if key.startswith(prefix))
 
     async def get(self, folder: str, name: str) -> Pointer | None:
-        """A pointer as it was read or written last, because nobody else writes; None when there is none."""
+        """The pointer as last read or written, since nobody else writes; None when it does not exist."""
         check_pointer(folder, name)
         self._check()
         return _pointer(self._data(self._object), f"{folder}.{name}")
 
     async def create(self, folder: str, name: str, value: bytes) -> None:
-        """Make a pointer; raises ``PointerExists``."""
+        """Create a pointer; raises ``PointerExists``."""
         check_pointer(folder, name, value)
         key = f"{folder}.{name}"
 
@@ -155,7 +157,7 @@ class KubernetesPointers:
         await self._write(change, lambda data: data.get(key) == _text(Pointer(value, 0)))
 
     async def replace(self, folder: str, name: str, value: bytes, version: int) -> None:
-        """Change a pointer that still has ``version``; raises ``PointerConflict``."""
+        """Replace a pointer if it still has ``version``; raises ``PointerConflict`` otherwise."""
         check_pointer(folder, name, value)
         key = f"{folder}.{name}"
         text = _text(Pointer(value, version + 1))
@@ -169,19 +171,23 @@ class KubernetesPointers:
         await self._write(change, lambda data: data.get(key) == text)
 
     async def remove(self, folder: str, name: str) -> None:
-        """Remove a pointer; none is no error."""
+        """Remove a pointer; do nothing when it does not exist."""
         check_pointer(folder, name)
         key = f"{folder}.{name}"
         if key in self._data(self._object):
             await self._write(lambda data: data.pop(key, None), lambda data: key not in data)
 
     async def _write(self, change: Callable[[dict[str, str]], Any], done: Callable[[dict[str, str]], bool]) -> None:
-        """Change the ConfigMap under our term; one that may have been changed already is looked at first.
+        """Change the ConfigMap under our term. Read it again first if an earlier try may have changed it.
+
+        Args:
+            change: applies the change to a copy of the data.
+            done: whether the data already has the change.
 
         Raises:
             LeadershipLost: nothing was written.
-            OutcomeUnknown: leadership was lost, and it may have been written.
-            StorageUnavailable: the API server refuses it, and nothing was written.
+            OutcomeUnknown: leadership was lost, and the change may have been written.
+            StorageUnavailable: the API server refuses the change, and nothing was written.
         """
         look = unknown = sent = False
         async with self._writing:
@@ -213,28 +219,28 @@ class KubernetesPointers:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _read(self) -> Object:
-        """The ConfigMap, made again if it has to be; raises ``LeadershipLost`` when it is another term's.
+        """Read the ConfigMap, recreating it if necessary; raises ``LeadershipLost`` when it has another term.
 
-        One that lacks the storage's mark, which ours had, is not what a leader has written: what we know is added.
+        A ConfigMap that has lost the storage's mark was not written by a leader: the known pointers are added to it.
         """
         try:
             present = await self._client.get(CONFIG_MAPS, "configmaps", self._name)
         except ObjectMissing:
             return await self._restore()
         if _term_of(present) != self._term.name:
-            self._lease.abandon("the ConfigMap of pointers is another term's, or somebody has restored an earlier one")
+            self._lease.abandon("the ConfigMap of pointers has another term, or an earlier version was restored")
             self._check()
         known = self._data(self._object)
         if _MARK in known and _MARK not in self._data(present):
-            _LOG.error("somebody has emptied the ConfigMap %s: it is filled again with what is known", self._name)
+            _LOG.error("somebody has emptied the ConfigMap %s: restoring the known pointers", self._name)
             present["data"] = {**known, **self._data(present)}
             present = await self._client.replace(CONFIG_MAPS, "configmaps", present)
         return present
 
     async def _restore(self) -> Object:
-        """Create a ConfigMap again that somebody has removed, if this process surely leads."""
+        """Recreate a removed ConfigMap if this process certainly leads."""
         await self._lease.confirm()
-        _LOG.error("somebody has removed the ConfigMap %s: it is made again from what is known", self._name)
+        _LOG.error("somebody has removed the ConfigMap %s: recreating it from the known pointers", self._name)
         return await self._client.create(CONFIG_MAPS, "configmaps", self._new(self._data(self._object)))
 
     async def _make(self, data: dict[str, str]) -> None:
@@ -248,7 +254,7 @@ class KubernetesPointers:
         return self._marked({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self._name}, "data": data})
 
     def _marked(self, content: Object) -> Object:
-        """A copy of ``content`` in the name of our term."""
+        """A copy of ``content`` annotated with our term."""
         wanted = copy.deepcopy(content)
         annotations = wanted["metadata"]["annotations"] = dict(wanted["metadata"].get("annotations") or {})
         annotations |= {TERM: self._term.name, EPOCH: str(self._term.epoch)}
@@ -264,7 +270,7 @@ class KubernetesPointers:
     def _lost(unknown: bool, error: LeadershipLost) -> LeadershipLost:
         if not unknown:
             return error
-        return OutcomeUnknown("leadership was lost while this was written", "check the list of jobs")
+        return OutcomeUnknown("leadership was lost during the write", "check the list of jobs")
 
     @staticmethod
     def _data(content: Object) -> dict[str, str]:
@@ -272,7 +278,7 @@ class KubernetesPointers:
 
 
 async def written_epoch(client: KubernetesClient, name: str) -> int:
-    """The epoch of who wrote last to the ConfigMap; 0 when there is none, or none that can be read."""
+    """The epoch of the last writer of the ConfigMap; 0 when it is missing or cannot be read."""
     try:
         present = await client.get(CONFIG_MAPS, "configmaps", name)
     except ObjectMissing:
@@ -280,7 +286,7 @@ async def written_epoch(client: KubernetesClient, name: str) -> int:
     text = (present["metadata"].get("annotations") or {}).get(EPOCH, "0")
     if isinstance(text, str) and text.isascii() and text.isdigit() and int(text[:20]) <= MAX_EPOCH:
         return int(text)
-    _LOG.warning("the epoch of the ConfigMap %s is %r: going on from that of the Lease", name, str(text)[:40])
+    _LOG.warning("the epoch of the ConfigMap %s is %r: using the Lease's epoch instead", name, str(text)[:40])
     return 0
 
 

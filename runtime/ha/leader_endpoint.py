@@ -1,4 +1,4 @@
-"""The RPC endpoint by which a TaskManager or driver asks any JobManager who leads."""
+"""The RPC endpoint of every JobManager that returns the address of the leader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEADER = "leader"
 
 
 class LeaderAddress(Message, frozen=True):
-    """The leader's address, and the name in its certificate."""
+    """The leader's address and the process name in its certificate."""
 
     name: str
     host: str
@@ -23,23 +23,23 @@ class LeaderAddress(Message, frozen=True):
 
 
 class LeaderGateway(Protocol):
-    """Served by every JobManager, whether it leads or not."""
+    """The interface of the endpoint. Every JobManager serves it, whether it leads or not."""
 
     @rpc(allow={Role.TASKMANAGER, Role.DRIVER, Role.JOBMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER})
     async def leader(self) -> LeaderAddress | None:
-        """Who leads as far as this JobManager knows."""
+        """The leader that this JobManager knows, or None."""
         ...
 
 
 class LeaderEndpoint(RpcEndpoint):
-    """Answers who leads, by ``ask``."""
+    """Serves :class:`LeaderGateway`; ``ask`` returns the current leader, or None when unknown."""
 
     def __init__(self, ask: Callable[[], Awaitable[LeaderInformation | None]]) -> None:
         super().__init__(LEADER, LeaderGateway)
         self._ask = ask
 
     async def leader(self) -> LeaderAddress | None:
-        """Who leads as far as this JobManager knows."""
+        """The leader that this JobManager knows, or None."""
         return self.deferred(self._answer())
 
     async def _answer(self) -> LeaderAddress | None:

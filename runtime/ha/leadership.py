@@ -1,7 +1,7 @@
-"""Who leads: the contract between the JobManager and the services that elect.
+"""The contract between the JobManager and the election services.
 
-A process asks for leadership and gets a :class:`Leadership`, which is good until it is lost or given back. A
-leadership that was lost never comes back; the next one has a higher epoch.
+A process asks for leadership and gets a :class:`Leadership`, which is valid until it is lost or resigned. A lost
+leadership never comes back; the next one has a higher epoch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ MAX_INFORMATION_BYTES = 16 << 10
 
 
 class LeaderInformation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the leader says of itself, for those who look for it. It proves nothing: certificates do.
+    """The addresses that the leader publishes. They are not authenticated: only its certificate proves who it is.
 
     Attributes:
         name: process name in its certificate.
-        epoch: of its leadership; the higher one is the later one.
-        origin: the home it runs in (see :func:`sluice.runtime.ha.home_id.origin_of`).
-        rpc: its RPC listener.
+        epoch: epoch of its leadership; a later leadership has a higher epoch.
+        origin: ID of the home it runs in (see :func:`sluice.runtime.ha.home_id.origin_of`).
+        rpc: host and port of its RPC listener.
         rest: path of its REST socket, for processes of the same home.
-        rest_tls: where it serves REST over mutual TLS, if it does.
+        rest_tls: host and port at which it serves REST over mutual TLS, if it does.
     """
 
     name: str
@@ -37,12 +37,12 @@ class LeaderInformation(msgspec.Struct, frozen=True, kw_only=True):
     rest_tls: tuple[str, int] | None = None
 
     def encode(self) -> bytes:
-        """Encode it for the election service."""
+        """Encode as JSON for the election service."""
         return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> LeaderInformation:
-        """Raises :class:`EntryDamaged` when ``data`` is something else."""
+        """Decode :meth:`encode`'s output; raises :class:`EntryDamaged` when ``data`` is something else."""
         try:
             return msgspec.json.decode(data[:MAX_INFORMATION_BYTES], type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -54,54 +54,54 @@ class Leadership(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Higher than that of every term before."""
+        """The number of this term; higher than that of every earlier term."""
         ...
 
     @property
     def granted_at(self) -> float:
-        """When it began, by the monotonic clock."""
+        """When the term began, in monotonic seconds."""
         ...
 
     @property
     def pointers(self) -> PointerStore:
-        """Written under this leadership."""
+        """The pointer store; its writes are fenced by this leadership."""
         ...
 
     def check(self) -> None:
-        """Return while this process surely leads; raise ``LeadershipLost`` when it does not, or cannot know."""
+        """Return if this process certainly leads; raise ``LeadershipLost`` if it does not or cannot know."""
         ...
 
     async def lost(self) -> str:
-        """Wait until it is lost; returns why."""
+        """Wait until the leadership is lost; return the reason."""
         ...
 
     async def publish(self, information: LeaderInformation) -> None:
-        """Let others know where the leader is."""
+        """Publish the leader's address."""
         ...
 
     async def resign(self) -> None:
-        """Give it back, or leave it lost; nothing is written after that."""
+        """Give up the leadership if it is still held; no write follows."""
         ...
 
 
 class LeaderElection(Protocol):
-    """Elects one leader among the JobManagers of a cluster, and tells who it is."""
+    """Elects one leader among the JobManagers of a cluster and returns its address."""
 
     @property
     def across_machines(self) -> bool:
-        """Whether a JobManager of another machine could lead."""
+        """Whether a JobManager on another machine can lead."""
         ...
 
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:
-        """Wait until this process leads; ``standing_by`` is called as soon as another one is known to."""
+        """Wait until this process leads. ``standing_by`` is called as soon as another process is known to lead."""
         ...
 
     async def leader(self) -> LeaderInformation | None:
-        """The leader; None when none is known."""
+        """The current leader, or None when it is unknown."""
         ...
 
     async def standbys(self) -> tuple[str, ...] | None:
-        """Names of those who take part and do not lead, None where that is not known. They prove nothing."""
+        """Names of the candidates that do not lead, or None when unknown. The names are not authenticated."""
         ...
 
     async def close(self) -> None:

@@ -1,23 +1,23 @@
-"""How long a leader may still take it that it leads. No I/O; the clock is passed in."""
+"""How long a leader may rely on its last confirmation. No I/O; the clock is injected."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 SAFE_SHARE = 0.8
-"""Of the session's time-out: how long a leader takes it that it leads after sending its last answered request."""
+"""The share of the session timeout for which a leader relies on its last confirmed request."""
 
 
 class LeadershipValidity:
-    """A leader goes by the moment at which its last answered request was *sent*.
+    """Counts the validity of a leadership from the moment its last answered request was *sent*.
 
-    The service that elects has heard of it at that moment or later, so it ends the session no earlier than one time-out
-    after it; the leader stops before.
+    The election service received that request at that moment or later, so it ends the session no earlier than one
+    session timeout after it. The leader stops before then.
 
     Args:
-        timeout: of the session as it was granted, in seconds; 0 while that is not known.
+        timeout: returns the granted session timeout in seconds, or 0 while it is unknown.
         confirmed_at: when the request was sent whose answer proved the leadership.
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, timeout: Callable[[], float], confirmed_at: float, clock: Callable[[], float]) -> None:
@@ -26,10 +26,10 @@ class LeadershipValidity:
         self._clock = clock
 
     def confirm(self, asked_at: float) -> None:
-        """A request that was sent at ``asked_at`` was answered as to the leader."""
+        """Note that a request sent at ``asked_at`` was answered and confirmed the leadership."""
         self._confirmed_at = max(self._confirmed_at, asked_at)
 
     @property
     def remaining(self) -> float:
-        """Seconds for which the leadership is certain; not positive: it is not any more."""
+        """Seconds for which the leadership is still certain; zero or negative once it is not."""
         return self._confirmed_at + SAFE_SHARE * self._timeout() - self._clock()

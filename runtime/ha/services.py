@@ -1,4 +1,4 @@
-"""What ``ha.mode`` and ``ha.storage`` stand for."""
+"""Creates the election and the storage that ``ha.mode`` and ``ha.storage`` select."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIRECTORY = "ha"
 
 
 def make_election(config: HaConfig, home: Home, identity: TlsIdentity) -> LeaderElection:
-    """The election that ``config`` asks for; raises ``HaMisconfigured``."""
+    """Return the election that ``config`` selects; raises ``HaMisconfigured``."""
     check_ha(config)
     if config.mode == "zookeeper":
         from sluice.runtime.ha.zookeeper import ZooKeeperElection
@@ -47,7 +47,7 @@ def _kubernetes(config: HaConfig, name: str) -> LeaderElection:
 
 
 def make_storage(config: HaConfig, home: Home) -> HaStorage:
-    """The storage that ``config`` asks for, by default in ``home``; raises ``StorageUnavailable``."""
+    """Return the storage that ``config`` selects, by default below ``home``; raises ``StorageUnavailable``."""
     if not config.storage:
         return LocalStorage(home.root / _DIRECTORY / "storage")
     if "://" in config.storage:

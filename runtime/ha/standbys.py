@@ -1,4 +1,4 @@
-"""Who stands by in one home: a file for each, locked by it, so that the kernel forgets it when its process dies."""
+"""The standbys of one home: each locks a file of its own, and the kernel releases the lock when its process dies."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from sluice.core import is_locked, lock_within, make_private_directory
 
 
 class StandbyFiles:
-    """The files of those who stand by, below ``root``. What is in them does not matter, only who has them locked."""
+    """The standbys' files below ``root``. Their content is irrelevant: a locked file marks a standby."""
 
     def __init__(self, root: Path) -> None:
         self._root = make_private_directory(root)
 
     def show(self, name: str) -> StandbyMark | None:
-        """Let others see that ``name`` stands by. None: somebody looks this very moment, or is called the same."""
+        """Show to other processes that ``name`` stands by.
+
+        Returns:
+            The mark, or None when the file is locked already: by :meth:`names` of another process, or by a standby of
+            the same name.
+        """
         path = self._root / name
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if lock_within(descriptor, 0):
@@ -29,7 +34,7 @@ class StandbyFiles:
 
 
 class StandbyMark:
-    """The sign that a process stands by, until :meth:`remove`."""
+    """Marks this process as a standby until :meth:`remove` is called."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path

@@ -1,7 +1,7 @@
-"""The HA storage directory: bulky entries under names that are used once, so that nothing is ever overwritten.
+"""The HA storage directory for large entries. Each name is used only once, so no entry is ever overwritten.
 
-Names are relative paths of plain segments. An entry counts only when a pointer names it together with its size and
-digest; what no pointer names is rubbish that the next leader removes.
+Names are relative paths of plain segments. An entry is valid only when a pointer records its name, size and digest.
+The next leader removes entries that no pointer names.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sluice.core import StoreError, make_private_directory, staged_name, sync_di
 from sluice.runtime.ha.errors import EntryDamaged, EntryMissing, HaError, StorageUnavailable
 
 MAX_ENTRY_BYTES = 16 << 20
-"""Largest entry that is held in memory; files (:meth:`HaStorage.put_file`) may be larger."""
+"""Largest entry that is read into memory; files (:meth:`HaStorage.put_file`) may be larger."""
 COPY_BYTES = 1 << 20
 
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class StoredEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pointer says of an entry: its name, size in bytes, and SHA-256."""
+    """A pointer's description of an entry: its name, size in bytes, and SHA-256."""
 
     name: str
     size: int
@@ -35,57 +35,57 @@ class StoredEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, name: str, data: bytes) -> StoredEntry:
-        """The description of ``data`` under ``name``."""
+        """Describe ``data``, stored under ``name``."""
         return cls(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
     def check(self, data: bytes) -> bytes:
-        """``data`` when it is what was stored; raises :class:`EntryDamaged`."""
+        """Return ``data`` if its size and digest match; raise :class:`EntryDamaged` otherwise."""
         if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.sha256:
             raise EntryDamaged(
-                f"the entry {self.name} of the HA storage has {len(data)} bytes and another digest than the "
-                f"{self.size} bytes that were written",
+                f"the entry {self.name} of the HA storage is damaged: it has {len(data)} bytes and does not match the "
+                f"digest of the {self.size} bytes that were written",
                 "restore it, or submit the job again",
             )
         return data
 
 
 class HaStorage(Protocol):
-    """Entries by name; every method but :meth:`read` and :meth:`chunks` raises only ``StorageUnavailable``."""
+    """Stores entries by name. Methods other than :meth:`read` and :meth:`chunks` raise only ``StorageUnavailable``."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Store an entry; durable and complete when this returns."""
+        """Store an entry. It is complete and durable when this returns."""
         ...
 
     def read(self, name: str) -> bytes:
-        """An entry; raises ``EntryMissing`` or ``EntryDamaged`` (too large)."""
+        """Return an entry; raises ``EntryMissing``, or ``EntryDamaged`` when it is too large."""
         ...
 
     def put_file(self, name: str, source: Path) -> None:
-        """Store the content of a file; an entry of that name is replaced."""
+        """Store the content of a file, replacing an entry of that name."""
         ...
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """An entry piece by piece, however large; raises ``EntryMissing``."""
+        """Yield an entry of any size in chunks; raises ``EntryMissing``."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """The entries and folders directly in ``folder``, by their last segment; none when there is no folder."""
+        """The last segments of the entries and folders directly in ``folder``; empty when it does not exist."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove an entry, or a folder with all in it; none is no error."""
+        """Remove an entry, or a folder with its content; do nothing when it does not exist."""
         ...
 
 
 def check_name(name: str) -> str:
-    """``name`` when it is a relative path of plain segments; raises :class:`HaError`."""
+    """Return ``name`` if it is a relative path of plain segments; raise :class:`HaError` otherwise."""
     if not all(_SEGMENT.fullmatch(segment) for segment in name.split("/")):
-        raise HaError(f"{name[:120]!r} is not the name of a storage entry")
+        raise HaError(f"{name[:120]!r} is not a valid name of a storage entry")
     return name
 
 
 class LocalStorage:
-    """A directory of this machine, or one that is mounted on all of them."""
+    """HA storage in a directory of this machine, or in one that all machines mount."""
 
     def __init__(self, root: Path) -> None:
         try:
@@ -94,14 +94,14 @@ class LocalStorage:
             raise StorageUnavailable(f"the HA storage cannot be used: {error.what}", error.remedy) from error
 
     def write(self, name: str, data: bytes) -> None:
-        """Store an entry; durable and complete when this returns."""
+        """Store an entry. It is complete and durable when this returns."""
         try:
             write_secret(self._prepared(name), data)
         except StoreError as error:
             raise StorageUnavailable(error.what, error.remedy) from error
 
     def read(self, name: str) -> bytes:
-        """An entry; raises ``EntryMissing`` or ``EntryDamaged`` (too large)."""
+        """Return an entry; raises ``EntryMissing``, or ``EntryDamaged`` when it is too large."""
         try:
             with self._path(name).open("rb") as file:
                 data = file.read(MAX_ENTRY_BYTES + 1)
@@ -114,25 +114,25 @@ class LocalStorage:
         return data
 
     def put_file(self, name: str, source: Path) -> None:
-        """Store the content of a file: by a hard link where the file system allows it, for blobs never change."""
+        """Store the content of a file, by a hard link where the file system allows it (blobs never change)."""
         target = self._prepared(name)
         temporary = target.with_name(staged_name(target.name))
         try:
             try:
                 os.link(source, temporary)
-            except OSError:  # another file system, or one without links
+            except OSError:  # another file system, or one without hard links
                 shutil.copyfile(source, temporary)
                 temporary.chmod(0o600)
                 _flush(temporary)
             temporary.replace(target)
-            temporary.unlink(missing_ok=True)  # rename(2) of two links to one file leaves both
+            temporary.unlink(missing_ok=True)  # rename(2) does nothing when both names are links to the same file
             sync_directory(target.parent)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise self._unavailable(name, error) from error
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """An entry piece by piece, however large; raises ``EntryMissing``."""
+        """Yield an entry of any size in chunks; raises ``EntryMissing``."""
         try:
             with self._path(name).open("rb") as file:
                 while chunk := file.read(COPY_BYTES):
@@ -143,7 +143,7 @@ class LocalStorage:
             raise self._unavailable(name, error) from error
 
     def names(self, folder: str) -> list[str]:
-        """The entries and folders directly in ``folder``, by their last segment; none when there is no folder."""
+        """The last segments of the entries and folders directly in ``folder``; empty when it does not exist."""
         try:
             return sorted(path.name for path in self._path(folder).iterdir())
         except FileNotFoundError:
@@ -152,7 +152,7 @@ class LocalStorage:
             raise self._unavailable(folder, error) from error
 
     def remove(self, name: str) -> None:
-        """Remove an entry, or a folder with all in it; none is no error."""
+        """Remove an entry, or a folder with its content; do nothing when it does not exist."""
         path = self._path(name)
         try:
             if path.is_dir():
@@ -177,7 +177,7 @@ class LocalStorage:
 
     def _unavailable(self, name: str, error: OSError) -> StorageUnavailable:
         return StorageUnavailable(
-            f"the HA storage does not give or take {self._root / name}: {error.strerror or error}", "see ha.storage"
+            f"the HA storage cannot read or write {self._root / name}: {error.strerror or error}", "check ha.storage"
         )
 
 
@@ -190,5 +190,5 @@ def _flush(path: Path) -> None:
 
 
 def missing(name: str) -> EntryMissing:
-    """There is no entry ``name``."""
+    """Return the error for a missing entry ``name``."""
     return EntryMissing(f"the HA storage has no entry {name}", "restore it, or submit the job again")

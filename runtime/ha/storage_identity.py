@@ -1,7 +1,8 @@
-"""Whether the HA storage is the one that the pointers point into.
+"""Checks that the HA storage is the one that the pointers refer to.
 
-A directory that is not mounted is empty: without this check a leader would take every submission for lost. And pointers
-that somebody has removed are none: without it a leader would take the storage for new, and all jobs in it for nothing.
+Without this check, a leader would treat every submission as lost when the storage directory is not mounted, because the
+directory is empty then. And it would treat the storage as new, and discard all jobs in it, when the pointers were
+removed.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from sluice.runtime.ha.storage import HaStorage
 
 _FOLDER, _NAME, _ENTRY = "meta", "storage", "identity"
 _NEW = b"new:"
-"""Before the mark in its pointer, until the mark is in the storage: nothing was written to either before."""
+"""Prefix of the mark in its pointer until the mark is in the storage. Neither has any other content while it is set."""
 
 
 async def check_storage(pointers: PointerStore, storage: HaStorage) -> None:
-    """Mark a new storage; raise :class:`StorageUnavailable` when it is not the one that was marked.
+    """Mark a new storage; raise :class:`StorageUnavailable` when a storage is not the one that was marked.
 
-    A storage that bears a mark is never taken for new: when the pointer to it is missing, pointers are lost.
+    A storage with a mark is never treated as new: a missing pointer to it means that pointers were lost.
     """
     pointer = await pointers.get(_FOLDER, _NAME)
     present = await asyncio.to_thread(_mark_of, storage)
     if pointer is None:
         if present:
             raise StorageUnavailable(
-                "the HA storage was written to, and there are no pointers into it: they are lost, or those of another "
+                "the HA storage has content but no pointers refer to it: they were lost, or it belongs to another "
                 "cluster",
-                "restore them (in Kubernetes the ConfigMap); or set another ha.storage or ha.cluster, which gives up "
-                "the jobs and results of this one. Nothing in it was changed",
+                "restore the pointers (in Kubernetes the ConfigMap); or set another ha.storage or ha.cluster, which "
+                "abandons the jobs and results of this one. The storage was not changed",
             )
         try:
             await pointers.create(_FOLDER, _NAME, _NEW + secrets.token_hex(16).encode())
@@ -47,12 +48,12 @@ async def check_storage(pointers: PointerStore, storage: HaStorage) -> None:
         return
     if pointer is None or present != pointer.value:
         raise StorageUnavailable(
-            "the HA storage is not the one that this cluster has written to", "is it mounted? see ha.storage"
+            "the HA storage is not the one that this cluster has written to", "check that ha.storage is mounted"
         )
 
 
 def _mark_of(storage: HaStorage) -> bytes:
-    """What marks it, empty when nothing does; something else when the mark cannot be read."""
+    """The storage's mark: empty when there is none, ``b"damaged"`` when it cannot be read."""
     try:
         return storage.read(_ENTRY)
     except EntryMissing:

@@ -1,4 +1,4 @@
-"""The life of a process that may lead: it stands by, leads, loses the lead, and stands by again."""
+"""Runs a process as a leader candidate: stand by, lead, lose leadership, stand by again."""
 
 from __future__ import annotations
 
@@ -15,29 +15,34 @@ from sluice.runtime.ha.leadership import LeaderElection, Leadership
 _LOG = logging.getLogger(__name__)
 
 FAILED_SECONDS = 5.0
-"""How long a process that could not begin to lead leaves it to others."""
+"""Seconds that a process waits before it takes part in the election again after it failed to begin a term."""
 
 Ready = Callable[[], None]
-"""To be called once a leader takes work."""
+"""The callback for a leader that is ready to accept work."""
 
 Lead = Callable[[AsyncExitStack, Leadership, Ready], Awaitable[None]]
-"""Enters what a leader runs into the stack, which is left when the term is over, and says when it takes work."""
+"""Starts the leader's services and calls ``Ready`` when they accept work.
+
+The services are entered into the stack, which is closed at the end of the term.
+"""
 
 
 @asynccontextmanager
 async def terms(
     election: LeaderElection, lead: Lead, *, what: str, pause: float = FAILED_SECONDS
 ) -> AsyncIterator[asyncio.Task[NoReturn]]:
-    """One term after the other; entered once the process leads, or stands by for another one that does.
+    """Take part in the election and run one term after another. Enters once this process leads or stands by.
 
     Args:
         election: decides who leads.
-        lead: begins a term.
-        pause: seconds for which a term that could not begin is left to others.
+        lead: starts a term.
+        what: the kind of process, for log messages.
+        pause: seconds to wait before the next election when a term could not begin.
 
     Yields:
-        A task that ends only with what keeps this process from leading. That the leadership is lost does not, whenever
-        that happens, nor that the storage is away when it has led or stood by before: then it stands by.
+        A task that ends only with an error that keeps this process from leading. It does not end when leadership is
+        lost, nor when the storage becomes unavailable after this process has led or stood by: the process then takes
+        part in the election again.
     """
     ready = asyncio.Event()
     task = asyncio.create_task(_run(election, lead, ready, what, pause), name="terms")
@@ -69,7 +74,7 @@ async def _run(election: LeaderElection, lead: Lead, ready: asyncio.Event, what:
         except LeadershipLost as error:
             why = str(error)
         except StorageUnavailable as error:
-            if not ready.is_set():  # nobody relies on this process yet, and whoever starts it wants to know
+            if not ready.is_set():  # the process is still starting: report the error to whoever starts it
                 raise
             why, pause = f"the leadership is given back: {error}", failed_pause
         finally:

@@ -1,9 +1,9 @@
-"""Leadership through ZooKeeper: after its recipe for leader election, with writes fenced by the latch.
+"""Leader election with ZooKeeper's recipe; writes are fenced by the latch.
 
-Each candidate has an ephemeral, sequential node, its *latch*; the one with the lowest number leads. A latch lives as
-long as its session, and no path is ever used twice: a transaction that checks the latch's existence can only succeed
-while its owner leads, however late it arrives. A leader also counts for itself: it goes by the moment at which its last
-answered request was *sent*, and gives up before the ensemble could have ended its session.
+Each candidate has an ephemeral sequential node, its *latch*; the candidate with the lowest number leads. A latch lives
+as long as its session, and no path is used twice. So a transaction that checks that the latch exists succeeds only
+while its owner leads, however late it arrives. A leader also measures the time itself: it counts from the moment its
+last answered request was *sent*, and gives up before the ensemble could have ended its session.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _LOG = logging.getLogger(__name__)
 CONFIRMATIONS_PER_SESSION = 6
 RETRY_SECONDS = 0.5
 ASK_SECONDS = 3.0
-"""How long the question who leads may take."""
+"""Timeout for a request for the leader or the standbys."""
 MAX_STANDBYS = 32
 MAX_NAME_BYTES = 100
 _LATCHES, _LEADER = "latches", "leader"
 _SEQUENCE_DIGITS = 10
-_SILENCE = f"ZooKeeper has not answered within {SAFE_SHARE:.0%} of the session's time-out"
+_SILENCE = f"ZooKeeper has not answered within {SAFE_SHARE:.0%} of the session timeout"
 
 
 def access_list(names: Sequence[str], role: Role = Role.JOBMANAGER) -> list[Any]:
-    """Everything for these processes in ``role``, nothing for anybody else.
+    """The access control list that grants everything to these processes in ``role``, and nothing to anybody else.
 
-    ZooKeeper knows a client by the subject of its certificate (scheme ``x509``), which is ``CN=<role>/<name>``; see
-    :meth:`sluice.pki.x509.profiles.Names.subject`.
+    ZooKeeper identifies a client by the subject of its certificate (scheme ``x509``), which is ``CN=<role>/<name>``;
+    see :meth:`sluice.pki.x509.profiles.Names.subject`.
     """
     return [make_acl("x509", f"CN={role.value}/{name}", all=True) for name in names]
 
@@ -72,7 +72,7 @@ class ZooKeeperElection:
         self._over = False
 
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:
-        """Wait until this process leads; ``standing_by`` is called as soon as another one is known to."""
+        """Wait until this process leads. ``standing_by`` is called as soon as another process is known to lead."""
         said = ""
         while True:
             try:
@@ -90,7 +90,7 @@ class ZooKeeperElection:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def leader(self) -> LeaderInformation | None:
-        """The leader; None when none is known."""
+        """The current leader, or None when it is unknown."""
         session = self._session
         if session is None or not session.connected:
             return None
@@ -101,7 +101,7 @@ class ZooKeeperElection:
             return None
 
     async def standbys(self) -> tuple[str, ...] | None:
-        """Names of those whose latches come after the first. They prove nothing."""
+        """Names of the candidates whose latches come after the first. The names are not authenticated."""
         session = self._session
         if session is None or not session.connected:
             return None
@@ -127,7 +127,7 @@ class ZooKeeperElection:
             await session.close()
 
     async def _try(self, standing_by: Callable[[], None]) -> Leadership:
-        """One session: connect, queue up, wait until first."""
+        """Run one session: connect, queue up, and wait until our latch is the first."""
         await self.close()
         self._over = False
         self._moved.clear()
@@ -160,7 +160,7 @@ class ZooKeeperElection:
             raise ElectionUnavailable("the session with ZooKeeper is over")
 
     async def _queue_up(self, session: ZooKeeperSession) -> str:
-        """Make our latch; found again by its random part when the answer was lost on the way."""
+        """Create our latch. If the answer is lost, find the latch again by the random part of its name."""
         parent, prefix = f"{self._root}/{_LATCHES}", f"{secrets.token_hex(8)}-"
         name = self._identity.spiffe_id.name.encode()
         while True:
@@ -176,7 +176,7 @@ class ZooKeeperElection:
                     return f"{parent}/{found[0]}"
 
     async def _first(self, session: ZooKeeperSession, latch: str) -> bool:
-        """Whether ours is the lowest latch; if not, look at the one before it."""
+        """Return whether our latch is the lowest; if not, watch the one before it."""
         parent, _, own = latch.rpartition("/")
         self._moved.clear()
         queue = sorted(await session.children(parent), key=sequence_of)
@@ -189,10 +189,10 @@ class ZooKeeperElection:
             self._moved.set()
         return False
 
-    # --- nodes that nobody else may touch -------------------------------------------------------------------
+    # --- nodes that only the JobManagers may access ---------------------------------------------------------
 
     async def _prepare(self, session: ZooKeeperSession) -> None:
-        """Make the nodes above everything; refuse to work below one that others may write."""
+        """Create all parent nodes; refuse to work below a node that others may write."""
         path = ""
         for segment in self._root.strip("/").split("/"):
             path += f"/{segment}"
@@ -212,13 +212,13 @@ class ZooKeeperElection:
             await session.set_access(path, self._acl)
         except NoAuthError as error:
             raise ElectionUnavailable(
-                f"ZooKeeper does not give {self._identity.spiffe_id} access to {path}",
+                f"ZooKeeper denies {self._identity.spiffe_id} access to {path}",
                 "add its name to ha.jobmanagers, and restart a JobManager that is listed",
             ) from error
-        _LOG.info("set who may use %s in ZooKeeper", path)
+        _LOG.info("set the access control list of %s in ZooKeeper", path)
 
     async def _secure_pointers(self, session: ZooKeeperSession) -> None:
-        """The list of JobManagers may have changed since a pointer was written."""
+        """Update the access control lists of all pointers: ``ha.jobmanagers`` may have changed since they were set."""
         for folder in FOLDERS:
             for name in await session.children(f"{self._root}/{folder}"):
                 with contextlib.suppress(NoNodeError):
@@ -226,19 +226,21 @@ class ZooKeeperElection:
 
 
 def sequence_of(latch: str) -> int:
-    """The number that ZooKeeper has given to a latch; what is no latch comes last."""
+    """The sequence number that ZooKeeper assigned to a latch; nodes that are not latches sort last."""
     digits = latch[-_SEQUENCE_DIGITS:]
     return int(digits) if digits.isdigit() else 1 << 40
 
 
 class ZooKeeperLeadership:
-    """One term; see :class:`~sluice.runtime.ha.leadership.Leadership`.
+    """One term of leadership; see :class:`~sluice.runtime.ha.leadership.Leadership`.
 
     Args:
-        session: with ZooKeeper; closed when the term ends.
-        root, latch: nodes.
+        session: the session with ZooKeeper; closed when the term ends.
+        root: path of the cluster's node.
+        latch: path of our latch.
+        acl: access control list for new nodes.
         confirmed_at: when the request was sent whose answer proved the leadership.
-        clock: monotonic.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -263,7 +265,7 @@ class ZooKeeperLeadership:
         self._confirming = asyncio.create_task(self._confirm(), name="leadership")
 
     def check(self) -> None:
-        """Return while this process surely leads; raise ``LeadershipLost`` when it does not, or cannot know."""
+        """Return if this process certainly leads; raise ``LeadershipLost`` if it does not or cannot know."""
         if self._lost.done():
             raise LeadershipLost(f"this process does not lead any more: {self._lost.result()}")
         if self._validity.remaining <= 0:
@@ -271,16 +273,16 @@ class ZooKeeperLeadership:
             self.check()
 
     async def lost(self) -> str:
-        """Wait until it is lost; returns why."""
+        """Wait until the leadership is lost; return the reason."""
         return await asyncio.shield(self._lost)
 
     async def publish(self, information: LeaderInformation) -> None:
-        """Let others know where the leader is."""
+        """Publish the leader's address."""
         await self.pointers.publish(self._leader, information.encode())
 
     async def resign(self) -> None:
-        """Close the session: the latch goes, and what is still under way in it is never carried out."""
-        self._lose("it has given up its leadership")
+        """Close the session: the latch is deleted, and requests still in flight are never carried out."""
+        self._lose("it has resigned")
         await end_tasks(self._confirming)
         await self._session.close()
 
@@ -289,19 +291,19 @@ class ZooKeeperLeadership:
             self._lost.set_result(why)
 
     async def _confirm(self) -> None:
-        """Ask for our latch again and again; stop leading when it is gone, or when no answer comes in time."""
+        """Check our latch regularly; stop leading when it is gone or when no answer arrives in time."""
         while not self._lost.done():
             asked_at = self._clock()
             try:
                 async with asyncio.timeout(max(0.01, self._validity.remaining)):
                     there = await self._session.exists(self._latch)
             except KazooException:
-                pass  # no answer: what counts is the time of the last one
+                pass  # no answer: the last confirmation still counts
             except TimeoutError:
                 self._lose(_SILENCE)
                 return
-            except Exception:  # noqa: BLE001  # whatever it is, this process leads no longer than it gets answers
-                _LOG.exception("the leadership is not confirmed now")
+            except Exception:  # noqa: BLE001  # whatever the error, this process leads only as long as it gets answers
+                _LOG.exception("the leadership cannot be confirmed now")
             else:
                 if not there:
                     self._lose("the session with ZooKeeper was ended")

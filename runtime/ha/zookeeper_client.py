@@ -1,8 +1,7 @@
-"""One session with ZooKeeper: kazoo's client over our mutual TLS, for asyncio.
+"""A ZooKeeper session for asyncio: kazoo's client over mutual TLS.
 
-kazoo works in threads of its own; here every request is a coroutine, and what kazoo raises becomes our errors. The
-server must show a certificate of role ``zookeeper`` within the handshake (``pki.tls.contexts``), whatever its host
-name.
+kazoo works in its own threads; here every request is a coroutine. The server must present a certificate with role
+``zookeeper`` in the handshake (``pki.tls.contexts``); its host name does not matter.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _LOG = logging.getLogger(__name__)
 LONGEST_RETRY_SECONDS = 1.0
 STOP_SECONDS = 5.0
 READ_SHARE = 2 / 3
-"""kazoo waits this share of the negotiated session time-out for the server (ConnectionHandler._connect)."""
+"""kazoo waits this share of the negotiated session timeout for the server (ConnectionHandler._connect)."""
 
 
 class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, with connections of our own making."""
+    """kazoo's threading handler, with mutual TLS connections."""
 
     def __init__(self, identity: TlsIdentity) -> None:
         super().__init__()
@@ -42,7 +41,7 @@ class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
     def create_connection(
         self, address: tuple[str, int], timeout: float | None = None, hostname: str | None = None, **_: object
     ) -> socket.socket:
-        """Dial and shake hands; the newest certificate of this process is shown each time."""
+        """Connect and do the TLS handshake, presenting the newest certificate of this process."""
         policy = server_policy(Channel.ZOOKEEPER, self._identity.spiffe_id.trust_domain, role=Role.ZOOKEEPER)
         context = self._identity.client_context(policy)
         plain = socket.create_connection(address, timeout)
@@ -51,7 +50,7 @@ class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
             return context.wrap_socket(plain, server_hostname=hostname)
         except SluiceError as error:
             plain.close()
-            _LOG.warning("not talking to ZooKeeper at %s:%d: %s", *address[:2], error)
+            _LOG.warning("refusing ZooKeeper at %s:%d: %s", *address[:2], error)
             raise ConnectionRefusedError(str(error)) from error
         except BaseException:
             plain.close()
@@ -59,12 +58,14 @@ class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
 
 
 class ZooKeeperSession:
-    """A session; it ends by :meth:`close`, or when the ensemble has not heard of it for the time-out.
+    """A session. It ends with :meth:`close`, or when the ensemble has not heard from it for the session timeout.
 
     Args:
         hosts: ``host:port`` of each server.
-        timeout: of the session in seconds, as it is asked for; see :attr:`timeout`.
-        changed: called in the event loop when the connection came, went, or the session is over (``LOST``).
+        identity: the TLS identity of this process.
+        timeout: requested session timeout in seconds; :attr:`timeout` is the granted one.
+        changed: called in the event loop with kazoo's state when the connection is made or lost, or the session is
+            over (``LOST``).
     """
 
     def __init__(
@@ -87,23 +88,23 @@ class ZooKeeperSession:
 
     @property
     def timeout(self) -> float:
-        """Seconds after which the ensemble ends the session, as it has granted them; 0 before it was connected."""
+        """The granted session timeout in seconds; 0 before the first connection."""
         return self._negotiated
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection now."""
+        """Whether the session is connected now."""
         return bool(self._client.connected)
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start connecting."""
         self._client.start_async()
 
     async def close(self) -> None:
-        """End the session: its ephemeral nodes go, and no request of it is carried out any more."""
+        """End the session: its ephemeral nodes are deleted, and none of its requests is carried out any more."""
 
         def stop() -> None:
-            with contextlib.suppress(Exception):  # whatever it is, the session ends by its time-out then
+            with contextlib.suppress(Exception):  # whatever the error, the session then ends by its timeout
                 self._client.stop()
                 self._client.close()
 
@@ -111,15 +112,15 @@ class ZooKeeperSession:
             await asyncio.wait_for(asyncio.to_thread(stop), STOP_SECONDS)
 
     def transaction(self) -> TransactionRequest:
-        """A transaction to be filled, and given to :meth:`commit`."""
+        """Return an empty transaction for :meth:`commit`."""
         return self._client.transaction()
 
     async def commit(self, transaction: TransactionRequest) -> list[Any]:
-        """Results in order, exceptions for what failed; raises ``KazooException`` when the outcome is unknown."""
+        """Results in order, with exceptions for failed steps; raises ``KazooException`` if the outcome is unknown."""
         return list(await self._wait(transaction.commit_async()))
 
     async def get(self, path: str) -> tuple[bytes, int]:
-        """Value and version of a node; raises ``NoNodeError``."""
+        """Return value and version of a node; raises ``NoNodeError``."""
         value, status = await self._wait(self._client.get_async(path))
         return value, status.version
 
@@ -128,12 +129,12 @@ class ZooKeeperSession:
         return list(await self._wait(self._client.get_children_async(path)))
 
     async def exists(self, path: str, watch: Callable[[], None] | None = None) -> bool:
-        """Whether there is such a node; ``watch`` is called in the event loop when that may have changed."""
+        """Return whether a node exists; ``watch`` is called in the event loop when that may have changed."""
         watcher = None if watch is None else lambda _: self._tell(watch)
         return await self._wait(self._client.exists_async(path, watcher)) is not None
 
     async def create(self, path: str, value: bytes, acl: Sequence[Any], **flags: bool) -> str:
-        """Make a node (``ephemeral``, ``sequence``); its path. Raises ``NodeExistsError``."""
+        """Create a node (flags ``ephemeral``, ``sequence``) and return its path; raises ``NodeExistsError``."""
         return str(await self._wait(self._client.create_async(path, value, acl=list(acl), **flags)))
 
     async def access(self, path: str) -> list[Any]:
@@ -165,19 +166,19 @@ class ZooKeeperSession:
         return future
 
     def _tell(self, function: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody wants to know
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits for the result
             self._loop.call_soon_threadsafe(function)
 
     def _listen(self, state: str) -> None:
-        """Called by a thread of kazoo's."""
+        """Called by one of kazoo's threads."""
         self._tell(lambda: self._changed(state))
 
     def _remember_timeout(self) -> None:
-        """kazoo forgets which time-out it was granted: note it where it is known."""
+        """Record the granted session timeout, which kazoo itself does not keep, where kazoo computes with it."""
         handler = getattr(self._client, "_connection", None)
         connect = getattr(handler, "_connect", None)
         if handler is None or connect is None:
-            raise ElectionUnavailable("this version of kazoo does not tell session time-outs", "install kazoo 2.11")
+            raise ElectionUnavailable("this version of kazoo does not expose session timeouts", "install kazoo 2.11")
 
         def remembered(*arguments: Any) -> Any:  # noqa: ANN401
             read_timeout, connect_timeout = connect(*arguments)

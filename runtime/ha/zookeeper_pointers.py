@@ -1,4 +1,4 @@
-"""Pointers as nodes of ZooKeeper. Each write is a transaction that checks the writer's latch: see ``zookeeper.py``."""
+"""Pointers as ZooKeeper nodes. Each write is a transaction that checks the writer's latch; see ``zookeeper.py``."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class ZooKeeperPointers:
     """Pointers as ZooKeeper nodes (:class:`~sluice.runtime.ha.pointers.PointerStore`).
 
     Args:
-        root: node above the folders.
-        latch: the node whose existence is the leadership; it goes with the session.
-        check: raises ``LeadershipLost``.
+        root: path of the node above the folders.
+        latch: path of the node whose existence proves the leadership; it is deleted with the session.
+        acl: access control list for new nodes.
+        check: raises ``LeadershipLost`` unless this process certainly leads.
     """
 
     def __init__(
@@ -42,11 +43,11 @@ class ZooKeeperPointers:
         self._check = check
 
     async def names(self, folder: str) -> list[str]:
-        """The names of all pointers of a folder, sorted."""
+        """The names of all pointers in a folder, sorted."""
         return sorted(await self._read(lambda: self._session.children(f"{self._root}/{folder}")))
 
     async def get(self, folder: str, name: str) -> Pointer | None:
-        """A pointer, None when there is none; raises ``EntryDamaged``."""
+        """The pointer, or None when it does not exist; raises ``EntryDamaged``."""
         check_pointer(folder, name)
         path = self._path(folder, name)
 
@@ -60,7 +61,7 @@ class ZooKeeperPointers:
         return await self._read(read)
 
     async def create(self, folder: str, name: str, value: bytes) -> None:
-        """Make a pointer; raises ``PointerExists``."""
+        """Create a pointer; raises ``PointerExists``."""
         check_pointer(folder, name, value)
         path = self._path(folder, name)
 
@@ -76,7 +77,7 @@ class ZooKeeperPointers:
             raise self._removed() from None
 
     async def replace(self, folder: str, name: str, value: bytes, version: int) -> None:
-        """Change a pointer that still has ``version``; raises ``PointerConflict``."""
+        """Replace a pointer if it still has ``version``; raises ``PointerConflict`` otherwise."""
         check_pointer(folder, name, value)
         path = self._path(folder, name)
 
@@ -90,7 +91,7 @@ class ZooKeeperPointers:
             raise PointerConflict(f"the pointer {folder}/{name} is not at version {version} any more") from None
 
     async def remove(self, folder: str, name: str) -> None:
-        """Remove a pointer; none is no error."""
+        """Remove a pointer; do nothing when it does not exist."""
         check_pointer(folder, name)
         path = self._path(folder, name)
 
@@ -103,7 +104,7 @@ class ZooKeeperPointers:
             return
 
     async def publish(self, path: str, value: bytes) -> None:
-        """Make an ephemeral node that goes with the leadership."""
+        """Create an ephemeral node that is deleted when the leadership ends."""
 
         async def done() -> bool:
             try:
@@ -116,7 +117,7 @@ class ZooKeeperPointers:
     def _removed(self) -> StorageUnavailable:
         return StorageUnavailable(
             f"somebody has removed a folder of pointers below {self._root} in ZooKeeper",
-            "restore it from a backup; a JobManager that begins to lead makes an empty one",
+            "restore it from a backup; the next leader creates an empty folder otherwise",
         )
 
     def _path(self, folder: str, name: str) -> str:
@@ -125,9 +126,9 @@ class ZooKeeperPointers:
     async def _write(
         self, operation: Callable[[TransactionRequest], None], done: Callable[[], Awaitable[bool]]
     ) -> None:
-        """Do ``operation`` if the latch is still there, both or neither.
+        """Execute ``operation`` in one transaction with the check that the latch still exists.
 
-        A broken connection leaves it unknown whether that was done: then ``done`` finds out, and it is tried again.
+        A broken connection leaves the outcome unknown: then ``done`` finds out, and the operation is tried again.
         """
         unknown = False
         while True:
@@ -153,7 +154,7 @@ class ZooKeeperPointers:
             if not isinstance(outcome, Exception):
                 return
             if unknown and await done():
-                return  # an earlier try had been carried out after all
+                return  # an earlier try was carried out after all
             raise outcome
 
     def _still(self, unknown: bool) -> None:
@@ -161,7 +162,7 @@ class ZooKeeperPointers:
             self._check()
         except LeadershipLost as error:
             if unknown:
-                raise OutcomeUnknown("leadership was lost while this was written", "check the list of jobs") from error
+                raise OutcomeUnknown("leadership was lost during the write", "check the list of jobs") from error
             raise
 
     async def _read(self, read: Callable[[], Awaitable[_T]]) -> _T:
