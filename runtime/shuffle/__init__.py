@@ -1,4 +1,4 @@
-"""The remote shuffle service: what a Spark job shuffles, kept outside its executors."""
+"""The remote shuffle service: it keeps the shuffle data of Spark jobs outside their executors."""
 
 import lazy_loader
 

@@ -19,7 +19,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=64)]
 
 
 class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Port 0 means: any free port. Times are in seconds, sizes in MiB; 0 as a quota means: none."""
+    """Times are in seconds, sizes in MiB. Port 0 means any free port, and a quota of 0 means no quota."""
 
     enabled: bool = False
     """Whether the shuffles of jobs go through the service. Default: yes in a cluster that
@@ -86,7 +86,7 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.enabled and not self.managers
 
     def addresses(self) -> tuple[tuple[str, int], ...]:
-        """:attr:`managers` as pairs."""
+        """:attr:`managers` as pairs of host and port; raises :class:`ShuffleMisconfigured`."""
         try:
             return tuple(parse_address(each) for each in self.managers)
         except PkiError as error:
@@ -94,12 +94,12 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def check_shuffle(config: ShuffleConfig) -> ShuffleConfig:
-    """``config`` when its values go together; raises :class:`ShuffleMisconfigured` naming the key."""
+    """Return ``config`` if its values are consistent; raises :class:`ShuffleMisconfigured`, which names the key."""
     config.addresses()
     if config.heartbeat_timeout <= config.heartbeat_interval:
-        raise ShuffleMisconfigured("shuffle.heartbeat_timeout is no longer than shuffle.heartbeat_interval")
+        raise ShuffleMisconfigured("shuffle.heartbeat_timeout must be longer than shuffle.heartbeat_interval")
     if config.job_lease <= config.heartbeat_timeout:
-        raise ShuffleMisconfigured("shuffle.job_lease is no longer than shuffle.heartbeat_timeout")
+        raise ShuffleMisconfigured("shuffle.job_lease must be longer than shuffle.heartbeat_timeout")
     if config.local and config.workers < config.replicas:
         raise ShuffleMisconfigured(
             f"shuffle.replicas is {config.replicas} with {config.workers} workers",

@@ -1,4 +1,4 @@
-"""Finding the ShuffleManager that leads."""
+"""Finds the leading ShuffleManager."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluice.runtime.shuffle.config import ShuffleConfig
 
 
 def shuffle_manager_finder(service: RpcService, home: Home, config: ShuffleConfig) -> AskedLeader | AnnouncedLeader:
-    """How a process finds the ShuffleManager that leads: by ``shuffle.managers``, or in its home."""
+    """Return a finder of the leading ShuffleManager. It asks ``shuffle.managers``, or reads the home if empty."""
     addresses = config.addresses()
     if addresses:
         return AskedLeader(service, addresses, role=Role.SHUFFLE_MANAGER)

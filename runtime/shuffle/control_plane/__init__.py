@@ -1,4 +1,4 @@
-"""What JobManagers, ShuffleManagers and ShuffleWorkers say to each other over RPC, and a JobManager's link to it."""
+"""The RPC interfaces of JobManagers, ShuffleManagers and ShuffleWorkers, and a JobManager's link to the service."""
 
 import lazy_loader
 

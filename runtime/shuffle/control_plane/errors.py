@@ -1,4 +1,4 @@
-"""Errors of the shuffle service's control plane; those that callers tell apart travel as themselves."""
+"""Errors of the control plane. Errors that callers distinguish are remotable: they keep their type over RPC."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from sluice.runtime.rpc import remotable
 
 
 class ShuffleServiceError(SluiceError):
-    """Base of the errors of managing shuffles."""
+    """Base class of the control plane's errors."""
 
 
 class ShuffleMisconfigured(ShuffleServiceError):
-    """The settings of section ``[shuffle]`` do not go together."""
+    """The settings of section ``[shuffle]`` are inconsistent."""
 
 
 class ShuffleNotEnabled(ShuffleServiceError):
@@ -25,7 +25,7 @@ class NoShuffleService(ShuffleServiceError):
 
 @remotable
 class ShuffleQuotaExceeded(ShuffleServiceError):
-    """The job, or its cluster, keeps more in the service than it may."""
+    """The job or its cluster exceeds its quota in the service."""
 
 
 @remotable
@@ -35,14 +35,14 @@ class ForeignJob(ShuffleServiceError):
 
 @remotable
 class JobUnknown(ShuffleServiceError):
-    """The service knows no such job: it was released, or its lease is over and its data is gone."""
+    """The service does not know the job: it was released, or its lease expired and its data was removed."""
 
 
 @remotable
 class WorkerUnknown(ShuffleServiceError):
-    """No such worker is registered over this connection, or by this name."""
+    """No worker is registered over this connection, or under this name."""
 
 
 @remotable
 class NotConnected(ShuffleServiceError):
-    """The JobManager has to introduce itself first."""
+    """The JobManager must call ``connect_cluster`` first."""

@@ -1,4 +1,4 @@
-"""The typed interfaces of the shuffle service's control plane."""
+"""The typed RPC interfaces of the shuffle service's control plane."""
 
 from __future__ import annotations
 
@@ -23,33 +23,34 @@ SHUFFLE_WORKER = "shuffleworker"
 
 
 class ShuffleManagerGateway(Protocol):
-    """Served by the ShuffleManager that leads, under :data:`SHUFFLE_MANAGER`, fenced by its term."""
+    """Served by the leading ShuffleManager under :data:`SHUFFLE_MANAGER`, and fenced by its term."""
 
     # --- workers
 
     @rpc(allow={Role.SHUFFLE_WORKER}, unfenced=True)
     async def register_worker(self, registration: WorkerRegistration) -> WorkerAccepted:
-        """Introduce a worker; its certificate must carry the name it gives."""
+        """Register a worker. The name must be that in its certificate."""
         ...
 
     @rpc(allow={Role.SHUFFLE_WORKER})
     async def heartbeat(self, report: WorkerReport) -> None:
-        """I am alive, and this is what I hold; raises ``WorkerUnknown``: register again."""
+        """Report that the worker is alive and what it holds; raises ``WorkerUnknown`` if it must register again."""
         ...
 
     # --- JobManagers
 
     @rpc(allow={Role.JOBMANAGER}, unfenced=True)
     async def connect_cluster(self, secret: bytes) -> ShuffleSession:
-        """Introduce a JobManager, by the secret that all JobManagers of its cluster share.
+        """Identify the cluster of a JobManager by the secret that all JobManagers of the cluster share.
 
-        Jobs belong to the cluster that first allocated for them; who cannot show its secret cannot touch them.
+        A job belongs to the cluster that first allocated a shuffle for it. Callers without that cluster's secret cannot
+        access the job.
         """
         ...
 
     @rpc(allow={Role.JOBMANAGER}, timeout=30.0)
     async def allocate(self, request: ShuffleRequest) -> ShuffleAllocation:
-        """Workers for a shuffle, all of which know the job by now.
+        """Allocate workers for a shuffle. All of them know the job when the call returns.
 
         Raises ``NoShuffleService``, ``ShuffleQuotaExceeded``, ``ForeignJob`` or ``NotConnected``.
         """
@@ -57,51 +58,54 @@ class ShuffleManagerGateway(Protocol):
 
     @rpc(allow={Role.JOBMANAGER})
     async def locate(self, job_id: str, shuffle_number: int, workers: tuple[str, ...]) -> tuple[OutputLocation, ...]:
-        """Where what these workers kept of a shuffle is now, the best place of each first; raises ``ForeignJob``."""
+        """Return where the data that these workers kept of a shuffle is now, the best place of each worker first.
+
+        Raises ``ForeignJob``.
+        """
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def release_shuffle(self, job_id: str, shuffle_number: int) -> None:
-        """A shuffle is over: its data goes. One that is not known is no error."""
+        """Remove the data of a shuffle that has ended. An unknown shuffle is no error."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def release_before(self, job_id: str, shuffle_number: int) -> None:
-        """All shuffles of the job with lower numbers are over: they were of earlier attempts or SparkContexts."""
+        """Release all shuffles of the job with lower numbers: they belong to earlier attempts or SparkContexts."""
         ...
 
     @rpc(allow={Role.JOBMANAGER}, timeout=30.0)
     async def release_job(self, job_id: str) -> None:
-        """The job is over: its data goes, and nobody reaches it any more. One that is not known is no error."""
+        """Remove the data of a job that has ended, and end access to it. An unknown job is no error."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def renew_job_leases(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
-        """These jobs still run; answers those of them that the service does not know."""
+        """Renew the leases of jobs that still run. Returns those that the service does not know."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def workers_lost(self, job_id: str, workers: tuple[str, ...]) -> None:
-        """The job cannot reach these workers; a hint."""
+        """Report that the job cannot reach these workers. The service treats this as a hint."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def drain(self, worker: str, wanted: bool) -> None:
-        """Give ``worker`` nothing new until told otherwise, or it is started again; raises ``WorkerUnknown``."""
+        """Drain ``worker``, or end draining. A restart of the worker ends draining too. Raises ``WorkerUnknown``."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def overview(self) -> ShuffleOverview:
-        """All workers, and the jobs of the caller's cluster."""
+        """Return all workers, and the jobs of the caller's cluster."""
         ...
 
 
 class ShuffleWorkerGateway(Protocol):
-    """Served by each worker under :data:`SHUFFLE_WORKER`, over the stream it opened to the manager."""
+    """Served by each worker under :data:`SHUFFLE_WORKER`, over the connection that it opened to the manager."""
 
     @rpc(allow={Role.SHUFFLE_MANAGER})
     async def allow_job(self, job: LiveJob) -> None:
-        """The driver and executors of this job may write and read from now on."""
+        """Let the driver and the executors of this job write and read."""
         ...
 
     @rpc(allow={Role.SHUFFLE_MANAGER}, timeout=30.0)
@@ -116,20 +120,23 @@ class ShuffleWorkerGateway(Protocol):
 
     @rpc(allow={Role.SHUFFLE_MANAGER})
     async def expect(self, job_id: str, worker: str) -> None:
-        """This worker may hand over what it has of a job that you know."""
+        """Let the worker named ``worker`` hand over its data of a job that this worker knows."""
         ...
 
     @rpc(allow={Role.SHUFFLE_MANAGER})
     async def kept_shuffles(self, job_id: str) -> tuple[int, ...]:
-        """The shuffles of a job that you have data of; none of a job that you do not know."""
+        """Return the numbers of the job's shuffles that this worker has data of. Of an unknown job it has none."""
         ...
 
     @rpc(allow={Role.SHUFFLE_MANAGER}, timeout=30.0)
     async def hand_over(self, order: HandOver) -> int:
-        """Go on handing a shuffle over; answers at once how many maps are left. To be asked again until none is."""
+        """Continue to hand over a shuffle in the background. Returns at once how many maps are left.
+
+        The manager calls this again until none is left.
+        """
         ...
 
     @rpc(allow={Role.SHUFFLE_MANAGER})
     async def drain(self, wanted: bool) -> None:
-        """Take nothing new, and go on serving what is there; or take part again."""
+        """Accept nothing new but continue to serve the data that is there, or accept new shuffles again."""
         ...

@@ -1,7 +1,7 @@
-"""How a JobManager that leads reaches the ShuffleManager that leads, and keeps the leases of its jobs.
+"""The link of a leading JobManager to the leading ShuffleManager. It renews the leases of the JobManager's jobs.
 
-One session for all jobs; it is made again when it breaks or when the ShuffleManager does not lead any more. Calls that
-may wait for that do; all of them can be repeated without harm.
+All jobs share one session. The link opens a new one when the connection breaks or the ShuffleManager loses leadership,
+and retries calls in the meantime. All calls are idempotent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 RETRY_SECONDS = 0.25
 RELEASE_SECONDS = 10.0
-"""How long an ended job waits for the ShuffleManager; if it is away for longer, the end of the lease does the same."""
+"""How long a release waits for the ShuffleManager. If it fails, the data is removed when the job's lease expires."""
 QUERY_SECONDS = 3.0
 HINT_SECONDS = 5.0
 FIRST_RENEWAL_SECONDS = 1.0
@@ -42,10 +42,10 @@ _GONE = (EndpointNotFound, EndpointStopped, FencingTokenMismatch, NotConnected, 
 
 
 class Leader(Protocol):
-    """Whoever leads the ShuffleManagers now."""
+    """Finds the leading ShuffleManager."""
 
     async def dial(self) -> RemotePeer:
-        """Connect to it."""
+        """Connect to the ShuffleManager that leads now."""
         ...
 
 
@@ -60,10 +60,10 @@ class ShuffleManagerLink:
     """A JobManager's session with the leading ShuffleManager, for all of its jobs.
 
     Args:
-        leader: connects to the ShuffleManager that leads.
-        secret: of the cluster, the same for all of its JobManagers.
-        replicas: on how many workers each map output is kept.
-        allocation_timeout: how long a shuffle may wait for the service, in seconds.
+        leader: connects to the leading ShuffleManager.
+        secret: the cluster's secret, which all of its JobManagers share.
+        replicas: how many workers keep each map output.
+        allocation_timeout: how long the allocation of a shuffle may wait for the service, in seconds.
     """
 
     def __init__(self, leader: Leader, secret: bytes, *, replicas: int, allocation_timeout: float) -> None:
@@ -89,7 +89,7 @@ class ShuffleManagerLink:
             except (SluiceError, OSError) as error:
                 _LOG.warning("the leases of %d jobs could not be renewed: %s", len(jobs), error)
                 pause = FIRST_RENEWAL_SECONDS
-            except Exception:  # noqa: BLE001  # leases that nobody renews are the end of the jobs' data
+            except Exception:  # noqa: BLE001  # the loop must go on: the jobs lose their data if leases are not renewed
                 _LOG.exception("the leases of %d jobs could not be renewed", len(jobs))
                 pause = FIRST_RENEWAL_SECONDS
             else:
@@ -98,9 +98,9 @@ class ShuffleManagerLink:
 
     async def _renew(self, jobs: tuple[str, ...]) -> None:
         for job_id in await self._call(lambda manager: manager.renew_job_leases(jobs), QUERY_SECONDS):
-            if job_id in self._known:  # else its first shuffle is being allocated
+            if job_id in self._known:  # otherwise its first shuffle is still being allocated
                 self._known.discard(job_id)
-                _LOG.error("the shuffle service has given up the data of job %s", job_id)
+                _LOG.error("the shuffle service no longer has the data of job %s", job_id)
 
     async def close(self) -> None:
         """End the session."""
@@ -109,11 +109,11 @@ class ShuffleManagerLink:
             await session.peer.close()
 
     async def allocate(self, job_id: str, shuffle_number: int, partitions: int) -> ShuffleAllocation:
-        """Workers for a shuffle; waits for the service to have enough.
+        """Allocate workers for a shuffle; waits until the service has enough of them.
 
         Raises:
-            NoShuffleService: it had not for the whole of the allocation time-out.
-            ShuffleQuotaExceeded: the job or the cluster keeps too much already.
+            NoShuffleService: the service did not have enough workers within the allocation timeout.
+            ShuffleQuotaExceeded: the job or the cluster exceeds its quota.
         """
         request = ShuffleRequest(
             job_id=job_id,
@@ -134,36 +134,36 @@ class ShuffleManagerLink:
         self._known.add(job_id)
 
     async def release_shuffle(self, job_id: str, shuffle_number: int) -> None:
-        """A shuffle is over. What is not released goes with its job."""
+        """Release a shuffle that has ended. If this fails, its data is removed with its job."""
         await self._call(lambda manager: manager.release_shuffle(job_id, shuffle_number), RELEASE_SECONDS)
 
     async def release_before(self, job_id: str, shuffle_number: int) -> None:
-        """All shuffles of the job with lower numbers are over."""
+        """Release all shuffles of the job with lower numbers."""
         await self._call(lambda manager: manager.release_before(job_id, shuffle_number), RELEASE_SECONDS)
 
     async def release_job(self, job_id: str) -> None:
-        """A job is over: its data goes now, or when its lease is over."""
+        """Release a job that has ended. If this fails, its data is removed when its lease expires."""
         self._jobs.discard(job_id)
         self._known.discard(job_id)
         try:
             await self._call(lambda manager: manager.release_job(job_id), RELEASE_SECONDS)
         except (SluiceError, OSError) as error:
-            _LOG.warning("the shuffles of job %s go when its lease is over: %s", job_id, error)
+            _LOG.warning("job %s is not released; its shuffles are removed when its lease expires: %s", job_id, error)
 
     async def locate(self, job_id: str, shuffle_number: int, workers: Collection[str]) -> tuple[OutputLocation, ...]:
-        """Where what these workers kept of a shuffle is now."""
+        """Return where the data that these workers kept of a shuffle is now."""
         return await self._call(lambda manager: manager.locate(job_id, shuffle_number, tuple(workers)), QUERY_SECONDS)
 
     async def workers_lost(self, job_id: str, workers: Collection[str]) -> None:
-        """A job cannot reach these workers."""
+        """Report that a job cannot reach these workers."""
         await self._call(lambda manager: manager.workers_lost(job_id, tuple(workers)), HINT_SECONDS)
 
     async def drain(self, worker: str, *, wanted: bool = True) -> None:
-        """Nothing new for ``worker``, or as ever again; raises ``WorkerUnknown``."""
+        """Drain ``worker``, or end draining; raises ``WorkerUnknown``."""
         await self._call(lambda manager: manager.drain(worker, wanted), QUERY_SECONDS)
 
     async def overview(self) -> ShuffleOverview:
-        """The service as it is now; raises ``NoShuffleService`` when nobody answers."""
+        """Return the current state of the service; raises ``NoShuffleService`` if no ShuffleManager answers."""
         return await self._call(lambda manager: manager.overview(), QUERY_SECONDS)
 
     async def _call(
@@ -173,7 +173,7 @@ class ShuffleManagerLink:
         *,
         retried: tuple[type[SluiceError], ...] = (),
     ) -> _T:
-        """Call whoever leads, and again while nobody does or the error is of ``retried``, for ``patience`` seconds."""
+        """Call the leader. Retry for ``patience`` seconds while there is none or it raises one of ``retried``."""
         deadline = time.monotonic() + patience
         while True:
             try:
@@ -195,7 +195,7 @@ class ShuffleManagerLink:
                 if isinstance(reason, NoShuffleService):
                     raise reason
                 raise NoShuffleService(
-                    f"no ShuffleManager answers ({type(reason).__name__}: {reason})", "is one running?"
+                    f"no ShuffleManager answers ({type(reason).__name__}: {reason})", "check that one is running"
                 ) from reason
             await asyncio.sleep(RETRY_SECONDS)
 

@@ -1,4 +1,4 @@
-"""What managers, workers and JobManagers say to each other about shuffles."""
+"""The RPC messages of ShuffleManagers, ShuffleWorkers and JobManagers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ import msgspec
 from sluice.runtime.messages import Message, WorkerAddress
 
 INTEGRITY_KEY_BYTES = 8
-"""Length of the key that the check values of a job's data are made with."""
+"""Length of a job's integrity key, with which the check values of its data are computed."""
 
 LATENCY_BOUNDS_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Upper bounds of the buckets of a latency histogram; one more bucket counts what took longer."""
+"""Upper bounds of the buckets of a latency histogram. One more bucket counts longer latencies."""
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """Latencies: ``counts[i]`` were at most ``LATENCY_BOUNDS_SECONDS[i]``, the last count is of longer ones."""
+    """A latency histogram, not cumulative: ``counts[i]`` is for the bound ``LATENCY_BOUNDS_SECONDS[i]``.
+
+    The last count is for latencies above all bounds.
+    """
 
     counts: tuple[int, ...]
     total_seconds: float
@@ -34,15 +37,15 @@ NOTHING_MEASURED = Histogram(counts=(0,) * (len(LATENCY_BOUNDS_SECONDS) + 1), to
 
 
 class WorkerRegistration(Message, frozen=True):
-    """A ShuffleWorker introduces itself.
+    """The registration of a ShuffleWorker.
 
     Attributes:
-        name: that in its certificate.
+        name: the name in its certificate.
         host, port: where it serves the data channel.
-        instance: differs each time its process starts.
-        jobs: whose data it holds, or who may write to it.
-        version: of Sluice.
-        draining: it was told to take nothing new, by whoever led then.
+        instance: an identifier that is different each time its process starts.
+        jobs: the jobs that it holds data of or serves.
+        version: the version of Sluice.
+        draining: whether an earlier leader told it to drain.
     """
 
     name: str
@@ -55,16 +58,17 @@ class WorkerRegistration(Message, frozen=True):
 
 
 class LiveJob(Message, frozen=True):
-    """A job whose data is to be kept and served, and the key of its check values."""
+    """A job whose data the worker keeps and serves, and the key of its check values."""
 
     job_id: str
     integrity_key: bytes
 
 
 class WorkerAccepted(Message, frozen=True):
-    """The manager's answer: what fences the heartbeats, their interval, and which of the worker's jobs are alive.
+    """The manager's answer to a registration.
 
-    The worker removes the data of all others.
+    ``fencing_token`` fences the heartbeats. ``live_jobs`` are those of the worker's jobs that are alive; the worker
+    removes the data of all others.
     """
 
     fencing_token: bytes
@@ -74,7 +78,7 @@ class WorkerAccepted(Message, frozen=True):
 
 
 class HandOver(Message, frozen=True):
-    """Give what you keep of a shuffle to another worker, which expects it."""
+    """An order to hand over a shuffle to another worker, which expects it."""
 
     job_id: str
     shuffle_number: int
@@ -82,9 +86,10 @@ class HandOver(Message, frozen=True):
 
 
 class DiskReport(Message, frozen=True):
-    """One of a worker's directories; sizes in bytes. ``error`` says why it is not used, when it is not.
+    """The state of one directory of a worker; sizes are in bytes.
 
-    ``device`` is the same for all directories, of whichever worker, whose space is that of one file system.
+    ``error`` says why the directory is not used, if it is not. ``device`` identifies its file system: directories that
+    share the space of one file system have the same value, even if they belong to different workers.
     """
 
     path: str
@@ -96,7 +101,7 @@ class DiskReport(Message, frozen=True):
 
 
 def free_space(disks: Iterable[DiskReport]) -> int:
-    """Free bytes of the usable ones, each file system counted once."""
+    """Return the free bytes of the usable disks; each file system counts once."""
     devices: dict[str, int] = {}
     unknown = 0
     for disk in disks:
@@ -110,13 +115,14 @@ def free_space(disks: Iterable[DiskReport]) -> int:
 
 
 class JobReport(Message, frozen=True):
-    """What one worker keeps of one job (``bytes``, in memory and on disk), and what it did since its process began.
+    """One job on one worker. ``bytes`` is what the worker keeps, in memory and on disk.
 
-    Reports of several workers add up.
+    All other fields count since the worker's process started. Reports of several workers can be added.
 
-    ``maps`` were committed; ``refused`` requests were answered with an error. Latencies are from the arrival of a
-    commit to its answer, and from that of a fetch to its last byte. ``spilled_bytes`` were written because memory was
-    short, ``waits`` and ``waiting_seconds`` are how often and how long in all its writers were held back.
+    ``maps`` is the number of committed maps, and ``refused`` the number of requests that were answered with an error.
+    The latency of a commit is the time from its arrival to its answer, that of a fetch the time from its arrival to its
+    last byte. ``spilled_bytes`` were written because memory was short. ``waits`` and ``waiting_seconds`` are how often
+    and how long in total writers were held back.
     """
 
     job_id: str
@@ -137,19 +143,21 @@ class JobReport(Message, frozen=True):
 
 
 class WorkerReport(Message, frozen=True):
-    """A worker as it is now; counters are since its process began.
+    """The current state of a worker. Counters start with its process.
 
     Attributes:
-        memory_used, memory_peak, memory_limit: bytes for data on their way to the disks.
-        metadata_used, metadata_limit: bytes for what is known of data, and for connections and reads.
+        memory_used, memory_peak, memory_limit: bytes of memory for data that is not on disk yet.
+        metadata_used, metadata_limit: bytes of memory for metadata, connections and reads.
         disks: its directories.
         jobs: the jobs that it knows.
-        connections: open on the data channel; ``refused_connections`` were not let in.
-        written_bytes: written to disk; of them ``spilled_bytes`` before their commit, because memory was short.
-        waits, waiting_seconds: how often and how long in all writers were held back.
-        draining: it takes nothing new.
+        connections: open connections of the data channel.
+        refused_connections: connections of the data channel that were not admitted.
+        written_bytes: bytes written to disk.
+        spilled_bytes: those of ``written_bytes`` that were written before their commit because memory was short.
+        waits, waiting_seconds: how often and how long in total writers were held back.
+        draining: whether it accepts nothing new.
         policy: when it answers commits.
-        followed: shuffles that are read here while they are written.
+        followed: the number of shuffles that are read here while they are written.
     """
 
     memory_used: int = 0
@@ -174,14 +182,18 @@ class WorkerReport(Message, frozen=True):
 
 
 class ShuffleSession(Message, frozen=True):
-    """The manager's answer to a JobManager: what fences its calls, and how long a job is kept without renewal."""
+    """The manager's answer to a JobManager.
+
+    ``fencing_token`` fences the JobManager's calls; ``job_lease`` is the time in seconds that a job is kept without
+    renewal.
+    """
 
     fencing_token: bytes
     job_lease: float
 
 
 class ShuffleRequest(Message, frozen=True):
-    """A job wants to keep a shuffle of ``partitions`` partitions, each map output on ``replicas`` workers."""
+    """A job's request for a shuffle of ``partitions`` partitions, with each map output on ``replicas`` workers."""
 
     job_id: str
     shuffle_number: int
@@ -193,25 +205,25 @@ class ShuffleRequest(Message, frozen=True):
 
 
 class WorkerState(enum.StrEnum):
-    """What a worker is used for."""
+    """The state of a worker."""
 
     ACTIVE = "ACTIVE"
-    """New shuffles are spread over it."""
+    """The worker gets new shuffles."""
     EXCLUDED = "EXCLUDED"
-    """It is there and serves what it has, but gets nothing new."""
+    """The worker serves its data but gets no new shuffles."""
     DRAINING = "DRAINING"
-    """It was asked to take nothing new, and still holds data."""
+    """The worker was asked to drain and still holds data."""
     DRAINED = "DRAINED"
-    """Likewise, and holds nothing any more: it can be stopped."""
+    """The worker was asked to drain and is no longer needed: it can be stopped."""
     LOST = "LOST"
-    """Nothing is heard of it."""
+    """The worker is disconnected or silent."""
 
 
 class WorkerView(Message, frozen=True):
     """A worker as the manager sees it.
 
-    ``reason`` says why it is not ACTIVE, ``last_heartbeat`` is epoch milliseconds, ``bytes`` are of all clusters' jobs;
-    ``report.jobs`` has those of the asking cluster alone.
+    ``reason`` says why it is not ACTIVE. ``last_heartbeat`` is in epoch milliseconds. ``bytes`` counts the jobs of all
+    clusters; ``report.jobs`` lists the jobs of the calling cluster only.
     """
 
     name: str
@@ -225,9 +237,9 @@ class WorkerView(Message, frozen=True):
 
 
 class ShuffleJobView(JobReport, frozen=True, kw_only=True):
-    """A job in the service: the sum of what the connected workers report, each replica counted.
+    """A job in the service: the sum of the connected workers' reports, in which each replica counts.
 
-    ``shuffles`` are live, and ``lease_left`` is in seconds.
+    ``shuffles`` is the number of live shuffles, and ``lease_left`` is in seconds.
     """
 
     shuffles: int
@@ -235,7 +247,7 @@ class ShuffleJobView(JobReport, frozen=True, kw_only=True):
 
 
 class ShuffleOverview(Message, frozen=True):
-    """The whole service as one cluster sees it: all workers, its own jobs."""
+    """The service as one cluster sees it: all workers, and the cluster's own jobs."""
 
     manager: str
     workers: tuple[WorkerView, ...]

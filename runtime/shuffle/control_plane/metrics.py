@@ -1,4 +1,4 @@
-"""What the shuffle service counts, for Prometheus: by worker, and by job on each worker."""
+"""The Prometheus metrics of the shuffle service: for each worker, and for each job on each worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.runtime.shuffle.control_plane.messages import (
 
 
 def shuffle_metrics(overview: ShuffleOverview) -> Iterator[Metric]:
-    """As each worker's last heartbeat said; counters begin with its process. Jobs are those of this cluster."""
+    """Yield the metrics of each worker's last heartbeat, with this cluster's jobs. Counters start with its process."""
     states = GaugeMetricFamily(
         "sluice_shuffle_worker_state", "1 for the state that the worker is in.", labels=["worker", "state"]
     )
@@ -31,21 +31,21 @@ def shuffle_metrics(overview: ShuffleOverview) -> Iterator[Metric]:
 def _of_workers(reports: Sequence[tuple[tuple[str, ...], WorkerReport]]) -> Iterator[Metric]:
     gauges = {
         "memory_used": GaugeMetricFamily(
-            "sluice_shuffle_memory_bytes", "Memory in use for data on their way to disk.", labels=["worker"]
+            "sluice_shuffle_memory_bytes", "Memory in use for data that is not on disk yet.", labels=["worker"]
         ),
         "memory_peak": GaugeMetricFamily(
-            "sluice_shuffle_memory_peak_bytes", "The most that it ever was.", labels=["worker"]
+            "sluice_shuffle_memory_peak_bytes", "Peak of sluice_shuffle_memory_bytes.", labels=["worker"]
         ),
         "memory_limit": GaugeMetricFamily(
-            "sluice_shuffle_memory_limit_bytes", "The most that it can be.", labels=["worker"]
+            "sluice_shuffle_memory_limit_bytes", "Limit of sluice_shuffle_memory_bytes.", labels=["worker"]
         ),
         "metadata_used": GaugeMetricFamily(
             "sluice_shuffle_metadata_bytes",
-            "Memory in use for what is known of data, and for connections and reads.",
+            "Memory in use for metadata, connections and reads.",
             labels=["worker"],
         ),
         "metadata_limit": GaugeMetricFamily(
-            "sluice_shuffle_metadata_limit_bytes", "The most that it can be.", labels=["worker"]
+            "sluice_shuffle_metadata_limit_bytes", "Limit of sluice_shuffle_metadata_bytes.", labels=["worker"]
         ),
         "connections": GaugeMetricFamily(
             "sluice_shuffle_connections", "Open connections of the data channel.", labels=["worker"]
@@ -54,19 +54,19 @@ def _of_workers(reports: Sequence[tuple[tuple[str, ...], WorkerReport]]) -> Iter
     yield from _filled(gauges, reports)
     counters = {
         "refused_connections": CounterMetricFamily(
-            "sluice_shuffle_refused_connections_total", "Connections that were not let in.", labels=["worker"]
+            "sluice_shuffle_refused_connections_total", "Connections that were not admitted.", labels=["worker"]
         ),
         "written_bytes": CounterMetricFamily(
             "sluice_shuffle_written_bytes_total", "Bytes written to disk.", labels=["worker"]
         ),
         "spilled_bytes": CounterMetricFamily(
-            "sluice_shuffle_spilled_bytes_total", "Those of them written because memory was short.", labels=["worker"]
+            "sluice_shuffle_spilled_bytes_total", "Bytes written because memory was short.", labels=["worker"]
         ),
         "waits": CounterMetricFamily(
             "sluice_shuffle_back_pressure_waits_total", "Pushes that had to wait for memory.", labels=["worker"]
         ),
         "waiting_seconds": CounterMetricFamily(
-            "sluice_shuffle_back_pressure_seconds_total", "How long they waited in all.", labels=["worker"]
+            "sluice_shuffle_back_pressure_seconds_total", "Time that pushes waited for memory.", labels=["worker"]
         ),
     }
     yield from _filled(counters, reports)
@@ -75,7 +75,7 @@ def _of_workers(reports: Sequence[tuple[tuple[str, ...], WorkerReport]]) -> Iter
         "Free space of a directory's file system; directories of one device share it.",
         labels=["worker", "disk", "device"],
     )
-    usable = GaugeMetricFamily("sluice_shuffle_disk_usable", "Whether new data go there.", labels=["worker", "disk"])
+    usable = GaugeMetricFamily("sluice_shuffle_disk_usable", "Whether it takes new data.", labels=["worker", "disk"])
     for worker, report in reports:
         for disk in report.disks:
             free.add_metric((*worker, disk.path, disk.device), disk.free)
@@ -92,11 +92,11 @@ def _of_jobs(reports: Sequence[tuple[tuple[str, ...], JobReport]]) -> Iterator[M
     yield from _filled(gauges, reports)
     counters = {
         "pushed_bytes": CounterMetricFamily(
-            "sluice_shuffle_pushed_bytes_total", "Bytes that a job's map tasks have pushed.", labels=["worker", "job"]
+            "sluice_shuffle_pushed_bytes_total", "Bytes pushed by a job's map tasks.", labels=["worker", "job"]
         ),
         "fetched_bytes": CounterMetricFamily(
             "sluice_shuffle_fetched_bytes_total",
-            "Bytes that a job's reduce tasks have fetched.",
+            "Bytes fetched by a job's reduce tasks.",
             labels=["worker", "job"],
         ),
         "maps": CounterMetricFamily(
@@ -116,16 +116,16 @@ def _of_jobs(reports: Sequence[tuple[tuple[str, ...], JobReport]]) -> Iterator[M
         ),
         "waiting_seconds": CounterMetricFamily(
             "sluice_shuffle_job_back_pressure_seconds_total",
-            "How long pushes of a job waited for memory in all.",
+            "Time that pushes of a job waited for memory.",
             labels=["worker", "job"],
         ),
     }
     yield from _filled(counters, reports)
     commits = HistogramMetricFamily(
-        "sluice_shuffle_commit_seconds", "From a commit to its answer.", labels=["worker", "job"]
+        "sluice_shuffle_commit_seconds", "Time from a commit to its answer.", labels=["worker", "job"]
     )
     fetches = HistogramMetricFamily(
-        "sluice_shuffle_fetch_seconds", "From a fetch to its last byte.", labels=["worker", "job"]
+        "sluice_shuffle_fetch_seconds", "Time from a fetch to its last byte.", labels=["worker", "job"]
     )
     for names, job in reports:
         commits.add_metric(names, _buckets(job.commit_latency), job.commit_latency.total_seconds)
@@ -137,7 +137,7 @@ def _filled(
     families: Mapping[str, GaugeMetricFamily] | Mapping[str, CounterMetricFamily],
     reports: Sequence[tuple[tuple[str, ...], WorkerReport | JobReport]],
 ) -> Iterator[Metric]:
-    """The families, each by its field of the reports, with a sample of each report, which has the values of labels."""
+    """Yield the families, each with one sample per report. The key of a family is the field of the reports to use."""
     for field, family in families.items():
         for labels, report in reports:
             family.add_metric(labels, getattr(report, field))
@@ -145,7 +145,7 @@ def _filled(
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Prometheus' are cumulative, and the last one has everything."""
+    """Return the cumulative buckets that Prometheus expects."""
     bounds = [*(repr(each) for each in LATENCY_BOUNDS_SECONDS), "+Inf"]
     total, found = 0, []
     for bound, count in zip(bounds, histogram.counts, strict=True):

@@ -1,4 +1,4 @@
-"""The protocol between workers and those who push and fetch: frames, errors, check values. No I/O."""
+"""The protocol between shuffle workers and their clients, which push and fetch: frames, errors, checksums. No I/O."""
 
 import lazy_loader
 

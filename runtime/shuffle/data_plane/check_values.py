@@ -1,7 +1,8 @@
-"""Keyed check values of segments: CRC32C over the job's key, the segment's place and its data.
+"""Keyed check values of segments: a CRC32C over the job's key, the segment's place and its data.
 
-A segment in the wrong place (another job's, shuffle's, partition's or map's, or another number) is as wrong as one
-whose bytes changed. This detects faults of disks, memory and programs; against forgers stands mutual TLS, not this.
+The check fails if the bytes of a segment changed, and also if the segment is in the wrong place: another job, shuffle,
+partition, map or sequence number. It detects faults of disks, memory and programs. It does not stop forgery; mutual TLS
+does.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class SegmentChecks:
         self._start: int = crc32c(_KEY_AND_SHUFFLE.pack(key, shuffle))
 
     def value(self, partition: int, map_id: int, sequence: int, *data: Buffer) -> int:
-        """The check value of a segment whose bytes are the parts ``data``, one after the other."""
+        """The check value of a segment whose data is the concatenation of ``data``."""
         value: int = crc32c(_PLACE.pack(partition, map_id, sequence), self._start)
         for part in data:
             value = crc32c(part, value)

@@ -1,4 +1,4 @@
-"""Errors of the remote shuffle: its frames, its storage and its client."""
+"""Errors of the data plane: of its frames, of the workers' storage and of the client."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from sluice.core import SluiceError
 
 
 class ErrorCode(enum.IntEnum):
-    """What an ERROR frame says went wrong."""
+    """The reason in an ERROR frame."""
 
     UNKNOWN = 1
-    """The shuffle or the map is not known here, or not committed."""
+    """The worker does not know the shuffle or the map, or the map is not committed."""
     CORRUPT = 2
-    """What is stored here is damaged."""
+    """The stored data is damaged."""
     DISK = 3
-    """No disk takes or gives the data."""
+    """No disk can write or read the data."""
     QUOTA = 4
-    """The job has more data here than it may."""
+    """The job exceeds its quota on this worker."""
     DRAINING = 5
-    """The worker takes nothing new: choose another."""
+    """The worker is draining and accepts nothing new. The client should choose another one."""
     PROTOCOL = 6
-    """The peer does not keep to the protocol; the worker closes the connection."""
+    """The peer violates the protocol. The worker closes the connection."""
     NOT_ALLOWED = 7
-    """The peer's job is not, or no longer, served here; the worker closes the connection."""
+    """The worker does not, or no longer, serve the peer's job. It closes the connection."""
     SUPERSEDED = 8
-    """Another attempt of this map counts: this one never will."""
+    """Another attempt of this map counts, and this one never will."""
     ABORTED = 9
-    """The producer of the shuffle gave it up."""
+    """The producer gave up the shuffle."""
     SILENT = 10
-    """The producer of the shuffle has given no sign of life for too long."""
+    """The producer of the shuffle has been silent for too long."""
 
 
 BY_CODE: dict[int, type[ShuffleError]] = {}
-"""The error that each code of an ERROR frame stands for."""
+"""Maps the code of an ERROR frame to its error class."""
 
 
 class ShuffleError(SluiceError):
-    """Base of the errors of package ``sluice.runtime.shuffle``; those that travel have a :attr:`code`."""
+    """Base class of the data plane's errors. :attr:`code` is the code of the ERROR frame that reports the error."""
 
     code = ErrorCode.PROTOCOL
 
@@ -53,10 +53,10 @@ class ShuffleError(SluiceError):
         self.map_id = map_id
 
     def again(self) -> Self:
-        """A new error that says the same, caused by this one.
+        """Return a copy of this error, with this error as its cause.
 
-        For what is raised more than once, perhaps by several threads: an exception collects the traceback of each, and
-        whoever catches it may change it.
+        Use it for an error that is raised more than once, perhaps by several threads: each raise adds to the traceback
+        of an exception, and each handler may modify it.
         """
         fresh = type(self).__new__(type(self), *self.args)
         fresh.__dict__.update(self.__dict__)
@@ -65,39 +65,39 @@ class ShuffleError(SluiceError):
 
 
 class FrameRefused(ShuffleError, code=ErrorCode.PROTOCOL):
-    """A frame that is malformed, too large, out of turn or against what was agreed."""
+    """A frame is malformed, too large, unexpected, or beyond what was agreed."""
 
 
 class MapUnknown(ShuffleError, code=ErrorCode.UNKNOWN):
-    """A shuffle or map that is not known, not complete or not committed."""
+    """A shuffle or map is unknown, incomplete or not committed."""
 
 
 class SegmentCorrupt(ShuffleError, code=ErrorCode.CORRUPT):
-    """A segment that is not what was written in its place."""
+    """A segment differs from what was written in its place."""
 
 
 class DiskFailed(ShuffleError, code=ErrorCode.DISK):
-    """No disk takes or gives the data."""
+    """No disk can write or read the data."""
 
 
 class QuotaExceeded(ShuffleError, code=ErrorCode.QUOTA):
-    """The job has more data here than it may."""
+    """The job exceeds its quota on this worker, or the worker has no room left for it."""
 
 
 class Draining(ShuffleError, code=ErrorCode.DRAINING):
-    """The worker takes nothing new."""
+    """The worker is draining and accepts nothing new."""
 
 
 class JobNotAllowed(ShuffleError, code=ErrorCode.NOT_ALLOWED):
-    """The peer's job is not served here."""
+    """The worker does not serve the peer's job."""
 
 
 class AttemptSuperseded(ShuffleError, code=ErrorCode.SUPERSEDED):
-    """Another attempt of the map counts, or the shuffle is complete without this one."""
+    """Another attempt of the map counts, or the shuffle is complete without this attempt."""
 
 
 class ProducerAborted(ShuffleError, code=ErrorCode.ABORTED):
-    """The producer of the shuffle gave it up: what was read of it is not all, and nothing more comes."""
+    """The producer gave up the shuffle: what was read of it is incomplete, and no more data follows."""
 
 
 class ProducerSilent(ShuffleError, code=ErrorCode.SILENT):
@@ -105,4 +105,4 @@ class ProducerSilent(ShuffleError, code=ErrorCode.SILENT):
 
 
 class ShuffleUnavailable(ShuffleError):
-    """A worker could not be reached, refused us, or broke off."""
+    """A worker cannot be reached, refused the connection, or closed it."""

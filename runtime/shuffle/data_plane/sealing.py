@@ -1,8 +1,9 @@
-"""Sealed segments: encrypted and authenticated by who writes a map, opened by who reads it; a worker can do neither.
+"""Sealed segments: the writers of a job encrypt and authenticate them, its readers open them, workers can do neither.
 
-A sealed segment is a head, AES-256-GCM of the data, and its tag. The head: the version of this form; 0, or in the last
-segment of its map and partition how many these are; a salt that the writer has drawn. The nonce is salt and sequence,
-the key the map's. Authenticated besides are the head, the place and the job. ``Sealing.scala`` does the same.
+A sealed segment is a head, the data encrypted with AES-256-GCM, and the tag. The head consists of the format version; a
+count, which is 0 except in the last segment of a map and partition, where it is the number of their segments; and a
+random salt. The key is derived for each map; the nonce is the salt and the sequence number. The head, the segment's
+place and the job are authenticated as additional data. ``Sealing.scala`` implements the same format.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SALT_BYTES = 8
 _HEAD = struct.Struct(f"<BI{SALT_BYTES}s")
 _TAG_BYTES = 16
 SEAL_BYTES = _HEAD.size + _TAG_BYTES
-"""So much longer a sealed segment is."""
+"""How much longer a sealed segment is than its data."""
 _LABEL = b"sluice sealed shuffle 1"
 _INFO = struct.Struct("<Iq")
 _PLACE = struct.Struct("<IIqI")
@@ -34,11 +35,11 @@ _MOST_SEGMENTS = 1 << 31
 
 
 class SealKeys:
-    """The keys of a job's maps.
+    """Derives the keys of a job's maps.
 
     Args:
-        secret: what the job's driver and executors share, and nobody else has.
-        job: its id.
+        secret: known to the job's driver and executors only.
+        job: the job's id.
     """
 
     def __init__(self, secret: str, job: str) -> None:
@@ -49,17 +50,17 @@ class SealKeys:
         return "<SealKeys>"
 
     def of(self, shuffle: int, map_id: int) -> AESGCM:
-        """Of one attempt of a map."""
+        """The cipher of one map attempt."""
         info = _INFO.pack(shuffle, map_id) + self._job
         return AESGCM(HKDF(SHA256(), _KEY_BYTES, _LABEL, info).derive(self._secret))
 
     def place(self, head: bytes, shuffle: int, partition: int, map_id: int, sequence: int) -> bytes:
-        """What is authenticated with a segment."""
+        """The additional authenticated data of a segment."""
         return head + _PLACE.pack(shuffle, partition, map_id, sequence) + self._job
 
 
 class MapSealer:
-    """Seals what one attempt of a map writes; sequences count from 0."""
+    """Seals the segments of one map attempt; sequence numbers start at 0."""
 
     def __init__(self, keys: SealKeys, shuffle: int, map_id: int) -> None:
         self._keys = keys
@@ -72,13 +73,17 @@ class MapSealer:
 
     @property
     def unfinished(self) -> list[int]:
-        """The partitions that have segments, but not their last."""
+        """The partitions that have segments but not their last one yet."""
         return sorted(self._counts.keys() - self._over)
 
     def seal(self, partition: int, data: Buffer, *, last: bool = False) -> bytes:
-        """The next segment, of ``partition``; an empty last one says only that it is the last."""
+        """Seal ``data`` as the map's next segment, in ``partition``. The last one may be empty, as a mere end mark.
+
+        Raises:
+            FrameRefused: the partition has its last segment already, or the map has too many segments.
+        """
         if partition in self._over or self._sequence >= _MOST_SEGMENTS:
-            raise FrameRefused(f"a segment of partition {partition} after its last")
+            raise FrameRefused(f"partition {partition} has its last segment already, or the map has too many segments")
         sequence, self._sequence = self._sequence, self._sequence + 1
         self._counts[partition] = count = self._counts.get(partition, 0) + 1
         if last:
@@ -98,10 +103,13 @@ class SegmentOpener:
         self._map: tuple[int, AESGCM] | None = None
 
     def open(self, partition: int, map_id: int, sequence: int, data: Buffer) -> tuple[bytes, int]:
-        """The data, and 0, or the number of segments of its map and partition, of which this is the last.
+        """Decrypt a segment.
+
+        Returns the data and, if this is the last segment of its map and partition, the number of their segments;
+        otherwise 0.
 
         Raises:
-            SegmentCorrupt: the job's writers have not sealed it for this place.
+            SegmentCorrupt: no writer of the job sealed it for this place.
         """
         head = bytes(data[: _HEAD.size])
         if len(data) < SEAL_BYTES or head[0] != VERSION:
@@ -117,12 +125,12 @@ class SegmentOpener:
 
 
 class SealedBlocks:
-    """Whether one answer of a worker has all that there is.
+    """Checks that one answer of a worker is complete.
 
     Args:
-        blocks: which partitions of each map have a segment, by the word of whoever has it from the writers.
-        partitions: those that are read, from the first to before the last.
-        ordered: whether a partition's segments have to come by (map, sequence).
+        blocks: the partitions of each map that have a segment, as reported by the writers and not by the worker.
+        partitions: the range that is read, from the first partition to before the last.
+        ordered: whether the segments of a partition must be sorted by (map, sequence).
     """
 
     def __init__(self, blocks: Mapping[int, Collection[int]], partitions: tuple[int, int], *, ordered: bool) -> None:
@@ -138,7 +146,7 @@ class SealedBlocks:
         self._greatest = (-1, -1, -1)
 
     def add(self, partition: int, map_id: int, sequence: int, last: int) -> None:
-        """A segment that was not there before; raises :class:`SegmentCorrupt` when it cannot be one of these."""
+        """Record a segment that is not a repetition; raises :class:`SegmentCorrupt` if it does not fit in."""
         block = map_id, partition
         if block not in self._had:
             raise _wrong(partition, map_id, "is empty, and a segment came")
@@ -156,7 +164,7 @@ class SealedBlocks:
         self._greatest = place
 
     def finish(self) -> None:
-        """Nothing more is to come; raises :class:`ShuffleUnavailable` when that is not all."""
+        """Check at the end of the answer that it is complete; raises :class:`ShuffleUnavailable` if it is not."""
         for (map_id, partition), count in self._left.items():
             if self._had[map_id, partition] != count:
                 raise ShuffleUnavailable(
