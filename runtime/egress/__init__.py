@@ -1,4 +1,4 @@
-"""The way out of a job's box, seen from outside of it."""
+"""Connections that leave the sandboxes of jobs: limits, journal, and reports to the JobManager."""
 
 import lazy_loader
 

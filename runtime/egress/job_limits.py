@@ -1,6 +1,6 @@
-"""How many connections out of its boxes a job may have beside one process, and how many new ones in a second.
+"""Limits for the outbound connections of one job on one TaskManager: open connections, and new ones per second.
 
-One job must not use up what is there for all: places in the gateway's proxy, ports of the machine, rows.
+One job must not exhaust what all jobs share: connections of the gateway's proxy, ports of the machine, journal rows.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 BURST_SECONDS = 5
-"""So many seconds' worth of new connections at once, after a pause."""
+"""After a pause, a job may open as many connections at once as the rate allows in this many seconds."""
 MAX_JOBS = 10_000
-"""That are remembered; those that were quiet for longest are forgotten first."""
+"""Number of jobs with remembered state. The least recently active jobs are forgotten first."""
 TOO_MANY, TOO_FAST = "too_many_connections", "too_many_a_second"
 
 
 class JobLimits:
-    """For one thread.
+    """A token bucket per job, plus a limit for open connections. Not thread-safe.
 
     Args:
-        count: open connections of a job.
-        most: of them.
-        per_second: new ones.
-        clock: seconds that never go back.
+        count: returns the number of open connections of a job.
+        most: maximum number of open connections of a job.
+        per_second: maximum rate of new connections of a job.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class JobLimits:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def objection(self, job_id: str) -> str:
-        """Why the job may not have another connection now; empty: it may, and this one counts."""
+        """Why the job may not open another connection now; empty if it may, and then the connection is counted."""
         if self._count(job_id) >= self._most:
             return TOO_MANY
         burst, now = float(BURST_SECONDS * self._per_second), self._clock()

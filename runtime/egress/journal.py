@@ -1,7 +1,7 @@
-"""The journal of connections out of boxes, kept by the process beside them until the audit log has it.
+"""The journal of connections that leave sandboxes. The TaskManager keeps each row until the audit log has recorded it.
 
-Brokers write into it from any thread, and never wait: what there is no room for is counted, not kept. Refusals that
-are alike become one row with a count, so that a job which tries one port a million times makes one row a second.
+Brokers write to it from any thread and never block. When the journal is full, further rows are only counted as dropped.
+Equal refusals share one row with a count, so a job that tries one port a million times makes one row per second.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from sluice.runtime.egress.open_connection import End, Measure, OpenConnection, 
 from sluice.runtime.egress.unsent_rows import UnsentRows
 
 MAX_KEPT_ROWS = 10_000
-"""Rows that wait to be recorded; later ones are counted as dropped."""
+"""Maximum number of rows that wait to be recorded. Further rows are counted as dropped."""
 MAX_OPEN = 20_000
-"""Open connections of all boxes beside one process."""
+"""Maximum number of open connections of all sandboxes of one process."""
 ALIKE_SECONDS = 1.0
-"""Refusals that are alike within this time are one row, which is told of when the time is over."""
+"""Equal refusals within this time share one row, which is reported when the time is over."""
 TELL_AGAIN_SECONDS = 5.0
-"""How often the bytes of an open connection are told again."""
+"""How often the byte counts of an open connection are reported again."""
 _MAX_TEXT = 256
 _MAX_ADDRESS = 64
 _MAX_WORD = 32
@@ -43,12 +43,12 @@ Clock = Callable[[], float]
 
 
 class TooManyDestinations(SluiceError):
-    """There is no room for another open connection in the journal: it must not be made."""
+    """The journal has no room for another open connection, so the connection must not be opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoxId:
-    """A box: its job, attempt, and process (``driver``, ``executor/3``)."""
+    """Identifies a sandbox: its job, attempt, and process (``driver``, ``executor/3``)."""
 
     job_id: str
     attempt: int
@@ -57,9 +57,9 @@ class BoxId:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a job wants to: the ``host`` name it asked for, or else the IP ``address``.
+    """The destination of a connection: the ``host`` name that the job asked for, or else the IP ``address``.
 
-    ``protocol`` is as in :class:`~sluice.core.EgressRow`; ``port`` 0: it has none.
+    ``protocol`` is as in :class:`~sluice.core.EgressRow`. ``port`` is 0 for a protocol without ports.
     """
 
     host: str
@@ -70,22 +70,22 @@ class Destination:
 
 @dataclass(slots=True)
 class _Kept:
-    """A row that waits to be recorded; it may still grow until ``ready_at``."""
+    """A row that waits to be recorded. Its count may still grow until ``ready_at``."""
 
     row: EgressRow
     ready_at: float
 
 
 class EgressJournal:
-    """What boxes beside this process tried, and which connections are open. Every method returns at once.
+    """The connections that the sandboxes of this process tried to open, and those that are open. No method blocks.
 
     Args:
-        clock: epoch seconds.
-        monotonic: seconds that never go back.
-        unsent: has each row until it is recorded, should this process be killed.
+        clock: wall clock, in epoch seconds.
+        monotonic: monotonic clock, in seconds.
+        unsent: stores each row on disk until it is recorded, in case this process is killed.
 
     Attributes:
-        wake: called in whatever thread when there is something new to report.
+        wake: called in any thread when there is something new to report.
     """
 
     def __init__(
@@ -106,17 +106,17 @@ class EgressJournal:
     def opened(
         self, box: BoxId, to: Destination, *, end: End, measure: Measure = unmeasured, would_refuse: str = ""
     ) -> OpenConnection:
-        """A connection is about to be made.
+        """Record a connection that is about to be opened.
 
         Args:
-            box: whose.
-            to: where to.
-            end: ends it.
-            measure: counts its bytes, until it is closed.
-            would_refuse: why it would be refused, if connections were not let through only to be recorded.
+            box: the sandbox that opens it.
+            to: its destination.
+            end: ends the connection.
+            measure: returns its byte counts until it is closed.
+            would_refuse: why the policy would refuse it, if the policy were enforced and not only recorded.
 
         Raises:
-            TooManyDestinations: it must not be made.
+            TooManyDestinations: the journal is full; the connection must not be opened.
         """
         verdict = EgressVerdict.WOULD_REFUSE if would_refuse else EgressVerdict.ALLOWED
         row = msgspec.structs.replace(self._row(box, to, verdict, would_refuse), open=True)
@@ -136,7 +136,7 @@ class EgressJournal:
         return connection
 
     def refused(self, box: BoxId, to: Destination, reason: str, *, count: int = 1) -> None:
-        """A connection, or ``count`` packets or look-ups that are alike, did not get out."""
+        """Record a refused connection, or ``count`` equal packets or lookups that were refused."""
         key, now = (box, to, reason), self._monotonic()
         with self._lock:
             alike = self._alike.get(key)
@@ -161,7 +161,7 @@ class EgressJournal:
             if self._open.pop(row.id, None) is None:
                 return
             self._targets[connection.target] -= 1
-            self._targets += Counter()  # without those to which there are none
+            self._targets += Counter()  # drops the targets with a count of 0
             self._of_jobs[row.job_id] -= 1
             self._of_jobs += Counter()
             self._keep(row, self._monotonic())
@@ -171,31 +171,31 @@ class EgressJournal:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to tell and nothing open."""
+        """Whether there is nothing to report and no open connection."""
         with self._lock:
             return not self._open and not self._rows and not self._dropped
 
     def open_of(self, job_id: str) -> int:
-        """How many connections of a job are open."""
+        """The number of open connections of a job."""
         with self._lock:
             return self._of_jobs[job_id]
 
     def restore(self, rows: Iterable[EgressRow]) -> None:
-        """Rows of an earlier process of this name."""
+        """Add rows that an earlier process of this name left."""
         with self._lock:
             for row in rows:
                 self._keep(row, self._monotonic())
         self.wake()
 
     def left(self) -> tuple[EgressRow, ...]:
-        """Rows that are not recorded yet; of connections that are open as they are now."""
+        """The rows that are not recorded yet, with the current state of open connections."""
         with self._lock:
             return self._left()
 
     def report(self, *, last: bool = False) -> EgressReport:
-        """What is to be told now: rows that nobody has recorded yet, and every destination that is open.
+        """The next report: rows that are not recorded yet, and every destination with an open connection.
 
-        With ``last`` rows are told of that others could still be added to.
+        With ``last``, it includes rows whose count could still grow.
         """
         now, moment = self._clock(), self._monotonic()
         rows: list[EgressRow] = []
@@ -212,7 +212,7 @@ class EgressJournal:
             return EgressReport(rows=tuple(rows), targets=tuple(self._targets), dropped=self._dropped)
 
     def settle(self, report: EgressReport) -> None:
-        """The rows of ``report`` are recorded."""
+        """Forget the rows of ``report``, which the audit log has recorded."""
         with self._lock:
             self._dropped -= report.dropped
             for row in report.rows:
@@ -222,14 +222,14 @@ class EgressJournal:
                 self._unsent.replace(self._left())
 
     def end_targets(self, targets: frozenset[EgressTarget], reason: str) -> int:
-        """End every open connection to one of ``targets``; returns how many."""
+        """End every open connection to one of ``targets`` and return their number."""
         found = [each for each in self._opened() if each.target in targets]
         for each in found:
             each.end(reason)
         return len(found)
 
     def end_all(self, reason: str) -> int:
-        """End every open connection; returns how many."""
+        """End every open connection and return their number."""
         found = self._opened()
         for each in found:
             each.end(reason)

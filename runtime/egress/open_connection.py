@@ -1,4 +1,4 @@
-"""One connection out of a box that was made and is not over."""
+"""One open connection that leaves a sandbox."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from sluice.core import EgressRow, EgressTarget
 _LOG = logging.getLogger(__name__)
 
 End = Callable[[str], None]
-"""Ends a connection at once, for this reason; called in any thread, and must not wait."""
+"""Ends a connection at once, with a reason. Called in any thread; must not block."""
 Measure = Callable[[], tuple[int, int]]
-"""Bytes that the job has sent and got so far; called in any thread, and must not wait."""
+"""Returns the bytes that the job has sent and received so far. Called in any thread; must not block."""
 
 
 def unmeasured() -> tuple[int, int]:
-    """For whoever cannot count."""
+    """The :data:`Measure` of a connection whose bytes cannot be counted."""
     return 0, 0
 
 
 class Closing(Protocol):
-    """Who is told of the end of a connection."""
+    """Receives the end of a connection."""
 
     def close(self, connection: OpenConnection, reason: str, *, refused: bool) -> None:
-        """It is over."""
+        """Record that the connection has closed."""
         ...
 
 
 class OpenConnection:
-    """Whoever made the connection says when it is over.
+    """An open connection. Its maker calls :meth:`closed` when it is closed.
 
     Attributes:
-        row: as it was when the connection was made.
-        target: what the policy is asked about.
-        told_at: when it was last told of, by a clock that never goes back; None: not yet.
-        ending: why it is being ended; empty: it is not.
+        row: the journal row as it was when the connection was opened.
+        target: the destination that the policy decides about.
+        told_at: when it was last reported, by a monotonic clock; None if it was not reported yet.
+        ending: why it is being ended; empty if it is not.
     """
 
     def __init__(self, journal: Closing, row: EgressRow, end: End, measure: Measure) -> None:
@@ -52,22 +52,22 @@ class OpenConnection:
         self.ending = ""
 
     def closed(self, reason: str = "", *, refused: bool = False) -> None:
-        """It is over; ``refused``: somebody farther out did not let it through. Only the first call counts."""
+        """Record that it has closed. ``refused``: a later hop refused it. Only the first call has an effect."""
         self._journal.close(self, self.ending or reason, refused=refused)
 
     def end(self, reason: str) -> None:
-        """Have it ended; its maker then says that it is over."""
+        """Ask its maker to end it. The maker then calls :meth:`closed`."""
         if self.ending:
             return
         self.ending = reason
         try:
             self._end(reason)
-        except Exception:  # noqa: BLE001  of whichever broker: the others must end all the same
+        except Exception:  # noqa: BLE001  any broker's error: the other connections must still be ended
             _LOG.exception("a connection of job %s to %s cannot be ended", self.row.job_id, self.row.target)
             self.ending = ""  # so that it is tried again
 
     def measured(self, now: float) -> EgressRow:
-        """Its row as it is at ``now`` (epoch seconds)."""
+        """Its row with byte counts and duration at ``now`` (epoch seconds)."""
         up, down = 0, 0
         with contextlib.suppress(OSError):  # the socket is gone
             up, down = self._measure()

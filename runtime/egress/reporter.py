@@ -1,6 +1,6 @@
-"""Tells the JobManager what is in the journal, and ends the connections that the policy does not allow any more.
+"""Reports the journal to the JobManager, and ends connections that the egress policy no longer allows.
 
-Without an answer for some seconds nobody knows what the policy says: then every connection is ended.
+If no answer about the policy arrives for some seconds, it fails closed: it ends every connection.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from sluice.runtime.gateways import EgressGateway
 _LOG = logging.getLogger(__name__)
 
 REPORT_SECONDS = 0.25
-"""Between two reports while connections are open or rows wait; the policy counts within a second."""
+"""Pause between two reports while connections are open or rows wait. A policy change takes effect within a second."""
 GRACE_SECONDS = 10.0
-"""How long open connections stay without an answer, if nobody says otherwise."""
+"""Default for how long open connections may stay without an answer about the policy."""
 FLUSH_SECONDS = 3.0
-"""How long a process that ends waits for its last rows to be recorded."""
+"""How long a stopping process waits for its last rows to be recorded."""
 MAX_FLUSHES = 25
-"""Reports in that time: enough for a journal that is full."""
+"""Maximum number of reports in that time; enough for a full journal."""
 NOT_ALLOWED = "the policy does not allow it any more"
 NO_ANSWER = "no answer about the policy for {:g} s"
 
 
 class EgressReporter:
-    """Reports one journal for as long as :meth:`run` runs.
+    """Reports one journal while :meth:`run` runs.
 
     Args:
-        journal: of this process.
-        find: the JobManager that leads; None: there is none now.
-        enforce: whether connections are ended at all.
-        grace: seconds that open connections stay without an answer.
-        clock: seconds that never go back.
+        journal: the journal of this process.
+        find: returns the leading JobManager, or None if none is known now.
+        enforce: whether connections are ended when the policy does not allow them.
+        grace: seconds that open connections may stay without an answer about the policy.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class EgressReporter:
         self._away = False
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Report until cancelled."""
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -72,28 +72,29 @@ class EgressReporter:
                     news.clear()
                     if self._journal.idle:
                         await news.wait()
-                    self._decided_at = self._clock()  # what is open now was decided about just now
+                    self._decided_at = self._clock()  # connections that are open now were decided on just now
                 await self.step()
                 await asyncio.sleep(REPORT_SECONDS)
         finally:
             self._journal.wake = lambda: None
 
     async def decide(self, target: EgressTarget) -> EgressDecision:
-        """Whether the policy allows ``target`` now; undecided when nobody answers."""
+        """Whether the policy allows ``target`` now; undecided if the JobManager does not answer."""
         gateway = self._find()
         if gateway is None:
             return EgressDecision(decided=False)
         try:
             return await gateway.decide_egress(target)
         except (SluiceError, OSError) as error:
-            _LOG.warning("a connection of job %s is not decided about: %s", target.job_id, error)
+            _LOG.warning("the policy decision for a connection of job %s failed: %s", target.job_id, error)
             return EgressDecision(decided=False)
 
     async def flush(self, find: Callable[[], Awaitable[EgressGateway]]) -> tuple[EgressRow, ...]:
-        """Tell all, for a process whose boxes have ended; returns what is left after :data:`FLUSH_SECONDS`.
+        """Report everything, once all sandboxes have ended; return the rows left after :data:`FLUSH_SECONDS`.
+
 
         Args:
-            find: a connection to the JobManager that leads; raises :class:`SluiceError` or OSError.
+            find: connects to the leading JobManager; raises :class:`SluiceError` or OSError.
         """
         if self._journal.idle:
             return ()
@@ -105,11 +106,11 @@ class EgressReporter:
                     if self._journal.idle or not await self.step(last=True):
                         break
         except (SluiceError, OSError, TimeoutError) as error:
-            _LOG.warning("the last connections out of jobs cannot be reported: %s", error or type(error).__name__)
+            _LOG.warning("cannot report the last outbound connections of jobs: %s", error or type(error).__name__)
         return self._journal.left()
 
     async def step(self, *, last: bool = False) -> bool:
-        """Report once, and do what the answer says; returns whether all that was told is recorded."""
+        """Send one report and apply the answer; return whether the report was recorded."""
         report = self._journal.report(last=last)
         receipt = await self._tell(report)
         if receipt is not None:
@@ -122,17 +123,17 @@ class EgressReporter:
             reason = NO_ANSWER.format(self._grace)
             ended = self._journal.end_all(reason)
             if ended:
-                _LOG.warning("%d connections out of jobs are ended: %s", ended, reason)
+                _LOG.warning("ended %d outbound connections of jobs: %s", ended, reason)
         return receipt is not None and receipt.recorded
 
     def _end_refused(self, report: EgressReport, receipt: EgressReceipt) -> None:
         refused = frozenset(report.targets[each] for each in receipt.refused if each < len(report.targets))
         if refused and self._enforce:
             ended = self._journal.end_targets(refused, NOT_ALLOWED)
-            _LOG.info("%d connections out of jobs are ended: %s", ended, NOT_ALLOWED)
+            _LOG.info("ended %d outbound connections of jobs: %s", ended, NOT_ALLOWED)
 
     async def _tell(self, report: EgressReport) -> EgressReceipt | None:
-        """The answer; None without one."""
+        """Send ``report``; return the answer, or None if there is none."""
         gateway = self._find()
         if gateway is None:
             return None
@@ -140,7 +141,7 @@ class EgressReporter:
             receipt = await gateway.report_egress(report)
         except (SluiceError, OSError) as error:
             if not self._away:
-                _LOG.warning("connections out of jobs cannot be reported: %s", error)
+                _LOG.warning("cannot report the outbound connections of jobs: %s", error)
             self._away = True
             return None
         self._away = False
@@ -149,7 +150,7 @@ class EgressReporter:
 
 @contextlib.asynccontextmanager
 async def reporting_egress(reporter: EgressReporter) -> AsyncIterator[None]:
-    """Within it, what is in the journal is told; what is left then is for :meth:`EgressReporter.flush`."""
+    """Run ``reporter`` within the context. :meth:`EgressReporter.flush` sends what is left afterwards."""
     running = asyncio.create_task(reporter.run(), name="egress report")
     try:
         yield

@@ -1,8 +1,7 @@
-"""Rows that wait to be recorded, on disk as well: those of a process that is killed, the next one of its name sends.
+"""Stores rows on disk until they are recorded, so that after a kill the next process of the same name can send them.
 
-The journal has each row written when it gets it, by a thread, so that nobody waits for a disk. A row that was recorded
-may be sent again: the gateway knows its id. Nothing is synced: after a crash of the machine the last rows may be
-missing.
+A thread writes each row when the journal gets it, so that no caller waits for the disk. A recorded row may be sent
+again; the gateway recognizes its id. Nothing is synced: after a crash of the machine the last rows may be missing.
 """
 
 from __future__ import annotations
@@ -24,41 +23,42 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_BYTES = 32 << 20
-"""More than a journal that is full."""
+"""Largest file that is read; larger than a full journal."""
 COMPACT_BYTES = 8 << 20
 MAX_PENDING = 10_000
-"""Rows that wait for a slow disk; later ones are only in memory."""
+"""Maximum number of rows that wait for a slow disk. Further rows are kept only in memory."""
 
 
 class UnsentRows:
-    """The file of one process; :meth:`load` comes first. A line is a row; a later line replaces one of the same id.
+    """The file of one process. Call :meth:`load` first. Each line is a row; a later line replaces one with the same id.
+
 
     Args:
-        path: of the file; nobody else writes it.
-        compact_bytes: a longer file is written anew, without what has been recorded.
+        path: the file; no other process writes it.
+        compact_bytes: a longer file is rewritten without the rows that have been recorded.
     """
 
     def __init__(self, path: Path, *, compact_bytes: int = COMPACT_BYTES) -> None:
         self._path = path
         self._compact_bytes = compact_bytes
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="egress-rows")
-        self._added = self._written = 0  # the one changes in the journal's lock, the other in the thread
+        self._added = self._written = 0  # _added changes under the journal's lock, _written in the writing thread
         self._bytes = 0
         self._fd = -1
         self._failed = False
-        self._torn = False  # the last line may be a part of one
+        self._torn = False  # whether the last line may be incomplete
 
     def load(self) -> tuple[EgressRow, ...]:
-        """The rows of an earlier process, which stay on disk until :meth:`replace`."""
+        """The rows that an earlier process left. They stay on disk until :meth:`replace`."""
         if not self._path.exists():
             return ()
         try:
             lines = read_bounded(self._path, MAX_BYTES).splitlines()
         except StoreError as error:
-            _LOG.error("rows about connections out of jobs cannot be read: %s", error)
+            _LOG.error("cannot read the stored rows about outbound connections: %s", error)
             return ()
         self._bytes = sum(map(len, lines))
-        self._torn = True  # by the end of that process
+        self._torn = True  # the process may have ended during a write
         found: dict[str, EgressRow] = {}
         damaged = 0
         for line in filter(None, lines):
@@ -68,33 +68,33 @@ class UnsentRows:
                 damaged += 1
             else:
                 found[row.id] = msgspec.structs.replace(row, open=False)
-        if damaged:  # that which was being written, or a file that somebody has changed
-            _LOG.warning("%d rows about connections out of jobs cannot be read", damaged)
+        if damaged:  # a row that was being written, or a modified file
+            _LOG.warning("cannot read %d stored rows about outbound connections", damaged)
         return tuple(found.values())
 
     def add(self, row: EgressRow) -> None:
-        """Write it down soon."""
+        """Write ``row`` in the background."""
         if self._added - self._written < MAX_PENDING:
             self._added += 1
             self._submit(self._append, row)
 
     @property
     def is_long(self) -> bool:
-        """Whether it should be replaced by what is left."""
+        """Whether the file should be rewritten with the remaining rows."""
         return self._bytes > self._compact_bytes
 
     def replace(self, rows: Sequence[EgressRow]) -> None:
-        """Have these rows alone, soon."""
+        """Replace the file's content with ``rows``, in the background."""
         if rows or self._bytes or self._added != self._written:
             self._submit(self._rewrite, rows)
 
     def close(self) -> None:
-        """Wait until all is written."""
+        """Wait until everything is written."""
         self._writing.shutdown()
         self._release()
 
     def _submit(self, write: Callable[[T], None], what: T) -> None:
-        with contextlib.suppress(RuntimeError):  # closed: the process ends
+        with contextlib.suppress(RuntimeError):  # closed: the process is ending
             self._writing.submit(write, what)
 
     def _append(self, row: EgressRow) -> None:
@@ -132,5 +132,5 @@ class UnsentRows:
 
     def _report(self, error: Exception) -> None:
         if not self._failed:
-            _LOG.error("rows about connections out of jobs are only in memory: %s", error)
+            _LOG.error("cannot store rows about outbound connections, they are only in memory: %s", error)
         self._failed = True

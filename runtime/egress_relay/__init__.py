@@ -1,4 +1,4 @@
-"""The relay between the connections of jobs and the gateway: one Envoy for each TaskManager."""
+"""The egress relay: one Envoy per TaskManager that forwards the connections of jobs to the gateway."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The identity of a job on its way into the relay: read whenever its directory changes, checked, and given by SDS."""
+"""The identity of a job's process as Envoy secrets: read again when its directory changes, checked, served over SDS."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from sluice.runtime.egress_relay.documents import certificate_name, trust_name
 
 
 class AttemptSecrets:
-    """The secrets of one attempt, from the identity in ``directory``.
+    """The Envoy secrets of one attempt, made from the identity in ``directory``.
+
 
     Raises:
-        StoreError: there is no whole identity.
-        PeerRefused: it is not that of a job's process.
+        StoreError: the identity is missing or incomplete.
+        PeerRefused: it is not the identity of a process of a job.
     """
 
     def __init__(self, name: str, directory: Path, trust_domain: str) -> None:
@@ -33,9 +34,9 @@ class AttemptSecrets:
         self.secrets = self._made()
 
     def refresh(self) -> bool:
-        """Read what has changed; whether :attr:`secrets` are others now. Blocks; raises as the constructor.
+        """Read what has changed; return whether :attr:`secrets` changed. Blocks. Raises the constructor's errors.
 
-        When it raises, the secrets stay as they were, and it is tried again only after another change.
+        If it raises, the secrets stay unchanged and it reads again only after another change.
         """
         version, renewed = self._revoked.look(), stamp_of(self._directory) != self._seen
         if not renewed and version == self._lists_seen:

@@ -1,8 +1,8 @@
-"""The configuration of the relay's Envoy, in JSON: a listener for all attempts, a cluster for each.
+"""The configuration of the relay's Envoy as JSON: one listener for all attempts, one Envoy cluster per attempt.
 
-A connection names its cluster by a capability of 256 random bits, and only clusters of attempts can be named. Through
-it goes CONNECT over mutual TLS with the certificate of the job; HTTP/1.1, so that each connection is a handshake of
-its own, in which a revoked certificate is refused.
+A connection selects its cluster with a capability of 256 random bits; it can select only clusters of attempts. Envoy
+then sends CONNECT over mutual TLS with the certificate of the job. It uses HTTP/1.1, so that every connection has its
+own handshake, in which a revoked certificate is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BUFFER_BYTES = 1 << 20
 CONNECT_TIMEOUT = "5s"
 MAX_CONNECTIONS = 10_000
 IDLE_TIMEOUT = "86400s"
-"""The gateway ends connections sooner."""
+"""The gateway ends idle connections sooner."""
 
 _METADATA = "sluice"
 _FROM_ADS: Mapping[str, object] = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
@@ -28,7 +28,7 @@ _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
 def bootstrap(socket: str) -> dict[str, object]:
-    """Everything else comes from the unix socket of the process that starts Envoy; there is no admin listener."""
+    """Envoy's bootstrap. Everything else comes over the Unix socket of its parent process; no admin listener exists."""
     xds = {
         "name": XDS_CLUSTER,
         "type": "STATIC",
@@ -67,7 +67,7 @@ def listener(port: int) -> dict[str, object]:
     return {
         "name": LISTENER_NAME,
         "address": {"socket_address": {"address": HOST, "port_value": port}},
-        # Nobody else can listen on the same port beside it.
+        # No other process may listen on the same port.
         "enable_reuse_port": False,
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
         "listener_filters": [
@@ -81,7 +81,7 @@ def listener(port: int) -> dict[str, object]:
 
 
 def cluster(name: str, address: tuple[str, int], trust_domain: str) -> dict[str, object]:
-    """The way of one attempt to the gateway; ``name`` also names its secrets."""
+    """The cluster that connects one attempt to the gateway; ``name`` also names its secrets."""
     host, port = address
     return {
         "name": cluster_name(name),
@@ -101,17 +101,17 @@ def cluster(name: str, address: tuple[str, int], trust_domain: str) -> dict[str,
 
 
 def cluster_name(name: str) -> str:
-    """With a prefix: no connection can name a cluster that is not that of an attempt."""
+    """The name with a prefix, so that a connection cannot select a cluster that is not an attempt's."""
     return f"attempt-{name}"
 
 
 def certificate_name(name: str) -> str:
-    """The secret with certificate and key of an attempt."""
+    """The name of the secret with the certificate and key of an attempt."""
     return f"certificate-{name}"
 
 
 def trust_name(name: str) -> str:
-    """The secret with anchors and revocation lists of an attempt."""
+    """The name of the secret with the trust anchors and CRLs of an attempt."""
     return f"trust-{name}"
 
 
@@ -137,7 +137,7 @@ def _tunnel() -> dict[str, object]:
 
 
 def _mutual_tls(name: str, trust_domain: str) -> dict[str, object]:
-    # The trailing slash: without it a role whose name begins alike would do.
+    # Without the trailing slash, a role whose name starts with "gateway" would match too.
     gateway = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{trust_domain}/gateway/"}}
     return _extension(
         "envoy.transport_sockets.tls",

@@ -1,4 +1,4 @@
-"""The relay's Envoy as a child process: without an admin listener, and started again when it ends by itself."""
+"""The relay's Envoy as a child process: it has no admin listener and is restarted when it exits."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ WORKER_THREADS = 2
 STOP_GRACE_SECONDS = 2.0
 RESTART_SECONDS = 1.0
 MAX_LOG_BYTES = 8 << 20
-"""A longer log of an Envoy that has ended is begun anew."""
+"""A longer log is truncated before Envoy is started again."""
 
 
 class RelayEnvoy:
-    """The process; it dies with this one.
+    """The Envoy process; it dies with this one.
+
 
     Args:
-        directory: for its bootstrap and its log.
-        xds_socket: where it gets its configuration.
+        directory: holds its bootstrap file and its log.
+        xds_socket: the Unix socket that serves its configuration.
         restarted: called before each start.
     """
 
@@ -61,7 +62,7 @@ class RelayEnvoy:
             finally:
                 self.pid = 0
                 await process.stop(STOP_GRACE_SECONDS)
-            _LOG.error("the relay for connections of jobs ended: %s; see %s", ended, self.log)
+            _LOG.error("the egress relay exited (%s) and is restarted; see %s", ended, self.log)
             await asyncio.sleep(RESTART_SECONDS)
 
     async def _start(self, argv: list[str]) -> ChildProcess:

@@ -1,4 +1,4 @@
-"""Errors of the relay."""
+"""Errors of the egress relay."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from sluice.core import SluiceError
 
 
 class RelayFailed(SluiceError):
-    """The relay did not start, or does not take the identity of a job."""
+    """The relay did not start, or rejected the identity of a job."""

@@ -1,4 +1,4 @@
-"""How far the relay's Envoy follows what is published for it."""
+"""Tracks which published resources the relay's Envoy has accepted."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Progress:
-    """Serves the board to one Envoy, and remembers what it has accepted.
+    """Serves the snapshot board to one Envoy and remembers what Envoy has accepted.
 
-    A cluster is used once its secrets have arrived: an accepted answer with them says so.
+    A cluster is ready once Envoy has accepted a response with its secrets.
     """
 
     board: SnapshotBoard
@@ -29,24 +29,24 @@ class Progress:
     _heard: asyncio.Event = field(default_factory=asyncio.Event)
 
     def check(self, kind: str, names: tuple[str, ...]) -> None:
-        """Everything is for the one Envoy that was let in."""
+        """Allow everything: only the relay's Envoy can connect."""
 
     def get(self, kind: str) -> Resources | None:
-        """What is published."""
+        """The published resources of a kind."""
         return self.board.get(kind)
 
     def change(self) -> Coroutine[Any, Any, object]:
-        """Waits for the next publication."""
+        """Wait for the next publication."""
         return self.board.change()
 
     def sent(self, subscription: Subscription) -> None:
-        """An answer has left."""
+        """Note that a response was sent."""
         resources = self.board.get(subscription.kind)
         if subscription.kind == SECRET and resources is not None:
             self._sent = frozenset(subscription.names) & resources.by_name.keys()
 
     def heard(self, subscription: Subscription, heard: Heard) -> None:
-        """Envoy has accepted or rejected the last answer."""
+        """Note that Envoy accepted or rejected the last response."""
         if heard is Heard.REJECTED:
             _LOG.error("the relay rejected its %s: %s", SHORT_NAMES[subscription.kind], subscription.rejected)
         if subscription.kind == LISTENER:
@@ -59,11 +59,11 @@ class Progress:
         heard_before.set()
 
     def restarted(self) -> None:
-        """Another Envoy begins with nothing."""
+        """Forget everything: a new Envoy starts without resources."""
         self._sent, self._taken, self._rejected, self._listening = frozenset(), frozenset(), "", None
 
     async def listening(self) -> bool:
-        """Wait until Envoy has accepted or rejected its listener; whether it has accepted it."""
+        """Wait until Envoy accepts or rejects its listener; return whether it accepted it."""
         while (listening := self._listening) is None:
             await self._heard.wait()
         if not listening:
@@ -71,7 +71,7 @@ class Progress:
         return listening
 
     async def taken(self, names: frozenset[str]) -> None:
-        """Wait until Envoy has these secrets; raises :class:`RelayFailed` when it rejects what it is given."""
+        """Wait until Envoy has these secrets; raises :class:`RelayFailed` if it rejects its configuration."""
         while not names <= self._taken:
             if self._rejected:
                 raise RelayFailed(f"the relay rejected the identity of a job: {self._rejected}")

@@ -1,7 +1,7 @@
-"""One Envoy for the connections of all jobs on a TaskManager: started when it is first needed, and again when it ends.
+"""One Envoy for the connections of all jobs on a TaskManager, started on first use and restarted when it exits.
 
-Its configuration comes from this process over a unix socket that only that Envoy may use: a listener on the loopback
-interface, and for each attempt a cluster with the certificate of its job. Keys are in memory on both sides.
+This process serves its configuration over a Unix socket that only this Envoy may use: a listener on the loopback
+interface, and for each attempt an Envoy cluster with the certificate of its job. Both sides keep keys only in memory.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from sluice.runtime.egress_relay.progress import Progress
 _LOG = logging.getLogger(__name__)
 
 READY_SECONDS = 30.0
-"""How long Envoy may take to start, and to take the identity of an attempt."""
+"""How long Envoy may take to start and to accept the identity of an attempt."""
 LOOK_SECONDS = 1.0
-"""How often identities, and the address of the gateway's listener, are looked at."""
+"""How often the identities and the address of the gateway's listener are checked for changes."""
 _PROBE_SECONDS = 0.02
 
 
 class EgressRelay:
-    """The relay of one TaskManager.
+    """The egress relay of one TaskManager.
+
 
     Args:
-        directory: for its files; it is made with mode 0700, and its path must be short enough for a unix socket.
-        trust_domain: that of all identities.
-        locate: tells where the gateway's listener for jobs is; raises :class:`SluiceError` when it is not known.
+        directory: for its files; created with mode 0700. Its path must be short enough for a Unix socket.
+        trust_domain: the trust domain of all identities.
+        locate: returns the address of the gateway's listener for jobs; raises :class:`SluiceError` if it is unknown.
     """
 
     def __init__(self, directory: Path, trust_domain: str, locate: Callable[[], tuple[str, int]]) -> None:
@@ -61,11 +62,12 @@ class EgressRelay:
 
     @contextlib.asynccontextmanager
     async def attempt(self, identity: Path) -> AsyncIterator[RelayRoute]:
-        """A way out with the certificate in the directory ``identity``, until the end; renewed ones are taken over.
+        """A route that uses the certificate in the directory ``identity`` within the context. It follows renewals.
+
 
         Raises:
-            RelayFailed: Envoy does not start, or does not take it.
-            SluiceError: there is no such identity, or nobody knows where the gateway listens.
+            RelayFailed: Envoy does not start, or does not accept the identity.
+            SluiceError: the identity does not exist, or the gateway's address is unknown.
         """
         name = secrets.token_hex(CAPABILITY_BYTES)
         self._attempts[name] = await asyncio.to_thread(AttemptSecrets, name, identity, self._trust_domain)
@@ -77,14 +79,14 @@ class EgressRelay:
                     self._publish()
                     await self._progress.taken(frozenset(self._attempts[name].secrets))
             except TimeoutError:
-                raise RelayFailed("the relay does not take the identity of a job", f"see {self._envoy.log}") from None
+                raise RelayFailed("the relay was not ready for a job in time", f"see {self._envoy.log}") from None
             yield RelayRoute(name, self._address)
         finally:
             del self._attempts[name]
             self._publish()
 
     async def close(self) -> None:
-        """End Envoy, and with it every connection."""
+        """Stop Envoy, which ends every connection."""
         async with self._starting:
             if self._running is not None:
                 await self._running.aclose()
@@ -112,7 +114,7 @@ class EgressRelay:
                 supervising = asyncio.create_task(self._envoy.keep_running())
                 stack.push_async_callback(end_tasks, supervising)
                 await self._until_listening()
-                # For the audit, which knows every listener or reports it.
+                # For the audit, which reports every listener that it does not know.
                 write_secret(self._endpoint, msgspec.json.encode({"host": HOST, "port": self._port}))
                 stack.callback(self._endpoint.unlink, missing_ok=True)
                 looking = asyncio.create_task(repeat(self._look, LOOK_SECONDS, "the relay does not follow identities"))
@@ -120,7 +122,7 @@ class EgressRelay:
                 self._running = stack.pop_all()
 
     def _admits(self, caller: Caller) -> bool:
-        """The Envoy that was started here, and nobody else of the same user: what is served are keys."""
+        """Admit only the Envoy that this process started, no other process of the same user: it serves private keys."""
         return caller.pid == self._envoy.pid
 
     def _choose_port(self) -> None:
@@ -136,7 +138,7 @@ class EgressRelay:
                     writer.close()
                     await writer.wait_closed()
                     return
-                # Somebody else has taken the port meanwhile.
+                # Another process has taken the port meanwhile.
                 self._choose_port()
                 self._publish()
             await asyncio.sleep(_PROBE_SECONDS)
@@ -157,11 +159,11 @@ class EgressRelay:
         )
 
     async def _look(self) -> None:
-        with contextlib.suppress(SluiceError):  # the gateway is away: it may come back where it was
+        with contextlib.suppress(SluiceError):  # the gateway is away and may come back at the same address
             self._gateway = self._locate()
         for each in tuple(self._attempts.values()):
             try:
                 await asyncio.to_thread(each.refresh)
             except SluiceError as error:
-                _LOG.warning("the new identity of a job is invalid, the previous one stays: %s", error)
+                _LOG.warning("the new identity of a job is invalid, the previous one stays in use: %s", error)
         self._publish()
