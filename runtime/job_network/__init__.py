@@ -1,4 +1,4 @@
-"""What a box of a job reaches beyond itself: its job's other processes and shuffle workers, and what policy allows."""
+"""The network of a job's sandbox: it reaches the job's other processes, shuffle workers, and what the policy allows."""
 
 import lazy_loader
 

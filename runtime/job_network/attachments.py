@@ -1,7 +1,7 @@
-"""Attachments in a network for boxes that another process starts: a driver's agent, whose TaskManager has the network.
+"""Network attachments for sandboxes that another process starts: the TaskManager has the network of a driver's agent.
 
-They share a pair of sockets. The agent says what a box is called; the answer has what the box needs: files and a
-filter, and as descriptors its channel to the broker and the namespaces that it enters.
+The two processes share a socket pair. The agent sends the name of a sandbox. The answer contains the files and the
+filter that the sandbox needs and, as descriptors, its channel to the broker and the namespaces that it enters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANSWER_SECONDS = 30.0
 
 
 class AttachmentFailed(SluiceError):
-    """A box cannot have its place in the job's network."""
+    """A sandbox cannot be attached to the job's network."""
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -36,25 +36,26 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 def attachment_sockets() -> tuple[socket.socket, socket.socket]:
-    """The end of who has the network, and that of who starts its boxes."""
+    """A socket pair: the end for the owner of the network, and the end for the process that starts its sandboxes."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     return ours, theirs
 
 
 class Attachable(Protocol):
-    """A network of boxes."""
+    """A network to which sandboxes can be attached."""
 
     def attach(self, box: str) -> NetworkAttachment:
-        """An attachment for one start of a box, called ``box`` in rows."""
+        """An attachment for one start of a sandbox; the journal calls it ``box``."""
 
 
 class AttachmentServer:
-    """The end of who has the network; it serves until it is closed, or the other end is.
+    """Hands out attachments for the owner of the network, until either end is closed.
+
 
     Args:
-        network: the driver's, or that of one that waits.
-        end: of :func:`attachment_sockets`.
+        network: the driver's network, or that of a driver agent that waits.
+        end: the first socket of :func:`attachment_sockets`.
     """
 
     def __init__(self, network: Attachable, end: socket.socket) -> None:
@@ -79,7 +80,7 @@ class AttachmentServer:
         self.close()
 
     def close(self) -> None:
-        """No more attachments; may be called again."""
+        """Hand out no more attachments. Idempotent."""
         if self._end.fileno() >= 0:
             self._loop.remove_reader(self._end)
             self._end.close()
@@ -87,7 +88,7 @@ class AttachmentServer:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedAttachment:
-    """An attachment for one start of one box."""
+    """An attachment for one start of one sandbox."""
 
     filter: bytes
     files: Mapping[str, bytes]
@@ -100,7 +101,7 @@ class ReceivedAttachment:
 
     @contextlib.contextmanager
     def channel(self) -> Iterator[int]:
-        """The box's end of a channel to the broker; with it everything that was given is closed."""
+        """The sandbox's end of a channel to the broker. All descriptors are closed at the end of the context."""
         try:
             yield self.descriptors[0]
         finally:
@@ -109,10 +110,11 @@ class ReceivedAttachment:
 
 
 class AttachmentClient:
-    """The end of who starts boxes. It may be used from any thread.
+    """Requests attachments for the process that starts the sandboxes. Thread-safe.
+
 
     Args:
-        end: inherited descriptor of the socket; nothing that this process starts inherits it.
+        end: the inherited descriptor of the socket. No child of this process inherits it.
     """
 
     def __init__(self, end: int) -> None:
@@ -122,27 +124,28 @@ class AttachmentClient:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """No more attachments are wanted."""
+        """Close the socket: no more attachments are needed."""
         self._end.close()
 
     def attach(self, box: str) -> ReceivedAttachment:
-        """An attachment for one start of a box, called ``box`` in rows.
+        """An attachment for one start of a sandbox; the journal calls it ``box``.
+
 
         Raises:
-            AttachmentFailed: the TaskManager gives none (any more).
+            AttachmentFailed: the TaskManager does not, or no longer, hand out attachments.
         """
         with self._lock:
             try:
                 self._end.send(box.encode())
                 data, fds, _, _ = socket.recv_fds(self._end, MAX_ANSWER_BYTES, MAX_DESCRIPTORS)
             except OSError as error:
-                raise AttachmentFailed(f"the TaskManager gives {box} no network: {error}") from error
+                raise AttachmentFailed(f"the TaskManager did not give {box} a network: {error}") from error
         try:
             answer = msgspec.msgpack.decode(data, type=_Answer)
         except msgspec.DecodeError as error:
             for each in fds:
                 os.close(each)
-            raise AttachmentFailed(f"the TaskManager gives {box} no network") from error
+            raise AttachmentFailed(f"the TaskManager did not give {box} a network: the answer is malformed") from error
         for each in fds:
             os.set_inheritable(each, False)
         return ReceivedAttachment(answer.filter, answer.files, tuple(fds))

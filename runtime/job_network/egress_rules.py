@@ -1,4 +1,4 @@
-"""The rules for connections that lead out of a job."""
+"""The rules for connections to destinations outside of a job."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from sluice.runtime.sandbox.network import Answer, Connect, Decision
 
 @dataclass(frozen=True, slots=True)
 class WouldRefuse:
-    """The note of a decision to let a connection through only to record it: why it would be refused otherwise."""
+    """The note on a connection that is allowed only because the policy is not enforced: why it would be refused."""
 
     reason: str
 
 
 class EgressRules(Protocol):
-    """Decide about destinations outside of the job, for one box. Called in the broker's thread."""
+    """Decides about destinations outside of the job, for one sandbox. Called in the broker's thread."""
 
     async def decide(self, connect: Connect) -> Decision:
-        """What becomes of a connection to something that is not the job's."""
+        """The decision about a connection to a destination outside of the job."""
         ...
 
     async def resolve(self, name: str) -> Answer:
-        """What the box's resolver answers for a name that is no host of the job."""
+        """The answer of the sandbox's resolver for a name that is not a host of the job."""
         ...
 
     def close(self) -> None:
-        """The box has ended; from any thread."""
+        """Release everything after the end of the sandbox. May be called from any thread."""
         ...

@@ -1,4 +1,4 @@
-"""The network of one driver, or of one executor: its ports on this host, and the namespace of its boxes."""
+"""The network of one driver or executor: its ports on this host, and the network namespace of its sandboxes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.runtime.sandbox.network import Attachment, Connection, Network, Rows
 
 
 class JobNetwork:
-    """The network of one process of a job. Its rules are called in the broker's thread and run in its maker's loop."""
+    """The network of one process of a job. The broker's thread calls its rules, which run in the creator's event loop."""
 
     def __init__(self, ports: ReservedPorts, network: Network, egress_rules: EgressRules) -> None:
         self.ports = ports
@@ -25,19 +25,20 @@ class JobNetwork:
     async def open(
         cls, host: str, names: Sequence[str], *, ask: AskHosts, egress_rules: EgressRules, rows: Rows, uid: int | None
     ) -> JobNetwork:
-        """Reserve ports of ``host`` and make the namespace.
+        """Reserve ports of ``host`` and create the namespace.
+
 
         Args:
-            host: that the process tells others.
-            names: what it listens for.
-            ask: on which hosts the job's processes listen on a port.
-            egress_rules: decides about everything else.
-            rows: hear of what leaves the boxes, and of what does not.
-            uid: the job's own, if it has one.
+            host: the host that the process advertises.
+            names: the purposes of its listening ports.
+            ask: returns the hosts on which the job's processes listen on a port.
+            egress_rules: decide about all other destinations.
+            rows: record the connections that leave the sandboxes, and those that are refused.
+            uid: the job's own uid, if it has one.
 
         Raises:
-            PortsNotReserved: there is no free port of ``host``.
-            SandboxUnavailable: this machine does not allow it.
+            PortsNotReserved: ``host`` has no free port.
+            SandboxUnavailable: this machine does not allow network namespaces for jobs.
         """
         loop = asyncio.get_running_loop()
 
@@ -61,25 +62,25 @@ class JobNetwork:
 
         try:
             await asyncio.to_thread(make)
-        except asyncio.CancelledError:  # the thread goes on, and nobody would close what it makes
+        except asyncio.CancelledError:  # the thread goes on, and nobody else would close the network that it opens
             with handing_over:
                 is_given_up.set()
             for each in made:
                 each.close()
-            egress_rules.close()  # even if the thread never began
+            egress_rules.close()  # even if the thread never started
             raise
         return made[0]
 
     def attach(self, box: str) -> Attachment:
-        """The place of a box, called ``box`` in rows."""
+        """The attachment of a sandbox; the journal calls it ``box``."""
         return self._network.attach(box)
 
     def end(self, wanted: Callable[[Connection], bool], reason: str) -> int:
-        """End open connections, and wait until they are ended; how many they were. From any thread but the broker's."""
+        """End open connections, wait for that, and return their number. Call it from any thread but the broker's."""
         return self._network.end(wanted, reason)
 
     def close(self) -> None:
-        """After the end of all its boxes; takes some milliseconds, from any thread. May be called again."""
+        """Close it after all its sandboxes have ended. Takes some milliseconds. Thread-safe and idempotent."""
         self._network.close()
         self._egress_rules.close()
         self.ports.close()

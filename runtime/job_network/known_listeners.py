@@ -1,7 +1,7 @@
-"""Where a job's processes and shuffle workers listen, asked of its JobMaster when a box connects to a port.
+"""Where a job's processes and shuffle workers listen. The JobMaster is asked when a sandbox connects to a port.
 
-What was answered serves for seconds; while nobody answers, as between two leaders, for minutes: executors keep talking
-to each other without a JobMaster.
+An answer is cached for seconds. While no JobMaster answers, as between two leaders, it is used for minutes, so that
+executors can still talk to each other.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sluice.core import ANY_PORT, SluiceError, is_ip_address
 
 FRESH_SECONDS = 5.0
 NOBODY_SECONDS = 0.5
-"""How long it is believed that nobody listens on a port."""
+"""How long an answer that nobody listens on a port is cached."""
 STALE_SECONDS = 600.0
-"""How long an answer serves while there is no other."""
+"""How long an answer is used while the JobMaster gives no new one."""
 MAX_PORTS = 4096
 MAX_NAMES = 4096
 RESOLVED_SECONDS = 30.0
@@ -42,7 +42,7 @@ async def _resolve(host: str) -> frozenset[Address]:
 
 
 def asked_in(loop: asyncio.AbstractEventLoop, ask: AskHosts) -> AskHosts:
-    """``ask``, which is to run in ``loop``, for use in another one."""
+    """A function for another event loop that runs ``ask`` in ``loop``."""
 
     async def here(port: int) -> tuple[str, ...]:
         async def asked() -> tuple[str, ...]:
@@ -54,12 +54,13 @@ def asked_in(loop: asyncio.AbstractEventLoop, ask: AskHosts) -> AskHosts:
 
 
 class KnownListeners:
-    """Where the processes of a job listen, as its JobMaster says. For one event loop.
+    """Where the processes of a job listen, according to its JobMaster. For one event loop.
+
 
     Args:
-        ask: the hosts on which processes of the job listen on a port; raises :class:`SluiceError` or OSError.
-        resolve: the addresses of a host that has a name; raises OSError.
-        clock: seconds.
+        ask: returns the hosts on which processes of the job listen on a port; raises :class:`SluiceError` or OSError.
+        resolve: returns the addresses of a host name; raises OSError.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -77,11 +78,12 @@ class KnownListeners:
         self._resolved: dict[str, tuple[frozenset[Address], float]] = {}
 
     async def find(self, host: Address | str, port: int) -> Address | None:
-        """The address of the process of the job that listens on ``port`` of ``host``; None: there is none.
+        """The address of the job's process that listens on ``port`` of ``host``; None if there is none.
+
 
         Args:
-            host: a name, as the program asked for it, or an address.
-            port: of TCP.
+            host: a name, as the program gave it, or an address.
+            port: a TCP port.
         """
         hosts = await self._hosts(port)
         if isinstance(host, str):
@@ -95,11 +97,11 @@ class KnownListeners:
         return None
 
     async def has_host(self, name: str) -> bool:
-        """Whether a process of the job listens on a host that is called ``name``."""
+        """Whether a process of the job listens on the host ``name``."""
         return name.lower() in await self._hosts(ANY_PORT, expected=name.lower())
 
     async def _hosts(self, port: int, *, expected: str = "") -> frozenset[str]:
-        """Those for ``port``; one that is ``expected`` and not among them may have come just now."""
+        """The hosts for ``port``. A cached answer without the host ``expected`` expires sooner: that host may be new."""
         known, now = self._answers.get(port), self._clock()
         if known is not None:
             found = expected in known.hosts if expected else bool(known.hosts)
@@ -116,9 +118,9 @@ class KnownListeners:
             hosts = frozenset(each.lower() for each in await self._ask(port))
         except (SluiceError, OSError, TimeoutError) as error:
             known = self._answers.get(port)
-            _LOG.info("nobody says who listens on port %d: %s", port, error)
+            _LOG.info("cannot ask the JobMaster who listens on port %d: %s", port, error)
             return known.hosts if known is not None and self._clock() - known.at < STALE_SECONDS else frozenset()
-        self._answers.pop(port, None)  # so that the oldest comes first
+        self._answers.pop(port, None)  # keeps the oldest answer first
         self._answers[port] = _Answer(hosts, self._clock())
         while len(self._answers) > MAX_PORTS:
             del self._answers[next(iter(self._answers))]

@@ -1,4 +1,4 @@
-"""The way out of one box through the relay of its TaskManager: the gateway decides about each connection."""
+"""The egress rules of one sandbox that use the relay of its TaskManager: the gateway decides about each connection."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from sluice.runtime.sandbox.network import Answer, Connect, Decision, HostAddres
 
 
 class RelayRules:
-    """:class:`EgressRules` that lead each connection of one attempt to the relay.
+    """:class:`EgressRules` that send each connection of one attempt to the relay.
 
-    A connection that the gateway refuses has been made as far as the program can tell, and then ends.
+    To the program, a connection that the gateway refuses looks established, and then closes.
     """
 
     def __init__(self, route: RelayRoute) -> None:
         self._route = route
 
     async def decide(self, connect: Connect) -> Decision:
-        """Give the program a connection to the relay, which has been told where it is to go."""
+        """Connect the program to the relay, with a preamble that names the destination."""
         host = connect.name or (f"[{connect.address}]" if connect.address.version == 6 else str(connect.address))
         try:
             first = self._route.preamble(f"{host}:{connect.port}")
@@ -28,6 +28,6 @@ class RelayRules:
         address, port = self._route.address
         return HostAddress(ipaddress.IPv4Address(address), port, first, note=host)
 
-    async def resolve(self, name: str) -> Answer:  # noqa: ARG002 - whatever it is
-        """An address of the box alone: nobody is asked, and connecting to it is what the gateway decides about."""
+    async def resolve(self, name: str) -> Answer:  # noqa: ARG002 - the same for every name
+        """A sandbox-local address for every name. Nobody is asked; the gateway decides when the program connects."""
         return True

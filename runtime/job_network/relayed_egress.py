@@ -1,8 +1,8 @@
-"""The way out of one driver or executor: what the policy allows, through the relay of its TaskManager.
+"""The egress rules of one driver or executor: the policy decides, and the relay of the TaskManager connects.
 
-Two ask the policy. The JobManager, before: so that a program hears of a refusal when it connects. And the gateway, for
-each connection, with the certificate of the driver or executor: what it refuses is refused, whoever lets it through
-here.
+The policy is checked twice. The JobManager is asked first, so that a program gets a refusal when it connects. Then the
+gateway checks each connection with the certificate of the driver or executor; its refusal is final, whatever was
+decided here.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ from sluice.runtime.sandbox.network import Answer, Connect, Decision, HostAddres
 _LOG = logging.getLogger(__name__)
 
 AskPolicy = Callable[[str, int], Awaitable[EgressDecision]]
-"""Whether the job may connect to this name or address, and port, or :data:`ANY_PORT` of it."""
+"""Asks whether the job may connect to a name or address and a port, or :data:`ANY_PORT` of it."""
 ALLOWED_SECONDS, REFUSED_SECONDS = 5.0, 1.0
-"""How long the policy's decision about a name serves."""
+"""How long the policy's decision about a name is cached."""
 MAX_DECISIONS = 1024
 
 
 class RelayedEgress:
-    """:class:`EgressRules` that open the relay when the first connection needs it.
+    """:class:`EgressRules` that open the route through the relay when the first connection needs it.
 
-    Names that the policy allows have addresses of the box alone: what they mean is found out when it connects. Others
-    do not exist. Where everything is let through, every name has an address.
+    A name that the policy allows resolves to a sandbox-local address; the real lookup happens when the program
+    connects. Other names do not exist. If everything is allowed, every name has an address.
+
 
     Args:
-        relay: of this process.
+        relay: the relay of this process.
         identity: the directory of the driver's or executor's identity.
-        ask: the policy; None: everything is let through as far as the gateway.
-        enforce: whether what the policy does not allow is refused; else it is only marked.
-        limit: why the job may not try another connection now; empty: it may.
-        limit_names: why it may not look up another name now.
-        clock: seconds that never go back.
+        ask: asks the policy; None if only the gateway checks it.
+        enforce: whether connections that the policy does not allow are refused, instead of only marked.
+        limit: returns why the job may not try another connection now; empty if it may.
+        limit_names: returns why the job may not look up another name now; empty if it may.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -71,23 +72,23 @@ class RelayedEgress:
         self._held = contextlib.AsyncExitStack()
 
     async def decide(self, connect: Connect) -> Decision:
-        """Refuse it, or lead it to the relay. Called in the broker's thread."""
+        """Refuse a connection, or send it to the relay. Called in the broker's thread."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._decide(connect), self._loop))
 
     async def resolve(self, name: str) -> Answer:
-        """An address of the box alone, if the policy allows any port of it. Called in the broker's thread."""
+        """A sandbox-local address if the policy allows any port of ``name``. Called in the broker's thread."""
         if self._ask is None or not self._enforce:
             return True
         decision = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._decision(name), self._loop))
         return decision.allowed if decision.decided else None
 
     def close(self) -> None:
-        """The box has ended; from any thread."""
+        """Close the route after the end of the sandbox. May be called from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended, and the relay with it
             asyncio.run_coroutine_threadsafe(self._close(), self._loop)
 
     async def _decision(self, name: str) -> EgressDecision:
-        """What the policy says of a name; asked again after a moment, for programs ask for one name many times."""
+        """The policy's decision about a name; cached briefly because programs look up one name many times."""
         assert self._ask is not None  # noqa: S101  for the type checker
         known, now = self._decisions.get(name), self._clock()
         if known is not None and now < known[1]:
@@ -96,7 +97,7 @@ class RelayedEgress:
             return EgressDecision(decided=False)
         decision = await self._ask(name, ANY_PORT)
         if decision.decided:
-            self._decisions.pop(name, None)  # so that the oldest comes first
+            self._decisions.pop(name, None)  # keeps the oldest decision first
             self._decisions[name] = decision, now + (ALLOWED_SECONDS if decision.allowed else REFUSED_SECONDS)
             while len(self._decisions) > MAX_DECISIONS:
                 del self._decisions[next(iter(self._decisions))]
@@ -111,7 +112,7 @@ class RelayedEgress:
         try:
             route = await self._route()
         except (SluiceError, OSError) as error:
-            _LOG.warning("there is no way out: %s", error)
+            _LOG.warning("the egress relay is not available: %s", error)
             return Refuse(errno.ENETUNREACH, "no_relay")
         decision = await RelayRules(route).decide(connect)
         if objection is not None and isinstance(decision, HostAddress):
@@ -119,7 +120,7 @@ class RelayedEgress:
         return decision
 
     async def _objection(self, connect: Connect) -> Refuse | None:
-        """Why the policy does not let it out; None: it does."""
+        """Why the policy refuses the connection; None if it allows it."""
         if self._ask is None:
             return None
         decision = await self._ask(connect.name or str(connect.address), connect.port)
@@ -128,7 +129,7 @@ class RelayedEgress:
         return None if decision.allowed else Refuse(errno.ECONNREFUSED, "not_allowed")
 
     async def _route(self) -> RelayRoute:
-        """The route of this process, made once; a failure is tried again by the next connection."""
+        """The route of this process, opened once; after a failure the next connection tries again."""
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
             entered = self._held.enter_async_context(self._relay.attempt(self._identity))
             self._opening = asyncio.ensure_future(entered)

@@ -1,7 +1,7 @@
-"""Ports of this host that are kept for one process of a job, which listens on them from its own network.
+"""Ports of this host that are reserved for one process of a job, which listens on them from its own network.
 
-A holder is bound and never listens; nobody else can take its port. Whenever the job listens, it gets a fresh socket on
-the same port: a SparkContext that is stopped and made anew must not find the old one, with connections that nobody
+A holder socket is bound but never listens, so nobody else can take its port. Whenever the job listens, it gets a new
+socket on the same port: a new SparkContext must not get the socket of the stopped one, with connections that nobody
 accepts.
 """
 
@@ -15,24 +15,25 @@ from collections.abc import Mapping, Sequence
 from sluice.core import SluiceError
 
 PRIVATE_PORTS = range(10_000, 30_000)
-"""What the kernel gives programs in the network of a box; peers must not be confused with them."""
+"""The ephemeral ports of a sandbox's network. Ports of the job's other processes must differ from them."""
 MAX_PASSED = 200
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class PortsNotReserved(SluiceError):
-    """A process of a job cannot listen where others are told that it does."""
+    """No port could be reserved on the host that a process of a job advertises."""
 
 
 class ReservedPorts:
-    """Reserves ports of the machine for the processes of jobs.
+    """Reserves ports of the machine for a process of a job.
+
 
     Args:
-        host: address, or a name that has one.
-        names: what each port is for.
+        host: an address, or a name that resolves to one.
+        names: the purpose of each port.
 
     Raises:
-        PortsNotReserved: the host is not one of this machine, or has no free port.
+        PortsNotReserved: ``host`` is not an address of this machine, or has no free port.
     """
 
     def __init__(self, host: str, names: Sequence[str]) -> None:
@@ -53,24 +54,24 @@ class ReservedPorts:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """All of them."""
+        """All reserved ports."""
         return tuple(self._holders)
 
     @property
     def hosts(self) -> Mapping[str, str]:
-        """The address of the host by its name, if it was given by one: a process listens where it tells others."""
+        """The host name with its address, if the host is a name: a process listens on the host that it advertises."""
         return {} if self._host == str(self._address) else {self._host: str(self._address)}
 
     @property
     def by_name(self) -> Mapping[str, int]:
-        """Each by what it is for."""
+        """Each port by its purpose."""
         return self._ports
 
     def listener(self, address: Address, port: int) -> socket.socket | None:
         """A socket for a job that listens on ``port`` of ``address`` in its network: bound, not listening yet.
 
-        None: the port is not one of these, the address is neither this host's, nor loopback, nor all of them, or there
-        is no socket to be had.
+        None if the port is not reserved, if the address is neither this host's, nor loopback, nor the wildcard
+        address, or if the port cannot be bound.
         """
         plain = _plain(address)
         if port not in self._holders or not (plain in (self._address, _ANY4, _ANY6) or plain.is_loopback):
@@ -80,7 +81,7 @@ class ReservedPorts:
         return None
 
     def close(self) -> None:
-        """Others may have the ports."""
+        """Release the ports."""
         for holder in self._holders.values():
             holder.close()
         self._holders.clear()
@@ -95,7 +96,7 @@ def _plain(address: Address) -> Address:
 
 
 def _reserved(address: Address) -> socket.socket:
-    """A holder of a port that no program of a job gets by chance in its own network."""
+    """A holder of a port outside of the ephemeral range that programs of a job get in their own network."""
     passed: list[socket.socket] = []
     try:
         for _ in range(MAX_PASSED):
@@ -110,7 +111,7 @@ def _reserved(address: Address) -> socket.socket:
 
 
 def _bound(address: Address, port: int) -> socket.socket:
-    """As JVMs make them: for both families where this kernel has IPv6."""
+    """A bound socket as JVMs create them: for both address families if the kernel has IPv6."""
     with contextlib.suppress(OSError):
         sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
         try:
@@ -127,7 +128,7 @@ def _bound(address: Address, port: int) -> socket.socket:
 
 
 def _bind(sock: socket.socket, host: str, port: int) -> socket.socket:
-    # Both must have it, and the same user: whoever else binds the port is refused.
+    # Both sockets need the option and must have the same owner. Other users cannot bind the port.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     sock.bind((host, port))
     return sock

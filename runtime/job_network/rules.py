@@ -1,4 +1,4 @@
-"""Which connections of a box are its job's own, and who decides about the others."""
+"""Decides which connections of a sandbox stay within its job, and passes the others to the egress rules."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sluice.runtime.sandbox.network import Address, Answer, Connect, Decision, H
 
 
 class JobRules:
-    """The rules of one box's network, :class:`sluice.runtime.sandbox.network.Rules`.
+    """The rules of one sandbox's network; a :class:`sluice.runtime.sandbox.network.Rules`.
 
-    The order matters where a cluster has one machine: its processes are at 127.0.0.1, as is what listens in the box.
-    Ports tell them apart: those of the job's processes are none that the kernel gives programs in a box.
+    The order matters for a cluster on one machine: its processes listen on 127.0.0.1, and so do programs in the
+    sandbox. The port tells them apart: ports of the job's processes are outside of the sandbox's ephemeral range.
     """
 
     def __init__(self, listeners: KnownListeners, ports: ReservedPorts, egress_rules: EgressRules) -> None:
@@ -23,7 +23,7 @@ class JobRules:
         self._egress_rules = egress_rules
 
     async def decide(self, connect: Connect) -> Decision:
-        """To the job's processes and shuffle workers as asked, on loopback inside, else as the policy says."""
+        """Allow the job's processes and shuffle workers, keep loopback inside, and let the policy decide otherwise."""
         local = connect.name is None and connect.address.is_loopback
         if local and connect.port in PRIVATE_PORTS:
             return Inside()
@@ -33,10 +33,10 @@ class JobRules:
         return Inside() if local else await self._egress_rules.decide(connect)
 
     async def resolve(self, name: str) -> Answer:
-        """What the way out says; hosts of the job have addresses of the box as well."""
+        """The answer of the egress rules; hosts of the job get a sandbox-local address too."""
         answer = await self._egress_rules.resolve(name)
         return answer or await self._listeners.has_host(name) or answer
 
     def listener(self, address: Address, port: int) -> socket.socket | None:
-        """A socket on a port that is kept for the box."""
+        """A socket on a port that is reserved for the sandbox."""
         return self._ports.listener(address, port)

@@ -1,7 +1,7 @@
-"""The network of a box that waits for a job: nothing in it connects or listens before it is the job's.
+"""The network of a sandbox that waits for a job: nothing in it can connect or listen before the job arrives.
 
-Its rules, and who hears of its connections, come with the job. Until then the broker refuses all, outside of the box:
-it does not depend on what runs in it.
+The job brings the rules and the recorder of connections. Until then the broker refuses everything. The broker runs
+outside of the sandbox, so this does not depend on what runs inside.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sluice.runtime.sandbox.network import (
 
 
 class WaitingNetwork:
-    """See the module's documentation. It becomes one job's network (:meth:`admit`), or is closed."""
+    """A network without a job yet. It becomes the network of one job (:meth:`admit`), or is closed."""
 
     def __init__(self, host: str, network: Network, later: _Later, gate: Gate) -> None:
         self._host = host
@@ -46,15 +46,16 @@ class WaitingNetwork:
 
     @classmethod
     async def open(cls, host: str, *, uid: int | None) -> WaitingNetwork:
-        """Make the namespace.
+        """Create the namespace.
+
 
         Args:
-            host: that the job's process will tell others.
-            uid: the box's own, if it has one.
+            host: the host that the job's process will advertise.
+            uid: the sandbox's own uid, if it has one.
 
         Raises:
-            PortsNotReserved: ``host`` is none of this machine.
-            SandboxUnavailable: this machine does not allow it.
+            PortsNotReserved: ``host`` is not an address of this machine.
+            SandboxUnavailable: this machine does not allow network namespaces for jobs.
         """
 
         def make() -> WaitingNetwork:
@@ -71,24 +72,25 @@ class WaitingNetwork:
 
     @property
     def refused(self) -> int:
-        """How many calls failed because they came before the job."""
+        """The number of calls that were refused because there was no job yet."""
         return self._gate.refused
 
     def attach(self, box: str) -> Attachment:
-        """The place of a box, called ``box`` in rows."""
+        """The attachment of a sandbox; the journal calls it ``box``."""
         return self._network.attach(box)
 
     async def admit(self, names: Sequence[str], *, ask: AskHosts, egress_rules: EgressRules, rows: Rows) -> JobNetwork:
-        """Reserve ports, and let the job's rules decide from now on.
+        """Reserve ports and apply the job's rules from now on.
+
 
         Args:
-            names: what the process listens for.
-            ask: on which hosts the job's processes listen on a port.
-            egress_rules: decides about everything else.
-            rows: hear of what leaves the boxes, and of what does not.
+            names: the purposes of the process's listening ports.
+            ask: returns the hosts on which the job's processes listen on a port.
+            egress_rules: decide about all other destinations.
+            rows: record the connections that leave the sandboxes, and those that are refused.
 
         Raises:
-            PortsNotReserved: there is no free port of the host.
+            PortsNotReserved: the host has no free port.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -102,7 +104,7 @@ class WaitingNetwork:
         return JobNetwork(ports, self._network, egress_rules)
 
     def close(self) -> None:
-        """No job came; from any thread."""
+        """Close it because no job came. May be called from any thread."""
         self._network.close()
 
 
@@ -112,7 +114,7 @@ def _close_unwanted(opening: asyncio.Task[WaitingNetwork]) -> None:
 
 
 class _Later:
-    """Rules and rows that come later; until then nothing is allowed, and nobody hears."""
+    """Rules and recorder that are set later. Until then everything is refused and nothing is recorded."""
 
     def __init__(self) -> None:
         self.rules: Rules | None = None
