@@ -1,4 +1,4 @@
-"""The box that a job's processes run in: namespaces, a uid of its own, seccomp, Landlock, limits."""
+"""The sandbox ("box") for the processes of a job: namespaces, a separate uid, seccomp, Landlock, limits."""
 
 import lazy_loader
 

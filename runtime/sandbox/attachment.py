@@ -1,4 +1,4 @@
-"""What a box needs of a network of its own; :mod:`sluice.runtime.sandbox.network` has it."""
+"""The interface between a box and its private network; :mod:`sluice.runtime.sandbox.network` implements it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Protocol
 
 
 class NetworkAttachment(Protocol):
-    """The place of one box in a network that it may share with other boxes of its job."""
+    """Attaches one box to a private network. Boxes of the same job may share a network."""
 
     @property
     def filter(self) -> bytes:
-        """The filter of system calls whose calls somebody outside answers."""
+        """The seccomp filter for the system calls that a process outside the box answers."""
 
     @property
     def namespaces(self) -> tuple[int, ...]:
-        """Descriptors of the namespaces to enter, in this order."""
+        """Descriptors of the namespaces to enter, in order."""
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """Files of the box, by path, in the place of the machine's."""
+        """Contents of files by path that replace the machine's files in the box."""
 
     def channel(self) -> AbstractContextManager[int]:
-        """The socket over which the box gives away the right to answer; open within the context."""
+        """The socket over which the box sends its seccomp listener; open within the context."""

@@ -1,4 +1,4 @@
-"""How one process of a job is started: the command around its command."""
+"""Builds the command that starts one process of a job in a box."""
 
 from __future__ import annotations
 
@@ -26,72 +26,75 @@ _FATAL = frozenset(
         *(signal.SIGSYS, signal.SIGXFSZ, signal.SIGXCPU),
     }
 )
-"""Signals whose 128+N means that they ended the program. With 143 a JVM exits by itself, after SIGTERM."""
+"""Signals for which exit code 128+N means a death by signal N. A JVM exits with 143 on its own after SIGTERM."""
 
 
-_OWN = ("/tmp", "/dev", "/proc")  # noqa: S108 - its own
-"""What a box may write besides its view, as far as modes allow."""
+_OWN = ("/tmp", "/dev", "/proc")  # noqa: S108 - private to the box
+"""Paths that a box may write in addition to its view, as far as file modes allow."""
 _SHARED = ("/proc", *(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty")))
-"""The same without namespaces."""
+"""The same for a box without namespaces."""
 _USERS = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf")
-"""What a box has of its own, and reads from the machine without namespaces."""
+"""Files that a box with namespaces has its own version of. Without namespaces it reads the machine's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to start instead of a job's command, and with what."""
+    """The command to start instead of the job's command, and its environment."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
     pass_fds: tuple[int, ...] = ()
     ignored_signals: tuple[signal.Signals, ...] = ()
-    """Ignored by what is started; the job's own program gets their defaults back."""
+    """Signals to ignore in the started process. The job's own program gets their default actions back."""
     namespaces: tuple[int, ...] = ()
-    """Descriptors of namespaces that the new process enters before it executes anything, in this order."""
+    """Descriptors of namespaces that the new process enters before exec, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """What all boxes of one process have in common."""
+    """What all boxes that this process starts have in common."""
 
     python: str
     """The Python that runs the entry program."""
     bwrap: str = ""
     """Path of bubblewrap; empty: no namespaces."""
     mounts: tuple[Mount, ...] = ()
-    """The machine's part of the view."""
+    """Mounts of the machine's programs and settings."""
     files: tuple[Path, ...] = ()
-    """Small files of the machine, of which each box gets copies."""
+    """Small files of the machine that are copied into each box."""
     filter: bytes = b""
-    """The filter of system calls."""
+    """The seccomp filter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One process of a job with all that it starts. ``walls`` is None at level ``none``: then it is a plain process."""
+    """One process of a job and its descendants. At level ``none``, ``walls`` is None and it is a plain process."""
 
     view: View
     limits: Limits
     walls: Walls | None = None
     uid: int | None = None
-    """The job's own uid; None: that of the process that starts it."""
+    """The job's own uid; None: the uid of the process that starts the box."""
     mounts: tuple[Mount, ...] = ()
     network: NetworkAttachment | None = None
-    """Its place in a network of the job's own; None: it shares that of the machine."""
+    """Attaches the box to the job's private network; None: the box uses the machine's network."""
     shared: frozenset[Path] = frozenset()
-    """Writable mounts in which it may make no sockets."""
+    """Writable mounts in which the box must not create sockets."""
     offline: bool = False
-    """Whether it has a network of its own in which there is nothing but itself."""
+    """Whether the box has an empty network namespace, without any connection to others."""
 
     @contextlib.contextmanager
     def launch(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> Iterator[Launch]:
-        """How to start ``argv``; the descriptors are open within the context.
+        """Build the command that starts ``argv`` in the box; its descriptors are open within the context.
 
-        Neither command line nor environment of what is started outside has anything of the job's: a job's
-        ``LD_PRELOAD`` must not load code before the box is closed.
+        The command line and environment of the outer process contain nothing from the job, because a job's
+        ``LD_PRELOAD`` must not load code before the restrictions are in place.
+
+        Raises:
+            SandboxRefused: the box has a network but no namespaces, or an argument or variable contains a NUL.
         """
         if self.network is not None and (self.walls is None or not self.walls.bwrap):
-            raise SandboxRefused("only a box with namespaces can have a network of its own")
+            raise SandboxRefused("only a box with namespaces can have a private network")
         if self.walls is None:
             yield Launch(tuple(argv), dict(env))
             return
@@ -105,8 +108,8 @@ class Box:
                 program = _memory_file(stack, "network", self.network.filter)
                 network = (program, stack.enter_context(self.network.channel()))
             if self.walls.bwrap:
-                # Landlock allows below a directory what it allows in it.
-                # What is mounted below ``shown_elsewhere`` later is shared, too; until then it is mounted read-only.
+                # A Landlock rule for a directory also applies to everything below it.
+                # Directories mounted below ``shown_elsewhere`` later are shared as well; until then they are read-only.
                 shared = (*self.shared, *self.view.shown_elsewhere)
                 above = [each for each in _OWN if any(path.is_relative_to(each) for path in shared)]
                 instructions = EntryInstructions(
@@ -143,7 +146,7 @@ class Box:
 
     def _bwrap_command(self, walls: Walls, stack: contextlib.ExitStack, fds: list[int]) -> tuple[str, ...]:
         filter_fd, instructions_fd = fds
-        home = self.view.home or next(iter(self.view.writable), Path("/tmp"))  # noqa: S108 - the box's own
+        home = self.view.home or next(iter(self.view.writable), Path("/tmp"))  # noqa: S108 - private to the box
         uid = bwrap.INNER_UID if self.uid is None else self.uid
         files = []
         own = self.network.files if self.network is not None else {}
@@ -164,7 +167,7 @@ class Box:
         return (walls.bwrap, "--args", str(fds[-1]), "--", *inner)
 
     def exit_code(self, code: int) -> int:
-        """How the job's program ended (negative: the signal), from how the started process did."""
+        """Convert the exit code of the started process to that of the job's program; negative: killed by a signal."""
         if self.walls is not None and self.walls.bwrap and code - _SIGNAL_EXIT_BASE in _FATAL:
             return _SIGNAL_EXIT_BASE - code
         return code

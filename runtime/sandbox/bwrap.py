@@ -1,4 +1,4 @@
-"""The options of bubblewrap for one box."""
+"""Builds the bubblewrap options for one box."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sluice.runtime.sandbox.view import SECRETS_DIRECTORY, SecretFile
 
 MIB = 1 << 20
 INNER_UID = 1000
-"""The uid of a job in its own user namespace; outside it is the uid of the process that started it."""
+"""The uid of a job inside its user namespace. Outside, it maps to the uid of the process that started the box."""
 ENTRY_PATH = "/run/sluice/entry.pyc"
 MINIMUM_TMP_MB = 16
 
 _ROOTS_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
-"""What the entry program needs to become the job's uid; it then has none."""
+"""The capabilities that the entry program needs to switch to the job's uid. It drops all of them then."""
 
 
 _SECRET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -34,7 +34,11 @@ class BoxFile:
 
 
 def namespace_options(uid: int | None) -> Iterator[str]:
-    """Namespaces and rights; ``uid``: what root's entry program becomes, None in a user namespace."""
+    """The options for namespaces and capabilities.
+
+    Args:
+        uid: the uid that the entry program switches to if root starts the box; None: the box has a user namespace.
+    """
     yield from ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent")
     yield from ("--cap-drop", "ALL")
     if uid is None:
@@ -47,13 +51,13 @@ def namespace_options(uid: int | None) -> Iterator[str]:
 def mount_options(
     system: Sequence[Mount], own: Sequence[Mount], files: Sequence[tuple[int, BoxFile]], *, tmp_mb: int
 ) -> Iterator[str]:
-    """All that is mounted, in this order: the machine, what is the box's alone, what it was given.
+    """The options for all mounts, in this order: the machine's, the box's private ones, those of its view.
 
     Args:
-        system: programs and their settings.
-        own: in order, see :func:`sluice.runtime.sandbox.mounts.in_order`.
-        files: descriptors with contents, and where these go.
-        tmp_mb: size of each file system in memory.
+        system: mounts of programs and their settings.
+        own: the mounts of the view, sorted by :func:`sluice.runtime.sandbox.mounts.in_order`.
+        files: files to write into the box, each with a descriptor of its content.
+        tmp_mb: size of each tmpfs in MiB.
     """
     size = max(tmp_mb, MINIMUM_TMP_MB) * MIB
     yield from mounted(system, size)
@@ -62,8 +66,8 @@ def mount_options(
     for fd, file in files:
         yield from ("--perms", f"{file.mode:04o}", "--file", str(fd), file.path)
     yield from ("--proc", "/proc", "--dev", "/dev")
-    yield from ("--perms", "1777", "--size", str(size), "--tmpfs", "/tmp")  # noqa: S108 - the box's own
-    yield from ("--perms", "1777", "--size", str(size), "--tmpfs", "/dev/shm")  # noqa: S108 - the box's own
+    yield from ("--perms", "1777", "--size", str(size), "--tmpfs", "/tmp")  # noqa: S108 - private to the box
+    yield from ("--perms", "1777", "--size", str(size), "--tmpfs", "/dev/shm")  # noqa: S108 - private to the box
     yield from mounted(own, size)
     for mount in own:
         if mount.kind is MountKind.EMPTY:
@@ -72,30 +76,33 @@ def mount_options(
 
 
 def mounted(mounts: Sequence[Mount], size: int) -> Iterator[str]:
-    """The options for ``mounts``, in order, with the directories above them; ``size``: of each in memory, in bytes."""
+    """The options for ``mounts``, in order, and for their parent directories; ``size`` of each tmpfs in bytes."""
     for each in with_parents(mounts):
         yield from each.options(size) if isinstance(each, Mount) else _directory(each)
 
 
 def _directory(path: Path) -> tuple[str, ...]:
-    """bubblewrap itself makes the directories above a mount or a file for root alone."""
+    """The options that create a parent directory with mode 0755; bubblewrap's own default would allow only root."""
     return ("--perms", "0755", "--dir", str(path))
 
 
 def secret_files(secrets: Iterable[SecretFile], uid: int | None) -> Iterator[BoxFile]:
-    """The secrets of a box: for its user alone.
+    """The secret files of a box, readable only for the job.
 
-    Where root makes the box its files are root's. The job has another uid (``uid``), and nobody else is in the box, so
-    all who are may read them, and none may change their modes.
+    If root creates the box, root owns its files, while the job has another uid (``uid``). The files are then readable
+    for every user, because only the job runs in the box; the job cannot change their modes.
+
+    Raises:
+        SandboxRefused: a secret's name cannot be a file name.
     """
     for each in secrets:
         if not _SECRET_NAME.fullmatch(each.name):
-            raise SandboxRefused(f"{each.name[:80]!r} cannot be the file of a secret", "use letters and digits")
+            raise SandboxRefused(f"{each.name[:80]!r} cannot be the file name of a secret", "use letters and digits")
         yield BoxFile(f"{SECRETS_DIRECTORY}/{each.name}", each.content, 0o400 if uid is None else 0o444)
 
 
 def box_files(uid: int, home: Path, entry: bytes) -> tuple[BoxFile, ...]:
-    """The files that describe the users of a box, and the entry program."""
+    """The user database files of a box, and its entry program."""
     users = f"root:x:0:0:root:/:/bin/false\njob:x:{uid}:{uid}:job:{home}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"
     groups = f"root:x:0:\njob:x:{uid}:\nnogroup:x:65534:\n"
     services = "passwd: files\ngroup: files\nhosts: files dns\nnetworks: files\nservices: files\nprotocols: files\n"

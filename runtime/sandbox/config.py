@@ -11,11 +11,11 @@ class IsolationLevel(enum.StrEnum):
     """What isolates the processes of a job from the rest of the machine."""
 
     SANDBOX = "sandbox"
-    """Namespaces (bubblewrap), a seccomp filter, Landlock where the kernel has it; as root a uid for each job."""
+    """Namespaces (bubblewrap), a seccomp filter, Landlock if the kernel has it; as root also a uid for each job."""
     UID = "uid"
-    """As root: a uid of its own for each job, a seccomp filter, Landlock; no namespaces."""
+    """As root: a separate uid for each job, a seccomp filter, Landlock; no namespaces."""
     NONE = "none"
-    """Nothing: every job can do what the process that starts it can."""
+    """No isolation: a job has the same rights as the process that starts it."""
 
 
 class IsolationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

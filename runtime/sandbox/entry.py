@@ -1,13 +1,14 @@
-"""The first program in a box: it gives up what is left of its rights and becomes the job's program.
+"""The first program in a box: it drops its remaining privileges and then executes the job's program.
 
-It runs as ``python -I -S entry.py FD JOB`` with an empty environment, before any code of the job, and uses nothing but
-the standard library: bubblewrap copies this one file into the box. FD has NUL-separated records ``key=value``, which
-:mod:`sluice.runtime.sandbox.entry_instructions` writes. If anything fails it ends, and the job's program never runs.
+It runs as ``python -I -S entry.py FD JOB`` with an empty environment, before any code of the job. It uses only the
+standard library, because bubblewrap copies this one file into the box. FD contains NUL-separated ``key=value`` records
+written by :mod:`sluice.runtime.sandbox.entry_instructions`. If any step fails, it exits without running the job's
+program.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # signal imports enum and re, as long as starting Python takes
+import _signal  # type: ignore[import-not-found]  # signal imports enum and re, which takes as long as starting Python
 import _socket  # likewise
 import ctypes
 import errno
@@ -17,7 +18,7 @@ import struct
 import sys
 
 EXIT_CODE = 125
-"""The box could not be completed; the reason is on standard error."""
+"""The exit code if the box could not be set up; the reason is on standard error."""
 MAX_DESCRIPTORS = 1 << 20
 MAX_INSTRUCTIONS_BYTES = 8 << 20
 
@@ -40,11 +41,11 @@ LANDLOCK_RULE_PATH_BENEATH = 1
 READ = 1 << 0 | 1 << 2 | 1 << 3
 """LANDLOCK_ACCESS_FS_EXECUTE, READ_FILE, READ_DIR."""
 MAKE_SOCKET = 1 << 9
-"""LANDLOCK_ACCESS_FS_MAKE_SOCK: it is also needed to move or link a socket into a directory."""
+"""LANDLOCK_ACCESS_FS_MAKE_SOCK, which moving or linking a socket into a directory requires as well."""
 ON_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
-"""Rights that a rule for a file (not a directory) may name: those, WRITE_FILE, TRUNCATE, IOCTL_DEV."""
+"""Rights that a rule for a file (not a directory) may grant: EXECUTE, WRITE_FILE, READ_FILE, TRUNCATE, IOCTL_DEV."""
 ALL_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
-"""All rights to files that a version of Landlock knows; since version 5 there are 16."""
+"""All file access rights by Landlock ABI version; version 5 and later have 16."""
 SCOPES_SINCE = 6
 SCOPES = 1 << 0 | 1 << 1
 """LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET, LANDLOCK_SCOPE_SIGNAL."""
@@ -53,14 +54,14 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Follow the instructions, then run the program that they name."""
+    """Apply the instructions, then execute the program that they name."""
     fd = int(sys.argv[1])
     instructions = _read(fd)
     try:
         _restrict(instructions)
         _run(instructions)
     except OSError as error:
-        os.write(2, f"sluice: the sandbox could not be completed: {error}\n".encode())
+        os.write(2, f"sluice: the sandbox could not be set up: {error}\n".encode())
         os._exit(EXIT_CODE)
 
 
@@ -98,7 +99,7 @@ def _restrict(instructions: dict[str, list[str]]) -> None:
 
 
 def _become(uid: int) -> None:
-    """Give up root: no group, no capability, none that could come back."""
+    """Switch from root to ``uid``, without groups or capabilities and without a way to regain them."""
     _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     capability = 0
     while _LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
@@ -106,7 +107,7 @@ def _become(uid: int) -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-    # What could be inherited is the one set that a change of uid leaves.
+    # The change of uid clears all capability sets except the inheritable set.
     if _LIBC.capset(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(24)) != 0:
         raise OSError(ctypes.get_errno(), "capset")
 
@@ -119,9 +120,12 @@ def _limit(number: int, value: int) -> None:
 
 
 def _landlock(read: list[str], write: list[str], shared: list[str]) -> None:
-    """Files below ``read`` for reading, ``shared`` for all but sockets, ``write`` for all; processes of this box alone.
+    """Restrict file access, abstract sockets and signals with Landlock, if the kernel has it.
 
-    A kernel without Landlock gives nothing; the other walls stand without it.
+    Args:
+        read: paths for reading and executing.
+        write: paths for full access.
+        shared: paths for everything except creating sockets.
     """
     version = _LIBC.syscall(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_CREATE_RULESET_VERSION)
     if version < 1:
@@ -142,21 +146,21 @@ def _allow(rules: int, path: str, rights: int) -> None:
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
-        return  # nothing there, nothing to allow
+        return
     mask = rights if os.path.isdir(path) else rights & ON_FILES  # noqa: PTH112 - pathlib takes milliseconds to load
     _checked(_LIBC.syscall(LANDLOCK_ADD_RULE, rules, LANDLOCK_RULE_PATH_BENEATH, struct.pack("=Qi", mask, fd), 0))
     os.close(fd)
 
 
 def _filter(fd: int) -> None:
-    """Install the filter of system calls in ``fd``, where bubblewrap has not done it."""
+    """Install the seccomp filter in ``fd``, for boxes without bubblewrap."""
     code, descriptor = _program(fd)
     _checked(_LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, descriptor, 0, 0))
     del code
 
 
 def _give_listener(fd: int, channel: int) -> None:
-    """Install the filter in ``fd`` whose calls somebody else answers, and give that right away over ``channel``."""
+    """Install the user notification filter in ``fd`` and send its listener to the broker over ``channel``."""
     code, descriptor = _program(fd)
     number = SECCOMP_CALL[os.uname().machine]
     for flags in (NEW_LISTENER | WAIT_KILLABLE, NEW_LISTENER):
@@ -168,13 +172,13 @@ def _give_listener(fd: int, channel: int) -> None:
     outside = _socket.socket(fileno=channel)
     outside.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", listener))])
     if outside.recv(1) != b".":
-        raise OSError(errno.EPIPE, "nobody answers for its network")
+        raise OSError(errno.EPIPE, "the broker of its network does not answer")
     outside.close()
     os.close(listener)
 
 
 def _program(fd: int) -> tuple[object, bytes]:
-    """A filter and its ``struct sock_fprog``, which is valid as long as the former lives."""
+    """A filter and its ``struct sock_fprog``, which is valid as long as the filter object exists."""
     program = os.pread(fd, MAX_INSTRUCTIONS_BYTES, 0)
     code = ctypes.create_string_buffer(program, len(program))
     return code, struct.pack("@HxxxxxxP", len(program) // 8, ctypes.addressof(code))
@@ -192,7 +196,7 @@ def _prctl(option: int, argument: int) -> None:
 
 
 def _run(instructions: dict[str, list[str]]) -> None:
-    # Python ignores SIGPIPE and SIGXFSZ, and SIGTERM was ignored so that bubblewrap survives it.
+    # Restore the default actions: Python ignores SIGPIPE and SIGXFSZ, and Launch ignores SIGTERM for bubblewrap.
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGTERM):
         _signal.signal(number, _signal.SIG_DFL)
     environment = dict(each.partition("=")[::2] for each in instructions.get("env", ()))

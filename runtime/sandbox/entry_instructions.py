@@ -1,4 +1,4 @@
-"""What the entry program of a box (:mod:`sluice.runtime.sandbox.entry`) is to do, encoded as bytes."""
+"""The instructions for a box's entry program (:mod:`sluice.runtime.sandbox.entry`), encoded as bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class EntryInstructions:
-    """How the entry program restricts itself, and what it runs then. ``env`` may hold secrets."""
+    """The restrictions that the entry program applies and the program that it executes. ``env`` may contain secrets."""
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(repr=False)
@@ -28,24 +28,25 @@ class EntryInstructions:
     uid: int | None = None
     parent: int | None = None
     filter_fd: int | None = None
-    """Where the filter of system calls is, if the entry program is to install it."""
+    """Descriptor of the seccomp filter, if the entry program must install it."""
     network: tuple[int, int] | None = None
-    """Where the filter of a network of its own is, and the socket over which the right to answer it goes out."""
+    """Descriptors of the private network's seccomp filter and of the socket for sending its listener."""
     read: tuple[str, ...] = ()
-    """For Landlock: what may be read and run."""
+    """For Landlock: paths that may be read and executed."""
     write: tuple[str, ...] = ()
+    """For Landlock: paths with full access."""
     shared: tuple[str, ...] = ()
-    """Likewise, but no socket may be made there."""
+    """For Landlock: paths with full access except for creating sockets."""
 
     def encoded(self) -> bytes:
-        """NUL-separated ``key=value``.
+        """NUL-separated ``key=value`` records.
 
         Raises:
-            SandboxRefused: an argument or a variable has a NUL character.
+            SandboxRefused: an argument or a variable contains a NUL character.
         """
         records = [f"{key}={value}" for key, value in self._records()]
         if any("\0" in record for record in records):
-            raise SandboxRefused("an argument or an environment variable of the job has a NUL character")
+            raise SandboxRefused("an argument or an environment variable of the job contains a NUL character")
         return os.fsencode("\0".join(records))
 
     def _records(self) -> Iterator[tuple[str, str]]:
@@ -70,15 +71,15 @@ class EntryInstructions:
 
 
 BOXES_OF_A_JOB = 16
-"""So many boxes of a job may each have as many processes as they may, on one machine and with one uid."""
+"""How many boxes of one job, on one machine and with one uid, can each use their full number of processes."""
 
 
 def rlimits(limits: Limits, *, shared: bool) -> dict[int, int]:
-    """The resource limits of a process, by resource; core dumps are always forbidden.
+    """The setrlimit(2) limits of a process, by resource. Core dumps are always disabled.
 
     Args:
-        shared: the kernel counts the processes of all boxes of the job together, because they have one uid. Then its
-            limit is only a last resort, and the box is kept within its own by control group or watcher.
+        shared: whether the job's boxes share one uid, so that the kernel counts their processes together. The kernel's
+            limit is then only a last resort: a control group or the watcher enforces the limit of the box.
     """
     wanted = {
         resource.RLIMIT_NPROC: limits.processes * (BOXES_OF_A_JOB if shared else 1),
@@ -94,6 +95,6 @@ ENTRY = Path(__file__).with_name("entry.py")
 
 @functools.cache
 def compiled_entry() -> bytes:
-    """The entry program as a ``.pyc`` of the running Python: compiling it each time would take milliseconds."""
+    """The entry program as a ``.pyc`` of the running Python, because compiling it for each box takes milliseconds."""
     code = compile(ENTRY.read_bytes(), ENTRY.name, "exec", dont_inherit=True, optimize=2)
     return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)

@@ -1,4 +1,4 @@
-"""What can be wrong with a sandbox."""
+"""Errors of the sandbox."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from sluice.core import SluiceError
 
 
 class SandboxUnavailable(SluiceError):
-    """This machine cannot give jobs the configured isolation; nothing of a job may be started."""
+    """This machine does not support the configured isolation, so no process of a job may be started."""
 
 
 class SandboxRefused(SluiceError):
-    """A view or a path that must not be given to a job."""
+    """A job must not get the requested view, path or box."""

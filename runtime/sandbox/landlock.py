@@ -1,4 +1,4 @@
-"""Which Landlock this kernel has; the entry program uses it."""
+"""Detects the Landlock version of this kernel, which the entry program uses."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _VERSION = 1
 
 @functools.cache
 def landlock_version() -> int:
-    """The version of the kernel's Landlock; 0: it has none. Since 6 (Linux 6.12) it keeps abstract sockets apart."""
+    """The kernel's Landlock ABI version; 0: no Landlock. Version 6 (Linux 6.12) and later isolate abstract sockets."""
     return max(0, int(ctypes.CDLL(None).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)))

@@ -1,8 +1,8 @@
-"""Directories that a box which has waited gets when its job comes: as root, and with the job's own uid on disk.
+"""Mounts a job's directories into a box that was created before its job was known. Requires root.
 
-The box has a uid of its own (it was made before its job was known), and the job's directories belong to the job's uid.
-An idmapped mount (mount_setattr(2), Linux 5.12) shows the one as the other, in both directions; everybody else's files
-stay as they are. It is made outside and moved into the box's mount namespace, onto directories that are there for it.
+Such a box has its own uid, while the job's directories belong to the job's uid. An idmapped mount (mount_setattr(2),
+Linux 5.12) maps the two uids to each other, in both directions; the files of other users keep their uids. The mount is
+created outside and moved into the box's mount namespace, onto directories prepared for it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sluice.runtime.sandbox.errors import SandboxRefused
 MOUNTER = Path(__file__).with_name("mounter.py")
 MOUNT_SECONDS = 10.0
 MAX_ID = (1 << 32) - 1
-"""No uid; the last is one less."""
+"""Not a valid uid; the largest valid uid is one less."""
 
 
 def swapped(one: int, other: int) -> str:
-    """The map of a user namespace (user_namespaces(7)) in which two ids are exchanged and all others stay."""
+    """The id map of a user namespace (user_namespaces(7)) that swaps two ids and keeps all others."""
     low, high = sorted((one, other))
     extents = (
         (0, 0, low),
@@ -37,22 +37,26 @@ def swapped(one: int, other: int) -> str:
 
 
 def mount_later(pid: int, directories: Sequence[Path], uids: tuple[int, int]) -> None:
-    """Show ``directories`` in the box that ``pid`` was started with, at the same paths; blocks for some 50 ms.
+    """Mount ``directories`` at the same paths in the box of the process ``pid``; blocks for about 50 ms.
 
     Args:
-        pid: of the process that was started for the box; no code of a job may have run in the box.
-        directories: no links; what is at these paths in the box is hidden by them.
-        uids: of the job, to whom the directories belong, and of the box.
+        pid: the process that was started for the box. No code of a job may have run in the box yet.
+        directories: must not be links. They hide what the box has at these paths.
+        uids: the uid of the job, which owns the directories, and the uid of the box.
 
     Raises:
-        SandboxRefused: this kernel or file system cannot do it.
+        SandboxRefused: this kernel or file system does not support it, or the box has ended.
     """
     if directories:
         _run(_inside(pid), directories, uids)
 
 
 def try_mounts(directories: Sequence[Path], uids: tuple[int, int]) -> None:
-    """Find out whether :func:`mount_later` could show ``directories``; raises ``SandboxRefused`` if not."""
+    """Check whether :func:`mount_later` works for ``directories``.
+
+    Raises:
+        SandboxRefused: this kernel or file system does not support it.
+    """
     _run(0, directories, uids)
 
 
@@ -69,14 +73,14 @@ def _run(pid: int, directories: Sequence[Path], uids: tuple[int, int]) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SandboxRefused(f"directories cannot be mounted later: {error}") from error
+        raise SandboxRefused(f"cannot mount directories into a running box: {error}") from error
     if done.returncode != 0:
         why = done.stderr[-400:].decode(errors="replace").strip()
-        raise SandboxRefused(f"directories cannot be mounted later: {why or done.returncode}")
+        raise SandboxRefused(f"cannot mount directories into a running box: {why or done.returncode}")
 
 
 def _inside(pid: int) -> int:
-    """A process below ``pid`` that is in the box's mount namespace."""
+    """A descendant of ``pid`` in the box's mount namespace."""
     own = Path("/proc/self/ns/mnt").readlink()
     try:
         for each in psutil.Process(pid).children(recursive=True):

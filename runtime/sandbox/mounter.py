@@ -1,7 +1,7 @@
-"""The program that moves mounts into a box: see :mod:`sluice.runtime.sandbox.late_mounts`.
+"""The program that moves mounts into a running box, see :mod:`sluice.runtime.sandbox.late_mounts`.
 
-It runs as root as ``python -I -S mounter.py``, outside of every box, and ends at once. Its standard input is a JSON
-array: a pid in the box, the map of ids, the directories. With the pid 0 it only tries what it can without a box.
+It runs as root as ``python -I -S mounter.py``, outside of any box, and exits at once. Its standard input is a JSON
+array: the pid of a process in the box, the id map, the directories. With pid 0 it only tests what works without a box.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 import sys
 
 OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR = 428, 429, 442
-"""The same numbers on x86_64 and aarch64."""
+"""System call numbers, the same on x86_64 and aarch64."""
 AT_FDCWD, AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH = -100, 0x100, 0x1000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, MOVE_MOUNT_F_EMPTY_PATH = 1, 0o2000000, 4
 MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_IDMAP = 0x2, 0x4, 0x100000
@@ -23,7 +23,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Open everything outside, then enter the box's mount namespace and put it there."""
+    """Create the mounts outside, then enter the box's mount namespace and attach them there."""
     pid, mapping, paths = json.load(sys.stdin)
     users = _user_namespace(mapping)
     trees = [(path, _tree(path, users)) for path in paths]
@@ -46,7 +46,7 @@ def _tree(path: str, users: int) -> int:
 
 
 def _user_namespace(mapping: str) -> int:
-    """A user namespace with ``mapping`` in which nobody is."""
+    """Create a user namespace with the id map ``mapping`` and without processes; return its descriptor."""
     ready, done = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
@@ -57,7 +57,7 @@ def _user_namespace(mapping: str) -> int:
     os.close(ready[1])
     try:
         if os.read(ready[0], 1) != b".":
-            raise OSError("there is no new user namespace")
+            raise OSError("cannot create a user namespace")
         for name in ("uid_map", "gid_map"):
             fd = os.open(f"/proc/{child}/{name}", os.O_WRONLY)
             os.write(fd, mapping.encode())

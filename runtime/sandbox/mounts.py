@@ -1,4 +1,4 @@
-"""The mounts of a box, as values, and their order."""
+"""The mounts of a box as values, and their order."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sluice.runtime.sandbox.errors import SandboxRefused
 
 
 class MountKind(enum.Enum):
-    """What is at a path in the box."""
+    """The kind of a mount in the box."""
 
     EMPTY = "empty"
-    """A directory in memory; nothing of the machine."""
+    """An empty tmpfs that hides what the machine has at this path."""
     LINK = "link"
     READ_ONLY = "read-only"
     WRITABLE = "writable"
@@ -23,12 +23,12 @@ class MountKind(enum.Enum):
 _NEVER = frozenset(
     map(Path, ("/", "/dev", "/dev/shm", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/var", "/var/tmp"))  # noqa: S108
 )
-"""Directories in which there is something of everybody."""
+"""Directories that contain files of many users, so a job never sees all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One path in the box and what it shows."""
+    """A path in the box and what is mounted there."""
 
     path: Path
     kind: MountKind
@@ -36,26 +36,26 @@ class Mount:
 
     @classmethod
     def read_only(cls, path: Path, *, source: Path | None = None) -> Mount:
-        """Show ``source`` (default: the same path) without the right to write."""
+        """Mount ``source`` (default: the same path) read-only."""
         return cls(path, MountKind.READ_ONLY, str(source or path))
 
     @classmethod
     def writable(cls, path: Path) -> Mount:
-        """Show ``path`` with the right to write."""
+        """Mount ``path`` writable."""
         return cls(path, MountKind.WRITABLE, str(path))
 
     @classmethod
     def empty(cls, path: Path) -> Mount:
-        """Show nothing of ``path``."""
+        """Hide the contents of ``path``."""
         return cls(path, MountKind.EMPTY)
 
     @classmethod
     def link(cls, path: Path, target: str) -> Mount:
-        """Make ``path`` a symbolic link."""
+        """Make ``path`` a symbolic link to ``target``."""
         return cls(path, MountKind.LINK, target)
 
     def options(self, size_bytes: int) -> tuple[str, ...]:
-        """The options of bubblewrap."""
+        """The bubblewrap options for this mount; ``size_bytes`` is the size of a tmpfs."""
         match self.kind:
             case MountKind.EMPTY:
                 return ("--perms", "0755", "--size", str(size_bytes), "--tmpfs", str(self.path))
@@ -68,12 +68,12 @@ class Mount:
 
 
 def in_order(mounts: Iterable[Mount]) -> list[Mount]:
-    """Without repetitions, each directory before what is below it.
+    """Remove duplicates and sort, each directory before the paths below it.
 
-    Where a path is named twice, the mount that shows or allows less wins.
+    If a path occurs twice, the more restrictive mount wins.
 
     Raises:
-        SandboxRefused: something would be mounted below what the job can write; it could put a link in its place.
+        SandboxRefused: a mount lies below a path that the job can write, where the job could replace it by a link.
     """
     ranks = list(MountKind)
     chosen: dict[Path, Mount] = {}
@@ -90,13 +90,13 @@ def in_order(mounts: Iterable[Mount]) -> list[Mount]:
             result.append(mount)
         elif mount.kind is not MountKind.WRITABLE:
             raise SandboxRefused(
-                f"{mount.path} cannot be kept from a job that may write {above}", "put it into a directory of its own"
+                f"{mount.path} cannot be protected from a job that may write {above}", "put it into another directory"
             )
     return result
 
 
 def with_parents(mounts: Sequence[Mount]) -> Iterator[Path | Mount]:
-    """``mounts``, in order, and before each of them the directories that have to be made for it."""
+    """``mounts`` in order, each preceded by the parent directories that must be created for it."""
     kinds = {mount.path: mount.kind for mount in mounts}
     made = {Path("/")}
     for mount in mounts:
@@ -109,13 +109,13 @@ def with_parents(mounts: Sequence[Mount]) -> Iterator[Path | Mount]:
 
 
 def check_path(path: Path, find_home: Callable[[], Path] = Path.home) -> Path:
-    """``path`` if a box may show it.
+    """Return ``path`` if a box may show it.
 
     Raises:
-        SandboxRefused: it is relative, or so far up that it would show everything.
+        SandboxRefused: the path is relative, or so high in the tree that it would show too much.
     """
     if not path.is_absolute() or ".." in path.parts:
-        raise SandboxRefused(f"{path} is no absolute path without ..", "write it in full")
+        raise SandboxRefused(f"{path} is not an absolute path without ..", "use an absolute path")
     kernels = path.is_relative_to("/dev") and not path.is_relative_to("/dev/shm")  # noqa: S108 - tmpfs like /tmp
     if (
         path in _NEVER
@@ -128,7 +128,7 @@ def check_path(path: Path, find_home: Callable[[], Path] = Path.home) -> Path:
 
 
 def _home_directories(find: Callable[[], Path]) -> tuple[Path, ...]:
-    """The home directory of this user and those above it; none for a user without a name, as in containers."""
+    """This user's home directory and its parents; empty for a user without a name, as in containers."""
     try:
         home = find()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""What to do where a machine cannot make a sandbox, from what bubblewrap says and from the kernel's settings."""
+"""Finds the remedy for a sandbox that cannot be started, from bubblewrap's error and the kernel's settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _CONTAINER_FILES = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
 @dataclass(frozen=True, slots=True)
 class Restrictions:
-    """What keeps processes from making namespaces on this machine, as far as it shows."""
+    """The detected restrictions that keep processes from creating namespaces on this machine."""
 
     container: bool = False
     apparmor: bool = False
-    """AppArmor allows user namespaces only to programs with a profile that says so (Ubuntu 23.10 and later)."""
+    """AppArmor allows user namespaces only to programs whose profile permits them (Ubuntu 23.10 and later)."""
     no_unprivileged: bool = False
     """``kernel.unprivileged_userns_clone`` is 0 (older Debian, hardened kernels)."""
     none_left: bool = False
@@ -43,7 +43,7 @@ _BY_COMPLAINT = {
 
 
 def remedy(complaint: str, found: Restrictions) -> str:
-    """What to do when bubblewrap has said ``complaint``; one line, the likeliest cause first."""
+    """The remedy for the bubblewrap error ``complaint``, in one line."""
     known = next((what for text, what in _BY_COMPLAINT.items() if text in complaint), "")
     return f"{known or _by_settings(found)}, {WITHOUT}"
 

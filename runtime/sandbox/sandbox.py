@@ -1,4 +1,4 @@
-"""The isolation that this process gives to the jobs whose processes it starts."""
+"""The isolation of the job processes that this process starts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Sandbox:
-    """Boxes for the processes of jobs; :meth:`prepare` makes it, once in each process that starts any."""
+    """Creates the boxes for job processes. Each process that starts some creates one with :meth:`prepare`."""
 
     def __init__(
         self, config: IsolationConfig, walls: Walls | None, *, own_uids: bool, private: Sequence[Path]
@@ -46,11 +46,11 @@ class Sandbox:
 
     @classmethod
     def as_tried(cls, trial: Trial, config: IsolationConfig, *, private: Sequence[Path] = ()) -> Sandbox:
-        """The same as :meth:`prepare` where another process has tried it: one with the same rights as this one.
+        """Create a sandbox from the trial of another process, which must have the same rights as this process.
 
         Args:
-            trial: its :attr:`trial`.
-            config: section ``[isolation]``, with which it was tried.
+            trial: the :attr:`trial` of the other process's sandbox.
+            config: section ``[isolation]``, the same as in that trial.
             private: directories that no job may see.
         """
         walls = None if config.level is IsolationLevel.NONE else standing_walls(trial.bwrap)
@@ -60,15 +60,15 @@ class Sandbox:
 
     @classmethod
     def prepare(cls, config: IsolationConfig, *, private: Sequence[Path] = (), own_networks: bool = False) -> Sandbox:
-        """Make sure of the configured level by starting a real process in it; takes some 100 ms.
+        """Create a sandbox and verify the configured level by starting a real process in it; takes about 100 ms.
 
         Args:
             config: section ``[isolation]``.
-            private: directories that no job may see, wherever they are: the home directory with its keys.
-            own_networks: make sure that boxes can have networks of their own, too; takes some 200 ms more.
+            private: directories that no job may see, wherever they are, such as the home directory with its keys.
+            own_networks: also verify that boxes can have private networks; takes about 200 ms more.
 
         Raises:
-            SandboxUnavailable: this machine cannot give it; says why, and what to do.
+            SandboxUnavailable: this machine does not support it. The error contains the cause and a remedy.
         """
         walls, own_uids = find_walls(config)
         sandbox = cls(config, walls, own_uids=own_uids, private=private)
@@ -83,17 +83,17 @@ class Sandbox:
     def _try_networks(self) -> None:
         if self._walls is None or not self._walls.bwrap:
             raise SandboxUnavailable(
-                f'jobs can have networks of their own only at isolation.level = "sandbox", not "{self.level}"',
-                'set it, or let jobs reach everything: egress.mode = "off"',
+                f'jobs can have private networks only at isolation.level = "sandbox", not "{self.level}"',
+                'set that level, or let jobs reach everything: egress.mode = "off"',
             )
         if self.config.writable and landlock_version() < 1:
             raise SandboxUnavailable(
-                "jobs could hand connections to each other in the directories that all may write (isolation.writable): "
-                "this kernel has no Landlock, which forbids sockets there",
+                "jobs could pass connections to each other in the directories that all may write (isolation.writable), "
+                "because this kernel has no Landlock to forbid sockets there",
                 "start it with Linux 5.13 or newer and lsm=landlock,…, leave isolation.writable out, "
                 'or let jobs reach everything: egress.mode = "off"',
             )
-        from sluice.runtime.sandbox.network import try_network  # needs what only TaskManagers load
+        from sluice.runtime.sandbox.network import try_network  # imports modules that only TaskManagers need
 
         uid = self.uid(TRIAL_JOB)
         try_network(
@@ -102,25 +102,25 @@ class Sandbox:
 
     @property
     def trial(self) -> Trial:
-        """What was found out, for processes that this one starts."""
+        """The result of the trial, for the child processes of this process."""
         return Trial(bwrap="" if self._walls is None else self._walls.bwrap, own_uids=self._own_uids)
 
     @property
     def private(self) -> Sequence[Path]:
-        """What no job may see, as it was given."""
+        """The directories that no job may see, as passed to :meth:`prepare`."""
         return self._private
 
     @property
     def level(self) -> IsolationLevel:
-        """The level that every box has."""
+        """The isolation level of every box."""
         return self.config.level
 
     @property
     def bounds(self) -> str:
-        """What keeps a box within its limits, in words."""
+        """A description of how limits are enforced."""
         if self._groups is None:
-            return "memory and processes are watched: there are no control groups for this process"
-        return f"memory and processes are bounded by control groups, version {2 if self._groups.unified else 1}"
+            return "memory and processes are watched: this process cannot create control groups"
+        return f"memory and processes are limited by control groups, version {2 if self._groups.unified else 1}"
 
     def __str__(self) -> str:
         if self._walls is None:
@@ -129,16 +129,17 @@ class Sandbox:
         return f"{self.level}: {how}, {'a uid for each job' if self._own_uids else 'user namespaces'}"
 
     def uid(self, job_id: str) -> int | None:
-        """The job's own uid; None: its processes have the uid of this one."""
+        """The job's own uid; None: its processes run with the uid of this process."""
         return job_uid(job_id) if self._own_uids else None
 
     def own(self, paths: Iterable[Path], job_id: str) -> None:
-        """Give ``paths`` and what is in them to the job's uid, where it has one; follows no link.
+        """Change the owner of ``paths`` and their contents to the job's uid, if it has one. Follows no links.
 
-        Without namespaces its uid has to pass the directories above them: others may then enter these, not list them.
+        Without namespaces the job's uid must traverse the parent directories. Other users may then enter these
+        directories, but not list them.
 
         Raises:
-            SandboxRefused: one is a link, or has a file with several names.
+            SandboxRefused: a path is a link, or a file has several hard links.
         """
         uid = self.uid(job_id)
         if uid is not None:
@@ -149,39 +150,43 @@ class Sandbox:
 
     @property
     def can_mount_later(self) -> bool:
-        """Whether a box can be made before its job is known, with a uid of its own (:meth:`mount_later`)."""
+        """Whether a box with its own uid can be created before its job is known (see :meth:`mount_later`)."""
         return self._own_uids and self._walls is not None and bool(self._walls.bwrap)
 
     def mount_later(self, pid: int, box_id: str, job_id: str, directories: Sequence[Path]) -> None:
-        """Give a box that has waited what its job may write outside of its own: ``directories`` and the configured.
+        """Mount ``directories`` and the configured writable paths into a waiting box, now that its job is known.
 
         Args:
-            pid: of the process that was started for the box; no code of a job may have run in it.
-            box_id: in the place of a job's id in the box's view.
-            job_id: whose directories these are.
-            directories: at places that are empty directories in the box.
+            pid: the process that was started for the box. No code of a job may have run in the box yet.
+            box_id: the id that the box's view has instead of a job id.
+            job_id: the job that owns the directories.
+            directories: the box must have empty directories at these paths.
 
         Raises:
-            SandboxRefused: this machine cannot do it.
+            SandboxRefused: this machine does not support it, or the box has ended.
         """
         mount_later(pid, [*self._writable_by_all(), *directories], self._exchanged(box_id, job_id))
 
     def try_later(self, box_id: str, directories: Sequence[Path]) -> None:
-        """Find out whether :meth:`mount_later` will work for what is in ``directories``; raises ``SandboxRefused``."""
+        """Check whether :meth:`mount_later` works for paths below ``directories``.
+
+        Raises:
+            SandboxRefused: this machine does not support it.
+        """
         try_mounts([*self._writable_by_all(), *directories], self._exchanged(box_id, TRIAL_JOB))
 
     def _exchanged(self, box_id: str, job_id: str) -> tuple[int, int]:
         if not self.can_mount_later:
-            raise SandboxRefused("a box cannot be given to a job later without a uid of its own")
+            raise SandboxRefused("a box without its own uid cannot be given to a job later")
         return job_uid(job_id), job_uid(box_id)
 
     def _writable_by_all(self) -> list[Path]:
-        """What all jobs may write."""
+        """The existing paths that all jobs may write."""
         paths = [check_path(path) for path in _with_targets(map(Path, self.config.writable))]
         return [path for path in paths if path.exists() and not path.is_symlink()]
 
     def limits(self, *, memory_mb: int = 0, cores: int = 0) -> Limits:
-        """The configured limits, and those of one slot."""
+        """The configured limits, with the memory and cores of one slot."""
         config = self.config
         return Limits(
             memory_mb=memory_mb,
@@ -195,7 +200,7 @@ class Sandbox:
         )
 
     def executor_limits(self, *, heap_mb: int, cores: int) -> Limits:
-        """The limits of an executor of ``cores`` with a heap of ``heap_mb`` MiB."""
+        """The limits of an executor with ``cores`` and a heap of ``heap_mb`` MiB."""
         return self.limits(memory_mb=executor_memory_mb(self.config, heap_mb, cores), cores=cores)
 
     def driver_jvm_limits(self, *, heap_mb: int) -> Limits:
@@ -203,7 +208,7 @@ class Sandbox:
         return self.limits(memory_mb=driver_jvm_memory_mb(self.config, heap_mb), cores=1)
 
     def history_ui_limits(self, *, heap_mb: int, disk_mb: int, tmp_mb: int) -> Limits:
-        """The limits of a JVM that shows Spark's UI of a job that has ended."""
+        """The limits of a JVM that serves Spark's UI for an ended job."""
         memory_mb = jvm_memory_mb(self.config, heap_mb)
         return replace(self.limits(memory_mb=memory_mb, cores=1), disk_mb=disk_mb, tmp_mb=tmp_mb)
 
@@ -214,18 +219,18 @@ class Sandbox:
     def guard(
         self, limits: Limits, subject: Subject, *, directories: Sequence[Path] = (), logs: Sequence[IO[bytes]] = ()
     ) -> Guard:
-        """What keeps a process of a job within ``limits``, at every level; see :class:`Guard`."""
+        """The guard that enforces ``limits`` on a process of a job, at every isolation level."""
         return Guard(limits, subject, directories=directories, logs=logs, groups=self._groups)
 
     def offline_box(self, view: View, limits: Limits) -> Box:
-        """The box of one process that reaches nothing over a network, and can be reached over none.
+        """The box of one process without any network.
 
         Raises:
-            SandboxRefused: as :meth:`box`, or at a level without namespaces.
+            SandboxRefused: the level has no namespaces, or for the reasons of :meth:`box`.
         """
         if self._walls is None or not self._walls.bwrap:
             raise SandboxRefused(
-                f"only a box with namespaces has no network, not one at level {self.level}",
+                f"only a box with namespaces can run without a network, not one at level {self.level}",
                 'set [isolation] level = "sandbox"',
             )
         return replace(self.box(view, limits), offline=True)
@@ -234,15 +239,17 @@ class Sandbox:
         """The box of one process.
 
         Args:
-            network: its place in a network of the job's own, see :mod:`sluice.runtime.sandbox.network`; None: it shares
-                the machine's.
+            view: the paths that the process sees.
+            limits: its resource limits.
+            network: attaches it to the job's private network, see :mod:`sluice.runtime.sandbox.network`; None: it uses
+                the machine's network.
 
         Raises:
-            SandboxRefused: it would show too much, or something below what the job can write; or it is to have a
-                network without namespaces.
+            SandboxRefused: the box would show too much, or a path below one that the job can write; or it needs a
+                network or secrets but has no namespaces.
         """
         if network is not None and (self._walls is None or not self._walls.bwrap):
-            raise SandboxRefused("only a box with namespaces can have a network of its own")
+            raise SandboxRefused("only a box with namespaces can have a private network")
         if view.secrets and (self._walls is None or not self._walls.bwrap):
             raise SandboxRefused(
                 f"a job may not have secrets at level {self.level}: others would see them",
@@ -251,7 +258,7 @@ class Sandbox:
         if self._walls is None:
             return Box(view, limits)
         if self._own_uids and not self._walls.bwrap:
-            # Such as compiled code in a home directory, and checkpoints.
+            # Paths such as checkpoints, or compiled code in a home directory.
             for path in (*view.read_only, *view.writable, *view.shared):
                 open_way(path)
         shared = frozenset(self._shared(view)) if network is not None else frozenset()
@@ -277,5 +284,5 @@ class Sandbox:
 
 
 def _with_targets(paths: Iterable[Path]) -> list[Path]:
-    """``paths``, and those that they name without links: programs use either."""
+    """``paths`` and their targets with all links resolved, because programs use either."""
     return list(dict.fromkeys(each for path in paths for each in (path, path.resolve())))

@@ -1,8 +1,8 @@
-"""The filter of system calls: a program for the kernel's BPF machine (seccomp(2)).
+"""Builds the seccomp filters: programs for the kernel's BPF machine (seccomp(2)).
 
-It is made here, as a list of instructions, because there is little to it: compare a number, look at an argument,
-return. What it refuses fails with an error that a program can handle. A call with a foreign ABI ends the process,
-because its numbers mean something else.
+The instructions are written directly, without a library, because the filters are simple: compare a number, check an
+argument, return. A refused call fails with an error that a program can handle. A call with a foreign ABI kills the
+process, because its numbers have other meanings.
 """
 
 from __future__ import annotations
@@ -26,61 +26,61 @@ NUMBER_OFFSET, ARCHITECTURE_OFFSET = 0, 4
 NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET."""
 TERMINAL_INPUT = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX: typing into the terminal of somebody else."""
+"""TIOCSTI and TIOCLINUX, which insert input into another user's terminal."""
 PERSONALITIES = (0, 0xFFFFFFFF)
-"""Linux's own, and the question which it is; others switch protections off."""
+"""PER_LINUX, and the query of the current personality. Others disable protections."""
 _SOCKET_TYPE = 0xF
-"""The rest of the argument are flags (SOCK_CLOEXEC, SOCK_NONBLOCK)."""
+"""Mask for the socket type; the other bits are flags (SOCK_CLOEXEC, SOCK_NONBLOCK)."""
 FAST_OPEN = 0x20000000
-"""MSG_FASTOPEN: connects while it sends."""
+"""MSG_FASTOPEN: connects and sends in one call."""
 FAST_OPEN_CONNECT = 30
-"""TCP_FASTOPEN_CONNECT: connects when something is sent."""
+"""TCP_FASTOPEN_CONNECT: delays the connection until the first data is sent."""
 NEW_LISTENER = 1 << 3
 """SECCOMP_FILTER_FLAG_NEW_LISTENER."""
 _ROUTING = 0
-"""NETLINK_ROUTE: which addresses this machine has; needed for host names."""
+"""NETLINK_ROUTE: lists the machine's addresses, which resolving host names requires."""
 
 
 def seccomp_filter(machine: str | None = None) -> bytes:
     """The filter as an array of ``struct sock_filter``.
 
     Raises:
-        SandboxUnavailable: nobody has written down the numbers of this processor's system calls.
+        SandboxUnavailable: the processor architecture is not supported.
     """
     return _encoded(instructions(architecture_of(machine)))
 
 
 def filter_beside_network(machine: str | None = None) -> bytes:
-    """The filter of a box that also has :func:`network_filter`, which refuses the rest: the kernel prefers an error to
-    a question, and what is refused here nobody outside would hear of.
+    """The filter of a box that also has :func:`network_filter`.
+
+    It leaves out the calls that :func:`network_filter` reports. If both filters matched, the kernel would choose this
+    filter's error over the other's notification, and the broker would never see the call.
 
     Raises:
-        SandboxUnavailable: nobody has written down the numbers of this processor's system calls.
+        SandboxUnavailable: the processor architecture is not supported.
     """
     return _encoded(instructions(architecture_of(machine), reported=True))
 
 
 def network_filter(machine: str | None = None) -> bytes:
-    """The second filter, of a box with a network of its own: a process outside makes its connections.
+    """The second filter of a box with a private network: the broker outside answers the calls that it selects.
 
     Raises:
-        SandboxUnavailable: nobody has written down the numbers of this processor's system calls.
+        SandboxUnavailable: the processor architecture is not supported.
     """
     return _encoded(network_instructions(architecture_of(machine)))
 
 
 def architecture_of(machine: str | None = None) -> Architecture:
-    """The system calls of ``machine`` (as ``uname -m``); None: of this one.
+    """The system call numbers of ``machine`` (as ``uname -m`` prints it); None: of this machine.
 
     Raises:
-        SandboxUnavailable: nobody has written down its numbers.
+        SandboxUnavailable: the processor architecture is not supported.
     """
     machine = machine or platform.machine()
     architecture = ARCHITECTURES.get(machine)
     if architecture is None:
-        raise SandboxUnavailable(
-            f"there is no filter of system calls for {machine}", f"use {' or '.join(ARCHITECTURES)}"
-        )
+        raise SandboxUnavailable(f"there is no seccomp filter for {machine}", f"use {' or '.join(ARCHITECTURES)}")
     return architecture
 
 
@@ -89,7 +89,7 @@ def _encoded(program: Sequence[Instruction]) -> bytes:
 
 
 def instructions(architecture: Architecture, *, reported: bool = False) -> list[Instruction]:
-    """The filter as a list; ``reported``: without what :func:`network_instructions` refuses."""
+    """The filter's instructions; ``reported``: without the calls that :func:`network_instructions` reports."""
     arch = architecture
     denied = [number for name, number in arch.denied.items() if not (reported and name in REPORTED_CALLS)]
     return [
@@ -101,7 +101,7 @@ def instructions(architecture: Architecture, *, reported: bool = False) -> list[
         (JUMP_GREATER, 0, 1, NEWEST_KNOWN),
         _refuse(errno.ENOSYS),
         *(step for number in sorted(denied) for step in _equals(number, [_refuse(errno.EPERM)])),
-        # Its flags are in memory, which a filter cannot see; without it libc uses clone.
+        # The flags of clone3 are in memory, which a filter cannot read. libc falls back to clone.
         *_equals(arch.clone3, [_refuse(errno.ENOSYS)]),
         *_equals(arch.ioctl, [_argument(1), *_refuse_values(TERMINAL_INPUT), _ALLOWED]),
         *_equals(arch.personality, [_argument(0), *_allow_values(PERSONALITIES), _refuse(errno.EPERM)]),
@@ -111,7 +111,7 @@ def instructions(architecture: Architecture, *, reported: bool = False) -> list[
 
 
 def network_instructions(architecture: Architecture) -> list[Instruction]:
-    """What waits for an answer of a process outside: ``connect``, ``listen``, and what it only refuses and tells of."""
+    """The filter for calls that the broker answers: ``connect``, ``listen``, and calls that it refuses and reports."""
     arch = architecture
     option = [_argument(2), *_equals(FAST_OPEN_CONNECT, [_ASK]), _ALLOWED]
     return [
@@ -126,7 +126,7 @@ def network_instructions(architecture: Architecture) -> list[Instruction]:
         *_equals(arch.sendmsg, _if_set(2, FAST_OPEN, _ASK)),
         *_equals(arch.sendmmsg, _if_set(3, FAST_OPEN, _ASK)),
         *_equals(arch.setsockopt, [_argument(1), *_equals(socket.IPPROTO_TCP, option), _ALLOWED]),
-        # Whoever answers is outside: the kernel allows one listener for a process, and this says so sooner.
+        # The broker already has the listener. The kernel allows only one for a process and would return EBUSY as well.
         *_equals(arch.seccomp, _if_set(1, NEW_LISTENER, _refuse(errno.EBUSY))),
         *(step for name in sorted(REPORTED_CALLS) for step in _equals(arch.denied[name], [_ASK])),
         *_ways_out(arch, lambda _: _ASK),
@@ -135,7 +135,7 @@ def network_instructions(architecture: Architecture) -> list[Instruction]:
 
 
 def _ways_out(arch: Architecture, refuse: Callable[[int], Instruction]) -> list[Instruction]:
-    """What depends on arguments, and would lead out of a network: new namespaces, and sockets of other kinds."""
+    """Rules on arguments of calls that would bypass the network: new namespaces, and sockets of other kinds."""
     return [
         *_equals(arch.clone, [_argument(0), (JUMP_SET, 0, 1, NEW_NAMESPACES), refuse(errno.EPERM), _ALLOWED]),
         *_equals(arch.socketpair, [_argument(0), *_allow_values([socket.AF_UNIX]), refuse(errno.EAFNOSUPPORT)]),
@@ -148,7 +148,7 @@ def _if_set(argument: int, bits: int, then: Instruction) -> list[Instruction]:
 
 
 def _socket(refuse: Callable[[int], Instruction]) -> list[Instruction]:
-    """Unix sockets, TCP, UDP and the list of addresses; no raw packets, and no protocol that few people look after."""
+    """Allow Unix sockets, TCP, UDP and the list of addresses. Refuse raw packets and rarely maintained protocols."""
     refused = refuse(errno.EPROTONOSUPPORT)
     internet = [
         _argument(1),
@@ -173,7 +173,7 @@ _ASK: Instruction = (RETURN, 0, 0, USER_NOTIFY)
 
 
 def _argument(index: int) -> Instruction:
-    """Load the lower half of an argument; the kernel looks at no more of those that are compared here."""
+    """Load the lower half of an argument. The kernel ignores the upper half of the arguments that are compared here."""
     return (LOAD, 0, 0, 16 + 8 * index)
 
 
@@ -182,7 +182,7 @@ def _refuse(error: int) -> Instruction:
 
 
 def _equals(value: int, then: Sequence[Instruction]) -> list[Instruction]:
-    """What is done if the loaded value is ``value``."""
+    """Run the instructions ``then`` if the loaded value equals ``value``."""
     return [(JUMP_EQUAL, 0, len(then), value), *then]
 
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 NEWEST_KNOWN = 469
-"""``file_setattr`` of Linux 6.17. What comes after it is not there for a job until somebody has looked at it."""
+"""``file_setattr`` of Linux 6.17. Newer calls fail with ENOSYS for a job until a maintainer has reviewed them."""
 
 _COMMON: Mapping[str, int] = {
-    # io_uring does what system calls do without making them: no filter sees them.
+    # io_uring performs operations without system calls, so no filter sees them.
     "io_uring_setup": 425,
     "io_uring_enter": 426,
     "io_uring_register": 427,
@@ -51,7 +51,7 @@ _X86_64: Mapping[str, int] = {
     "kcmp": 312,
     "move_pages": 279,
     "migrate_pages": 256,
-    # large parts of the kernel, in which most of its holes were found
+    # large subsystems of the kernel, which had most of its vulnerabilities
     "bpf": 321,
     "perf_event_open": 298,
     "userfaultfd": 323,
@@ -61,7 +61,7 @@ _X86_64: Mapping[str, int] = {
     "fanotify_init": 300,
     "fanotify_mark": 301,
     "lookup_dcookie": 212,
-    # files by their numbers: past every directory
+    # access to files by handle, which bypasses directory permissions
     "name_to_handle_at": 303,
     "open_by_handle_at": 304,
     # the machine as a whole
@@ -84,10 +84,10 @@ _X86_64: Mapping[str, int] = {
     "adjtimex": 159,
     "vhangup": 153,
     "nfsservctl": 180,
-    # memory that belongs to no process: whoever measures processes does not see it, and it may outlive them
+    # memory that belongs to no process: measuring processes does not count it, and it may outlive them
     "shmget": 29,
     "msgget": 68,
-    # what nothing uses any more
+    # obsolete calls
     "uselib": 134,
     "ustat": 136,
     "sysfs": 139,
@@ -156,12 +156,12 @@ REPORTED_CALLS = frozenset(
         *("pidfd_getfd", "ptrace", "bpf"),
     }
 )
-"""Denied calls by which a program would get out of a network of its own: each try is told of there."""
+"""Denied calls that would let a program leave its private network. There, each attempt is reported."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Architecture:
-    """One kind of processor, as the kernel numbers it."""
+    """The system call numbers of one processor architecture."""
 
     audit: int
     """``AUDIT_ARCH_*`` of ``linux/audit.h``."""
@@ -180,7 +180,7 @@ class Architecture:
     setsockopt: int
     seccomp: int
     foreign_abi_bit: int = 0
-    """Numbers with this bit are of another ABI (x32); 0: there is none."""
+    """The bit that marks numbers of another ABI (x32); 0: there is none."""
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -220,4 +220,4 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         seccomp=277,
     ),
 }
-"""By the name that ``uname -m`` gives."""
+"""The supported architectures by the name that ``uname -m`` prints."""

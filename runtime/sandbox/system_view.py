@@ -1,4 +1,4 @@
-"""What every box sees of the machine: programs, libraries, their settings, and the Python that runs this."""
+"""The parts of the machine that every box sees: programs, libraries, their settings, and the running Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from sluice.runtime.sandbox.mounts import Mount
 
 _USR_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-"""Directories that most distributions keep in /usr, with a link here."""
+"""Directories that most distributions replace by a link into /usr."""
 _STORES = ("/nix/store", "/gnu/store")
 _ETC_DIRECTORIES = (
     "alternatives",
@@ -21,7 +21,7 @@ _ETC_DIRECTORIES = (
     "fonts",
     "crypto-policies",
 )
-"""Nothing here is secret; keys (``ssl/private``) are left out."""
+"""Directories in /etc without secrets; keys (``ssl/private``) are left out."""
 _ETC_PATTERNS = ("java*",)
 _ETC_FILES = (
     *("ld.so.cache", "localtime", "timezone", "locale.alias", "locale.conf", "os-release"),
@@ -32,7 +32,7 @@ MAX_FILE_BYTES = 1 << 20
 
 
 def system_mounts(etc: Path = Path("/etc")) -> Iterator[Mount]:
-    """The machine's programs, and directories with their settings, read-only."""
+    """Read-only mounts of the machine's programs and of directories with their settings."""
     yield Mount.read_only(Path("/usr"))
     for name in _USR_LINKS:
         path = Path(name)
@@ -48,7 +48,7 @@ def system_mounts(etc: Path = Path("/etc")) -> Iterator[Mount]:
 
 
 def system_files(etc: Path = Path("/etc")) -> tuple[Path, ...]:
-    """Small files with settings of the machine. A box gets copies: a mount of each would take milliseconds.
+    """Small files with settings of the machine. A box gets copies, because a mount of each takes milliseconds.
 
     Some are links to /run, or mounted by a container runtime.
     """
@@ -56,7 +56,7 @@ def system_files(etc: Path = Path("/etc")) -> tuple[Path, ...]:
 
 
 def content_of(file: Path) -> bytes:
-    """What a box gets of ``file``; nothing if it has gone or is no small file."""
+    """The content of ``file`` for a box; empty if the file is gone, too large or unreadable."""
     try:
         with file.open("rb") as opened:
             content = opened.read(MAX_FILE_BYTES + 1)
@@ -66,7 +66,7 @@ def content_of(file: Path) -> bytes:
 
 
 def python_paths() -> tuple[Path, ...]:
-    """The paths of the running Python and its packages that not every box sees anyway."""
+    """The paths of the running Python and its packages that :func:`system_mounts` does not cover."""
     wanted = [sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix]
     if site.ENABLE_USER_SITE:
         wanted.append(site.getusersitepackages())
@@ -77,13 +77,13 @@ def python_paths() -> tuple[Path, ...]:
 
 
 def java_paths(executable: Path) -> tuple[Path, ...]:
-    """The paths of the Java of ``executable`` that not every box sees anyway (such as ``/opt``)."""
+    """The paths of the Java of ``executable`` that :func:`system_mounts` does not cover, such as in ``/opt``."""
     links = (link.parent.parent for link in _links(executable) if link.parent.name == "bin")
     return outside_system(top for top in links if (top / "lib" / "modules").is_file())
 
 
 def outside_system(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """The ``paths`` that exist and are not below /usr, each also with its links resolved."""
+    """The ``paths`` that are directories outside the system mounts, each also with its links resolved."""
     found = dict.fromkeys(each for path in paths for each in (path.absolute(), path.resolve()))
     return tuple(path for path in found if path.is_dir() and not _in_system(path))
 
@@ -93,7 +93,7 @@ def _in_system(path: Path) -> bool:
 
 
 def _links(path: Path) -> Iterator[Path]:
-    """``path``, and what each link on the way to the file names."""
+    """``path``, and the target of each link in its chain of links."""
     for _ in range(20):
         yield path.absolute()
         if not path.is_symlink():

@@ -1,4 +1,4 @@
-"""Finding out what this machine can do for isolation, by doing it."""
+"""Determines by trial which isolation this machine supports."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ with open("/proc/self/status") as file:
 print("uid", os.getuid(), "groups", len(os.getgroups()), "pids", sum(name.isdigit() for name in os.listdir("/proc")))
 print(*(word for name in ("Seccomp", "NoNewPrivs", "CapPrm", "CapBnd") for word in (name, status[name])))
 """
-"""Says what it is like in the box; imports what is not in Python itself but in libraries of the machine."""
+"""Prints the restrictions inside the box. Its imports need libraries of the machine besides Python."""
 MAX_PIDS = 4
-"""In a box: bubblewrap and the program."""
+"""Maximum number of processes that the trial program may see in its box (bubblewrap and itself)."""
 _NO_CAPABILITY = "0" * 16
 ROOTS_RIGHTS = {"chown": 0, "dac_override": 1, "kill": 5, "setgid": 6, "setuid": 7, "setpcap": 8}
-"""Numbers of the capabilities (capabilities(7)) without which nobody can keep jobs with uids of their own."""
+"""Numbers of the capabilities (capabilities(7)) required to run jobs with separate uids."""
 NAMESPACE_RIGHTS = {"sys_admin": 21}
-"""Those for namespaces without a user namespace."""
+"""Additional capabilities for namespaces without a user namespace."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What this machine can do, as :func:`find_walls` found it.
+    """The isolation that this machine supports, as :func:`find_walls` has determined it.
 
     Attributes:
-        bwrap: path of the bubblewrap that works; empty: there are no namespaces.
-        own_uids: each job gets a uid of its own.
+        bwrap: path of the bubblewrap that works; empty: no namespaces.
+        own_uids: whether each job gets its own uid.
     """
 
     bwrap: str
@@ -58,13 +58,17 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def standing_walls(bwrap: str) -> Walls:
-    """The walls of a box that ``bwrap`` makes; empty: of one without namespaces."""
+    """The walls of a box created by ``bwrap``; if that is empty, of a box without namespaces."""
     python = os.path.realpath(sys.executable)
     return Walls(python, bwrap, tuple(system_mounts()), system_files(), seccomp_filter())
 
 
 def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
-    """The walls of the configured level, tried; and whether each job gets a uid of its own."""
+    """The tested walls of the configured level, and whether each job gets its own uid.
+
+    Raises:
+        SandboxUnavailable: this machine does not support the level.
+    """
     if config.level is IsolationLevel.NONE:
         return None, False
     if sys.platform != "linux":
@@ -88,7 +92,7 @@ def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
     missing = [name for name, number in (ROOTS_RIGHTS | NAMESPACE_RIGHTS).items() if not rights >> number & 1]
     own_uids = os.geteuid() == 0
     if own_uids and missing:
-        # In a user namespace a job of root's would still be the machine's user 0, which may write to /proc/sys.
+        # In a user namespace, a job of root would still be the machine's uid 0, which may write to /proc/sys.
         raise SandboxUnavailable(
             f"root without the capabilities {', '.join(missing)} cannot keep jobs from being root",
             f"run as an ordinary user, or with these capabilities, {WITHOUT}",
@@ -108,7 +112,11 @@ def find_walls(config: IsolationConfig) -> tuple[Walls | None, bool]:
 
 
 def check_shown(config: IsolationConfig) -> None:
-    """Raise :class:`SandboxUnavailable` unless the paths that the operator shows to jobs are there and may be shown."""
+    """Check that the configured paths exist and may be shown to jobs.
+
+    Raises:
+        SandboxUnavailable: a path does not exist or must not be shown.
+    """
     for setting, paths in (("read_only", config.read_only), ("writable", config.writable)):
         for path in map(Path, paths):
             try:
@@ -116,11 +124,11 @@ def check_shown(config: IsolationConfig) -> None:
             except SandboxRefused as error:
                 raise SandboxUnavailable(f"isolation.{setting}: {error.what}", error.remedy) from error
             if not path.exists():
-                raise SandboxUnavailable(f"isolation.{setting}: there is no {path}", "create it, or leave it out")
+                raise SandboxUnavailable(f"isolation.{setting}: {path} does not exist", "create it, or leave it out")
 
 
 def programs(config: IsolationConfig) -> Iterator[str]:
-    """The bubblewraps to try, the one that the distribution keeps up to date first."""
+    """The bubblewrap programs to try: the configured one, or the distribution's and then the bundled one."""
     if config.bwrap:
         yield config.bwrap
         return
@@ -176,7 +184,7 @@ def _told(output: str) -> dict[str, str]:
 
 
 def _leak(seen: Mapping[str, str], box: Box) -> str:
-    """What a program in ``box`` has that it should not have, from what it says; empty if there is nothing."""
+    """The restriction that does not hold in ``box``, from the trial program's output; empty: all hold."""
     wanted = {"NoNewPrivs": "1", "Seccomp": "2", "CapPrm": _NO_CAPABILITY, "CapBnd": _NO_CAPABILITY}
     if box.uid is not None:
         wanted |= {"uid": str(box.uid), "groups": "0"}

@@ -1,4 +1,4 @@
-"""A uid of its own for each job, and giving files to it."""
+"""Assigns each job its own uid, and changes the owner of files to it."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from sluice.core import SECRET_MODE, staged_name
 from sluice.runtime.sandbox.errors import SandboxRefused
 
 FIRST_UID = 0x70000000
-"""Above what systemd allots to containers (https://systemd.io/UIDS-GIDS/), below what is negative for 32 bits."""
+"""Above the range that systemd assigns to containers (https://systemd.io/UIDS-GIDS/), below 2^31."""
 UID_BITS = 27
 _PASS = stat.S_IXGRP | stat.S_IXOTH
 
 
 def job_uid(job_id: str) -> int:
-    """The uid and gid of a job: the same on every machine, without a table."""
+    """The uid and gid of a job: a hash of its id, so every machine computes the same one."""
     digest = hashlib.sha256(job_id.encode()).digest()
     return FIRST_UID + (int.from_bytes(digest[:8], "big") >> (64 - UID_BITS))
 
 
 def is_job_uid(uid: int) -> bool:
-    """Whether ``uid`` is one that :func:`job_uid` gives."""
+    """Whether ``uid`` is in the range of :func:`job_uid`."""
     return FIRST_UID <= uid < FIRST_UID + (1 << UID_BITS)
 
 
 def give(path: Path, uid: int) -> None:
-    """Make ``path``, and all below it that is a file or a directory, belong to ``uid``; follows no link.
+    """Change the owner of ``path`` and everything below it to ``uid``. Follows no links.
 
     Raises:
-        SandboxRefused: it is a link, or there is a file with several names: another of them may be anywhere.
+        SandboxRefused: the path is a link, or contains a device or a file with several hard links, one of which could
+            be anywhere.
     """
     try:
         top = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -54,7 +55,7 @@ def give(path: Path, uid: int) -> None:
 
 
 def write_for(uid: int | None, path: Path, data: bytes) -> None:
-    """Replace ``path`` by a secret file that belongs to ``uid``; None: to this user."""
+    """Atomically replace ``path`` by a secret file with the owner ``uid``; None: this user."""
     staged = path.with_name(staged_name(path.name))
     descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, SECRET_MODE)
     try:
@@ -69,7 +70,7 @@ def write_for(uid: int | None, path: Path, data: bytes) -> None:
 
 
 def open_way(path: Path) -> None:
-    """Let other users pass the directories of this user above ``path``; they still cannot list or read them."""
+    """Let other users traverse this user's directories above ``path``. They still cannot list them."""
     for directory in path.absolute().parents:
         info = directory.lstat()
         mode = stat.S_IMODE(info.st_mode)
@@ -78,15 +79,15 @@ def open_way(path: Path) -> None:
 
 
 def _give_entry(directory: int, path: Path, uid: int) -> None:
-    """Give what ``path`` is at this moment: whatever takes its place meanwhile is not given."""
+    """Change the owner of what ``path`` is now, by descriptor, so that a replacement is not affected."""
     fd = os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
         info = os.fstat(fd)
         if stat.S_ISBLK(info.st_mode) or stat.S_ISCHR(info.st_mode):
-            raise SandboxRefused(f"{path} is a device: it is not given to a job")
+            raise SandboxRefused(f"{path} is a device and cannot be given to a job")
         if stat.S_ISREG(info.st_mode) and info.st_nlink > 1:
-            raise SandboxRefused(f"{path} has several names: it is not given to a job")
-        os.chown(f"/proc/self/fd/{fd}", uid, uid)  # the link, socket or FIFO itself
+            raise SandboxRefused(f"{path} has several hard links and cannot be given to a job")
+        os.chown(f"/proc/self/fd/{fd}", uid, uid)  # changes the link, socket or FIFO itself
     finally:
         os.close(fd)
 
@@ -94,7 +95,7 @@ def _give_entry(directory: int, path: Path, uid: int) -> None:
 def _give_file(fd: int, path: Path, uid: int) -> None:
     info = os.fstat(fd)
     if info.st_uid == uid and is_job_uid(uid):
-        return  # the job's already
+        return  # the job already owns it
     if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1:
-        raise SandboxRefused(f"{path} has several names, or is no file: it is not given to a job")
+        raise SandboxRefused(f"{path} has several hard links or is not a regular file: it cannot be given to a job")
     os.fchown(fd, uid, uid)

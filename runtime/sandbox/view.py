@@ -1,4 +1,4 @@
-"""What one process of a job sees."""
+"""The paths and secrets that one process of a job sees."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SECRETS_DIRECTORY = "/run/secrets"
-"""Where secrets are in a box, one file each; it is there only when there are any."""
+"""The directory of secrets in a box, one file each. It exists only if there are secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretFile:
-    """A small file in memory, below :data:`SECRETS_DIRECTORY` of one box; its representation says nothing of it."""
+    """A small file in memory, below :data:`SECRETS_DIRECTORY` of one box. Its ``repr`` omits the content."""
 
     name: str
     content: bytes = field(repr=False)
@@ -20,25 +20,25 @@ class SecretFile:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Paths that a process of a job has, the same inside as outside; besides them it sees the system and Python.
+    """The paths that a process of a job sees, in addition to the system and Python. They are the same in the box.
 
-    Every path is absolute. Nothing may be below a writable path that is not writable itself: the job could put a link
-    in its place.
+    All paths are absolute. A path below a writable path must be writable too, because the job could replace it by a
+    link.
     """
 
     job_id: str
     read_only: tuple[Path, ...] = ()
-    """Directories or files. As root they must be readable for every user: the job has a uid of its own."""
+    """Directories or files. If root starts the box, every user must be able to read them: the job has its own uid."""
     writable: tuple[Path, ...] = ()
-    """Directories. :meth:`Sandbox.own` gives them to the job's uid."""
+    """Directories. :meth:`Sandbox.own` changes their owner to the job's uid."""
     identity: Path | None = None
-    """The directory with key and certificate, read-only; what is renamed into it from outside is seen inside."""
+    """The directory with key and certificate, read-only. Files renamed into it from outside appear in the box."""
     secrets: tuple[SecretFile, ...] = ()
-    """Files that are in the box's memory alone: read-only, and nowhere on disk. Only a sandbox can have them."""
+    """Read-only files that exist only in the box's memory, never on disk. They require namespaces."""
     shown_elsewhere: Mapping[Path, Path] = field(default_factory=dict)
-    """Directories that the process has at other paths than they are, read-only: those by these."""
+    """Read-only directories that have another path in the box: the source by the path in the box."""
     home: Path | None = None
-    """``HOME`` in the box's passwd file; None: the first writable path, else ``/tmp``."""
+    """The home directory in the box's passwd file; None: the first writable path, or ``/tmp``."""
     shared: tuple[Path, ...] = ()
-    """Directories that processes with other networks may write as well. A process with a network of its own makes no
-    socket there: over it connections could leave their network."""
+    """Directories that processes in other networks may write too. A process in a private network must not create
+    sockets there, because connections could leave the network over them."""

@@ -99,9 +99,9 @@ os.execv({real!r}, [{real!r}, "--args", str(copy), *sys.argv[3:]])
 
 def test_paths_that_cannot_be_shown_are_told_before_any_job(tmp_path: Path) -> None:
     for path, why in (
-        ("data", "no absolute path"),
+        ("data", "not an absolute path"),
         ("/etc", "may not see all of"),
-        (str(tmp_path / "no"), "there is no"),
+        (str(tmp_path / "no"), "does not exist"),
     ):
         for config in (IsolationConfig(read_only=(path,)), IsolationConfig(writable=(path,))):
             with pytest.raises(SandboxUnavailable, match=rf"isolation\.(read_only|writable): .*{why}"):

@@ -25,7 +25,7 @@ def test_of_two_mounts_the_one_that_shows_less_wins() -> None:
 
 def test_nothing_is_mounted_below_what_a_job_can_write() -> None:
     """The job could put a link in its place, and bubblewrap would mount wherever it leads."""
-    with pytest.raises(SandboxRefused, match="/work/identity cannot be kept"):
+    with pytest.raises(SandboxRefused, match="/work/identity cannot be protected"):
         in_order([Mount.writable(Path("/work")), Mount.read_only(Path("/work/identity"))])
 
     assert in_order([Mount.writable(Path("/work")), Mount.writable(Path("/work/local"))]) == [
