@@ -1,4 +1,4 @@
-"""Write and read shuffle partitions from Python: an asynchronous client of the workers' data plane.
+"""An asynchronous client of the workers' data plane, to write and read shuffle partitions from Python.
 
     async with ShuffleClient(identity, workers, integrity_key, replicas=2) as client:
         writer = client.writer(shuffle=3, map_id=17, map_index=0)
@@ -7,8 +7,9 @@
         async for segment in client.read(3, where, [17], 5, 6):
             segment.partition, segment.map_id, segment.data
 
-``identity`` is a job's (driver or executor): a job reaches its own data only. What a segment holds is the caller's
-business. Check values are computed here and verified here, so that whatever happens in between is found out.
+``identity`` is that of a job's driver or executor; it gives access to the data of this job only. The client does not
+interpret the contents of segments. It computes check values when it writes and verifies them when it reads, so it
+detects any damage in between.
 """
 
 from __future__ import annotations
@@ -53,17 +54,17 @@ from sluice.runtime.shuffle.data_plane import (
 __all__ = ["MapWriter", "Segment", "ShuffleClient", "WorkerAddress"]
 
 FRAME_BYTES = 512 << 10
-"""A writer sends what it has when it has this much."""
+"""A writer sends its buffer when it has at least this size."""
 FETCH_CREDIT_BYTES = 8 << 20
-"""So many bytes may be on their way to a reader."""
+"""How many bytes may be in flight to a reader."""
 
 ELSEWHERE = (MapUnknown, SegmentCorrupt, DiskFailed, ShuffleUnavailable)
-"""Errors after which another replica may help."""
+"""Errors after which the client tries another replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One piece of one partition of one map, verified."""
+    """One piece of a partition of a map. Its check value was verified."""
 
     partition: int
     map_id: int
@@ -73,20 +74,20 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class _Pushing:
-    """The pushes of one writer on one connection: a request whose only answers are errors."""
+    """The pushes of one writer on one connection. They form one request, which is answered only in case of an error."""
 
     connection: WorkerConnection
     request: int
     answers: Answers
 
     def check(self) -> None:
-        """Raises the error with which a push was answered."""
+        """Raise the error with which the worker answered a push, if there is one."""
         if not self.answers.empty() and isinstance(answer := self.answers.get_nowait(), ShuffleError):
             raise answer
 
 
 class MapWriter:
-    """Writes the output of one map attempt to one worker, or with replicas to several alike."""
+    """Writes the output of one map attempt to one worker, or the same output to several workers as replicas."""
 
     def __init__(self, client: ShuffleClient, shuffle: int, map_id: int, workers: Sequence[WorkerAddress]) -> None:
         self._client = client
@@ -105,18 +106,18 @@ class MapWriter:
 
     @property
     def partitions(self) -> frozenset[int]:
-        """Those that have a segment: a reader of what is sealed has to know them."""
+        """The partitions that have a segment. Readers of a sealed shuffle need them."""
         return frozenset(self._partitions)
 
     async def write(self, partition: int, data: bytes) -> None:
         """Add a segment of at most 4 MiB; waits while the workers are short of memory.
 
         Raises:
-            ShuffleError: a worker refused it, or is gone; the attempt cannot go on.
+            ShuffleError: a worker refused it or is unreachable. The attempt cannot continue.
         """
         most = MAX_SEGMENT_BYTES if self._sealer is None else MAX_SEGMENT_BYTES - SEAL_BYTES
         if len(data) > most:
-            raise FrameRefused(f"a segment of {len(data)} bytes", f"at most {most}")
+            raise FrameRefused(f"a segment has {len(data)} bytes", f"at most {most} are allowed")
         self._partitions.add(partition)
         await self._add(partition, data if self._sealer is None else self._sealer.seal(partition, data))
 
@@ -131,7 +132,7 @@ class MapWriter:
             await self.flush()
 
     async def flush(self) -> None:
-        """Send what is collected."""
+        """Send the buffered segments."""
         if not self._pending:
             return
         table = np.array(self._pending, SEGMENT_ENTRY)
@@ -147,10 +148,10 @@ class MapWriter:
         await asyncio.gather(*(self._push(worker, header, payload) for worker in self._workers))
 
     async def commit(self) -> tuple[WorkerAddress, ...]:
-        """Make all of it readable; returns the workers that have it.
+        """Make the map readable; returns the workers that have it.
 
         Raises:
-            ShuffleError: a worker does not have all of it.
+            ShuffleError: a worker does not have all of the map.
         """
         try:
             if self._sealer is not None:
@@ -163,7 +164,7 @@ class MapWriter:
         return self._workers
 
     async def abort(self) -> None:
-        """Tell the workers that nothing of this counts."""
+        """Tell the workers to discard this attempt."""
         self._end_pushing()
         header = Header(FrameType.ABORT, shuffle=self._shuffle, map_id=self._map_id)
         for worker in self._workers:
@@ -185,7 +186,7 @@ class MapWriter:
             await connection.commit(self._shuffle, self._map_id, self._segments, self._size)
         except ShuffleError:
             if worker in self._pushing:
-                self._pushing[worker].check()  # why a segment was refused says more
+                self._pushing[worker].check()  # the reason why a segment was refused is more specific
             raise
 
     def _end_pushing(self) -> None:
@@ -195,14 +196,14 @@ class MapWriter:
 
 
 class ShuffleClient:
-    """All that one process of a job does with the shuffle's workers.
+    """The connections of one process of a job to the shuffle's workers.
 
     Args:
-        identity: of the job's driver or of an executor.
-        workers: the live workers of the shuffle, in the order of its allocation.
-        integrity_key: the job's, 16 hexadecimal digits.
-        replicas: to how many workers each map's output goes.
-        seal: seals what is written, and takes nothing else when it reads; None: nothing is sealed.
+        identity: that of the job's driver or of an executor.
+        workers: the live workers of the shuffle, in the order of the allocation.
+        integrity_key: the job's integrity key, 16 hexadecimal digits.
+        replicas: the number of workers that store the output of each map.
+        seal: the keys with which writers seal all segments, and without which readers accept none; None: no sealing.
     """
 
     def __init__(
@@ -215,13 +216,13 @@ class ShuffleClient:
         seal: SealKeys | None = None,
     ) -> None:
         if not 1 <= replicas <= len(workers):
-            raise ShuffleError(f"{replicas} replicas on {len(workers)} workers", "at least 1, at most one each")
+            raise ShuffleError(f"{replicas} replicas with {len(workers)} workers", "use 1 to the number of workers")
         self._identity = identity
         self.workers = tuple(workers)
-        """Those of the allocation, in its order."""
+        """The workers of the shuffle, in the order of the allocation."""
         self._replicas = replicas
         self.seal = seal
-        """Of the job, if its shuffles are sealed."""
+        """The job's keys, if its shuffles are sealed."""
         self.integrity_key = bytes.fromhex(integrity_key)
         self._connections: dict[tuple[str, str], WorkerConnection] = {}
         self._opening: dict[tuple[str, str], asyncio.Lock] = {}
@@ -235,13 +236,13 @@ class ShuffleClient:
         await self.close()
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         connections, self._connections = list(self._connections.values()), {}
         for connection in connections:
             await connection.close()
 
     def writer(self, shuffle: int, map_id: int, map_index: int, attempt: int = 0) -> MapWriter:
-        """Write one attempt of one map, whose id no other attempt ever has."""
+        """Return a writer for one attempt of one map. ``map_id`` must be unique to the attempt."""
         count = len(self.workers)
         first = (map_index + attempt) % count
         return MapWriter(self, shuffle, map_id, [self.workers[(first + i) % count] for i in range(self._replicas)])
@@ -257,15 +258,19 @@ class ShuffleClient:
         ordered: bool = False,
         blocks: Mapping[int, Collection[int]] | None = None,
     ) -> AsyncIterator[Segment]:
-        """The segments of partitions ``first`` … ``end`` - 1 of ``maps``, each verified, partitions ascending.
+        """Yield the verified segments of partitions ``first`` … ``end`` - 1 of ``maps``, in ascending partition order.
 
-        ``where`` are the workers that all these maps were committed to: when one fails, the next one is asked for what
-        is missing. ``ordered``: each partition's segments by (map, sequence).
-        ``blocks``: which partitions of each map have segments, as its writer said (:attr:`MapWriter.partitions`); what
-        is sealed cannot be read without.
+        Args:
+            shuffle: the number of the shuffle.
+            where: the workers that all these maps were committed to. If one fails, the next one is asked for the rest.
+            maps: the ids of the maps.
+            first, end: the range of partitions.
+            ordered: whether to sort the segments of each partition by (map, sequence).
+            blocks: the partitions of each map that have segments, from :attr:`MapWriter.partitions` of its writer. A
+                sealed shuffle cannot be read without them.
 
         Raises:
-            ShuffleError: none of them has it; what was yielded before is right but not all.
+            ShuffleError: no worker could deliver the rest. The segments that were yielded before are correct.
         """
         seen: set[tuple[int, int]] = set()
         sealed = None if self.seal is None else _Sealed(self.seal, shuffle, maps, blocks, (first, end), ordered=ordered)
@@ -307,15 +312,15 @@ class ShuffleClient:
                     break
                 for segment in segments_of(answer, data, checks):
                     if segment.map_id not in wanted or not first <= segment.partition < end:
-                        raise FrameRefused(f"shuffle worker {worker.name} sent what was not asked for")
+                        raise FrameRefused(f"shuffle worker {worker.name} sent a segment that was not requested")
                     segments += 1
                     size += len(segment.data)
                     yield segment
         if answer.kind is not FrameType.END or (answer.count, answer.extra) != (segments & 0xFFFFFFFF, size):
-            raise ShuffleUnavailable(f"shuffle worker {worker.name} ended a fetch before all was sent")
+            raise ShuffleUnavailable(f"shuffle worker {worker.name} ended a fetch before it had sent all segments")
 
     async def connection(self, worker: WorkerAddress, direction: Literal["push", "fetch"]) -> WorkerConnection:
-        """The one connection to ``worker`` in this direction, opened when there is none that works."""
+        """Return the shared connection to ``worker`` in this direction; opens one if none is usable."""
         key = worker.name, direction
         async with self._opening.setdefault(key, asyncio.Lock()):
             connection = self._connections.get(key)
@@ -327,7 +332,7 @@ class ShuffleClient:
 
 
 class _Sealed:
-    """Opens what one read gets from workers, and finds out what they keep back, repeat or invent."""
+    """Opens the sealed segments of one read, and detects segments that workers omit, repeat or forge."""
 
     def __init__(
         self,
@@ -349,7 +354,11 @@ class _Sealed:
         self._greatest = (-1, -1, -1)
 
     async def opened(self, found: AsyncIterator[Segment]) -> AsyncIterator[Segment]:
-        """What one worker gives and none before it: the worker has to give all that there is, or there is an error."""
+        """Yield the opened segments of one worker, except those that an earlier worker delivered.
+
+        Raises:
+            ShuffleError: the worker did not deliver all segments, or a segment is wrong.
+        """
         blocks = SealedBlocks(self._written, self._partitions, ordered=self._ordered)
         here: set[tuple[int, int]] = set()
         async for segment in found:
@@ -366,7 +375,7 @@ class _Sealed:
         blocks.finish()
 
     def _take(self, segment: Segment) -> None:
-        """What an earlier worker has kept back may be too late now."""
+        """Record a new segment; raises if it comes too late because an earlier worker omitted it."""
         place = segment.map_id, segment.sequence
         self._had.add(place)
         at = (segment.partition, *(place if self._ordered else (-1, -1)))
@@ -376,7 +385,7 @@ class _Sealed:
 
 
 def segments_of(header: Header, payload: bytes, checks: SegmentChecks) -> list[Segment]:
-    """The segments in a DATA frame; raises :class:`SegmentCorrupt` naming the first that is not what was written."""
+    """Return the segments of a DATA frame; raises :class:`SegmentCorrupt`, which names the first damaged one."""
     at = header.count * DATA_ENTRY.itemsize
     view = memoryview(payload)
     found = []

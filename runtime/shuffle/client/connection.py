@@ -1,4 +1,4 @@
-"""One asynchronous connection to a shuffle worker, in one direction, shared by all that goes that way."""
+"""An asynchronous connection to a shuffle worker for one direction, shared by all requests of that direction."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from sluice.runtime.shuffle.data_plane import (
 
 CONNECT_SECONDS = 15.0
 ANSWER_SECONDS = 120.0
-"""A worker that does not answer for this long is taken for dead."""
+"""A worker that does not answer for this long counts as dead."""
 
 
 Answers = asyncio.Queue[tuple[Header, bytes] | ShuffleError]
-"""What a worker answered to one request, in the order in which it came."""
+"""A worker's answers to one request, in the order of arrival."""
 
 
 class WorkerConnection:
-    """One connection to one worker in one direction; shared by all that goes that way."""
+    """A connection to one worker for one direction, shared by all requests of that direction."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: WorkerAddress) -> None:
         self.address = address
@@ -57,10 +57,10 @@ class WorkerConnection:
     async def open(
         cls, identity: TlsIdentity, address: WorkerAddress, direction: Literal["push", "fetch"], job_id: str = ""
     ) -> WorkerConnection:
-        """Connect; ``job_id`` is what a shuffle worker acts for, whose certificate names no job.
+        """Connect to a worker. Only a shuffle worker passes ``job_id``, because its certificate names no job.
 
         Raises:
-            ShuffleError: it cannot be reached, or does not admit ``identity``.
+            ShuffleError: the worker cannot be reached, or does not admit ``identity``.
         """
         policy = server_policy(
             Channel.DATA, identity.spiffe_id.trust_domain, role=Role.SHUFFLE_WORKER, name=address.name
@@ -88,7 +88,7 @@ class WorkerConnection:
 
     @property
     def usable(self) -> bool:
-        """Not broken yet."""
+        """Whether the connection is not broken yet."""
         return self._broken is None
 
     async def push(self, header: Header, payload: bytes) -> None:
@@ -117,9 +117,9 @@ class WorkerConnection:
             await answer_of(queue, self.address.name)
 
     async def stream(self, header: Header, payload: bytes) -> AsyncGenerator[tuple[Header, bytes], None]:
-        """Send a FETCH; yields its answers, the last of which is END.
+        """Send a FETCH and yield its answers, of which END is the last.
 
-        Each DATA is credited once the caller asks for the next answer. Close the iterator to cancel the request.
+        A DATA frame is credited when the caller asks for the next answer. Close the iterator to cancel the request.
 
         Raises:
             ShuffleError: the worker refused the request, or the connection broke.
@@ -144,7 +144,7 @@ class WorkerConnection:
                         await self.send(Header(FrameType.CANCEL, request=number).pack())
 
     async def send(self, *parts: bytes) -> None:
-        """Write frames, or parts of one."""
+        """Write frames, or the parts of one."""
         self._check()
         for part in parts:
             self._writer.write(part)
@@ -156,7 +156,7 @@ class WorkerConnection:
 
     @contextlib.contextmanager
     def request(self) -> Iterator[tuple[int, Answers]]:
-        """A request's number, and the queue of its answers."""
+        """Begin a request; yields its number and the queue of its answers, and ends it on exit."""
         number, queue = self.begin_request()
         try:
             yield number, queue
@@ -164,19 +164,19 @@ class WorkerConnection:
             self.end_request(number)
 
     def begin_request(self) -> tuple[int, Answers]:
-        """The same for a request that ends elsewhere, by :meth:`end_request`."""
+        """Like :meth:`request`, but the caller ends the request with :meth:`end_request`."""
         self._check()
         self._requests = self._requests % 0xFFFFFFFF + 1
         queue = self._answers[self._requests] = asyncio.Queue()
         return self._requests, queue
 
     def end_request(self, number: int) -> None:
-        """What is answered to it from now on is of no interest."""
+        """Ignore all further answers to a request."""
         self._answers.pop(number, None)
         self._granted.pop(number, None)
 
     async def close(self) -> None:
-        """End it, whatever is on its way."""
+        """Close the connection; frames in flight are lost."""
         if self._receiving is not None:
             await end_tasks(self._receiving)
         self._fail(ConnectionAbortedError("closed"))
@@ -214,15 +214,15 @@ class WorkerConnection:
                 self._room.notify_all()
 
     def _charge(self, header: Header) -> None:
-        """Take a DATA frame off what its request was granted: a worker goes beyond that by one frame at most.
+        """Subtract a DATA frame from the credit of its request. A worker may exceed the credit by one frame at most.
 
-        Segments may be empty, frames cost something all the same.
+        A frame costs at least one byte, because segments may be empty.
         """
         if header.kind is not FrameType.DATA:
             return
         size = header.length - header.count * DATA_ENTRY.itemsize
         if size < 0 or self._granted.get(header.request, 0) <= 0:
-            raise FrameRefused(f"shuffle worker {self.address.name} sends more than it was given credit for")
+            raise FrameRefused(f"shuffle worker {self.address.name} sends more than its credit allows")
         self._granted[header.request] -= max(1, size)
 
     def _fail(self, error: Exception) -> ShuffleError:
@@ -250,12 +250,12 @@ def _reason(error: BaseException) -> str:
 
 
 async def answer_of(queue: Answers, worker: str) -> tuple[Header, bytes]:
-    """The next answer to a request; raises the error that it is."""
+    """Return the next answer to a request. If it is an error, raise it."""
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             answer = await queue.get()
     except TimeoutError:
         raise ShuffleUnavailable(f"shuffle worker {worker} has not answered for {ANSWER_SECONDS:.0f} s") from None
     if isinstance(answer, ShuffleError):
-        raise answer.again()  # all who wait when a connection ends get the same one
+        raise answer.again()  # when a connection ends, all its requests get the same error object
     return answer

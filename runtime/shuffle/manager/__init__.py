@@ -1,4 +1,4 @@
-"""The ShuffleManager: which workers there are, who may use them, and what becomes of a job's data."""
+"""The ShuffleManager: registers workers, allocates them to shuffles, and ends the jobs whose data they keep."""
 
 import lazy_loader
 

@@ -1,9 +1,8 @@
-"""The ShuffleManager: workers register here, JobManagers get workers for shuffles here.
+"""The RPC endpoint of the ShuffleManager: workers register here, and JobManagers allocate workers for shuffles here.
 
-It carries out what :class:`~sluice.runtime.shuffle.manager.workers.WorkerTable`,
-``JobTable`` and ``choose`` decide. A worker
-learns of a job before the job learns of the worker. That a job is over is told to all workers at once, and again to
-whoever still holds data of it: by heartbeat, or when it returns.
+It carries out the decisions of :class:`~sluice.runtime.shuffle.manager.workers.WorkerTable`, ``JobTable`` and
+``choose``. A worker is told of a job before the job is told of the worker. When a job ends, all workers are told at
+once; a worker that still holds data of it is told again at its next heartbeat or registration.
 """
 
 from __future__ import annotations
@@ -55,27 +54,27 @@ MIB = 1 << 20
 MIN_SECRET_BYTES = 16
 MAX_PARTITIONS = 1 << 24
 MAX_LOCATED = 10_000
-"""Most workers that are looked for at a time."""
+"""Maximum workers in one call of :meth:`ShuffleManager.locate`; the rest are ignored."""
 MAX_WORKER_JOBS = 20_000
-"""Most jobs that a worker may say it holds."""
+"""Maximum jobs that a worker may report."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """A job that is being made durable."""
+    """A new job that is being stored."""
 
     owner: str
     task: asyncio.Task[Job]
 
 
 class ShuffleManager(FencedRpcEndpoint):
-    """The endpoint of the ShuffleManager that leads; it exists as long as its process leads.
+    """The endpoint of the leading ShuffleManager. It exists for as long as its process leads.
 
     Args:
-        config: the service's settings.
-        store: the live jobs, written under this leadership.
-        clock: epoch seconds, for display.
-        monotonic: for time-outs and leases.
+        config: the settings of the service.
+        store: stores the live jobs, under this leadership.
+        clock: returns epoch seconds, for display.
+        monotonic: returns monotonic seconds, for timeouts and leases.
     """
 
     def __init__(
@@ -103,7 +102,10 @@ class ShuffleManager(FencedRpcEndpoint):
         self._hand_overs = HandOvers(self._jobs, self._workers, self._links, store, self._allow)
 
     async def on_start(self) -> None:
-        """Take over the live jobs of an earlier leader, each with a whole lease and who took over what, and watch."""
+        """Take over the live jobs and recorded hand-overs of an earlier leader, and start to watch workers and leases.
+
+        Each job gets a full lease.
+        """
         for job in await self._store.recover():
             job.recovered = True
             handed_over, job.shuffles = job.shuffles, {}
@@ -122,7 +124,7 @@ class ShuffleManager(FencedRpcEndpoint):
         if peer is None or identity.name != name:
             raise PeerRefused(f"{identity} cannot register as {name[:80]!r}", "the name must be the certificate's")
         if not (registration.host and 0 < registration.port < 1 << 16) or len(registration.jobs) > MAX_WORKER_JOBS:
-            raise PeerRefused(f"{identity} serves no usable address, or too many jobs")
+            raise PeerRefused(f"{identity} registers with an unusable address or too many jobs")
         if not self._workers.has_room(name):
             raise PeerRefused("too many ShuffleWorkers are registered already")
         earlier = self._links.get(name)
@@ -165,7 +167,7 @@ class ShuffleManager(FencedRpcEndpoint):
         self._workers.lose(name, reason)
 
     def _watch(self) -> None:
-        # First of all, or an exception below would be the end of all watching.
+        # Schedule the next run first, so that an exception below does not end the watching.
         self.call_later(min(self._config.heartbeat_interval, self._config.job_lease / 8), self._watch)
         for look in (self._watch_workers, self._watch_hand_overs, self._watch_leases):
             with self.reporting_failures():
@@ -176,17 +178,17 @@ class ShuffleManager(FencedRpcEndpoint):
             link = self._links.get(worker.name)
             if link is not None:
                 self.hand_off(link.peer.close("no heartbeat"))
-            self._lose(worker.name, f"nothing was heard of it for {self._config.heartbeat_timeout:g} s")
+            self._lose(worker.name, f"no heartbeat for {self._config.heartbeat_timeout:g} s")
 
     def _watch_hand_overs(self) -> None:
         for worker in self._workers.all:
             if self._hand_overs.due(worker):
                 gone_on = self._hand_overs.go_on(worker)
-                self.hand_off(gone_on, failed=self._note(f"handing over what {worker.name} keeps"))
+                self.hand_off(gone_on, failed=self._note(f"handing over the data of {worker.name}"))
 
     def _watch_leases(self) -> None:
         for job in self._jobs.expired():
-            _LOG.warning("the lease of job %s is over: its data is removed", job.job_id)
+            _LOG.warning("the lease of job %s expired: its data is removed", job.job_id)
             self.hand_off(self._forget(job.job_id), failed=self._note("forgetting a job"))
 
     # --- JobManagers --------------------------------------------------------------------------------------
@@ -195,8 +197,8 @@ class ShuffleManager(FencedRpcEndpoint):
         """Record which cluster calls over this connection; raises ``PeerRefused`` if it may not use the service."""
         peer = self.caller.peer
         if peer is None or len(secret) < MIN_SECRET_BYTES:
-            raise PeerRefused(f"{self.caller.identity} shows no secret of a cluster")
-        # A role does not tell whose a JobManager is: whoever is in may drain workers of all clusters.
+            raise PeerRefused(f"{self.caller.identity} presents no secret of a cluster")
+        # A role does not identify the cluster of a JobManager, and an admitted JobManager may drain any worker.
         if self._config.jobmanagers and self.caller.identity.name not in self._config.jobmanagers:
             raise PeerRefused(f"{self.caller.identity} may not use this service", "name it in shuffle.jobmanagers")
         if peer not in self._clusters:
@@ -205,18 +207,21 @@ class ShuffleManager(FencedRpcEndpoint):
         return ShuffleSession(fencing_token=self.fencing_token or b"", job_lease=self._config.job_lease)
 
     def _cluster(self) -> str:
-        """Whose JobManager calls."""
+        """The owner digest of the calling JobManager's cluster; raises ``NotConnected``."""
         peer = self.caller.peer
         owner = self._clusters.get(peer) if peer is not None else None
         if owner is None:
-            raise NotConnected(f"{self.caller.identity} has not introduced itself over this connection")
+            raise NotConnected(f"{self.caller.identity} has not called connect_cluster over this connection")
         return owner
 
     async def allocate(self, request: ShuffleRequest) -> ShuffleAllocation:
-        """Choose workers for a shuffle; answers once all of them know the job."""
+        """Choose workers for a shuffle; answers when all of them know the job."""
         owner = self._cluster()
         if not 0 < request.partitions <= MAX_PARTITIONS or request.replicas < 1 or request.shuffle_number < 0:
-            raise PeerRefused(f"a shuffle of {request.partitions} partitions on {request.replicas} workers")
+            raise PeerRefused(
+                f"shuffle {request.shuffle_number} with {request.partitions} partitions and {request.replicas} replicas"
+                " is not a valid request"
+            )
         self._jobs.own(request.job_id, owner)
         return self.deferred(self._allocate(request, owner))
 
@@ -237,7 +242,7 @@ class ShuffleManager(FencedRpcEndpoint):
         )
 
     async def _job(self, job_id: str, owner: str) -> Job:
-        """The live job; a new one is durable before this returns."""
+        """Return the live job. A new job is durable before this returns."""
         job = self._jobs.own(job_id, owner)
         if job is not None:
             return job
@@ -256,8 +261,8 @@ class ShuffleManager(FencedRpcEndpoint):
     async def _open(self, job: Job) -> Job:
         try:
             await self._store.add(job)
-        except HaError as error:  # not the leader any more, or the storage is away: ask again
-            raise NoShuffleService(f"job {job.job_id} cannot be made durable: {error}") from error
+        except HaError as error:  # leadership is lost, or the storage is unavailable: the caller retries
+            raise NoShuffleService(f"job {job.job_id} cannot be stored: {error}") from error
         return self._jobs.add(job)
 
     def _check_live(self, job: Job) -> None:
@@ -265,7 +270,7 @@ class ShuffleManager(FencedRpcEndpoint):
             raise NoShuffleService(f"job {job.job_id} was released meanwhile")
 
     async def _allowed_workers(self, job: Job, request: ShuffleRequest) -> tuple[str, ...]:
-        """Workers that know the job by now; others take the place of those that do not answer."""
+        """Choose workers and tell them of the job; workers that do not answer are replaced by others."""
         failed: set[str] = set()
         while True:
             candidates = self._workers.candidates(job.job_id)
@@ -290,16 +295,16 @@ class ShuffleManager(FencedRpcEndpoint):
         try:
             await link.gateway.allow_job(LiveJob(job_id=job.job_id, integrity_key=job.integrity_key))
         except SluiceError as error:
-            _LOG.warning("ShuffleWorker %s does not take job %s: %s", name, job.job_id, error)
+            _LOG.warning("ShuffleWorker %s does not accept job %s: %s", name, job.job_id, error)
             self._workers.call_failed(name)
             return False
         if self._links.get(name) is not link:
-            return False  # it came back meanwhile, and has forgotten
+            return False  # it registered again in the meantime, and no longer knows the job
         self._workers.get(name).allowed.add(job.job_id)
         return True
 
     async def locate(self, job_id: str, shuffle_number: int, workers: tuple[str, ...]) -> tuple[OutputLocation, ...]:
-        """Where the outputs that were pushed to these workers are now, the successor of each first."""
+        """Return where the outputs that were pushed to these workers are now, the successor of each worker first."""
         job = self._jobs.own(job_id, self._cluster())
         if job is None:
             return ()
@@ -307,7 +312,7 @@ class ShuffleManager(FencedRpcEndpoint):
         return tuple(
             OutputLocation(pushed_to=name, address=self._workers.address(holder))
             for name in workers[:MAX_LOCATED]
-            # Outputs that were pushed after the hand-over are still at the worker itself.
+            # Outputs that were pushed after the hand-over are still on the worker itself.
             for holder in dict.fromkeys((shuffle.keeper(name) if shuffle is not None else name, name))
             if holder in self._links
         )
@@ -331,16 +336,16 @@ class ShuffleManager(FencedRpcEndpoint):
         return self.deferred(self._release_found_before(job, shuffle_number)) if job.recovered else None
 
     async def _release_found_before(self, job: Job, shuffle_number: int) -> None:
-        """Of what workers kept when this manager began to lead it has no list: they are asked."""
+        """Ask the workers for the shuffles to release: this manager has no list of those from before its leadership."""
         for earlier in await self._hand_overs.kept_before(job, shuffle_number):
             self._release_shuffle(job, earlier)
 
     def _release_shuffle(self, job: Job, shuffle_number: int) -> None:
-        """At all workers: after a change of leaders nobody knows which of them keep it."""
+        """Release a shuffle on all workers: after a change of leaders it is unknown which of them keep it."""
         self._jobs.displace(job, shuffle_number)
         if self._store.has_noted(job.job_id, shuffle_number):
             recorded = self._hand_overs.record(job, shuffle_number)
-            self.hand_off(recorded, failed=self._note("forgetting who took over a shuffle"))
+            self.hand_off(recorded, failed=self._note("removing the record of a shuffle's hand-overs"))
         for link in self._links.values():
             released = link.gateway.release_shuffle(job.job_id, shuffle_number)
             self.hand_off(released, failed=self._note("releasing a shuffle"))
@@ -355,7 +360,7 @@ class ShuffleManager(FencedRpcEndpoint):
         return self.deferred(self._forget(job_id))
 
     async def _forget(self, job_id: str) -> None:
-        """Nothing stays of a job that is not live any more; workers that do not answer now are told again later."""
+        """Remove everything of a job that has ended. Workers that do not answer now are told again later."""
         if (opening := self._opening.get(job_id)) is not None:
             await asyncio.wait({opening.task})
             self._jobs.remove(job_id)
@@ -370,13 +375,13 @@ class ShuffleManager(FencedRpcEndpoint):
         try:
             await link.gateway.release_job(job_id)
         except SluiceError as error:
-            _LOG.info("%s was not told that job %s is over: %s", link.peer.identity, job_id, error)
+            _LOG.info("%s was not told that job %s has ended: %s", link.peer.identity, job_id, error)
 
     def _tell_released(self, link: WorkerLink, job_id: str) -> None:
         self.hand_off(self._told_released(link, job_id))
 
     async def renew_job_leases(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
-        """Renew the leases of jobs; answers those that are unknown or belong to another cluster."""
+        """Renew the leases of jobs; returns those that are unknown or belong to another cluster."""
         return tuple(self._jobs.renew(job_ids, self._cluster()))
 
     async def workers_lost(self, job_id: str, workers: tuple[str, ...]) -> None:
@@ -386,16 +391,16 @@ class ShuffleManager(FencedRpcEndpoint):
             self._workers.hint(job_id, workers)
 
     async def drain(self, worker: str, wanted: bool) -> None:
-        """Give a worker nothing new and move its data, or let it take part again."""
+        """Give a worker no new shuffles and move its data to others, or let it take new shuffles again."""
         self._cluster()
         name = self._workers.drain(worker, wanted=wanted).name
         _LOG.info("%s %s ShuffleWorker %s", self.caller.identity, "drains" if wanted else "resumes", name)
         self._tell_to_drain(name, wanted=wanted)
-        if not wanted:  # it has all of it still
+        if not wanted:  # the worker still has the data that it handed over
             for kept in kept_by(name, self._jobs.all):
                 if kept.shuffle.successors.pop(name, ""):
                     recorded = self._hand_overs.record(kept.job, kept.number)
-                    self.hand_off(recorded, failed=self._note("recording that nobody took over a shuffle"))
+                    self.hand_off(recorded, failed=self._note("recording that a shuffle was not handed over"))
 
     def _tell_to_drain(self, name: str, *, wanted: bool) -> None:
         link = self._links.get(name)
@@ -405,7 +410,7 @@ class ShuffleManager(FencedRpcEndpoint):
     # --- what is shown --------------------------------------------------------------------------------------
 
     async def overview(self) -> ShuffleOverview:
-        """All workers, and the jobs of the calling cluster."""
+        """Return all workers, and the jobs of the calling cluster."""
         owner = self._cluster()
         own = [job for job in self._jobs.all if job.owner == owner]
         visible = {job.job_id for job in own}

@@ -1,6 +1,6 @@
-"""Moves what drained workers keep to other workers, and records durably which worker has it then.
+"""Moves the data of drained workers to other workers, and durably records the successors.
 
-The workers are asked what they keep of jobs that began under another manager: of those there is no list here.
+The manager has no complete list of the shuffles of jobs that began under an earlier manager. It asks the workers.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkerLink:
-    """The stream to a registered worker."""
+    """The connection of a registered worker."""
 
     peer: RemotePeer
     gateway: ShuffleWorkerGateway
 
 
 class HandOvers:
-    """The hand-overs of one ShuffleManager; its main thread and tasks beside it use them.
+    """The hand-overs of one ShuffleManager, used by its mailbox and by tasks beside it.
 
     Args:
-        jobs, workers, links: the manager's own, which change.
-        store: what is durable.
-        allow: has a worker know a job; whether it does.
+        jobs, workers, links: the manager's own tables, which change.
+        store: the durable records.
+        allow: tells a worker of a job; returns whether the worker accepted it.
     """
 
     def __init__(
@@ -57,13 +57,14 @@ class HandOvers:
         self._recording = asyncio.Lock()
 
     def due(self, worker: Worker) -> bool:
-        """Whether a drained worker is to be looked after, and is not just now."""
+        """Whether a worker is drained and connected, and :meth:`go_on` is not running for it."""
         return worker.drained and worker.name in self._links and worker.name not in self._under_way
 
     async def go_on(self, worker: Worker) -> None:
-        """Go on handing over what a drained worker keeps; readers find it where it went as soon as all of it is there.
+        """Continue to hand over the data of a drained worker. Readers are sent to the successor when it has all of it.
 
-        Repeated with each look at the workers: maps that had begun when it was drained are committed later.
+        The manager repeats this at each check of the workers, because maps that were open at the time of the drain are
+        committed later.
         """
         self._under_way.add(worker.name)
         try:
@@ -75,7 +76,7 @@ class HandOvers:
             self._under_way.discard(worker.name)
 
     async def _ask_what_is_older(self, worker: Worker) -> int:
-        """What a worker keeps of jobs whose shuffles are not all known here; returns for how many it does not say."""
+        """Ask a worker which shuffles of recovered jobs it keeps; returns for how many jobs it did not answer."""
         link, unsaid = self._links.get(worker.name), 0
         for kept in worker.report.jobs if link is not None else ():
             job = self._jobs.get(kept.job_id)
@@ -89,7 +90,7 @@ class HandOvers:
         return unsaid
 
     async def _go_on_with(self, name: str, kept: Kept) -> int:
-        """How much is left; something is, too, when it cannot be said."""
+        """Hand over one shuffle; returns how many maps are left, or 1 if that is unknown."""
         to = successor(name, kept.shuffle, self._workers.candidates(kept.job.job_id), self._jobs.assigned)
         source, target = self._links.get(name), self._links.get(to)
         if source is None or target is None:
@@ -106,28 +107,28 @@ class HandOvers:
         if left == 0 and self._workers.get(name).drained and kept.shuffle.successors.get(name) != to:
             try:
                 await self.record(kept.job, kept.number, {name: to})
-            except HaError as error:  # it may not be stopped: the next manager would not know where its data is
-                _LOG.warning("that %s has what %s kept is not durable yet: %s", to, name, error)
+            except HaError as error:  # the worker must not be stopped: the next manager would not find its data
+                _LOG.warning("the hand-over to %s from %s is not recorded yet: %s", to, name, error)
                 return 1
-            _LOG.info("shuffle %d of job %s went from %s to %s", kept.number, kept.job.job_id, name, to)
+            _LOG.info("shuffle %d of job %s moved from %s to %s", kept.number, kept.job.job_id, name, to)
         return left
 
     async def kept_before(self, job: Job, number: int) -> list[int]:
-        """The shuffles of a job before ``number`` that workers say they keep."""
+        """Return the shuffles of a job with lower numbers than ``number`` that workers report to keep."""
         links = tuple(self._links.values())
         kept = await asyncio.gather(*(_kept_shuffles(link, job) for link in links))
         return sorted({each for numbers in kept for each in numbers or () if each < number})
 
     async def record(self, job: Job, number: int, successors: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Make durable who has what of a shuffle, with these ``successors``, which count from then on.
+        """Store the successors of a shuffle together with the new ``successors``, which take effect when it is stored.
 
         Raises:
-            HaError: it is not durable.
+            HaError: the record could not be stored.
         """
         async with self._recording:
             shuffle = job.shuffles.get(number)
             if self._jobs.get(job.job_id) is not job:
-                return  # all of the job is forgotten
+                return  # :meth:`forget` removes the records of the job
             if shuffle is None:
                 await self._store.forget(job.job_id, number)
                 return
@@ -136,15 +137,15 @@ class HandOvers:
             shuffle.successors.update(successors)
 
     async def forget(self, job_id: str) -> None:
-        """Nothing durable stays of a job that is not live any more; raises :class:`HaError`."""
+        """Remove the durable records of a job that has ended; raises :class:`HaError`."""
         async with self._recording:
             await self._store.remove(job_id)
 
 
 async def _kept_shuffles(link: WorkerLink, job: Job) -> tuple[int, ...] | None:
-    """The shuffles of a job that a worker has data of; None when it does not say."""
+    """Return the shuffles of a job that a worker has data of; None if it does not answer."""
     try:
         return await link.gateway.kept_shuffles(job.job_id)
     except SluiceError as error:
-        _LOG.info("%s does not say what it keeps of job %s: %s", link.peer.identity, job.job_id, error)
+        _LOG.info("%s does not report what it keeps of job %s: %s", link.peer.identity, job.job_id, error)
         return None

@@ -1,7 +1,7 @@
-"""What the next ShuffleManager has to know: which jobs are live, whose they are, their keys, and who took over what.
+"""The durable state of the ShuffleManager: the live jobs with their owners and keys, and the recorded hand-overs.
 
-Placements are not here: a worker tells what it keeps. Who has taken over from a worker that may be gone by now nobody
-else could tell.
+The next leader recovers it. Placements are not stored, because each worker reports what it keeps. Hand-overs must be
+stored, because the worker that handed over its data may be gone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _JobPointer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ShufflePointer(msgspec.Struct, frozen=True, kw_only=True):
-    """A shuffle of which something was handed over: ``shuffles/<job>-<number>``."""
+    """A shuffle with a hand-over, stored as ``shuffles/<job>-<number>``."""
 
     partitions: int
     workers: tuple[str, ...]
@@ -34,14 +34,14 @@ class _ShufflePointer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShuffleJobStore:
-    """Live jobs as pointers; writes need the leadership that ``pointers`` belong to."""
+    """Stores live jobs as pointers. Writes require the leadership that ``pointers`` belongs to."""
 
     def __init__(self, pointers: PointerStore) -> None:
         self._pointers = pointers
         self._noted: dict[str, set[int]] = {}
 
     async def recover(self) -> list[Job]:
-        """All live jobs. One whose pointer is damaged is not live: its data cannot be checked without its key."""
+        """Return all live jobs. A job with a damaged pointer is removed: its data cannot be checked without its key."""
         found: dict[str, Job] = {}
         for job_id in (await self._pointers.names(_FOLDER))[:MAX_POINTERS]:
             try:
@@ -50,14 +50,14 @@ class ShuffleJobStore:
                     known = msgspec.json.decode(pointer.value, type=_JobPointer)
                     found[job_id] = Job(job_id, known.owner, known.integrity_key)
             except (EntryDamaged, msgspec.DecodeError, UnicodeDecodeError) as error:
-                _LOG.error("the shuffle data of job %s is given up: %s", job_id, error)
+                _LOG.error("the record of job %s is damaged, its shuffle data is given up: %s", job_id, error)
                 await self._pointers.remove(_FOLDER, job_id)
         for name in (await self._pointers.names(_SHUFFLES))[:MAX_POINTERS]:
             await self._recover_shuffle(name, found)
         return list(found.values())
 
     async def _recover_shuffle(self, name: str, jobs: dict[str, Job]) -> None:
-        """What was handed over of one; of a job that is over it is removed, and a damaged one counts as none."""
+        """Recover the hand-overs of one shuffle. The record is removed if it is damaged or its job is not live."""
         job_id, _, number = name.rpartition("-")
         job = jobs.get(job_id)
         if job is not None and number.isdecimal():
@@ -69,24 +69,24 @@ class ShuffleJobStore:
                     self._noted.setdefault(job_id, set()).add(int(number))
                     return
             except (EntryDamaged, msgspec.DecodeError, UnicodeDecodeError) as error:
-                _LOG.error("who took over shuffle %s of job %s is not known any more: %s", number, job_id, error)
+                _LOG.error("the hand-overs of shuffle %s of job %s are lost: %s", number, job_id, error)
         await self._pointers.remove(_SHUFFLES, name)
 
     async def add(self, job: Job) -> None:
-        """Before anything of the job is kept."""
+        """Store a job. Call this before workers keep any of its data."""
         value = msgspec.json.encode(_JobPointer(owner=job.owner, integrity_key=job.integrity_key))
         try:
             await self._pointers.create(_FOLDER, job.job_id, value)
-        except PointerExists:  # an answer got lost, or its removal is not done yet
+        except PointerExists:  # an earlier answer was lost, or an earlier removal has not finished
             await self._pointers.remove(_FOLDER, job.job_id)
             await self._pointers.create(_FOLDER, job.job_id, value)
 
     def has_noted(self, job_id: str, number: int) -> bool:
-        """Whether there is a note of a shuffle."""
+        """Whether hand-overs of a shuffle are stored."""
         return number in self._noted.get(job_id, ())
 
     async def note(self, job_id: str, number: int, shuffle: Shuffle) -> None:
-        """Who has taken over what of a live job's shuffle; nothing is kept of one of which nobody has."""
+        """Store the hand-overs of a live job's shuffle; the record is removed if there are none."""
         self._noted.setdefault(job_id, set()).add(number)
         name = _name(job_id, number)
         if not shuffle.successors:
@@ -101,7 +101,7 @@ class ShuffleJobStore:
             await self._pointers.replace(_SHUFFLES, name, value, present.version)
 
     async def forget(self, job_id: str, number: int) -> None:
-        """A shuffle is over."""
+        """Remove the hand-overs of a shuffle that has ended."""
         if self.has_noted(job_id, number):
             await self._forget(job_id, (number,))
 
@@ -112,7 +112,7 @@ class ShuffleJobStore:
                 self._noted[job_id].discard(number)
 
     async def remove(self, job_id: str) -> None:
-        """After this, workers that return remove its data."""
+        """Remove a job. Workers that register later then remove its data."""
         await self._pointers.remove(_FOLDER, job_id)
         await self._forget(job_id, self._noted.get(job_id, ()))
         self._noted.pop(job_id, None)

@@ -1,4 +1,4 @@
-"""Which workers keep a shuffle. Values in, values out."""
+"""Chooses the workers of a shuffle. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A worker that may get a shuffle; shares are between 0 and 1.
+    """A worker that may get a shuffle. ``disk_used`` and ``memory_used`` are fractions from 0 to 1.
 
-    ``avoided``: only when there is nobody else.
+    A worker that is ``avoided`` is chosen only if there are not enough others.
     """
 
     name: str
@@ -30,13 +30,14 @@ def choose(
     replicas: int,
     limit: int,
 ) -> tuple[str, ...]:
-    """Names of the workers for one shuffle, in the order in which maps are spread over them; empty: too few.
+    """Choose the least loaded workers for one shuffle.
 
-    The least loaded ones: a worker's load is the sum of how full its disks are, how full its memory is, what it keeps,
-    and how many partitions of live shuffles it was given already (``assigned``), the latter two in comparison with the
-    worker that has most. Data lags behind assignments, so that ``assigned`` is what spreads shuffles that begin at the
-    same time. Neighbours in the order are on different hosts where that can be, because the replica of a map's output
-    is kept by the neighbour.
+    Returns their names in the order in which maps are spread over them; empty if there are fewer than ``replicas``.
+
+    The load of a worker is the sum of four fractions: used disk space, used memory, the bytes that it keeps, and the
+    partitions of live shuffles that it was assigned (``assigned``), the last two relative to the worker that has most.
+    Data lags behind assignments, so ``assigned`` is what spreads shuffles that start at the same time. Neighbours in
+    the order are on different hosts if possible, because the neighbour keeps the replica of a map's output.
     """
     if len(candidates) < replicas:
         return ()
@@ -55,7 +56,7 @@ def choose(
 
 
 def _spread(chosen: Sequence[Candidate]) -> list[Candidate]:
-    """The same, the hosts taking turns, the one with most workers first."""
+    """Order the candidates so that hosts alternate, beginning with the host that has most workers."""
     by_host: dict[str, deque[Candidate]] = defaultdict(deque)
     for each in chosen:
         by_host[each.host].append(each)

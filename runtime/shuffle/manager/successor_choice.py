@@ -1,4 +1,4 @@
-"""Which worker takes over what a drained one keeps. Decisions only."""
+"""Chooses the worker that takes over the data of a drained one. Decisions only, no I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Kept:
 
 
 def kept_by(name: str, jobs: Iterable[Job]) -> list[Kept]:
-    """All shuffles that ``name`` was given, or has taken over."""
+    """Return all shuffles that ``name`` was assigned or has taken over."""
     return [
         Kept(job, number, shuffle)
         for job in jobs
@@ -29,9 +29,10 @@ def kept_by(name: str, jobs: Iterable[Job]) -> list[Kept]:
 
 
 def successor(name: str, shuffle: Shuffle, candidates: Collection[Candidate], assigned: Mapping[str, int]) -> str:
-    """Who is to have what ``name`` keeps of a shuffle; empty: nobody can.
+    """Return the worker that takes over what ``name`` keeps of a shuffle; empty if there is no candidate.
 
-    The one that was chosen before, while it can; else the least loaded one, if possible none that has the replicas.
+    This is the worker that was chosen before, if it is still a candidate. Otherwise it is the least loaded worker, if
+    possible one that does not keep the shuffle already, so that replicas stay on different workers.
     """
     others = [each for each in candidates if each.name != name]
     before = shuffle.successors.get(name, "")

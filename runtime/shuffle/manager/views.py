@@ -1,4 +1,4 @@
-"""What a ShuffleManager shows of workers and jobs. Values in, values out."""
+"""The views of workers and jobs that a ShuffleManager reports. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sluice.runtime.shuffle.manager.jobs import Job
 from sluice.runtime.shuffle.manager.workers import Worker
 
 MAX_REASONS = 5
-"""Workers whose reasons an error lists."""
+"""Maximum workers whose reasons an error message lists."""
 
 
 def job_view(job: Job, workers: Iterable[Worker], lease_left: float) -> ShuffleJobView:
-    """A job, summed over the connected ``workers``; ``lease_left`` in seconds."""
+    """Return the view of a job, summed over the connected ``workers``; ``lease_left`` is in seconds."""
     connected = [worker for worker in workers if worker.connected]
     reports = [each for worker in connected for each in worker.report.jobs if each.job_id == job.job_id]
     return ShuffleJobView(
@@ -29,7 +29,10 @@ def job_view(job: Job, workers: Iterable[Worker], lease_left: float) -> ShuffleJ
 def worker_view(
     worker: Worker, state: WorkerState, reason: str, visible: Collection[str], heard_at: float
 ) -> WorkerView:
-    """A worker, last heard of at ``heard_at`` (epoch seconds), without the names of jobs that are not ``visible``."""
+    """Return the view of a worker without the jobs that are not ``visible``.
+
+    ``heard_at`` is the time of its last heartbeat, in epoch seconds.
+    """
     jobs = tuple(each for each in worker.report.jobs if each.job_id in visible)
     return WorkerView(
         name=worker.name,
@@ -44,7 +47,7 @@ def worker_view(
 
 
 def bytes_of_jobs(workers: Iterable[Worker]) -> Mapping[str, int]:
-    """How many bytes the connected workers keep of each job."""
+    """Return how many bytes the connected workers keep of each job."""
     kept: Counter[str] = Counter()
     for worker in workers:
         for each in worker.report.jobs if worker.connected else ():
@@ -53,7 +56,7 @@ def bytes_of_jobs(workers: Iterable[Worker]) -> Mapping[str, int]:
 
 
 def why_too_few(states: Collection[tuple[Worker, tuple[WorkerState, str]]], replicas: int) -> str:
-    """The sentence that says why a shuffle with so many replicas gets no workers."""
+    """Return the message that explains why a shuffle with this number of replicas gets no workers."""
     active = sum(state is WorkerState.ACTIVE for _, (state, _) in states)
     reasons = [f"{worker.name} {state}: {reason}" for worker, (state, reason) in states if reason]
     others = f" ({'; '.join(reasons[:MAX_REASONS])})" if reasons else ""

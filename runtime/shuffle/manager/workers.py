@@ -1,8 +1,8 @@
-"""The workers of the service: who is there, and who gets new shuffles. Decisions only; the clock is passed in.
+"""The workers of the service: which are connected, and which get new shuffles. Decisions only; the clock is injected.
 
-A worker that cannot be reached is lost at once, and back as soon as it registers again; it is trusted then, unless it
-comes and goes. A job's word that a worker does not answer counts for that job; only when several jobs say so within a
-short time is the worker excluded for all, so that no job can take workers from others.
+A worker whose connection closes is lost at once, and usable again as soon as it registers again, unless it does so too
+often. A job's report that a worker is unreachable (a hint) affects only that job. The worker is excluded for all jobs
+only if several jobs report it within a short time, so that no single job can take workers from others.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ MAX_WORKERS = 1000
 HINT_SECONDS = 60.0
 """How long a job's hint counts."""
 HINTING_JOBS = 2
-"""As many jobs have to say so before a worker is excluded for all."""
+"""How many jobs must report a worker before it is excluded for all jobs."""
 RETURNS = 4
 RETURNS_SECONDS = 300.0
-"""A worker that registered so often within this time is excluded for the rest of it."""
+"""A worker that registers again :data:`RETURNS` times within this time is excluded for the rest of it."""
 FORGET_LOST_SECONDS = 3600.0
-"""How long a worker that is lost is shown."""
+"""How long a lost worker is shown."""
 
 
 @dataclass(slots=True)
 class Worker:
-    """One worker; ``allowed`` are the jobs that it knows, ``hints`` when which job said that it does not answer.
+    """One worker.
 
-    ``handed_over``: it is drained, and others have all that it keeps.
+    ``allowed`` are the jobs that it knows. ``hints`` maps a job to the time when it reported the worker as unreachable.
+    ``handed_over`` is set when the worker is drained and other workers have all of its data.
     """
 
     registration: WorkerRegistration
@@ -49,12 +50,12 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """That in its certificate."""
+        """The name in its certificate."""
         return self.registration.name
 
     @property
     def bytes_kept(self) -> int:
-        """Of all jobs."""
+        """The bytes that it keeps of all jobs."""
         return sum(each.bytes for each in self.report.jobs)
 
 
@@ -62,9 +63,9 @@ class WorkerTable:
     """The registered workers and their states.
 
     Args:
-        heartbeat_timeout: seconds after which a silent worker is lost.
-        disk_reserve: bytes that a disk must have free to take new shuffles.
-        clock: monotonic seconds.
+        heartbeat_timeout: time after which a silent worker is lost, in seconds.
+        disk_reserve: free space that a disk needs to take new shuffles, in bytes.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -77,11 +78,11 @@ class WorkerTable:
 
     @property
     def all(self) -> tuple[Worker, ...]:
-        """Every worker that is known, lost ones included."""
+        """All known workers, including lost ones."""
         return tuple(self._workers.values())
 
     def get(self, name: str) -> Worker:
-        """Raises :class:`WorkerUnknown`."""
+        """Return the worker with this name; raises :class:`WorkerUnknown`."""
         try:
             return self._workers[name]
         except KeyError:
@@ -93,11 +94,14 @@ class WorkerTable:
         return WorkerAddress(name=name, host=registration.host, port=registration.port)
 
     def has_room(self, name: str) -> bool:
-        """Whether ``name`` may register: known, or not too many yet."""
+        """Whether ``name`` may register: it is known, or there are fewer than :data:`MAX_WORKERS` workers."""
         return name in self._workers or len(self._workers) < MAX_WORKERS
 
     def register(self, registration: WorkerRegistration) -> Worker:
-        """A worker is there, for the first time or again. Another instance of it has forgotten all but its files."""
+        """Record the registration of a worker, for the first time or again.
+
+        If its process has been restarted, it has only its files: earlier reports and an order to drain no longer count.
+        """
         now = self._clock()
         worker = self._workers.get(registration.name)
         if worker is None:
@@ -115,7 +119,7 @@ class WorkerTable:
         return worker
 
     def heard(self, name: str, report: WorkerReport) -> Worker:
-        """A heartbeat of a connected worker; raises :class:`WorkerUnknown`."""
+        """Record a heartbeat of a connected worker; raises :class:`WorkerUnknown`."""
         worker = self.get(name)
         if not worker.connected:
             raise WorkerUnknown(f"ShuffleWorker {name} is not registered", "register again")
@@ -124,7 +128,7 @@ class WorkerTable:
         return worker
 
     def lose(self, name: str, reason: str) -> None:
-        """A worker is gone until it registers again."""
+        """Record that a worker is lost until it registers again."""
         worker = self._workers.get(name)
         if worker is not None:
             worker.connected, worker.reason = False, reason
@@ -132,7 +136,7 @@ class WorkerTable:
             self._monitor.forget(name)
 
     def expired(self) -> list[Worker]:
-        """Those that are silent for too long, told once; and forgets those that are lost for very long."""
+        """Return workers that have been silent for too long, each once; also forgets workers lost long ago."""
         now = self._clock()
         for worker in self.all:
             if not worker.connected and now - worker.heard_at > FORGET_LOST_SECONDS:
@@ -140,17 +144,17 @@ class WorkerTable:
         return [self._workers[name] for name in self._monitor.expired()]
 
     def call_failed(self, name: str) -> None:
-        """A call did not reach the worker; several in a row make it expire."""
+        """Record that a call did not reach the worker; several in a row make it expire."""
         self._monitor.call_failed(name)
 
     def drain(self, name: str, *, wanted: bool = True) -> Worker:
-        """Nothing new for this instance of the worker, or as ever again; raises :class:`WorkerUnknown`."""
+        """Drain this instance of the worker, or end draining; raises :class:`WorkerUnknown`."""
         worker = self.get(name)
         worker.drained, worker.handed_over = wanted, False
         return worker
 
     def hint(self, job_id: str, names: Collection[str]) -> None:
-        """``job_id`` cannot reach these; names that are not known are ignored."""
+        """Record that ``job_id`` cannot reach these workers; unknown names are ignored."""
         now = self._clock()
         for name in names:
             worker = self._workers.get(name)
@@ -158,18 +162,18 @@ class WorkerTable:
                 worker.hints[job_id] = now
 
     def forget_job(self, job_id: str) -> None:
-        """The job is over; what it said of workers counts on until its time is over."""
+        """Record that a job has ended. Its hints count until they expire."""
         for worker in self._workers.values():
             worker.allowed.discard(job_id)
 
     def state(self, worker: Worker) -> tuple[WorkerState, str]:
-        """What it is used for, and why it gets nothing new if it does not."""
+        """Return the state of a worker, and the reason if it gets no new shuffles."""
         if not worker.connected:
             return WorkerState.LOST, worker.reason
         if worker.drained or worker.report.draining:
             if worker.bytes_kept and worker.handed_over:
                 return WorkerState.DRAINED, "it was asked to drain; other workers have all that it keeps"
-            report = worker.report  # an older one than the order to drain does not say what came in between
+            report = worker.report  # it may be older than the order to drain, and not include what arrived in between
             holds = worker.bytes_kept or not (worker.handed_over or (report.draining and not report.followed))
             return (WorkerState.DRAINING if holds else WorkerState.DRAINED), "it was asked to drain"
         if reason := self._excluded(worker):
@@ -177,7 +181,7 @@ class WorkerTable:
         return WorkerState.ACTIVE, ""
 
     def candidates(self, job_id: str) -> list[Candidate]:
-        """Active workers; those that ``job_id`` complained of lately are the last resort."""
+        """Return the active workers. Those that ``job_id`` reported recently as unreachable are marked as avoided."""
         now = self._clock()
         found = []
         for worker in self._workers.values():
